@@ -1,0 +1,47 @@
+// MPI datatype -> Layout, and its cache on the datatype. The only part of datatype/ that calls MPI (through the
+// PMPI names, so that an interposed library is not entered).
+#pragma once
+
+#include <mpi.h>
+
+#include "datatype/layout.hpp"
+
+namespace gpudt::datatype {
+
+/// What gpudt keeps about a datatype: its layout and its twin. Freed by MPI_Type_free (attribute delete callback)
+/// unless a pending operation still holds a reference.
+class TypeInfo {
+ public:
+  TypeInfo(LayoutRef layout, MPI_Datatype twin);
+  ~TypeInfo();  ///< frees the twin, unless MPI has been finalized
+  TypeInfo(const TypeInfo&) = delete;
+  TypeInfo& operator=(const TypeInfo&) = delete;
+
+  const Layout& layout() const { return *layout_; }
+  const LayoutRef& layout_ref() const { return layout_; }
+  /// A committed contiguous datatype of layout().size() bytes, lb 0: describes one packed element to MPI, so that
+  /// counts are unchanged. MPI_DATATYPE_NULL when the size is zero.
+  MPI_Datatype twin() const { return twin_; }
+
+ private:
+  LayoutRef layout_;
+  MPI_Datatype twin_;
+};
+
+using TypeInfoRef = std::shared_ptr<const TypeInfo>;
+
+/// Decodes `type` from scratch (MPI-3.1 section 4.1.13). MPI must be initialized and `type` a valid handle; it
+/// need not be committed. Never fails for a valid type, except with std::bad_alloc.
+LayoutRef decode(MPI_Datatype type);
+
+/// To be called once after MPI_Init and before the first type_info(); creates the attribute key.
+void cache_start();
+/// To be called in MPI_Finalize before PMPI_Finalize; drops what is cached on predefined datatypes.
+void cache_stop();
+
+/// The cached information of a *committed* type, decoding it on first use; nullptr when the handle is
+/// MPI_DATATYPE_NULL or the type is not committed (the caller then lets MPI report the error). Thread-safe; a hit
+/// costs one attribute lookup.
+TypeInfoRef type_info(MPI_Datatype type);
+
+}  // namespace gpudt::datatype

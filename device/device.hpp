@@ -1,0 +1,147 @@
+// What a GPU can do for the interposition layer, behind one interface: classify pointers, hand out staging memory,
+// and start packs and unpacks that run on their own until their completion flag is seen.
+//
+// One runtime (runtime.hpp) serves a process: CUDA, the simulated device, or none. Nothing here creates a CUDA
+// context before the first device pointer is seen, nothing synchronises a whole device, and every function leaves
+// the caller's current device as it was. Failures are thrown as Error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "datatype/layout.hpp"
+
+namespace gpudt::device {
+
+/// What went wrong; interpose/ turns it into an MPI error class.
+enum class Failure {
+  out_of_memory,  ///< staging memory could not be had, or the limit on it is reached -> MPI_ERR_NO_MEM
+  runtime,        ///< a CUDA call failed -> MPI_ERR_OTHER
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(Failure failure, const std::string& what) : std::runtime_error(what), failure_(failure) {}
+  Failure failure() const { return failure_; }
+
+ private:
+  Failure failure_;
+};
+
+enum class MemoryKind : std::uint8_t {
+  host,     ///< pageable, or not known to the runtime
+  pinned,   ///< host memory that the GPU can reach
+  device,   ///< memory of one GPU: cudaMalloc, cudaMallocAsync, VMM
+  managed,  ///< migrates by itself; handled like device memory
+};
+
+struct Location {
+  MemoryKind kind = MemoryKind::host;
+  std::int32_t ordinal = -1;  ///< the GPU, for device and managed memory
+  bool on_device() const { return kind == MemoryKind::device || kind == MemoryKind::managed; }
+};
+
+enum class Choice { automatic, cuda, sim, none };
+
+struct Config {
+  Choice choice = Choice::automatic;
+  std::size_t staging_limit = 0;                   ///< bytes of staging memory in use and idle, 0: no limit
+  std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
+};
+
+/// Chooses the runtime. automatic: the simulated device if libgpudt-sim.so is loaded, else CUDA if libcuda.so.1 can
+/// be loaded, else none. Throws Error when the choice names a runtime that is not there. Creates no context.
+void start(const Config& config);
+
+/// Waits for all work, releases everything. No call but start() is legal afterwards.
+void stop() noexcept;
+
+/// "cuda", "sim" or "none".
+const char* runtime_name() noexcept;
+
+/// Where `address` lies. Costs under 100 ns; never throws, never creates a context.
+Location classify(const void* address) noexcept;
+
+// --- staging memory ------------------------------------------------------------------------------------------------
+
+enum class StagingKind {
+  mapped,  ///< pinned host memory, mapped into every GPU: the host and kernels both use it
+  device,  ///< plain cudaMalloc memory of one GPU
+};
+
+/// A block of staging memory; returns to its pool when destroyed. Contents are undefined.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(Staging&& other) noexcept { swap(other); }
+  Staging& operator=(Staging&& other) noexcept {
+    Staging taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  ~Staging();
+  void* data() const { return data_; }  ///< for MPI: host-readable only if mapped. At least 256-byte aligned.
+  std::size_t capacity() const { return capacity_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  friend class Pool;
+  void swap(Staging& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+  }
+  class Pool* pool_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t capacity_ = 0;
+};
+
+/// At least `bytes` bytes for use with GPU `ordinal`. Thread-safe. Throws Failure::out_of_memory.
+Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
+
+/// Staging memory now and at its peak, in bytes (in use, and in use + idle).
+struct StagingStatistics {
+  std::size_t in_use = 0, peak_in_use = 0, allocated = 0, peak_allocated = 0;
+};
+StagingStatistics staging_statistics(StagingKind kind) noexcept;
+
+// --- transfers -----------------------------------------------------------------------------------------------------
+
+enum class Direction { pack, unpack };
+
+/// A pack or unpack under way. Movable; destroying it before it is done waits for it (the GPU still uses the
+/// buffers). Thread-compatible: one thread at a time.
+class Transfer {
+ public:
+  struct State;
+  Transfer() noexcept;
+  explicit Transfer(std::unique_ptr<State> state) noexcept;
+  Transfer(Transfer&&) noexcept;
+  Transfer& operator=(Transfer&&) noexcept;
+  ~Transfer();
+
+  /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
+  bool done();
+  /// Polls until done().
+  void wait();
+  explicit operator bool() const { return state_ != nullptr; }
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
+/// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
+/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory.
+/// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. An
+/// empty range is done at once. Work of one GPU completes in the order it was started. Thread-safe.
+Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
+               std::int64_t begin, std::int64_t end, void* packed);
+
+/// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`.
+Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
+
+}  // namespace gpudt::device

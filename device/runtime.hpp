@@ -1,0 +1,57 @@
+// The primitive operations that a GPU runtime offers, as one interface with two implementations: cuda/ and sim/.
+// Everything above it (pools, streams, launches, completion) is shared, and so tested on machines without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+#include "device/kernel_args.hpp"
+
+namespace gpudt::device {
+
+using StreamHandle = void*;
+using EventHandle = void*;
+
+struct Traits {
+  int multiprocessors = 1;
+  std::string name;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  virtual const char* name() const noexcept = 0;
+
+  /// Never creates a context, never throws; memory that the runtime does not know is MemoryKind::host.
+  virtual Location classify(const void* address) noexcept = 0;
+
+  // Everything below may create the context of GPU `ordinal`, acts on it whatever the caller's current device is,
+  // restores that, is legal while another thread captures a graph, and throws Error on failure.
+  virtual Traits traits(int ordinal) = 0;
+  virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;  ///< host address == device address (UVA)
+  virtual void mapped_free(void* address) noexcept = 0;
+  virtual void* device_alloc(int ordinal, std::size_t bytes) = 0;
+  virtual void device_free(int ordinal, void* address) noexcept = 0;
+  virtual StreamHandle stream_create(int ordinal) = 0;  ///< non-blocking, of the highest priority
+  virtual void stream_destroy(int ordinal, StreamHandle stream) noexcept = 0;
+  virtual void stream_synchronize(int ordinal, StreamHandle stream) = 0;
+  /// Throws if an earlier piece of work of this stream failed (a sticky error); otherwise does nothing.
+  virtual void stream_check(int ordinal, StreamHandle stream) = 0;
+  virtual EventHandle event_create(int ordinal) = 0;  ///< without timing
+  virtual void event_destroy(int ordinal, EventHandle event) noexcept = 0;
+  virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
+  virtual bool event_done(int ordinal, EventHandle event) = 0;
+  virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
+  virtual void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) = 0;
+  /// Runs the kernel that `args` describes (kernel_args.hpp); it sets *args.flag to args.flag_value when all its
+  /// writes are visible to the host and to every later reader.
+  virtual void launch(int ordinal, const KernelArgs& args, StreamHandle stream) = 0;
+};
+
+std::unique_ptr<Runtime> make_cuda_runtime();  ///< nullptr: built without CUDA, or no driver
+std::unique_ptr<Runtime> make_sim_runtime();   ///< nullptr: libgpudt-sim.so is not loaded
+
+}  // namespace gpudt::device
