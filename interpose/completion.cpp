@@ -1,0 +1,156 @@
+// MPI-4.1 sections 3.7.3 to 3.7.6: Wait, Test and Request_get_status in all their forms.
+//
+// Generalized requests complete in MPI's own functions. These wrappers only exchange persistent handles, and take
+// the errors of operations on device buffers to the right error handler, which MPI cannot know. When no request is
+// ours they pass straight through.
+#include <algorithm>
+#include <vector>
+
+#include "interpose/errors.hpp"
+#include "interpose/export.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/persistent.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+/// The user's requests as MPI is to see them during one call.
+class Requests {
+ public:
+  Requests(int count, MPI_Request* user) : user_(user) {
+    if (count <= 0 || (engine_held() == 0 && persistent_count() == 0)) return;
+    seen_.assign(user, user + count);
+    persistent_exchange(seen_, mine_);
+    given_ = seen_;
+    failed_here().clear();
+  }
+
+  MPI_Request* data() { return seen_.empty() ? user_ : given_.data(); }
+
+  /// After a call that completes one request: its error, if any, is returned.
+  int finish_one(int code) {
+    write_back();
+    for (const Failed& failed : take_failed()) {
+      tell(failed);
+      code = failed.error;
+    }
+    return code;
+  }
+
+  /// After a call that completes several: `slot(i)` is the status of request i, or null.
+  template <class Slot>
+  int finish_many(int code, Slot slot) {
+    write_back();
+    const std::vector<Failed> failures = take_failed();
+    if (failures.empty()) return code;
+    if (code == MPI_SUCCESS)
+      for (std::size_t i = 0; i < seen_.size(); ++i)
+        if (MPI_Status* status = slot(static_cast<int>(i))) status->MPI_ERROR = MPI_SUCCESS;
+    bool told = code != MPI_SUCCESS;
+    for (const Failed& failed : failures) {
+      const auto at = std::find(seen_.begin(), seen_.end(), failed.request);
+      if (at == seen_.end()) continue;
+      if (MPI_Status* status = slot(static_cast<int>(at - seen_.begin()))) status->MPI_ERROR = failed.error;
+      if (!told) tell(failed);
+      told = true;
+    }
+    return MPI_ERR_IN_STATUS;
+  }
+
+  /// After a call that frees nothing.
+  int finish_none(int code) {
+    failed_here().clear();
+    return code;
+  }
+
+ private:
+  void write_back() {
+    for (std::size_t i = 0; i < seen_.size(); ++i) {
+      if (!mine_[i])
+        user_[i] = given_[i];
+      else if (given_[i] == MPI_REQUEST_NULL && seen_[i] != MPI_REQUEST_NULL)
+        persistent_completed(user_[i]);
+    }
+  }
+
+  std::vector<Failed> take_failed() const {
+    std::vector<Failed> failures;
+    if (!seen_.empty()) failures.swap(failed_here());
+    return failures;
+  }
+
+  static void tell(const Failed& failed) {
+    if (!failed.handler_called) raise(failed.comm, failed.error);
+  }
+
+  MPI_Request* user_;
+  std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
+  std::vector<MPI_Request> given_;  ///< what the call makes of them
+  std::vector<bool> mine_;          ///< persistent requests of ours
+};
+
+/// Statuses by request for the calls that fill one for each.
+auto by_request(MPI_Status* statuses) {
+  return [=](int i) { return statuses == MPI_STATUSES_IGNORE ? nullptr : statuses + i; };
+}
+
+/// Statuses by request for the calls that fill one for each completed request.
+auto by_completion(int done, const int* indices, MPI_Status* statuses) {
+  return [=](int i) -> MPI_Status* {
+    if (statuses == MPI_STATUSES_IGNORE || done == MPI_UNDEFINED) return nullptr;
+    const int* const at = std::find(indices, indices + done, i);
+    return at == indices + done ? nullptr : statuses + (at - indices);
+  };
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
+  Requests requests(1, request);
+  return requests.finish_one(PMPI_Wait(requests.data(), status));
+}
+
+GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
+  Requests requests(1, request);
+  return requests.finish_one(PMPI_Test(requests.data(), flag, status));
+}
+
+GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
+  Requests requests(count, array);
+  return requests.finish_one(PMPI_Waitany(count, requests.data(), index, status));
+}
+
+GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
+  Requests requests(count, array);
+  return requests.finish_one(PMPI_Testany(count, requests.data(), index, flag, status));
+}
+
+GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* statuses) {
+  Requests requests(count, array);
+  return requests.finish_many(PMPI_Waitall(count, requests.data(), statuses), by_request(statuses));
+}
+
+GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* statuses) {
+  Requests requests(count, array);
+  return requests.finish_many(PMPI_Testall(count, requests.data(), flag, statuses), by_request(statuses));
+}
+
+GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* statuses) {
+  Requests requests(count, array);
+  const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses);
+  return requests.finish_many(code, by_completion(*done, indices, statuses));
+}
+
+GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* statuses) {
+  Requests requests(count, array);
+  const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses);
+  return requests.finish_many(code, by_completion(*done, indices, statuses));
+}
+
+GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {
+  Requests requests(1, &request);
+  return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
+}

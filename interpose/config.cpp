@@ -1,0 +1,112 @@
+// Reads the GPUDT_ variables, and says what it does not understand.
+#include "interpose/config.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::array<std::string_view, 8> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",       "GPUDT_TRACE",
+                                                         "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",  "GPUDT_DEVICE",
+                                                         "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE"};
+// Read by the simulated device and by the tests, not here.
+constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
+
+std::optional<bool> parse_flag(std::string_view text) {
+  if (text == "1" || text == "yes" || text == "on" || text == "true") return true;
+  if (text == "0" || text == "no" || text == "off" || text == "false" || text.empty()) return false;
+  return std::nullopt;
+}
+
+/// "4096", "64K", "512M", "8G" (powers of 1024).
+std::optional<std::size_t> parse_bytes(std::string_view text) {
+  unsigned long long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  if (unit.size() > 1) return std::nullopt;
+  int shift = 0;
+  if (!unit.empty()) {
+    switch (std::toupper(static_cast<unsigned char>(unit[0]))) {
+      case 'B':
+        break;
+      case 'K':
+        shift = 10;
+        break;
+      case 'M':
+        shift = 20;
+        break;
+      case 'G':
+        shift = 30;
+        break;
+      default:
+        return std::nullopt;
+    }
+  }
+  if (value > (~0ULL >> shift)) return std::nullopt;
+  return static_cast<std::size_t>(value << shift);
+}
+
+std::optional<device::Choice> parse_choice(std::string_view text) {
+  if (text == "auto" || text.empty()) return device::Choice::automatic;
+  if (text == "cuda") return device::Choice::cuda;
+  if (text == "sim") return device::Choice::sim;
+  if (text == "none") return device::Choice::none;
+  return std::nullopt;
+}
+
+template <class T, class Parse>
+void read(const char* name, Parse parse, const char* wanted, T& value, std::vector<std::string>& complaints) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return;
+  if (const auto parsed = parse(std::string_view(text)))
+    value = static_cast<T>(*parsed);
+  else
+    complaints.push_back(std::string(name) + "=" + text + " is not understood; it takes " + wanted +
+                         ". The default is used.");
+}
+
+bool is_known(std::string_view name) {
+  return std::find(known_names.begin(), known_names.end(), name) != known_names.end() ||
+         std::any_of(known_prefixes.begin(), known_prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+void complain_of_unknown(std::vector<std::string>& complaints) {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("GPUDT_") || is_known(name)) continue;
+    std::string all;
+    for (const auto known : known_names) all += (all.empty() ? "" : ", ") + std::string(known);
+    complaints.push_back(std::string(name) + " is not a variable of gpudt and has no effect. There are: " + all + ".");
+  }
+}
+
+}  // namespace
+
+Config read_config(std::vector<std::string>& complaints) {
+  constexpr const char* flag = "0 or 1";
+  constexpr const char* bytes = "a number of bytes such as 4096, 64K, 512M or 8G";
+  Config config;
+  read("GPUDT_DISABLE", parse_flag, flag, config.disable, complaints);
+  read("GPUDT_REPORT", parse_flag, flag, config.report, complaints);
+  read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
+  read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
+  read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
+  read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
+  read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
+  read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);
+  complain_of_unknown(complaints);
+  return config;
+}
+
+}  // namespace gpudt::interpose

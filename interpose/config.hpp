@@ -1,0 +1,24 @@
+// The environment variables that steer the library: read once, in MPI_Init.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "device/device.hpp"
+
+namespace gpudt::interpose {
+
+struct Config {
+  bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
+  bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
+  bool trace = false;           ///< GPUDT_TRACE: one line per choice
+  int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
+  std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
+  device::Config device;        ///< GPUDT_DEVICE, GPUDT_STAGING_LIMIT, GPUDT_STAGING_CACHE
+};
+
+/// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the
+/// default stands in for it.
+Config read_config(std::vector<std::string>& complaints);
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,112 @@
+// MPI_Init and what happens at its end and at MPI_Finalize.
+//
+// The library is taken down in the delete callback of an attribute on MPI_COMM_SELF: MPI_Finalize calls these first,
+// the latest first, while MPI still works (MPI-4.1 section 11.4.2). So callbacks that the program registered later
+// still find gpudt alive, and programs that finalize from Fortran are served too.
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "interpose/config.hpp"
+#include "interpose/export.hpp"
+#include "interpose/log.hpp"
+#include "interpose/one_sided.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/persistent.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+int world_rank() {
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+bool mpi_is_cuda_aware(int forced) {
+  if (forced >= 0) return forced != 0;
+  using Query = int (*)();
+  const auto query = reinterpret_cast<Query>(dlsym(RTLD_NEXT, "MPIX_Query_cuda_support"));
+  return query != nullptr && query() != 0;
+}
+
+int stop(MPI_Comm, int, void*, void*) {
+  engine_stop();
+  persistent_stop();
+  one_sided_stop();
+  if (report_wanted) report_print();
+  active.store(false);
+  datatype::cache_stop();
+  device::stop();
+  log_stop();
+  return MPI_SUCCESS;
+}
+
+void stop_in_finalize() {
+  int keyval = MPI_KEYVAL_INVALID;
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop, &keyval, nullptr);
+  PMPI_Comm_set_attr(MPI_COMM_SELF, keyval, nullptr);
+  PMPI_Comm_free_keyval(&keyval);
+}
+
+bool start_device(const device::Config& config) {
+  try {
+    device::start(config);
+    return true;
+  } catch (const device::Error& error) {
+    log_error(std::string("gpudt is off: ") + error.what());
+    return false;
+  }
+}
+
+void start() {
+  const int rank = world_rank();
+  std::vector<std::string> complaints;
+  const Config config = read_config(complaints);
+  log_start(rank, config.trace);
+  if (rank == 0)
+    for (const std::string& complaint : complaints) log_warning(complaint);
+  if (config.disable || !start_device(config.device)) return;
+  if (!engine_start()) {
+    log_error("gpudt is off: this MPI library has no opal_progress_register, so it is not Open MPI 4 or 5");
+    device::stop();
+    return;
+  }
+  report_wanted = config.report;
+  trace_wanted = config.trace;
+  set_forwarding(mpi_is_cuda_aware(config.cuda_aware), config.forward_max);
+  datatype::cache_start();
+  stop_in_finalize();
+  active.store(true, std::memory_order_release);
+  if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
+  const int code = PMPI_Init(argc, argv);
+  if (code == MPI_SUCCESS) start();
+  return code;
+}
+
+GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  const int code = PMPI_Init_thread(argc, argv, required, provided);
+  if (code == MPI_SUCCESS) start();
+  return code;
+}
+
+/// The library's version, "0.1.0". Also tells a program that the library is there.
+GPUDT_EXPORT const char* gpudt_version() {
+  return GPUDT_VERSION;
+}
+
+/// 1 if device buffers are handled now: between MPI_Init and MPI_Finalize, not disabled, with a GPU runtime.
+GPUDT_EXPORT int gpudt_active() {
+  return active.load() && std::string(gpudt::device::runtime_name()) != "none" ? 1 : 0;
+}

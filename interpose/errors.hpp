@@ -1,0 +1,41 @@
+// Errors are MPI errors: they go to the error handler of the communicator or window, with the right class.
+#pragma once
+
+#include <mpi.h>
+
+#include <new>
+
+#include "device/device.hpp"
+#include "interpose/log.hpp"
+
+namespace gpudt::interpose {
+
+int error_class(const device::Error& error);
+
+/// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL) with `code` and returns `code`, if the
+/// handler returns.
+int raise(MPI_Comm comm, int code);
+int raise(MPI_Win win, int code);
+
+/// Logs `what`, naming the MPI call and its argument, and raises `code`.
+template <class Handle>
+int fail(Handle handle, const char* call, int code, const std::string& what) {
+  log_error(std::string(call) + ": " + what);
+  return raise(handle, code);
+}
+
+/// Runs the body of a wrapper; what it throws becomes an MPI error on `handle`. No exception leaves.
+template <class Handle, class Body>
+int guarded(Handle handle, const char* call, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (const device::Error& error) {
+    return fail(handle, call, error_class(error), error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(handle, call, MPI_ERR_NO_MEM, "out of memory");
+  } catch (const std::exception& error) {
+    return fail(handle, call, MPI_ERR_INTERN, error.what());
+  }
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,41 @@
+// The one place where spdlog is seen: header-only, with a logger of our own, so that nothing is shared with a
+// program that uses spdlog too.
+#include "interpose/log.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+namespace gpudt::interpose {
+namespace {
+
+std::unique_ptr<spdlog::logger> logger;
+
+void write(spdlog::level::level_enum level, const std::string& text) noexcept {
+  if (logger) logger->log(level, "{}", text);  // spdlog reports its own failures instead of throwing
+}
+
+}  // namespace
+
+void log_start(int rank, bool trace) {
+  logger = std::make_unique<spdlog::logger>("gpudt", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("[gpudt " + std::to_string(rank) + "] %l: %v");
+  logger->set_level(trace ? spdlog::level::trace : spdlog::level::warn);
+}
+
+void log_stop() noexcept {
+  logger.reset();
+}
+
+void log_error(const std::string& text) noexcept {
+  write(spdlog::level::err, text);
+}
+void log_warning(const std::string& text) noexcept {
+  write(spdlog::level::warn, text);
+}
+void log_trace(const std::string& text) noexcept {
+  write(spdlog::level::trace, text);
+}
+
+}  // namespace gpudt::interpose

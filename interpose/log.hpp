@@ -1,0 +1,16 @@
+// What the library says: errors and warnings always, traces when asked for. One line each, on stderr.
+#pragma once
+
+#include <string>
+
+namespace gpudt::interpose {
+
+/// Called in MPI_Init; before it, lines carry no rank.
+void log_start(int rank, bool trace);
+void log_stop() noexcept;
+
+void log_error(const std::string& text) noexcept;
+void log_warning(const std::string& text) noexcept;
+void log_trace(const std::string& text) noexcept;
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,78 @@
+// Classifies buffer arguments and chooses their way.
+#include "interpose/operand.hpp"
+
+#include <string>
+
+#include "interpose/log.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+
+std::atomic<bool> active{false};
+
+namespace {
+
+struct Forwarding {
+  bool cuda_aware = false;
+  std::size_t max_bytes = 0;
+} forwarding;
+
+Protocol choose(const datatype::Shape& shape) {
+  const auto bytes = static_cast<std::size_t>(shape.total);
+  if (!forwarding.cuda_aware || (forwarding.max_bytes != 0 && bytes > forwarding.max_bytes))
+    return Protocol::mapped_staging;
+  return shape.kind == datatype::ShapeKind::contiguous ? Protocol::direct : Protocol::device_staging;
+}
+
+void trace_choice(const char* call, const Operand& operand, const datatype::Shape& shape) {
+  log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B on GPU " + std::to_string(operand.ordinal) +
+            ", " + operand.info->layout().describe() + " x " + std::to_string(operand.count) + " (" +
+            datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
+}
+
+}  // namespace
+
+const char* protocol_name(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::direct:
+      return "direct";
+    case Protocol::device_staging:
+      return "device staging";
+    default:
+      return "mapped staging";
+  }
+}
+
+void set_forwarding(bool cuda_aware, std::size_t forward_max) {
+  forwarding = {cuda_aware, forward_max};
+}
+
+device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
+  MPI_Aint true_lb = 0, true_extent = 0;
+  PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+  const auto base = reinterpret_cast<std::uintptr_t>(buffer);
+  return device::classify(reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(true_lb)));
+}
+
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand) {
+  if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
+  const device::Location location = locate_buffer(buffer, type);
+  if (!location.on_device()) return false;
+  operand.info = datatype::type_info(type);
+  if (!operand.info || operand.info->layout().size() == 0) return false;
+  operand.buffer = const_cast<void*>(buffer);
+  operand.count = count;
+  operand.ordinal = location.ordinal;
+  return true;
+}
+
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
+  if (!resolve_layout(buffer, count, type, operand)) return false;
+  const datatype::Shape shape = operand.info->layout().shape(count);
+  operand.protocol = choose(shape);
+  report_call(operand.protocol, shape.kind, shape.total);
+  if (tracing()) trace_choice(call, operand, shape);
+  return operand.protocol != Protocol::direct;
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,58 @@
+// A buffer argument of an MPI call, resolved: is it GPU memory, what is its layout, and which way will it go?
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "datatype/decode.hpp"
+#include "device/device.hpp"
+
+namespace gpudt::interpose {
+
+/// The ways of a message (protocols); `host` is MPI's own and never counted.
+enum class Protocol : std::uint8_t {
+  direct,          ///< a CUDA-aware MPI takes the contiguous device buffer as it is
+  device_staging,  ///< packed into device staging memory, which a CUDA-aware MPI takes
+  mapped_staging,  ///< packed into mapped host memory (zero-copy), which any MPI takes
+};
+inline constexpr int protocol_count = 3;
+const char* protocol_name(Protocol protocol);
+
+/// (buffer, count, datatype) in device memory that MPI cannot take as it is.
+struct Operand {
+  void* buffer = nullptr;
+  std::int64_t count = 0;
+  datatype::TypeInfoRef info;
+  int ordinal = 0;
+  Protocol protocol = Protocol::mapped_staging;
+
+  std::int64_t bytes() const { return count * info->layout().size(); }
+  MPI_Datatype twin() const { return info->twin(); }
+};
+
+/// True between MPI_Init and MPI_Finalize, unless disabled. Every wrapper looks here first.
+extern std::atomic<bool> active;
+
+/// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory.
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand);
+
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
+
+/// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
+/// the arguments as they are: host memory, nothing to move, a CUDA-aware MPI, or arguments that MPI will reject
+/// before it touches data. May throw std::bad_alloc.
+inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
+  if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
+  return resolve_device(buffer, count, type, call, operand);
+}
+
+/// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
+/// allocation. `type` must be a valid handle.
+device::Location locate_buffer(const void* buffer, MPI_Datatype type);
+
+/// Remembers whether the MPI library takes device pointers, and the limit on them.
+void set_forwarding(bool cuda_aware, std::size_t forward_max);
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,444 @@
+// The engine: one owner at a time moves operations from packing to issued to unpacking to done.
+#include "interpose/operation.hpp"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "interpose/errors.hpp"
+#include "interpose/log.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+
+Staged::Staged(const Operand& operand)
+    : operand_(operand),
+      staging_(device::acquire(
+          operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
+          operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {}
+
+void Staged::start_pack() {
+  transfer_ = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                            operand_.buffer, 0, operand_.bytes(), staging_.data());
+}
+
+void Staged::start_unpack(std::int64_t bytes) {
+  transfer_ = device::start(device::Direction::unpack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                            operand_.buffer, 0, bytes, staging_.data());
+}
+
+void Staged::wait() {
+  const Timed timed(Clock::transfer);
+  if (transfer_) transfer_.wait();
+}
+
+namespace {
+
+// Requests looked at in one pass: bounds the cost of a pass when very many are pending; the next pass goes on
+// where this one stopped.
+constexpr int test_window = 64;
+// Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
+constexpr std::size_t blocked_peers_max = 16;
+constexpr std::chrono::seconds stop_patience{2};  ///< for receives at MPI_Finalize
+
+struct Channel {
+  MPI_Comm comm;
+  int peer;
+  bool operator==(const Channel&) const = default;
+};
+
+struct ChannelHash {
+  std::size_t operator()(const Channel& channel) const {
+    return std::hash<MPI_Comm>()(channel.comm) * 31 + std::hash<int>()(channel.peer);
+  }
+};
+
+using ProgressCallback = int (*)();
+
+class Engine {
+ public:
+  int submit(Operation* operation, bool issued, MPI_Request* request);
+  int progress();
+  void order(MPI_Comm comm, int peer);
+  void order_all();
+  void forget_comm(MPI_Comm comm);
+  bool hook();
+  void stop();
+  int live() const { return live_.load(std::memory_order_relaxed); }
+
+ private:
+  void take_incoming();
+  int issue_packed();
+  void issue(Operation* operation);
+  void watch(Operation* operation);
+  int test_inner();
+  void inner_completed(Operation* operation, const MPI_Status& status, int error);
+  int finish_unpacked();
+  void complete(Operation* operation);
+  void cancel_wanted();
+  void deferred_gone(const Operation& operation);
+  bool deferred_on(const Channel& channel);
+  bool deferred_on(MPI_Comm comm);
+  template <class Pending>
+  void drive_while(Pending pending);
+
+  std::atomic<int> live_{0};
+  std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
+  std::atomic<bool> busy_{false};
+  std::atomic<int> cancels_{0};
+
+  std::mutex mutex_;  // guards incoming_ and deferred_by_channel_
+  std::vector<std::pair<Operation*, bool>> incoming_;
+  std::unordered_map<Channel, int, ChannelHash> deferred_by_channel_;
+
+  // Touched only by the thread that holds busy_.
+  std::deque<Operation*> packing_;
+  std::vector<MPI_Request> inner_;
+  std::vector<Operation*> inner_operations_;
+  std::size_t window_ = 0;
+  std::vector<Operation*> unpacking_;
+
+  ProgressCallback hooked_ = nullptr;
+};
+
+Engine engine;
+std::atomic<int> held{0};  // generalized requests not yet freed
+thread_local bool inside_engine = false;
+
+int query(void* extra, MPI_Status* status) {
+  const auto* operation = static_cast<const Operation*>(extra);
+  status->MPI_SOURCE = operation->source;
+  status->MPI_TAG = operation->received_tag;
+  PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
+  PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
+  if (operation->error != MPI_SUCCESS)
+    failed_here().push_back({operation->request, operation->comm, operation->error, operation->handler_called});
+  return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
+}
+
+int free_operation(void* extra) {
+  held.fetch_sub(1);
+  static_cast<Operation*>(extra)->release();
+  return MPI_SUCCESS;
+}
+
+int Engine::submit(Operation* operation, bool issued, MPI_Request* request) {
+  operation->retain();  // the generalized request's reference, dropped in free_operation
+  const int error = PMPI_Grequest_start(
+      query, free_operation,
+      [](void* extra, int complete) {
+        if (complete == 0) {
+          static_cast<Operation*>(extra)->cancel_wanted.store(true);
+          engine.cancels_.fetch_add(1);
+        }
+        return int(MPI_SUCCESS);
+      },
+      operation, &operation->request);
+  if (error != MPI_SUCCESS) {
+    operation->release();
+    operation->release();
+    return error;
+  }
+  *request = operation->request;
+  held.fetch_add(1);
+  live_.fetch_add(1);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!issued) {
+    deferred_.fetch_add(1);
+    ++deferred_by_channel_[{operation->comm, operation->peer}];
+  }
+  incoming_.emplace_back(operation, issued);
+  return MPI_SUCCESS;
+}
+
+int Engine::progress() {
+  if (live_.load(std::memory_order_acquire) == 0 || inside_engine) return 0;
+  if (busy_.exchange(true, std::memory_order_acquire)) return 0;
+  inside_engine = true;
+  take_incoming();
+  if (cancels_.load() != 0) cancel_wanted();
+  int completions = issue_packed();
+  completions += test_inner();
+  completions += finish_unpacked();
+  inside_engine = false;
+  busy_.store(false, std::memory_order_release);
+  return completions;
+}
+
+void Engine::take_incoming() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [operation, issued] : incoming_) {
+    if (issued)
+      watch(operation);
+    else
+      packing_.push_back(operation);
+  }
+  incoming_.clear();
+}
+
+/// Hands packed sends to MPI, in program order for each peer.
+int Engine::issue_packed() {
+  int completions = 0;
+  std::vector<Channel> blocked;
+  for (auto entry = packing_.begin(); entry != packing_.end() && blocked.size() < blocked_peers_max;) {
+    Operation* operation = *entry;
+    const Channel channel{operation->comm, operation->peer};
+    if (std::find(blocked.begin(), blocked.end(), channel) != blocked.end()) {
+      ++entry;
+      continue;
+    }
+    bool packed = true;
+    try {
+      packed = operation->staged->done();
+    } catch (const device::Error& error) {
+      log_error(std::string("packing a message: ") + error.what());
+      operation->error = error_class(error);
+    }
+    if (!packed) {
+      blocked.push_back(channel);
+      ++entry;
+      continue;
+    }
+    entry = packing_.erase(entry);
+    issue(operation);
+    if (operation->inner == MPI_REQUEST_NULL) {
+      complete(operation);
+      ++completions;
+    }
+  }
+  return completions;
+}
+
+void Engine::issue(Operation* operation) {
+  if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load() && !operation->persistent) {
+    operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
+  } else if (operation->error == MPI_SUCCESS) {
+    const Operand& operand = operation->staged->operand();
+    operation->error = operation->persistent
+                           ? PMPI_Start(&operation->inner)
+                           : operation->send(operation->staged->data(), static_cast<int>(operand.count), operand.twin(),
+                                             operation->peer, operation->tag, operation->comm, &operation->inner);
+    operation->handler_called = operation->error != MPI_SUCCESS;
+  }
+  deferred_gone(*operation);
+  if (operation->error != MPI_SUCCESS || operation->cancelled)
+    operation->inner = MPI_REQUEST_NULL;
+  else
+    watch(operation);
+}
+
+void Engine::deferred_gone(const Operation& operation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto entry = deferred_by_channel_.find({operation.comm, operation.peer});
+  if (--entry->second == 0) deferred_by_channel_.erase(entry);
+  deferred_.fetch_sub(1);
+}
+
+void Engine::watch(Operation* operation) {
+  inner_.push_back(operation->inner);
+  inner_operations_.push_back(operation);
+}
+
+/// Looks at a window of the real requests. Testsome, not one Test each: it enters MPI's progress once.
+int Engine::test_inner() {
+  if (inner_.empty()) return 0;
+  if (window_ >= inner_.size()) window_ = 0;
+  const int count = static_cast<int>(std::min<std::size_t>(test_window, inner_.size() - window_));
+  int indices[test_window];
+  MPI_Status statuses[test_window];
+  int done = 0;
+  const int code = PMPI_Testsome(count, inner_.data() + window_, &done, indices, statuses);
+  if (done == MPI_UNDEFINED) done = 0;
+  std::vector<Operation*> completed;
+  completed.reserve(static_cast<std::size_t>(done));
+  for (int i = 0; i < done; ++i) {
+    const std::size_t at = window_ + static_cast<std::size_t>(indices[i]);
+    completed.push_back(inner_operations_[at]);
+    inner_operations_[at] = nullptr;
+    inner_completed(completed.back(), statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
+  }
+  std::size_t kept = window_;
+  for (std::size_t at = window_; at < inner_.size(); ++at) {
+    if (inner_operations_[at] == nullptr) continue;
+    inner_[kept] = inner_[at];
+    inner_operations_[kept++] = inner_operations_[at];
+  }
+  inner_.resize(kept);
+  inner_operations_.resize(kept);
+  window_ += static_cast<std::size_t>(count - done);
+  int completions = 0;
+  for (Operation* operation : completed) {
+    if (operation->kind == Operation::Kind::receive && operation->error == MPI_SUCCESS && operation->bytes > 0) {
+      unpacking_.push_back(operation);
+    } else {
+      complete(operation);
+      ++completions;
+    }
+  }
+  return completions;
+}
+
+void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) {
+  operation->inner = MPI_REQUEST_NULL;
+  operation->error = error;
+  operation->handler_called = error != MPI_SUCCESS;
+  int cancelled = 0;
+  PMPI_Test_cancelled(&status, &cancelled);
+  operation->cancelled = cancelled != 0;
+  if (operation->kind == Operation::Kind::send) return;
+  operation->source = status.MPI_SOURCE;
+  operation->received_tag = status.MPI_TAG;
+  if (cancelled) return;
+  MPI_Count bytes = 0;
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  operation->bytes = bytes;
+  if (error != MPI_SUCCESS || bytes == 0) return;
+  try {
+    operation->staged->start_unpack(bytes);
+  } catch (const device::Error& failure) {
+    log_error(std::string("unpacking a message: ") + failure.what());
+    operation->error = error_class(failure);
+  }
+}
+
+int Engine::finish_unpacked() {
+  int completions = 0;
+  std::size_t kept = 0;
+  for (Operation* operation : unpacking_) {
+    bool done = true;
+    try {
+      done = operation->staged->done();
+    } catch (const device::Error& error) {
+      log_error(std::string("unpacking a message: ") + error.what());
+      operation->error = error_class(error);
+    }
+    if (!done) {
+      unpacking_[kept++] = operation;
+      continue;
+    }
+    complete(operation);
+    ++completions;
+  }
+  unpacking_.resize(kept);
+  return completions;
+}
+
+void Engine::complete(Operation* operation) {
+  operation->staged.reset();  // the user may reuse or free everything from here on
+  PMPI_Grequest_complete(operation->request);
+  live_.fetch_sub(1);
+  operation->release();
+}
+
+void Engine::cancel_wanted() {
+  cancels_.store(0);
+  for (Operation* operation : inner_operations_)
+    if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
+}
+
+template <class Pending>
+void Engine::drive_while(Pending pending) {
+  // Inside the engine (an error handler that communicates) waiting would be waiting for oneself.
+  while (!inside_engine && deferred_.load(std::memory_order_acquire) != 0 && pending()) progress();
+}
+
+bool Engine::deferred_on(const Channel& channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return deferred_by_channel_.contains(channel);
+}
+
+bool Engine::deferred_on(MPI_Comm comm) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [channel, count] : deferred_by_channel_)
+    if (channel.comm == comm) return true;
+  return false;
+}
+
+void Engine::order(MPI_Comm comm, int peer) {
+  drive_while([&] { return deferred_on(Channel{comm, peer}); });
+}
+
+void Engine::order_all() {
+  drive_while([] { return true; });
+}
+
+void Engine::forget_comm(MPI_Comm comm) {
+  drive_while([&] { return deferred_on(comm); });
+  if (live_.load() == 0 || inside_engine) return;
+  while (busy_.exchange(true, std::memory_order_acquire)) {
+  }
+  take_incoming();
+  for (Operation* operation : inner_operations_)
+    if (operation->comm == comm) operation->comm = MPI_COMM_NULL;
+  for (Operation* operation : unpacking_)
+    if (operation->comm == comm) operation->comm = MPI_COMM_NULL;
+  busy_.store(false, std::memory_order_release);
+}
+
+bool Engine::hook() {
+  using Register = int (*)(ProgressCallback);
+  const auto hook_in = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "opal_progress_register"));
+  if (hook_in == nullptr) return false;
+  const ProgressCallback callback = [] { return engine.progress(); };
+  if (hook_in(callback) != 0) return false;
+  hooked_ = callback;
+  return true;
+}
+
+void Engine::stop() {
+  order_all();
+  const auto deadline = std::chrono::steady_clock::now() + stop_patience;
+  while (live() != 0 && std::chrono::steady_clock::now() < deadline) progress();
+  if (live() != 0) {
+    log_warning("MPI_Finalize: " + std::to_string(live()) +
+                " operations on device buffers are still pending; the receives among them are cancelled");
+    for (Operation* operation : inner_operations_) operation->cancel_wanted = true;
+    cancels_.fetch_add(1);
+    const auto last = std::chrono::steady_clock::now() + stop_patience;
+    while (live() != 0 && std::chrono::steady_clock::now() < last) progress();
+  }
+  using Unregister = int (*)(ProgressCallback);
+  const auto unhook = reinterpret_cast<Unregister>(dlsym(RTLD_DEFAULT, "opal_progress_unregister"));
+  if (hooked_ != nullptr && unhook != nullptr) unhook(hooked_);
+  hooked_ = nullptr;
+}
+
+}  // namespace
+
+std::vector<Failed>& failed_here() {
+  thread_local std::vector<Failed> list;
+  return list;
+}
+
+bool engine_start() {
+  return engine.hook();
+}
+void engine_stop() {
+  engine.stop();
+}
+int engine_submit(Operation* operation, bool issued, MPI_Request* request) {
+  return engine.submit(operation, issued, request);
+}
+int engine_progress() {
+  return engine.progress();
+}
+void engine_order(MPI_Comm comm, int peer) {
+  engine.order(comm, peer);
+}
+void engine_forget_comm(MPI_Comm comm) {
+  engine.forget_comm(comm);
+}
+void engine_order_all() {
+  engine.order_all();
+}
+int engine_held() {
+  return held.load(std::memory_order_relaxed);
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,118 @@
+// A nonblocking operation on a device buffer, and the engine that drives all of them.
+//
+// The user holds a generalized request (MPI-4.1 section 13.2). The engine runs from the MPI library's own progress:
+//
+//   send:     pack -> (in program order per peer) start the real send on staging memory -> it completes -> complete
+//   receive:  real receive into staging memory -> it completes -> unpack what arrived -> complete
+//
+// An Operation is shared between the engine (until it completes) and the generalized request (until freed), and
+// deletes itself when both have let go.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "device/device.hpp"
+#include "interpose/operand.hpp"
+
+namespace gpudt::interpose {
+
+/// Staging memory with the operand it stands for.
+class Staged {
+ public:
+  explicit Staged(const Operand& operand);  ///< acquires the staging memory; may throw device::Error
+  void start_pack();
+  /// Starts unpacking the first `bytes` bytes of the message; the rest of the user's buffer stays untouched.
+  void start_unpack(std::int64_t bytes);
+  bool done() { return !transfer_ || transfer_.done(); }
+  void wait();
+  void* data() const { return staging_.data(); }
+  const Operand& operand() const { return operand_; }
+
+ private:
+  Operand operand_;
+  device::Staging staging_;
+  device::Transfer transfer_;  // after staging_: it must end before the memory goes back
+};
+
+using StagedRef = std::shared_ptr<Staged>;
+
+/// A PMPI_Isend and its like.
+using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
+
+struct Operation {
+  enum class Kind { send, receive };
+
+  Kind kind = Kind::send;
+  StagedRef staged;
+  MPI_Comm comm = MPI_COMM_NULL;  ///< for errors and order; MPI_COMM_NULL once the user has freed it
+  int peer = MPI_PROC_NULL;       ///< send: destination, for the order of sends
+  int tag = 0;
+  NonblockingSend send = nullptr;        ///< send: how to start it; null for a persistent one, which is started instead
+  bool persistent = false;               ///< inner is a persistent request that belongs to somebody else
+  MPI_Request inner = MPI_REQUEST_NULL;  ///< the real operation on the staging memory
+  MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
+  std::shared_ptr<void> keep;              ///< what else must outlive the operation
+
+  // The outcome, written by the engine before the generalized request completes.
+  int source = MPI_ANY_SOURCE;
+  int received_tag = MPI_ANY_TAG;
+  std::int64_t bytes = 0;
+  bool cancelled = false;
+  int error = MPI_SUCCESS;
+  bool handler_called = false;  ///< the MPI library has already told the error handler
+
+  std::atomic<bool> cancel_wanted{false};
+
+  void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void release() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+ private:
+  std::atomic<int> references_{1};
+};
+
+// --- the engine ------------------------------------------------------------------------------------------------------
+
+/// Hooks into MPI's progress. False if this MPI offers no hook.
+bool engine_start();
+/// Lets pending sends go out and pending receives end (cancelling those that no message matches), and unhooks.
+void engine_stop();
+
+/// Makes the generalized request of `operation` and hands the operation to the engine. A send starts in state
+/// "packing" (its pack has been started), unless `issued`; a receive is always issued (inner is active).
+/// Takes over the caller's reference. Returns the error of MPI_Grequest_start, if any.
+int engine_submit(Operation* operation, bool issued, MPI_Request* request);
+
+/// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
+/// progress engine; does nothing if it is running already.
+int engine_progress();
+
+/// Returns when every send that was deferred on (comm, peer) has been handed to MPI, so that a send issued now
+/// does not overtake it (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.
+void engine_order(MPI_Comm comm, int peer);
+/// The same for all peers of `comm`; operations then forget the handle, which is about to be freed.
+void engine_forget_comm(MPI_Comm comm);
+/// The same for all communicators: for a persistent send of MPI's own, whose peer is not known here.
+void engine_order_all();
+
+/// Generalized requests that the user holds. Zero means that no nonpersistent request is ours.
+int engine_held();
+
+// --- failures, to be delivered by the completion calls ---------------------------------------------------------------
+
+struct Failed {
+  MPI_Request request;
+  MPI_Comm comm;
+  int error;
+  bool handler_called;
+};
+
+/// Failed operations whose query function has run on this thread since the list was last taken.
+std::vector<Failed>& failed_here();
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,236 @@
+// MPI-4.1 sections 5.2 and 5.3: Pack and Unpack, native and external32, with host or device memory on either side.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "datatype/reference.hpp"
+#include "interpose/errors.hpp"
+#include "interpose/export.hpp"
+#include "interpose/operand.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+/// A stretch of a pack buffer: where the next packed byte lies.
+struct PackedPlace {
+  char* address;
+  device::Location location;
+  PackedPlace(const void* buffer, std::int64_t position)
+      : address(static_cast<char*>(const_cast<void*>(buffer)) + position),
+        location(active.load() ? device::classify(address) : device::Location{}) {}
+  /// A kernel of GPU `ordinal` can use it.
+  bool reachable_from(int ordinal) const {
+    return location.kind == device::MemoryKind::pinned || (location.on_device() && location.ordinal == ordinal);
+  }
+};
+
+void transfer(device::Direction direction, const Operand& operand, void* packed) {
+  const Timed timed(Clock::transfer);
+  device::start(direction, operand.ordinal, operand.info->layout(), operand.count, operand.buffer, 0, operand.bytes(),
+                packed)
+      .wait();
+}
+
+/// Contiguous bytes between staging memory and a place in host or device memory.
+void move_bytes(const PackedPlace& place, void* staging, std::int64_t bytes, bool to_place) {
+  void* const to = to_place ? place.address : staging;
+  const void* const from = to_place ? staging : place.address;
+  if (place.location.on_device())
+    device::copy(place.location.ordinal, to, from, static_cast<std::size_t>(bytes)).wait();
+  else
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+device::Staging mapped(int ordinal, std::int64_t bytes) {
+  return device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
+}
+
+void count(const Operand& operand) {
+  const datatype::Shape shape = operand.info->layout().shape(operand.count);
+  report_call(Protocol::mapped_staging, shape.kind, shape.total);
+}
+
+/// Device data to (pack) or from (unpack) a place in any memory.
+void transfer_at(device::Direction direction, const Operand& operand, const PackedPlace& place) {
+  count(operand);
+  if (place.reachable_from(operand.ordinal)) return transfer(direction, operand, place.address);
+  const device::Staging staging = mapped(operand.ordinal, operand.bytes());
+  if (direction == device::Direction::unpack) move_bytes(place, staging.data(), operand.bytes(), false);
+  transfer(direction, operand, staging.data());
+  if (direction == device::Direction::pack) move_bytes(place, staging.data(), operand.bytes(), true);
+}
+
+/// MPI_SUCCESS if `bytes` fit between `position` and `size`.
+template <class Size>
+int check_room(const char* call, Size size, Size position, std::int64_t bytes, MPI_Comm comm) {
+  if (position < 0) return fail(comm, call, MPI_ERR_ARG, "the position is negative");
+  if (std::int64_t(size) - std::int64_t(position) >= bytes) return MPI_SUCCESS;
+  return fail(comm, call, MPI_ERR_TRUNCATE,
+              "the packed buffer of " + std::to_string(size) + " bytes has no room for " + std::to_string(bytes) +
+                  " bytes at position " + std::to_string(position) + "; ask MPI_Pack_size");
+}
+
+int pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int outsize, int* position, MPI_Comm comm) {
+  const PackedPlace place(outbuf, *position);
+  Operand operand;
+  const bool from_device = comm != MPI_COMM_NULL && resolve_layout(inbuf, incount, type, operand);
+  const datatype::TypeInfoRef info =
+      from_device || !place.location.on_device() || incount <= 0 ? nullptr : datatype::type_info(type);
+  if (!from_device && (!info || info->layout().size() == 0))
+    return PMPI_Pack(inbuf, incount, type, outbuf, outsize, position, comm);
+  const std::int64_t bytes = from_device ? operand.bytes() : incount * info->layout().size();
+  if (const int code = check_room("MPI_Pack", outsize, *position, bytes, comm)) return code;
+  if (from_device) {
+    transfer_at(device::Direction::pack, operand, place);
+  } else {
+    const device::Staging staging = mapped(place.location.ordinal, bytes);
+    int at = 0;
+    const int code = PMPI_Pack(inbuf, incount, type, staging.data(), static_cast<int>(bytes), &at, comm);
+    if (code != MPI_SUCCESS) return code;
+    move_bytes(place, staging.data(), bytes, true);
+  }
+  *position += static_cast<int>(bytes);
+  return MPI_SUCCESS;
+}
+
+int unpack(const void* inbuf, int insize, int* position, void* outbuf, int outcount, MPI_Datatype type, MPI_Comm comm) {
+  const PackedPlace place(inbuf, *position);
+  Operand operand;
+  const bool to_device = comm != MPI_COMM_NULL && resolve_layout(outbuf, outcount, type, operand);
+  const datatype::TypeInfoRef info =
+      to_device || !place.location.on_device() || outcount <= 0 ? nullptr : datatype::type_info(type);
+  if (!to_device && (!info || info->layout().size() == 0))
+    return PMPI_Unpack(inbuf, insize, position, outbuf, outcount, type, comm);
+  const std::int64_t bytes = to_device ? operand.bytes() : outcount * info->layout().size();
+  if (const int code = check_room("MPI_Unpack", insize, *position, bytes, comm)) return code;
+  if (to_device) {
+    transfer_at(device::Direction::unpack, operand, place);
+  } else {
+    const device::Staging staging = mapped(place.location.ordinal, bytes);
+    move_bytes(place, staging.data(), bytes, false);
+    int at = 0;
+    const int code = PMPI_Unpack(staging.data(), static_cast<int>(bytes), &at, outbuf, outcount, type, comm);
+    if (code != MPI_SUCCESS) return code;
+  }
+  *position += static_cast<int>(bytes);
+  return MPI_SUCCESS;
+}
+
+/// Host memory in the user's own layout, for what only MPI can do with it (a change of representation).
+class HostImage {
+ public:
+  explicit HostImage(const Operand& operand) {
+    const datatype::Layout& layout = operand.info->layout();
+    const std::int64_t last = (operand.count - 1) * layout.extent();
+    low_ = layout.true_lb() + std::min<std::int64_t>(0, last);
+    const std::int64_t high = layout.true_ub() + std::max<std::int64_t>(0, last);
+    memory_.reset(new std::byte[static_cast<std::size_t>(high - low_)]);
+  }
+  /// The address that stands for the user's buffer argument.
+  void* buffer() const {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory_.get()) - static_cast<std::uintptr_t>(low_));
+  }
+
+ private:
+  std::int64_t low_ = 0;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+void fill_image(const Operand& operand, const HostImage& image) {
+  const device::Staging staging = mapped(operand.ordinal, operand.bytes());
+  transfer(device::Direction::pack, operand, staging.data());
+  datatype::unpack(operand.info->layout(), operand.count, image.buffer(), 0, operand.bytes(), staging.data());
+}
+
+void spill_image(const HostImage& image, const Operand& operand) {
+  const device::Staging staging = mapped(operand.ordinal, operand.bytes());
+  datatype::pack(operand.info->layout(), operand.count, image.buffer(), 0, operand.bytes(), staging.data());
+  transfer(device::Direction::unpack, operand, staging.data());
+}
+
+int pack_external(const char datarep[], const void* inbuf, int incount, MPI_Datatype type, void* outbuf,
+                  MPI_Aint outsize, MPI_Aint* position) {
+  const PackedPlace place(outbuf, *position);
+  Operand operand;
+  const bool from_device = resolve_layout(inbuf, incount, type, operand);
+  if (!from_device && !place.location.on_device())
+    return PMPI_Pack_external(datarep, inbuf, incount, type, outbuf, outsize, position);
+  std::optional<HostImage> image;
+  if (from_device) {
+    count(operand);
+    image.emplace(operand);
+    fill_image(operand, *image);
+  }
+  const void* const source = from_device ? image->buffer() : inbuf;
+  if (!place.location.on_device()) return PMPI_Pack_external(datarep, source, incount, type, outbuf, outsize, position);
+  MPI_Aint bytes = 0;
+  if (const int code = PMPI_Pack_external_size(datarep, incount, type, &bytes)) return code;
+  if (const int code = check_room("MPI_Pack_external", outsize, *position, bytes, MPI_COMM_WORLD)) return code;
+  const device::Staging staging = mapped(place.location.ordinal, bytes);
+  MPI_Aint at = 0;
+  const int code = PMPI_Pack_external(datarep, source, incount, type, staging.data(), bytes, &at);
+  if (code != MPI_SUCCESS) return code;
+  move_bytes(place, staging.data(), at, true);
+  *position += at;
+  return MPI_SUCCESS;
+}
+
+int unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MPI_Aint* position, void* outbuf,
+                    int outcount, MPI_Datatype type) {
+  const PackedPlace place(inbuf, *position);
+  Operand operand;
+  const bool to_device = resolve_layout(outbuf, outcount, type, operand);
+  if (!to_device && !place.location.on_device())
+    return PMPI_Unpack_external(datarep, inbuf, insize, position, outbuf, outcount, type);
+  device::Staging source;
+  MPI_Aint at = *position, size = insize;
+  if (place.location.on_device()) {
+    if (const int code = PMPI_Pack_external_size(datarep, outcount, type, &size)) return code;
+    if (const int code = check_room("MPI_Unpack_external", insize, *position, size, MPI_COMM_WORLD)) return code;
+    source = mapped(place.location.ordinal, size);
+    move_bytes(place, source.data(), size, false);
+    at = 0;
+  }
+  const MPI_Aint before = at;
+  std::optional<HostImage> image;
+  if (to_device) image.emplace(operand);
+  const int code = PMPI_Unpack_external(datarep, source ? source.data() : inbuf, size, &at,
+                                        to_device ? image->buffer() : outbuf, outcount, type);
+  if (code != MPI_SUCCESS) return code;
+  if (to_device) {
+    count(operand);
+    spill_image(*image, operand);
+  }
+  *position += at - before;
+  return MPI_SUCCESS;
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int outsize, int* position,
+                          MPI_Comm comm) {
+  return guarded(comm, "MPI_Pack", [&] { return pack(inbuf, incount, type, outbuf, outsize, position, comm); });
+}
+
+GPUDT_EXPORT int MPI_Unpack(const void* inbuf, int insize, int* position, void* outbuf, int outcount, MPI_Datatype type,
+                            MPI_Comm comm) {
+  return guarded(comm, "MPI_Unpack", [&] { return unpack(inbuf, insize, position, outbuf, outcount, type, comm); });
+}
+
+GPUDT_EXPORT int MPI_Pack_external(const char datarep[], const void* inbuf, int incount, MPI_Datatype type,
+                                   void* outbuf, MPI_Aint outsize, MPI_Aint* position) {
+  return guarded(MPI_COMM_WORLD, "MPI_Pack_external",
+                 [&] { return pack_external(datarep, inbuf, incount, type, outbuf, outsize, position); });
+}
+
+GPUDT_EXPORT int MPI_Unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MPI_Aint* position,
+                                     void* outbuf, int outcount, MPI_Datatype type) {
+  return guarded(MPI_COMM_WORLD, "MPI_Unpack_external",
+                 [&] { return unpack_external(datarep, inbuf, insize, position, outbuf, outcount, type); });
+}

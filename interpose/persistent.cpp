@@ -1,0 +1,200 @@
+// The persistent forms, MPI_Start, MPI_Startall and MPI_Request_free.
+#include "interpose/persistent.hpp"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "interpose/errors.hpp"
+#include "interpose/export.hpp"
+#include "interpose/operation.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+struct Persistent {
+  Operation::Kind kind = Operation::Kind::send;
+  StagedRef staged;
+  MPI_Comm comm = MPI_COMM_NULL;
+  int peer = MPI_PROC_NULL;
+  MPI_Request real = MPI_REQUEST_NULL;    ///< on the staging memory; also the user's handle
+  MPI_Request active = MPI_REQUEST_NULL;  ///< the generalized request while started
+
+  Persistent() = default;
+  Persistent(const Persistent&) = delete;
+  Persistent& operator=(const Persistent&) = delete;
+  ~Persistent() {
+    if (real != MPI_REQUEST_NULL) PMPI_Request_free(&real);
+  }
+};
+
+using PersistentRef = std::shared_ptr<Persistent>;
+
+std::mutex registry_mutex;
+std::unordered_map<MPI_Request, PersistentRef> registry;
+std::atomic<int> registered{0};
+
+PersistentRef find(MPI_Request request) {
+  if (persistent_count() == 0) return nullptr;
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto entry = registry.find(request);
+  return entry == registry.end() ? nullptr : entry->second;
+}
+
+using SendInit = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
+
+/// `init(buffer, type, request)` makes the real persistent request.
+template <class Init>
+int make(Init init, const char* call, Operation::Kind kind, const void* buf, int count, MPI_Datatype type, int peer,
+         MPI_Comm comm, MPI_Request* request) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand))
+      return init(const_cast<void*>(buf), type, request);
+    auto persistent = std::make_shared<Persistent>();
+    persistent->kind = kind;
+    persistent->staged = std::make_shared<Staged>(operand);
+    persistent->comm = comm;
+    persistent->peer = peer;
+    const int code = init(persistent->staged->data(), operand.twin(), &persistent->real);
+    if (code != MPI_SUCCESS) return code;
+    *request = persistent->real;
+    const std::lock_guard<std::mutex> lock(registry_mutex);
+    registry[persistent->real] = std::move(persistent);
+    registered.fetch_add(1);
+    return code;
+  });
+}
+
+int send_init(SendInit pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
+              MPI_Comm comm, MPI_Request* request) {
+  return make([&](const void* from, MPI_Datatype as,
+                  MPI_Request* real) { return pmpi(from, count, as, dest, tag, comm, real); },
+              call, Operation::Kind::send, buf, count, type, dest, comm, request);
+}
+
+int start_ours(const PersistentRef& persistent) {
+  if (persistent->active != MPI_REQUEST_NULL)
+    return fail(persistent->comm, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
+  auto operation = std::make_unique<Operation>();
+  operation->kind = persistent->kind;
+  operation->staged = persistent->staged;
+  operation->comm = persistent->comm;
+  operation->peer = persistent->peer;
+  operation->persistent = true;
+  operation->inner = persistent->real;
+  operation->keep = persistent;
+  const bool receive = persistent->kind == Operation::Kind::receive;
+  if (receive) {
+    const int code = PMPI_Start(&operation->inner);
+    if (code != MPI_SUCCESS) return code;
+  } else {
+    persistent->staged->start_pack();
+  }
+  return engine_submit(operation.release(), receive, &persistent->active);
+}
+
+int start(MPI_Request* request) {
+  if (const PersistentRef persistent = find(*request))
+    return guarded(persistent->comm, "MPI_Start", [&] { return start_ours(persistent); });
+  engine_order_all();
+  return PMPI_Start(request);
+}
+
+}  // namespace
+
+int persistent_count() {
+  return registered.load(std::memory_order_relaxed);
+}
+
+void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine) {
+  mine.assign(requests.size(), false);
+  if (persistent_count() == 0) return;
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const auto entry = registry.find(requests[i]);
+    if (entry == registry.end()) continue;
+    mine[i] = true;
+    requests[i] = entry->second->active;
+  }
+}
+
+void persistent_completed(MPI_Request request) {
+  if (const PersistentRef persistent = find(request)) persistent->active = MPI_REQUEST_NULL;
+}
+
+void persistent_forget_comm(MPI_Comm comm) {
+  if (persistent_count() == 0) return;
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  for (auto& [request, persistent] : registry)
+    if (persistent->comm == comm) persistent->comm = MPI_COMM_NULL;
+}
+
+void persistent_stop() {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  registry.clear();
+  registered.store(0);
+}
+
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Send_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                               MPI_Request* request) {
+  return send_init(PMPI_Send_init, "MPI_Send_init", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Bsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                                MPI_Request* request) {
+  return send_init(PMPI_Bsend_init, "MPI_Bsend_init", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Ssend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                                MPI_Request* request) {
+  return send_init(PMPI_Ssend_init, "MPI_Ssend_init", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Rsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                                MPI_Request* request) {
+  return send_init(PMPI_Rsend_init, "MPI_Rsend_init", buf, count, type, dest, tag, comm, request);
+}
+
+GPUDT_EXPORT int MPI_Recv_init(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
+                               MPI_Request* request) {
+  return make([&](void* to, MPI_Datatype as,
+                  MPI_Request* real) { return PMPI_Recv_init(to, count, as, source, tag, comm, real); },
+              "MPI_Recv_init", Operation::Kind::receive, buf, count, type, source, comm, request);
+}
+
+GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
+  return start(request);
+}
+
+GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
+  if (persistent_count() == 0) {
+    engine_order_all();
+    return PMPI_Startall(count, requests);
+  }
+  for (int i = 0; i < count; ++i) {
+    const int code = start(&requests[i]);
+    if (code != MPI_SUCCESS) return code;
+  }
+  return MPI_SUCCESS;
+}
+
+// The registry's reference goes; an active operation keeps its own until it has completed.
+GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
+  const PersistentRef persistent = find(*request);
+  if (!persistent) return PMPI_Request_free(request);
+  {
+    const std::lock_guard<std::mutex> lock(registry_mutex);
+    registry.erase(*request);
+    registered.fetch_sub(1);
+  }
+  *request = MPI_REQUEST_NULL;
+  return persistent->active == MPI_REQUEST_NULL ? MPI_SUCCESS : PMPI_Request_free(&persistent->active);
+}
+
+GPUDT_EXPORT int MPI_Cancel(MPI_Request* request) {
+  const PersistentRef persistent = find(*request);
+  return PMPI_Cancel(persistent ? &persistent->active : request);
+}

@@ -1,0 +1,30 @@
+// Persistent operations on device buffers (MPI-4.1 section 3.9).
+//
+// The user holds the real persistent request of the staging memory, never started by the user's own MPI_Start: each
+// start makes an operation (operation.hpp) that starts the real one when its data is packed, and unpacks when it has
+// completed. The completion calls exchange the handle for the started operation's generalized request and back.
+#pragma once
+
+#include <mpi.h>
+
+#include <vector>
+
+namespace gpudt::interpose {
+
+/// Persistent requests of ours that exist.
+int persistent_count();
+
+/// Exchanges our persistent requests for what MPI is to see: the generalized request of a started one,
+/// MPI_REQUEST_NULL for an inactive one. `mine[i]` tells whether requests[i] was exchanged.
+void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine);
+
+/// The started operation of `request` has completed and its generalized request is gone: inactive again.
+void persistent_completed(MPI_Request request);
+
+/// The handle `comm` is about to become invalid.
+void persistent_forget_comm(MPI_Comm comm);
+
+/// At MPI_Finalize: lets go of the persistent requests that the program has not freed.
+void persistent_stop();
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,234 @@
+// MPI-4.1 chapter 3: blocking and nonblocking point-to-point. Each wrapper names its PMPI function; the work that
+// they share is in the templates above them.
+#include <optional>
+
+#include "interpose/errors.hpp"
+#include "interpose/export.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/persistent.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+using BlockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm);
+
+/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
+/// not when the deferred send is issued.
+bool valid_target(MPI_Comm comm, int peer, int tag) {
+  if (comm == MPI_COMM_NULL || tag < 0) return false;
+  int inter = 0, size = 0;
+  PMPI_Comm_test_inter(comm, &inter);
+  if (inter != 0)
+    PMPI_Comm_remote_size(comm, &size);
+  else
+    PMPI_Comm_size(comm, &size);
+  void* bound = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
+  return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
+}
+
+std::int64_t received_bytes(const MPI_Status& status) {
+  MPI_Count bytes = 0;
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  return bytes;
+}
+
+int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
+                  MPI_Comm comm) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
+      engine_order(comm, dest);
+      return pmpi(buf, count, type, dest, tag, comm);
+    }
+    Staged staged(operand);
+    staged.start_pack();
+    engine_order(comm, dest);
+    staged.wait();
+    const Timed timed(Clock::mpi);
+    return pmpi(staged.data(), count, operand.twin(), dest, tag, comm);
+  });
+}
+
+int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
+                     int tag, MPI_Comm comm, MPI_Request* request) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand) || !valid_target(comm, dest, tag)) {
+      engine_order(comm, dest);
+      return pmpi(buf, count, type, dest, tag, comm, request);
+    }
+    auto staged = std::make_shared<Staged>(operand);
+    staged->start_pack();
+    auto operation = std::make_unique<Operation>();
+    operation->staged = std::move(staged);
+    operation->comm = comm;
+    operation->peer = dest;
+    operation->tag = tag;
+    operation->send = pmpi;
+    return engine_submit(operation.release(), /*issued=*/false, request);
+  });
+}
+
+/// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
+template <class Receive>
+int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, MPI_Comm comm,
+                     MPI_Status* status) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, status);
+    Staged staged(operand);
+    MPI_Status own;
+    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+    int code = MPI_SUCCESS;
+    {
+      const Timed timed(Clock::mpi);
+      code = pmpi(staged.data(), operand.twin(), seen);
+    }
+    if (code != MPI_SUCCESS) return code;
+    staged.start_unpack(received_bytes(*seen));
+    staged.wait();
+    return code;
+  });
+}
+
+template <class Receive>
+int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, MPI_Comm comm,
+                        MPI_Request* request) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, request);
+    auto operation = std::make_unique<Operation>();
+    operation->kind = Operation::Kind::receive;
+    operation->staged = std::make_shared<Staged>(operand);
+    operation->comm = comm;
+    const int code = pmpi(operation->staged->data(), operand.twin(), &operation->inner);
+    if (code != MPI_SUCCESS) return code;
+    return engine_submit(operation.release(), /*issued=*/true, request);
+  });
+}
+
+int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag, void* recvbuf,
+             int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
+  constexpr const char* call = "MPI_Sendrecv";
+  Operand out;
+  const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out);
+  std::optional<Staged> packed;
+  if (pack) {
+    packed.emplace(out);
+    packed->start_pack();
+  }
+  engine_order(comm, dest);
+  return receive_blocking(
+      [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
+        if (packed) packed->wait();
+        return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
+                             sendtag, buf, recvcount, type, source, recvtag, comm, seen);
+      },
+      call, recvbuf, recvcount, recvtype, comm, status);
+}
+
+int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
+                     MPI_Comm comm, MPI_Status* status) {
+  Operand operand;
+  engine_order(comm, dest);
+  if (!resolve(buf, count, type, "MPI_Sendrecv_replace", operand))
+    return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+  Staged staged(operand);
+  staged.start_pack();
+  staged.wait();
+  MPI_Status own;
+  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+  const int code =
+      PMPI_Sendrecv_replace(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
+  if (code != MPI_SUCCESS) return code;
+  staged.start_unpack(received_bytes(*seen));
+  staged.wait();
+  return code;
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Send(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Send, "MPI_Send", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Bsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Bsend, "MPI_Bsend", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Ssend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Ssend, "MPI_Ssend", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Rsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Rsend, "MPI_Rsend", buf, count, type, dest, tag, comm);
+}
+
+GPUDT_EXPORT int MPI_Isend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                           MPI_Request* request) {
+  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Ibsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Issend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request);
+}
+GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request);
+}
+
+GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
+                          MPI_Status* status) {
+  return receive_blocking(
+      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Recv(to, count, as, source, tag, comm, seen); },
+      "MPI_Recv", buf, count, type, comm, status);
+}
+GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
+  return receive_blocking(
+      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); },
+      "MPI_Mrecv", buf, count, type, MPI_COMM_WORLD, status);
+}
+GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
+                           MPI_Request* request) {
+  return receive_nonblocking(
+      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Irecv(to, count, as, source, tag, comm, real); },
+      "MPI_Irecv", buf, count, type, comm, request);
+}
+GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
+  return receive_nonblocking(
+      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
+      "MPI_Imrecv", buf, count, type, MPI_COMM_WORLD, request);
+}
+
+GPUDT_EXPORT int MPI_Sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,
+                              void* recvbuf, int recvcount, MPI_Datatype recvtype, int source, int recvtag,
+                              MPI_Comm comm, MPI_Status* status) {
+  return guarded(comm, "MPI_Sendrecv", [&] {
+    return sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source, recvtag, comm,
+                    status);
+  });
+}
+GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
+                                      int recvtag, MPI_Comm comm, MPI_Status* status) {
+  return guarded(comm, "MPI_Sendrecv_replace",
+                 [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
+}
+
+// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first.
+GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
+  engine_forget_comm(*comm);
+  persistent_forget_comm(*comm);
+  return PMPI_Comm_free(comm);
+}
+GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
+  engine_forget_comm(*comm);
+  persistent_forget_comm(*comm);
+  return PMPI_Comm_disconnect(comm);
+}

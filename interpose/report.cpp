@@ -1,0 +1,169 @@
+// Counts by protocol and layout kind, gathered and printed once.
+#include "interpose/report.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace gpudt::interpose {
+
+bool report_wanted = false;
+bool trace_wanted = false;
+
+namespace {
+
+constexpr int shape_kinds = 5;
+constexpr int fallback_slots = 8;
+constexpr int fallback_text = 120;
+constexpr std::chrono::seconds gather_patience{20};  ///< how long rank 0 waits for ranks that may lack the library
+
+struct Counts {
+  std::atomic<std::int64_t> calls[protocol_count][shape_kinds];
+  std::atomic<std::int64_t> bytes[protocol_count][shape_kinds];
+  std::atomic<std::int64_t> nanoseconds[2];
+} counts;
+
+struct Fallback {
+  char reason[fallback_text];
+  std::int64_t calls;
+};
+
+std::mutex fallback_mutex;
+std::array<Fallback, fallback_slots> fallbacks{};
+
+/// What one rank tells rank 0; plain bytes on the wire.
+struct Record {
+  std::int64_t calls[protocol_count][shape_kinds];
+  std::int64_t bytes[protocol_count][shape_kinds];
+  std::int64_t nanoseconds[2];
+  std::int64_t staging_peak[2];
+  std::array<Fallback, fallback_slots> fallbacks;
+};
+
+Record own_record() {
+  Record record{};
+  for (int p = 0; p < protocol_count; ++p)
+    for (int k = 0; k < shape_kinds; ++k) {
+      record.calls[p][k] = counts.calls[p][k];
+      record.bytes[p][k] = counts.bytes[p][k];
+    }
+  for (int c = 0; c < 2; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
+  const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
+  for (int s = 0; s < 2; ++s)
+    record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
+  std::lock_guard<std::mutex> lock(fallback_mutex);
+  record.fallbacks = fallbacks;
+  return record;
+}
+
+void add_fallback(std::array<Fallback, fallback_slots>& list, const char* reason, std::int64_t calls) {
+  for (auto& entry : list) {
+    if (entry.reason[0] == '\0') std::snprintf(entry.reason, sizeof entry.reason, "%s", reason);
+    if (std::strncmp(entry.reason, reason, fallback_text - 1) == 0) {
+      entry.calls += calls;
+      return;
+    }
+  }
+}
+
+Record sum(const std::vector<Record>& records) {
+  Record total{};
+  for (const Record& record : records) {
+    for (int p = 0; p < protocol_count; ++p)
+      for (int k = 0; k < shape_kinds; ++k) {
+        total.calls[p][k] += record.calls[p][k];
+        total.bytes[p][k] += record.bytes[p][k];
+      }
+    for (int c = 0; c < 2; ++c) {
+      total.nanoseconds[c] += record.nanoseconds[c];
+      total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
+    }
+    for (const Fallback& entry : record.fallbacks)
+      if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
+  }
+  return total;
+}
+
+void print(const Record& total, int ranks, int expected) {
+  std::string text = "gpudt report: " + std::to_string(ranks) + " of " + std::to_string(expected) +
+                     " ranks, device: " + device::runtime_name() + "\n";
+  char line[256];
+  std::snprintf(line, sizeof line, "  %-16s %-12s %14s %20s\n", "protocol", "layout", "buffers", "bytes");
+  text += line;
+  std::int64_t all = 0;
+  for (int p = 0; p < protocol_count; ++p)
+    for (int k = 0; k < shape_kinds; ++k) {
+      if (total.calls[p][k] == 0) continue;
+      all += total.calls[p][k];
+      std::snprintf(line, sizeof line, "  %-16s %-12s %14lld %20lld\n", protocol_name(static_cast<Protocol>(p)),
+                    datatype::shape_kind_name(static_cast<datatype::ShapeKind>(k)),
+                    static_cast<long long>(total.calls[p][k]), static_cast<long long>(total.bytes[p][k]));
+      text += line;
+    }
+  if (all == 0) text += "  no device buffer was passed to MPI\n";
+  std::snprintf(line, sizeof line,
+                "  waiting for packs and unpacks: %.3f ms, in MPI with staged buffers: %.3f ms (sums over ranks)\n",
+                static_cast<double>(total.nanoseconds[0]) * 1e-6, static_cast<double>(total.nanoseconds[1]) * 1e-6);
+  text += line;
+  std::snprintf(line, sizeof line, "  staging memory at its peak, largest rank: %lld B mapped host, %lld B device\n",
+                static_cast<long long>(total.staging_peak[0]), static_cast<long long>(total.staging_peak[1]));
+  text += line;
+  for (const Fallback& entry : total.fallbacks) {
+    if (entry.calls == 0) continue;
+    std::snprintf(line, sizeof line, "  fell back %lld times: %s\n", static_cast<long long>(entry.calls), entry.reason);
+    text += line;
+  }
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+/// True if every rank's record has arrived at rank 0 (on other ranks: if their part is done).
+bool gather(const Record& own, std::vector<Record>& records) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  PMPI_Igather(&own, sizeof(Record), MPI_BYTE, records.data(), sizeof(Record), MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+  const auto deadline = std::chrono::steady_clock::now() + gather_patience;
+  int done = 0;
+  while (!done && std::chrono::steady_clock::now() < deadline) PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  return done != 0;
+}
+
+}  // namespace
+
+void report_count(Protocol protocol, datatype::ShapeKind kind, std::int64_t bytes) {
+  const int p = static_cast<int>(protocol), k = static_cast<int>(kind);
+  counts.calls[p][k].fetch_add(1, std::memory_order_relaxed);
+  counts.bytes[p][k].fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void report_time(Clock clock, std::chrono::nanoseconds spent) {
+  counts.nanoseconds[static_cast<int>(clock)].fetch_add(spent.count(), std::memory_order_relaxed);
+}
+
+void report_fallback(const char* reason) {
+  if (!report_wanted) return;
+  std::lock_guard<std::mutex> lock(fallback_mutex);
+  add_fallback(fallbacks, reason, 1);
+}
+
+void report_print() {
+  int rank = 0, size = 1;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  // Static: after a time-out the gather is still under way and may write here until MPI is finalized.
+  static Record own;
+  static std::vector<Record> records;
+  own = own_record();
+  records.resize(rank == 0 ? static_cast<std::size_t>(size) : 0);
+  const bool complete = gather(own, records);
+  if (rank != 0) return;
+  print(sum(complete ? records : std::vector<Record>{own}), complete ? size : 1, size);
+}
+
+}  // namespace gpudt::interpose

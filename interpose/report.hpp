@@ -1,0 +1,52 @@
+// What GPUDT_REPORT=1 counts, and the table that rank 0 prints at MPI_Finalize.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "datatype/layout.hpp"
+#include "interpose/operand.hpp"
+
+namespace gpudt::interpose {
+
+extern bool report_wanted;
+extern bool trace_wanted;
+inline bool tracing() {
+  return trace_wanted;
+}
+
+void report_count(Protocol protocol, datatype::ShapeKind kind, std::int64_t bytes);
+/// Counts one buffer argument that goes by `protocol`.
+inline void report_call(Protocol protocol, datatype::ShapeKind kind, std::int64_t bytes) {
+  if (report_wanted) report_count(protocol, kind, bytes);
+}
+
+enum class Clock { transfer, mpi };  ///< time spent waiting for packs and unpacks; inside MPI with staged buffers
+void report_time(Clock clock, std::chrono::nanoseconds spent);
+
+/// Adds the time of its own life to a clock, if a report is wanted.
+class Timed {
+ public:
+  explicit Timed(Clock clock) : clock_(clock) {
+    if (report_wanted) begin_ = std::chrono::steady_clock::now();
+  }
+  ~Timed() {
+    if (report_wanted) report_time(clock_, std::chrono::steady_clock::now() - begin_);
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  Clock clock_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// Counts a message for which a fast way was given up. `reason` must be a string literal.
+void report_fallback(const char* reason);
+
+/// Gathers the counts of all ranks of MPI_COMM_WORLD and prints one table from rank 0 on stderr. A rank without the
+/// library does not answer: after a time-out rank 0 prints its own counts and says so. MPI must be active, and no
+/// user communication may follow.
+void report_print();
+
+}  // namespace gpudt::interpose
