@@ -71,16 +71,13 @@ class Windows {
   }
   bool none() const { return count_.load(std::memory_order_acquire) == 0; }
 
-  /// Gives the packed data for `rank` to MPI.
+  /// Gives the packed data for `rank` to MPI. Returns the first error, after all puts have had their turn.
   int issue(MPI_Win win, int rank) {
     int result = MPI_SUCCESS;
     for (PendingPut* put : select(win, rank)) {
       if (put->issued) continue;
       put->issued = true;
-      put->staged->wait();
-      const Operand& operand = put->staged->operand();
-      const int code = PMPI_Put(put->staged->data(), static_cast<int>(operand.count), operand.twin(), put->target.rank,
-                                put->target.displacement, put->target.count, put->type.get(), win);
+      const int code = guarded(win, "MPI_Put", [&] { return issue(*put, win); });
       if (result == MPI_SUCCESS) result = code;
     }
     return result;
@@ -108,6 +105,13 @@ class Windows {
     for (const auto& put : entry->second)
       if (rank == all_ranks || put->target.rank == rank) chosen.push_back(put.get());
     return chosen;
+  }
+
+  static int issue(PendingPut& put, MPI_Win win) {
+    put.staged->wait();
+    const Operand& operand = put.staged->operand();
+    return PMPI_Put(put.staged->data(), static_cast<int>(operand.count), operand.twin(), put.target.rank,
+                    put.target.displacement, put.target.count, put.type.get(), win);
   }
 
   std::mutex mutex_;
@@ -152,10 +156,11 @@ template <class Sync>
 int synchronise(const char* call, MPI_Win win, int rank, Sync pmpi) {
   if (windows.none()) return pmpi();
   return guarded(win, call, [&] {
-    if (const int code = windows.issue(win, rank)) return code;
+    // MPI synchronises whatever happened to the puts: the other ranks wait for it.
+    const int issued = windows.issue(win, rank);
     const int code = pmpi();
     if (code == MPI_SUCCESS) windows.release(win, rank);
-    return code;
+    return issued == MPI_SUCCESS ? code : issued;
   });
 }
 
