@@ -142,11 +142,12 @@ int rput(const void* origin, int count, MPI_Datatype type, const Target& target,
   if (target.rank == MPI_PROC_NULL || !resolve(origin, count, type, "MPI_Rput", operand))
     return PMPI_Rput(origin, count, type, target.rank, target.displacement, target.count, target.type, win, request);
   auto operation = std::make_unique<Operation>();
-  operation->staged = std::make_shared<Staged>(operand);
-  operation->staged->start_pack();
-  operation->staged->wait();
-  const int code = PMPI_Rput(operation->staged->data(), count, operand.twin(), target.rank, target.displacement,
-                             target.count, target.type, win, &operation->inner);
+  const auto staged = std::make_shared<Staged>(operand);
+  operation->payload = staged;
+  staged->start_pack();
+  staged->wait();
+  const int code = PMPI_Rput(staged->data(), count, operand.twin(), target.rank, target.displacement, target.count,
+                             target.type, win, &operation->inner);
   if (code != MPI_SUCCESS) return code;
   return engine_submit(operation.release(), /*issued=*/true, request);
 }

@@ -79,6 +79,7 @@ class Engine {
   void watch(Operation* operation);
   int test_inner();
   void inner_completed(Operation* operation, const MPI_Status& status, int error);
+  void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
   void complete(Operation* operation);
   void cancel_wanted();
@@ -113,7 +114,7 @@ thread_local bool inside_engine = false;
 
 int query(void* extra, MPI_Status* status) {
   const auto* operation = static_cast<const Operation*>(extra);
-  status->MPI_SOURCE = operation->source;
+  status->MPI_SOURCE = operation->from;
   status->MPI_TAG = operation->received_tag;
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
@@ -195,7 +196,7 @@ int Engine::issue_packed() {
     }
     bool packed = true;
     try {
-      packed = operation->staged->done();
+      packed = operation->payload->done();
     } catch (const device::Error& error) {
       log_error(std::string("packing a message: ") + error.what());
       operation->error = error_class(error);
@@ -219,10 +220,10 @@ void Engine::issue(Operation* operation) {
   if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load() && !operation->persistent) {
     operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
   } else if (operation->error == MPI_SUCCESS) {
-    const Operand& operand = operation->staged->operand();
+    const Operand& operand = operation->source->operand();
     operation->error = operation->persistent
                            ? PMPI_Start(&operation->inner)
-                           : operation->send(operation->staged->data(), static_cast<int>(operand.count), operand.twin(),
+                           : operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
                                              operation->peer, operation->tag, operation->comm, &operation->inner);
     operation->handler_called = operation->error != MPI_SUCCESS;
   }
@@ -274,7 +275,7 @@ int Engine::test_inner() {
   window_ += static_cast<std::size_t>(count - done);
   int completions = 0;
   for (Operation* operation : completed) {
-    if (operation->kind == Operation::Kind::receive && operation->error == MPI_SUCCESS && operation->bytes > 0) {
+    if (operation->unpacks) {
       unpacking_.push_back(operation);
     } else {
       complete(operation);
@@ -292,15 +293,21 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   PMPI_Test_cancelled(&status, &cancelled);
   operation->cancelled = cancelled != 0;
   if (operation->kind == Operation::Kind::send) return;
-  operation->source = status.MPI_SOURCE;
+  if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
+  operation->from = status.MPI_SOURCE;
   operation->received_tag = status.MPI_TAG;
   if (cancelled) return;
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   operation->bytes = bytes;
-  if (error != MPI_SUCCESS || bytes == 0) return;
+  if (bytes != 0) start_unpack(operation, bytes);
+}
+
+void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
+  if (operation->error != MPI_SUCCESS) return;
   try {
-    operation->staged->start_unpack(bytes);
+    operation->payload->start_unpack(bytes);
+    operation->unpacks = true;
   } catch (const device::Error& failure) {
     log_error(std::string("unpacking a message: ") + failure.what());
     operation->error = error_class(failure);
@@ -313,7 +320,7 @@ int Engine::finish_unpacked() {
   for (Operation* operation : unpacking_) {
     bool done = true;
     try {
-      done = operation->staged->done();
+      done = operation->payload->done();
     } catch (const device::Error& error) {
       log_error(std::string("unpacking a message: ") + error.what());
       operation->error = error_class(error);
@@ -330,7 +337,7 @@ int Engine::finish_unpacked() {
 }
 
 void Engine::complete(Operation* operation) {
-  operation->staged.reset();  // the user may reuse or free everything from here on
+  operation->payload.reset();  // the user may reuse or free everything from here on
   PMPI_Grequest_complete(operation->request);
   live_.fetch_sub(1);
   operation->release();

@@ -20,14 +20,27 @@
 
 namespace gpudt::interpose {
 
+/// What an operation moves: how it gets ready for MPI, and back into device memory.
+class Payload {
+ public:
+  Payload() = default;
+  Payload(const Payload&) = delete;
+  Payload& operator=(const Payload&) = delete;
+  virtual ~Payload() = default;
+  /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.
+  virtual void start_unpack(std::int64_t bytes) = 0;
+  /// True when the pack or unpack started last is done. May throw device::Error.
+  virtual bool done() = 0;
+};
+
 /// Staging memory with the operand it stands for.
-class Staged {
+class Staged : public Payload {
  public:
   explicit Staged(const Operand& operand);  ///< acquires the staging memory; may throw device::Error
   void start_pack();
-  /// Starts unpacking the first `bytes` bytes of the message; the rest of the user's buffer stays untouched.
-  void start_unpack(std::int64_t bytes);
-  bool done() { return !transfer_ || transfer_.done(); }
+  /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
+  void start_unpack(std::int64_t bytes) override;
+  bool done() override { return !transfer_ || transfer_.done(); }
   void wait();
   void* data() const { return staging_.data(); }
   const Operand& operand() const { return operand_; }
@@ -44,12 +57,17 @@ using StagedRef = std::shared_ptr<Staged>;
 using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
 
 struct Operation {
-  enum class Kind { send, receive };
+  enum class Kind {
+    send,     ///< or anything else that delivers nothing
+    receive,  ///< delivers what the status of the real operation says
+    fill,     ///< delivers all bytes: a collective, whose status is empty
+  };
 
   Kind kind = Kind::send;
-  StagedRef staged;
-  MPI_Comm comm = MPI_COMM_NULL;  ///< for errors and order; MPI_COMM_NULL once the user has freed it
-  int peer = MPI_PROC_NULL;       ///< send: destination, for the order of sends
+  std::shared_ptr<Payload> payload;
+  const Staged* source = nullptr;  ///< send: the payload as what it is
+  MPI_Comm comm = MPI_COMM_NULL;   ///< for errors and order; MPI_COMM_NULL once the user has freed it
+  int peer = MPI_PROC_NULL;        ///< send: destination, for the order of sends
   int tag = 0;
   NonblockingSend send = nullptr;        ///< send: how to start it; null for a persistent one, which is started instead
   bool persistent = false;               ///< inner is a persistent request that belongs to somebody else
@@ -58,12 +76,13 @@ struct Operation {
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 
   // The outcome, written by the engine before the generalized request completes.
-  int source = MPI_ANY_SOURCE;
+  int from = MPI_ANY_SOURCE;
   int received_tag = MPI_ANY_TAG;
   std::int64_t bytes = 0;
   bool cancelled = false;
   int error = MPI_SUCCESS;
   bool handler_called = false;  ///< the MPI library has already told the error handler
+  bool unpacks = false;         ///< an unpack was started
 
   std::atomic<bool> cancel_wanted{false};
 

@@ -79,7 +79,8 @@ int start_ours(const PersistentRef& persistent) {
     return fail(persistent->comm, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
   auto operation = std::make_unique<Operation>();
   operation->kind = persistent->kind;
-  operation->staged = persistent->staged;
+  operation->payload = persistent->staged;
+  operation->source = persistent->staged.get();
   operation->comm = persistent->comm;
   operation->peer = persistent->peer;
   operation->persistent = true;

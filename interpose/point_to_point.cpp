@@ -63,7 +63,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     auto staged = std::make_shared<Staged>(operand);
     staged->start_pack();
     auto operation = std::make_unique<Operation>();
-    operation->staged = std::move(staged);
+    operation->source = staged.get();
+    operation->payload = std::move(staged);
     operation->comm = comm;
     operation->peer = dest;
     operation->tag = tag;
@@ -102,9 +103,10 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, request);
     auto operation = std::make_unique<Operation>();
     operation->kind = Operation::Kind::receive;
-    operation->staged = std::make_shared<Staged>(operand);
+    auto staged = std::make_shared<Staged>(operand);
     operation->comm = comm;
-    const int code = pmpi(operation->staged->data(), operand.twin(), &operation->inner);
+    const int code = pmpi(staged->data(), operand.twin(), &operation->inner);
+    operation->payload = std::move(staged);
     if (code != MPI_SUCCESS) return code;
     return engine_submit(operation.release(), /*issued=*/true, request);
   });
