@@ -1,4 +1,6 @@
-// What a pack or unpack kernel is told: plain data, passed by value, the same for the GPU and the simulated device.
+// What a pack or unpack kernel is told: plain data, the same for the GPU and the simulated device.
+//
+// KernelArgs is the whole description; a kernel receives only the part that its family needs (kernel_body.hpp).
 #pragma once
 
 #include <cstdint>
@@ -7,26 +9,39 @@
 
 namespace gpudt::device {
 
-/// Division by a constant as a multiplication: exact for 0 <= n < 2^63, divisor >= 1 (see kernel_body.hpp).
+/// Division by a constant as a multiplication (kernel_body.hpp: make_divisor, divide).
 struct Divisor {
   std::uint64_t value = 1;
   std::uint64_t magic = 0;
   std::uint32_t shift = 0;
-  std::uint32_t narrow = 0;  ///< dividends fit 32 bits: the kernel may use 32-bit arithmetic
+};
+
+/// How the bytes are moved. The packed stream is always divided among the threads, never the index lists, so that
+/// runs of unlike length keep all threads busy.
+enum class Method : std::int32_t {
+  words,   ///< both sides in words of `word` bytes: no word straddles a run or is misaligned
+  gather,  ///< packed side in aligned 16-byte words, each put together from pieces of runs (unpack: taken apart)
+  runs,    ///< short runs of odd length: a warp moves 32 whole runs at a time through shared memory
 };
 
 struct KernelArgs {
   datatype::Shape shape;
-  datatype::Program program;     ///< device addresses of the serialised layout; null unless list or general
-  Divisor divide[datatype::max_dims + 1];  ///< by the words of what is inside each dim; meaning: plan.cpp
-  char* user = nullptr;
-  char* packed = nullptr;        ///< where packed byte `begin` goes to or comes from
+  datatype::Program program;  ///< device addresses of the serialised layout; null unless list or general
+  /// Divisors by the bytes or, for Method::words, the words of: [0] the innermost repeated thing (strided: a run;
+  /// list: the list; general: an element); [1 .. ndims-1] the *count* of that dim; [max_dims] a regular list's run.
+  Divisor divide[datatype::max_dims + 1];
+  char* user = nullptr;    ///< the user's address; only addresses of runs are meaningful (MPI_BOTTOM: null)
+  char* packed = nullptr;  ///< where packed byte `begin` goes to or comes from
   std::int64_t begin = 0, end = 0;
   std::int32_t unpack = 0;
-  std::int32_t word = 1;         ///< bytes per access, 1 to 16
+  Method method = Method::words;
+  std::int32_t word = 1;    ///< bytes per access: words: of both sides; runs: of the user's side; gather: 16
+  std::int32_t narrow = 1;  ///< all positions fit 31 bits: 32-bit arithmetic and narrow divisors
   std::int32_t grid = 1, block = 32;
-  std::int32_t streaming = 0;    ///< data is larger than the caches: use streaming loads and stores
-  unsigned* counter = nullptr;   ///< device memory, zero before and after: thread blocks that have ended
+  std::int32_t streaming = 0;  ///< the data exceed the caches: loads and stores are marked as not to be kept
+  /// Device memory, zero before and after the launch; launches that share it must follow each other on one stream.
+  /// Not used (may be null) when grid == 1 or flag is null.
+  unsigned* counter = nullptr;
   volatile std::uint32_t* flag = nullptr;  ///< mapped host memory; null: no flag wanted
   std::uint32_t flag_value = 0;
 };
@@ -37,8 +52,9 @@ struct PlanHints {
   bool packed_is_host = false;  ///< the packed side is reached over the host link: few thread blocks suffice
 };
 
-/// Fills everything but program, counter and flag: word, divisors, grid and block. Pure and cheap (no allocation).
-/// `user` and `packed` are addresses as the kernel will see them; 0 <= begin < end <= shape.total.
+/// Fills everything but program, counter, flag and flag_value. Pure and cheap (no allocation). `user` and `packed`
+/// are addresses as the kernel will see them; 0 <= begin < end <= shape.total. The shape, begin and end of a
+/// contiguous message may come back rebased; they describe the same bytes.
 KernelArgs plan(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                 std::int64_t end, const PlanHints& hints);
 

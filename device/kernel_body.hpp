@@ -1,0 +1,860 @@
+// The bodies of the pack and unpack kernels: everything that computes a place from an index and everything that
+// puts words together or takes them apart, written once as host+device inline functions.
+//
+// cuda/kernels.cu runs these bodies on GPU threads; run_on_host() below does the work of a whole launch serially,
+// which is what the simulated device and the tests on machines without a GPU use. Terms: a *position* is an index
+// into the packed stream of the whole message; a *unit* is what the map counts in (a word for Method::words, else
+// a byte); a *run* is a contiguous piece of the user's data.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "datatype/traverse.hpp"
+#include "device/kernel_args.hpp"
+
+#if defined(__CUDA_ARCH__)
+#define GPUDT_UNROLL _Pragma("unroll")
+#else
+#define GPUDT_UNROLL
+#endif
+
+namespace gpudt::device {
+
+// --- division by invariants ----------------------------------------------------------------------------------------
+
+GPUDT_HD std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umul64hi(a, b);
+#else
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>((static_cast<Wide>(a) * b) >> 64);
+#endif
+}
+
+GPUDT_HD std::uint32_t multiply_high(std::uint32_t a, std::uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  return __umulhi(a, b);
+#else
+  return static_cast<std::uint32_t>((static_cast<std::uint64_t>(a) * b) >> 32);
+#endif
+}
+
+/// For dividends of 63 bits, or of 31 if `narrow` (then for divide(uint32_t) only). value >= 1.
+/// With N bits of dividend and l = ceil(log2 value), magic = ceil(2^(N+l) / value) < 2^(N+1) makes
+/// (2n * magic) >> (N+1+l) exact for all n < 2^N (Granlund and Montgomery, theorem 4.2).
+inline Divisor make_divisor(std::uint64_t value, bool narrow = false) {
+  Divisor divisor;
+  divisor.value = value;
+  std::uint32_t log = 0;
+  while (log < 63 && (std::uint64_t{1} << log) < value) ++log;
+  if (!narrow) {
+    __extension__ using Wide = unsigned __int128;
+    const bool power = (value & (value - 1)) == 0;
+    divisor.magic =
+        power ? std::uint64_t{1} << 63 : static_cast<std::uint64_t>(((Wide{1} << (63 + log)) + value - 1) / value);
+    divisor.shift = log;
+  } else if (log <= 31) {
+    divisor.magic = ((std::uint64_t{1} << (31 + log)) + value - 1) / value;
+    divisor.shift = log;
+  }  // else no dividend reaches the divisor: magic 0 gives the quotient 0
+  return divisor;
+}
+
+GPUDT_HD std::uint64_t divide(std::uint64_t n, const Divisor& divisor) {
+  return multiply_high(n << 1, divisor.magic) >> divisor.shift;
+}
+
+GPUDT_HD std::uint32_t divide(std::uint32_t n, const Divisor& divisor) {
+  return multiply_high(n << 1, static_cast<std::uint32_t>(divisor.magic)) >> divisor.shift;
+}
+
+// --- maps: from a unit of the packed stream to its place in the user's data -----------------------------------------
+
+using Address = std::uintptr_t;
+
+/// A unit lies `offset` bytes from the user's address; its run has `before` bytes before that and `left` from there
+/// on. A map that does not know what lies before says 0.
+struct RunPlace {
+  std::int64_t offset;
+  std::int64_t before;
+  std::int64_t left;
+};
+
+/// Maps that need no preparation of a tile of the stream.
+struct NoTile {};
+
+/// Nested strides of at most `most` levels.
+template <int most>
+struct Levels {
+  struct Level {
+    std::int64_t stride;
+    Divisor count;
+  };
+  std::int32_t ndims;
+  Level level[most];
+
+  template <class Index>
+  GPUDT_HD std::int64_t offset(Index index) const {
+    std::int64_t offset = 0;
+    GPUDT_UNROLL
+    for (int d = most - 1; d > 0; --d) {
+      if (d < ndims) {
+        const Index outer = divide(index, level[d].count);
+        offset += static_cast<std::int64_t>(index - outer * static_cast<Index>(level[d].count.value)) * level[d].stride;
+        index = outer;
+      }
+    }
+    return offset + static_cast<std::int64_t>(index) * level[0].stride;
+  }
+
+  void set(const KernelArgs& args) {
+    ndims = args.shape.ndims;
+    for (int d = 0; d < most; ++d) {
+      level[d].stride = d < ndims ? args.shape.dims[d].stride : 0;
+      level[d].count = d > 0 && d < ndims ? args.divide[d] : Divisor{};
+    }
+  }
+};
+
+inline std::int32_t unit_shift_of(const KernelArgs& args) {
+  std::int32_t shift = 0;
+  if (args.method == Method::words)
+    while ((1 << shift) < args.word) ++shift;
+  return shift;
+}
+
+/// Runs at nested strides.
+template <class Index_, int most>
+struct StridedMap {
+  using Index = Index_;
+  using Tile = NoTile;
+  static constexpr int dims = most;
+  std::int64_t base;
+  std::int64_t run_bytes;
+  Divisor run;
+  Levels<most> levels;
+  std::int32_t unit_shift;
+
+  explicit StridedMap(const KernelArgs& args)
+      : base(args.shape.offset), run_bytes(args.shape.run), run(args.divide[0]), unit_shift(unit_shift_of(args)) {
+    levels.set(args);
+  }
+  GPUDT_HD Tile whole() const { return {}; }
+  GPUDT_HD RunPlace place(Index unit, const Tile&) const {
+    const Index index = divide(unit, run);
+    const std::int64_t inner = static_cast<std::int64_t>(unit - index * static_cast<Index>(run.value)) << unit_shift;
+    return {base + levels.offset(index) + inner, inner, run_bytes - inner};
+  }
+};
+
+/// One run.
+template <class Index_>
+struct StridedMap<Index_, 0> {
+  using Index = Index_;
+  using Tile = NoTile;
+  static constexpr int dims = 0;
+  std::int64_t base;
+  std::int64_t total;
+  std::int32_t unit_shift;
+
+  explicit StridedMap(const KernelArgs& args)
+      : base(args.shape.offset), total(args.shape.total), unit_shift(unit_shift_of(args)) {}
+  GPUDT_HD Tile whole() const { return {}; }
+  GPUDT_HD RunPlace place(Index unit, const Tile&) const {
+    const std::int64_t inner = static_cast<std::int64_t>(unit) << unit_shift;
+    return {base + inner, inner, total - inner};
+  }
+};
+
+/// An index list of equal runs, inside nested strides.
+template <class Index_>
+struct RegularMap {
+  using Index = Index_;
+  using Tile = NoTile;
+  static constexpr int dims = datatype::max_dims;
+  std::int64_t base;
+  std::int64_t run_bytes;
+  Divisor list;
+  Divisor run;
+  const std::int64_t* displs;
+  Levels<datatype::max_dims> levels;
+  std::int32_t unit_shift;
+
+  explicit RegularMap(const KernelArgs& args)
+      : base(args.shape.offset),
+        run_bytes(args.shape.run),
+        list(args.divide[0]),
+        run(args.divide[datatype::max_dims]),
+        displs(args.program.lookaside + args.shape.list_displs),
+        unit_shift(unit_shift_of(args)) {
+    levels.set(args);
+  }
+  GPUDT_HD Tile whole() const { return {}; }
+  GPUDT_HD RunPlace place(Index unit, const Tile&) const {
+    std::int64_t offset = base;
+    if (levels.ndims > 0) {
+      const Index traversal = divide(unit, list);
+      unit -= traversal * static_cast<Index>(list.value);
+      offset += levels.offset(traversal);
+    }
+    const Index entry = divide(unit, run);
+    const std::int64_t inner = static_cast<std::int64_t>(unit - entry * static_cast<Index>(run.value)) << unit_shift;
+    return {offset + displs[entry] + inner, inner, run_bytes - inner};
+  }
+};
+
+/// The entries of an irregular list that a tile of the packed stream touches.
+struct ListTile {
+  std::int64_t first;          ///< the first entry
+  std::int64_t count;          ///< how many
+  const std::int64_t* prefix;  ///< prefix sums of entries first .. first + count, perhaps in shared memory
+};
+
+/// An index list of runs of any lengths, inside nested strides.
+template <class Index_>
+struct IrregularMap {
+  using Index = Index_;
+  using Tile = ListTile;
+  static constexpr int dims = datatype::max_dims;
+  std::int64_t base;
+  Divisor list;
+  std::int64_t list_count;
+  const std::int64_t* displs;
+  const std::int64_t* prefix;
+  Levels<datatype::max_dims> levels;
+  std::int32_t unit_shift;
+
+  explicit IrregularMap(const KernelArgs& args)
+      : base(args.shape.offset),
+        list(args.divide[0]),
+        list_count(args.shape.list_count),
+        displs(args.program.lookaside + args.shape.list_displs),
+        prefix(args.program.lookaside + args.shape.list_prefix),
+        unit_shift(unit_shift_of(args)) {
+    levels.set(args);
+  }
+  GPUDT_HD Tile whole() const { return {0, list_count, prefix}; }
+
+  struct Spot {
+    Index traversal;        ///< which repetition of the list
+    std::int64_t position;  ///< in the packed bytes of that repetition
+  };
+  GPUDT_HD Spot spot(Index unit) const {
+    const Index traversal = levels.ndims > 0 ? divide(unit, list) : Index{0};
+    return {traversal, static_cast<std::int64_t>(unit - traversal * static_cast<Index>(list.value)) << unit_shift};
+  }
+  GPUDT_HD RunPlace place(Index unit, const Tile& tile) const {
+    const Spot at = spot(unit);
+    const std::int64_t near = datatype::find_block(tile.prefix, tile.count, at.position);
+    const std::int64_t inner = at.position - tile.prefix[near];
+    return {base + levels.offset(at.traversal) + displs[tile.first + near] + inner, inner,
+            tile.prefix[near + 1] - at.position};
+  }
+  /// The tile of units first .. last: one search per end.
+  GPUDT_HD Tile cover(Index first, Index last) const {
+    const Spot begin = spot(first), end = spot(last);
+    if (begin.traversal != end.traversal) return whole();
+    const std::int64_t low = datatype::find_block(prefix, list_count, begin.position);
+    const std::int64_t count = datatype::find_block(prefix + low, list_count - low, end.position) + 1;
+    return {low, count, prefix + low};
+  }
+};
+
+/// Any type: the point-based traversal.
+struct GeneralMap {
+  using Index = std::uint64_t;
+  using Tile = NoTile;
+  static constexpr int dims = datatype::max_dims;
+  std::int64_t base;
+  std::int64_t extent;
+  Divisor element;
+  datatype::Program program;
+  std::uint32_t root;
+  std::int32_t unit_shift;
+
+  explicit GeneralMap(const KernelArgs& args)
+      : base(args.shape.offset),
+        extent(args.shape.extent),
+        element(args.divide[0]),
+        program(args.program),
+        root(args.shape.root),
+        unit_shift(unit_shift_of(args)) {}
+  GPUDT_HD Tile whole() const { return {}; }
+  GPUDT_HD RunPlace place(Index unit, const Tile&) const {
+    const Index index = divide(unit, element);
+    const std::int64_t inner = static_cast<std::int64_t>(unit - index * element.value) << unit_shift;
+    const datatype::Place place = datatype::locate(program, root, inner);
+    return {base + static_cast<std::int64_t>(index) * extent + place.offset, 0, place.length};
+  }
+};
+
+/// What every kernel gets: a map, and the range that it is applied to.
+template <class Map_>
+struct Job {
+  using Map = Map_;
+  Map map;
+  Address user;
+  Address packed;  ///< where position 0 would lie: address arithmetic only
+  std::int64_t begin, end;
+  std::int32_t user_word;  ///< Method::runs: bytes per access to the user's data
+
+  explicit Job(const KernelArgs& args)
+      : map(args),
+        user(reinterpret_cast<Address>(args.user)),
+        packed(reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin)),
+        begin(args.begin),
+        end(args.end),
+        user_word(args.word) {}
+};
+
+// --- access to memory -----------------------------------------------------------------------------------------------
+
+struct alignas(16) Word16 {
+  std::uint32_t lane[4];
+};
+
+/// Loads and stores of a serial run on the host; `translate` turns an address that a kernel would use into one that
+/// the host may use.
+template <class Translate>
+struct HostMemory {
+  const Translate& translate;
+
+  template <class Word>
+  Word load(Address address) const {
+    Word word;
+    std::memcpy(&word, translate(reinterpret_cast<const void*>(address)), sizeof word);
+    return word;
+  }
+  template <class Word>
+  void store(Address address, const Word& word) const {
+    std::memcpy(translate(reinterpret_cast<const void*>(address)), &word, sizeof word);
+  }
+};
+
+// --- Method::words --------------------------------------------------------------------------------------------------
+
+/// The whole words of a range, and the bytes before and after them.
+struct WordRange {
+  std::int64_t first, last;           ///< words [first, last)
+  std::int64_t head_end, tail_begin;  ///< bytes [begin, head_end) and [tail_begin, end)
+};
+
+GPUDT_HD WordRange whole_words(std::int64_t begin, std::int64_t end, std::int32_t word) {
+  const std::int64_t mask = word - 1;
+  WordRange range;
+  range.first = (begin + mask) / word;
+  range.last = end / word;
+  if (range.first >= range.last) {
+    range.last = range.first;
+    range.head_end = range.tail_begin = end;
+  } else {
+    range.head_end = range.first * word;
+    range.tail_begin = range.last * word;
+  }
+  return range;
+}
+
+template <class Word, bool unpack, class Map, class Memory>
+GPUDT_HD void move_word(const Job<Map>& job, const Memory& memory, typename Map::Index index,
+                        const typename Map::Tile& tile) {
+  const Address user = job.user + static_cast<Address>(job.map.place(index, tile).offset);
+  const Address packed = job.packed + static_cast<Address>(index) * sizeof(Word);
+  if constexpr (unpack)
+    memory.template store<Word>(user, memory.template load<Word>(packed));
+  else
+    memory.template store<Word>(packed, memory.template load<Word>(user));
+}
+
+/// One byte of a range's ragged ends.
+template <bool unpack, class Map, class Memory>
+GPUDT_HD void move_byte(const Job<Map>& job, const Memory& memory, std::int64_t position) {
+  const auto unit = static_cast<typename Map::Index>(position >> job.map.unit_shift);
+  const std::int64_t inner = position & ((std::int64_t{1} << job.map.unit_shift) - 1);
+  const Address user = job.user + static_cast<Address>(job.map.place(unit, job.map.whole()).offset + inner);
+  const Address packed = job.packed + static_cast<Address>(position);
+  if constexpr (unpack)
+    memory.template store<std::uint8_t>(user, memory.template load<std::uint8_t>(packed));
+  else
+    memory.template store<std::uint8_t>(packed, memory.template load<std::uint8_t>(user));
+}
+
+// --- Method::gather -------------------------------------------------------------------------------------------------
+
+/// The low 32 bits of (high:low) >> bits, 0 <= bits < 32.
+GPUDT_HD std::uint32_t funnel_right(std::uint32_t low, std::uint32_t high, std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_r(low, high, bits);
+#else
+  return static_cast<std::uint32_t>(((static_cast<std::uint64_t>(high) << 32) | low) >> bits);
+#endif
+}
+
+/// The high 32 bits of (high:low) << bits, 0 <= bits < 32.
+GPUDT_HD std::uint32_t funnel_left(std::uint32_t low, std::uint32_t high, std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+  return __funnelshift_l(low, high, bits);
+#else
+  return static_cast<std::uint32_t>((((static_cast<std::uint64_t>(high) << 32) | low) << bits) >> 32);
+#endif
+}
+
+/// Bytes [low, high) of a 32-bit word, both clamped to 0 .. 4.
+GPUDT_HD std::uint32_t byte_mask(int low, int high) {
+  const std::uint32_t from = low <= 0 ? ~0u : low >= 4 ? 0u : ~0u << (8 * low);
+  const std::uint32_t to = high >= 4 ? ~0u : high <= 0 ? 0u : ~(~0u << (8 * high));
+  return from & to;
+}
+
+constexpr Address word4_mask = ~static_cast<Address>(3);
+constexpr Address word16_mask = ~static_cast<Address>(15);
+
+/// Bytes [from, to) of the aligned 4-byte word that holds them, in their places; not one byte more is read.
+template <class Memory>
+GPUDT_HD std::uint32_t load_bytes(const Memory& memory, Address from, Address to) {
+  std::uint32_t word = 0;
+  for (Address address = from; address < to; ++address)
+    word |= static_cast<std::uint32_t>(memory.template load<std::uint8_t>(address)) << (8 * (address & 3));
+  return word;
+}
+
+template <class Memory>
+GPUDT_HD void store_bytes(const Memory& memory, Address from, Address to, std::uint32_t word) {
+  for (Address address = from; address < to; ++address)
+    memory.template store<std::uint8_t>(address, static_cast<std::uint8_t>(word >> (8 * (address & 3))));
+}
+
+/// 16 bytes from any address, by two aligned loads; all of both must be readable.
+template <class Memory>
+GPUDT_HD Word16 load_shifted(const Memory& memory, Address address) {
+  const Address aligned = address & word16_mask;
+  const Word16 low = memory.template load<Word16>(aligned);
+  if (aligned == address) return low;
+  const Word16 high = memory.template load<Word16>(aligned + 16);
+  std::uint32_t x[8] = {low.lane[0],  low.lane[1],  low.lane[2],  low.lane[3],
+                        high.lane[0], high.lane[1], high.lane[2], high.lane[3]};
+  if (address & 8) {
+    GPUDT_UNROLL
+    for (int i = 0; i < 6; ++i) x[i] = x[i + 2];
+  }
+  if (address & 4) {
+    GPUDT_UNROLL
+    for (int i = 0; i < 5; ++i) x[i] = x[i + 1];
+  }
+  const auto bits = static_cast<std::uint32_t>(8 * (address & 3));
+  Word16 word;
+  GPUDT_UNROLL
+  for (int i = 0; i < 4; ++i) word.lane[i] = funnel_right(x[i], x[i + 1], bits);
+  return word;
+}
+
+/// Fills bytes [at, at + bytes) of a packed word from `address`, which lies in `run`. Reads aligned words as wide as
+/// the run allows and shifts them into place; nothing outside the run is read.
+template <class Memory>
+GPUDT_HD void gather_piece(const Memory& memory, Address address, int at, int bytes, const RunPlace& run,
+                           Word16& word) {
+  const Address run_begin = address - static_cast<Address>(run.before);
+  const Address run_end = address + static_cast<Address>(run.left);
+  const Address aligned = address & word16_mask;
+  if (bytes == 16 && (aligned == address || (aligned >= run_begin && run_end - aligned >= 32))) {
+    word = load_shifted(memory, address);
+    return;
+  }
+  const Address end = address + static_cast<Address>(bytes);
+  const Address origin = address - static_cast<Address>(at);  // where byte 0 of the packed word would come from
+  const Address base = origin & word4_mask;
+  std::uint32_t x[5];
+  GPUDT_UNROLL
+  for (int i = 0; i < 5; ++i) {
+    const Address from = base + 4 * static_cast<Address>(i);
+    const bool wanted = from + 4 > address && from < end;
+    x[i] = wanted && from >= run_begin && from + 4 <= run_end ? memory.template load<std::uint32_t>(from) : 0u;
+  }
+  // The run's own ends, where an aligned word would reach beyond it.
+  const Address first = address & word4_mask;
+  const Address last = (end - 1) & word4_mask;
+  const bool ragged_first = first < run_begin || first + 4 > run_end;
+  if (ragged_first) {
+    const std::uint32_t bits = load_bytes(memory, address, end < first + 4 ? end : first + 4);
+    GPUDT_UNROLL
+    for (int i = 0; i < 5; ++i) x[i] = base + 4 * static_cast<Address>(i) == first ? bits : x[i];
+  }
+  if (last != first && last + 4 > run_end) {
+    const std::uint32_t bits = load_bytes(memory, last, end);
+    GPUDT_UNROLL
+    for (int i = 0; i < 5; ++i) x[i] = base + 4 * static_cast<Address>(i) == last ? bits : x[i];
+  }
+  const auto bits = static_cast<std::uint32_t>(8 * (origin & 3));
+  GPUDT_UNROLL
+  for (int i = 0; i < 4; ++i)
+    word.lane[i] |= funnel_right(x[i], x[i + 1], bits) & byte_mask(at - 4 * i, at + bytes - 4 * i);
+}
+
+/// The inverse: bytes [at, at + bytes) of a packed word go to `address`; nothing else is written.
+template <class Memory>
+GPUDT_HD void scatter_piece(const Memory& memory, Address address, int at, int bytes, const Word16& word) {
+  if (bytes == 16 && (address & 15) == 0) {
+    memory.template store<Word16>(address, word);
+    return;
+  }
+  const Address end = address + static_cast<Address>(bytes);
+  const Address origin = address - static_cast<Address>(at);
+  const Address base = origin & word4_mask;
+  const auto bits = static_cast<std::uint32_t>(8 * (origin & 3));
+  const Address first = address & word4_mask;
+  const Address last = (end - 1) & word4_mask;
+  std::uint32_t first_bits = 0, last_bits = 0;
+  GPUDT_UNROLL
+  for (int i = 0; i < 5; ++i) {
+    const std::uint32_t value = funnel_left(i > 0 ? word.lane[i - 1] : 0u, i < 4 ? word.lane[i] : 0u, bits);
+    const Address to = base + 4 * static_cast<Address>(i);
+    if (to >= address && to + 4 <= end) memory.template store<std::uint32_t>(to, value);
+    first_bits = to == first ? value : first_bits;
+    last_bits = to == last ? value : last_bits;
+  }
+  const bool ragged_first = first < address || first + 4 > end;
+  if (ragged_first) store_bytes(memory, address, end < first + 4 ? end : first + 4, first_bits);
+  if (last != first && last + 4 > end) store_bytes(memory, last, end, last_bits);
+}
+
+/// The 16-byte aligned words of the packed side that bytes [begin, end) touch.
+struct PackedWords {
+  Address first;  ///< address of the first
+  std::int64_t count;
+  std::int64_t position;  ///< of the first word's byte 0; may lie before begin
+};
+
+GPUDT_HD PackedWords packed_words(Address packed, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return {0, 0, begin};
+  const Address from = packed + static_cast<Address>(begin), to = packed + static_cast<Address>(end);
+  const Address first = from & word16_mask;
+  return {first, static_cast<std::int64_t>((to - first + 15) / 16), begin - static_cast<std::int64_t>(from - first)};
+}
+
+/// Moves the part of packed word `index` of `words` that lies in positions [begin, end).
+template <bool unpack, class Map, class Memory>
+GPUDT_HD void move_packed_word(const Job<Map>& job, const Memory& memory, const PackedWords& words, std::int64_t index,
+                               std::int64_t begin, std::int64_t end, const typename Map::Tile& tile) {
+  using Index = typename Map::Index;
+  const std::int64_t position = words.position + 16 * index;
+  const Address packed = words.first + 16 * static_cast<Address>(index);
+  const int low = position < begin ? static_cast<int>(begin - position) : 0;
+  const int high = end - position < 16 ? static_cast<int>(end - position) : 16;
+  const bool whole = low == 0 && high == 16;
+  Word16 word = {};
+  if constexpr (unpack) {
+    if (whole) {
+      word = memory.template load<Word16>(packed);
+    } else {
+      GPUDT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int from = low > 4 * i ? low : 4 * i, to = high < 4 * i + 4 ? high : 4 * i + 4;
+        if (from < to)
+          word.lane[i] = load_bytes(memory, packed + static_cast<Address>(from), packed + static_cast<Address>(to));
+      }
+    }
+  }
+  for (int at = low; at < high;) {
+    const RunPlace run = job.map.place(static_cast<Index>(position + at), tile);
+    const int bytes = run.left < high - at ? static_cast<int>(run.left) : high - at;
+    const Address user = job.user + static_cast<Address>(run.offset);
+    if constexpr (unpack)
+      scatter_piece(memory, user, at, bytes, word);
+    else
+      gather_piece(memory, user, at, bytes, run, word);
+    at += bytes;
+  }
+  if constexpr (!unpack) {
+    if (whole) {
+      memory.template store<Word16>(packed, word);
+    } else {
+      GPUDT_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int from = low > 4 * i ? low : 4 * i, to = high < 4 * i + 4 ? high : 4 * i + 4;
+        if (from < to)
+          store_bytes(memory, packed + static_cast<Address>(from), packed + static_cast<Address>(to), word.lane[i]);
+      }
+    }
+  }
+}
+
+// --- Method::runs ---------------------------------------------------------------------------------------------------
+
+constexpr int lanes = 32;             ///< threads of a warp: each moves one run of a group
+constexpr int shortest_lane_run = 3;  ///< so that an aligned word touches at most two runs
+constexpr int longest_lane_run = 32;
+constexpr int lane_words = longest_lane_run / 4;
+/// Words of shared memory per warp: a group of the longest runs, and what shifting reads beyond.
+constexpr int group_words = lanes * lane_words + 4;
+
+/// Groups of 32 runs that lie whole in a range.
+struct GroupRange {
+  std::int64_t first, last;  ///< groups [first, last)
+  std::int64_t bytes;        ///< packed bytes of a group
+};
+
+template <class Map>
+GPUDT_HD GroupRange whole_groups(const Job<Map>& job) {
+  const std::int64_t bytes = job.map.run_bytes * lanes;
+  const std::int64_t first = (job.begin + bytes - 1) / bytes, last = job.end / bytes;
+  return {first, first < last ? last : first, bytes};
+}
+
+/// Loads one run of `bytes` at `address` into x, with accesses of `word` bytes, which the address allows.
+template <class Memory>
+GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int word, std::uint32_t (&x)[lane_words + 1]) {
+  const int full = bytes >> 2;
+  GPUDT_UNROLL
+  for (int i = 0; i <= lane_words; ++i) x[i] = 0;
+  if (word >= 4) {
+    GPUDT_UNROLL
+    for (int i = 0; i < lane_words; i += 2) {
+      const Address from = address + 4 * static_cast<Address>(i);
+      if (word >= 8 && i + 1 < full) {
+        const auto pair = memory.template load<std::uint64_t>(from);
+        x[i] = static_cast<std::uint32_t>(pair);
+        x[i + 1] = static_cast<std::uint32_t>(pair >> 32);
+      } else {
+        if (i < full) x[i] = memory.template load<std::uint32_t>(from);
+        if (i + 1 < full) x[i + 1] = memory.template load<std::uint32_t>(from + 4);
+      }
+    }
+    std::uint32_t tail = 0;
+    const Address from = address + 4 * static_cast<Address>(full);
+    if (bytes & 2) tail = memory.template load<std::uint16_t>(from);
+    if (bytes & 1)
+      tail |= static_cast<std::uint32_t>(memory.template load<std::uint8_t>(from + static_cast<Address>(bytes & 2)))
+              << (8 * (bytes & 2));
+    GPUDT_UNROLL
+    for (int i = 0; i < lane_words; ++i) x[i] = i == full ? tail : x[i];
+    return;
+  }
+  GPUDT_UNROLL
+  for (int i = 0; i < longest_lane_run; ++i)
+    if (i < bytes)
+      x[i >> 2] |= static_cast<std::uint32_t>(memory.template load<std::uint8_t>(address + static_cast<Address>(i)))
+                   << (8 * (i & 3));
+}
+
+template <class Memory>
+GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int word,
+                        const std::uint32_t (&x)[lane_words + 1]) {
+  const int full = bytes >> 2;
+  if (word >= 4) {
+    std::uint32_t tail = 0;
+    GPUDT_UNROLL
+    for (int i = 0; i < lane_words; i += 2) {
+      const Address to = address + 4 * static_cast<Address>(i);
+      if (word >= 8 && i + 1 < full) {
+        memory.template store<std::uint64_t>(to, x[i] | (static_cast<std::uint64_t>(x[i + 1]) << 32));
+      } else {
+        if (i < full) memory.template store<std::uint32_t>(to, x[i]);
+        if (i + 1 < full) memory.template store<std::uint32_t>(to + 4, x[i + 1]);
+      }
+      tail = i == full ? x[i] : i + 1 == full ? x[i + 1] : tail;
+    }
+    const Address to = address + 4 * static_cast<Address>(full);
+    if (bytes & 2) memory.template store<std::uint16_t>(to, static_cast<std::uint16_t>(tail));
+    if (bytes & 1)
+      memory.template store<std::uint8_t>(to + static_cast<Address>(bytes & 2),
+                                          static_cast<std::uint8_t>(tail >> (8 * (bytes & 2))));
+    return;
+  }
+  GPUDT_UNROLL
+  for (int i = 0; i < longest_lane_run; ++i)
+    if (i < bytes)
+      memory.template store<std::uint8_t>(address + static_cast<Address>(i),
+                                          static_cast<std::uint8_t>(x[i >> 2] >> (8 * (i & 3))));
+}
+
+/// Pack: writes the aligned words that begin in this lane's run to the group's packed image. `next` is the first
+/// word of the next lane's run (any value for the last lane).
+GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[lane_words + 1], std::uint32_t next,
+                           std::uint32_t* image) {
+  const int full = bytes >> 2;
+  const auto tail_bits = static_cast<std::uint32_t>(8 * (bytes & 3));
+  GPUDT_UNROLL
+  for (int i = 0; i <= lane_words; ++i) {
+    if (i == full) x[i] = tail_bits == 0 ? next : x[i] | (next << tail_bits);
+    if (i == full + 1) x[i] = tail_bits == 0 ? 0u : next >> (32 - tail_bits);
+  }
+  const int begin = lane * bytes;
+  const int first = (begin + 3) >> 2, count = ((begin + bytes + 3) >> 2) - first;
+  const auto bits = static_cast<std::uint32_t>(8 * (4 * first - begin));
+  GPUDT_UNROLL
+  for (int i = 0; i < lane_words; ++i)
+    if (i < count) image[first + i] = funnel_right(x[i], x[i + 1], bits);
+}
+
+/// Unpack: this lane's run out of the group's packed image. Bits beyond the run are whatever follows it.
+GPUDT_HD void run_from_image(int lane, int bytes, const std::uint32_t* image, std::uint32_t (&x)[lane_words + 1]) {
+  const int begin = lane * bytes;
+  const int first = begin >> 2, count = (bytes + 3) >> 2;
+  const auto bits = static_cast<std::uint32_t>(8 * (begin & 3));
+  std::uint32_t low = image[first];
+  GPUDT_UNROLL
+  for (int i = 0; i < lane_words; ++i) {
+    if (i < count) {
+      const std::uint32_t high = image[first + i + 1];
+      x[i] = funnel_right(low, high, bits);
+      low = high;
+    }
+  }
+}
+
+/// Where the run of `lane` in `group` begins.
+template <class Map>
+GPUDT_HD Address lane_run(const Job<Map>& job, std::int64_t group, int lane) {
+  const std::int64_t position = (group * lanes + lane) * job.map.run_bytes;
+  return job.user +
+         static_cast<Address>(job.map.place(static_cast<typename Map::Index>(position), job.map.whole()).offset);
+}
+
+// --- choice of the instance -----------------------------------------------------------------------------------------
+
+/// Calls visit(map) with the map that `args` describes, of the same type for a kernel launch and for run_on_host().
+template <class Visit>
+void visit_map(const KernelArgs& args, Visit&& visit) {
+  using datatype::ShapeKind;
+  using Narrow = std::uint32_t;
+  using Wide = std::uint64_t;
+  constexpr int most = datatype::max_dims;
+  const bool regular = args.shape.run > 0;
+  switch (args.shape.kind) {
+    case ShapeKind::list:
+      if (regular && args.narrow) return visit(RegularMap<Narrow>(args));
+      if (regular) return visit(RegularMap<Wide>(args));
+      if (args.narrow) return visit(IrregularMap<Narrow>(args));
+      return visit(IrregularMap<Wide>(args));
+    case ShapeKind::general:
+      return visit(GeneralMap(args));
+    default:
+      if (args.shape.ndims == 0)
+        return args.narrow ? visit(StridedMap<Narrow, 0>(args)) : visit(StridedMap<Wide, 0>(args));
+      if (!args.narrow) return visit(StridedMap<Wide, most>(args));
+      if (args.shape.ndims == 1) return visit(StridedMap<Narrow, 1>(args));
+      if (args.shape.ndims <= 3) return visit(StridedMap<Narrow, 3>(args));
+      return visit(StridedMap<Narrow, most>(args));
+  }
+}
+
+// --- a whole launch, serially ---------------------------------------------------------------------------------------
+
+namespace host {
+
+/// Packed bytes that share one search of an irregular list, as a thread block's tile does.
+constexpr std::int64_t tile_units = 1024;
+
+template <class Map>
+typename Map::Tile cover(const Map& map, std::int64_t first, std::int64_t last) {
+  using Index = typename Map::Index;
+  if constexpr (std::is_same_v<typename Map::Tile, NoTile>)
+    return map.whole();
+  else
+    return map.cover(static_cast<Index>(first), static_cast<Index>(last));
+}
+
+template <class Word, bool unpack, class Map, class Memory>
+void run_words(const Job<Map>& job, const Memory& memory) {
+  const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
+  for (std::int64_t p = job.begin; p < range.head_end; ++p) move_byte<unpack>(job, memory, p);
+  for (std::int64_t first = range.first; first < range.last; first += tile_units) {
+    const std::int64_t last = range.last - first < tile_units ? range.last : first + tile_units;
+    const auto tile = cover(job.map, first, last - 1);
+    for (std::int64_t i = first; i < last; ++i)
+      move_word<Word, unpack>(job, memory, static_cast<typename Map::Index>(i), tile);
+  }
+  for (std::int64_t p = range.tail_begin; p < job.end; ++p) move_byte<unpack>(job, memory, p);
+}
+
+template <bool unpack, class Map, class Memory>
+void run_gather(const Job<Map>& job, const Memory& memory, std::int64_t begin, std::int64_t end) {
+  const PackedWords words = packed_words(job.packed, begin, end);
+  for (std::int64_t first = 0; first < words.count; first += tile_units) {
+    const std::int64_t last = words.count - first < tile_units ? words.count : first + tile_units;
+    const std::int64_t low = words.position + 16 * first, high = words.position + 16 * last;
+    const auto tile = cover(job.map, low > begin ? low : begin, (high < end ? high : end) - 1);
+    for (std::int64_t i = first; i < last; ++i) move_packed_word<unpack>(job, memory, words, i, begin, end, tile);
+  }
+}
+
+template <bool unpack, class Map, class Memory>
+void run_group(const Job<Map>& job, const Memory& memory, std::int64_t group, std::int64_t group_bytes) {
+  const int bytes = static_cast<int>(job.map.run_bytes);
+  const Address packed = job.packed + static_cast<Address>(group * group_bytes);
+  alignas(16) std::uint32_t image[group_words] = {};
+  if constexpr (unpack) {
+    for (int i = 0; i < 2 * bytes; ++i) {
+      const Word16 word = memory.template load<Word16>(packed + 16 * static_cast<Address>(i));
+      std::memcpy(image + 4 * i, &word, sizeof word);
+    }
+    for (int lane = 0; lane < lanes; ++lane) {
+      std::uint32_t x[lane_words + 1] = {};
+      run_from_image(lane, bytes, image, x);
+      store_run(memory, lane_run(job, group, lane), bytes, job.user_word, x);
+    }
+  } else {
+    std::uint32_t x[lanes][lane_words + 1], first[lanes + 1] = {};
+    for (int lane = 0; lane < lanes; ++lane) {
+      load_run(memory, lane_run(job, group, lane), bytes, job.user_word, x[lane]);
+      first[lane] = x[lane][0];
+    }
+    for (int lane = 0; lane < lanes; ++lane) run_to_image(lane, bytes, x[lane], first[lane + 1], image);
+    for (int i = 0; i < 2 * bytes; ++i) {
+      Word16 word;
+      std::memcpy(&word, image + 4 * i, sizeof word);
+      memory.template store<Word16>(packed + 16 * static_cast<Address>(i), word);
+    }
+  }
+}
+
+template <bool unpack, class Map, class Memory>
+void run_job(const KernelArgs& args, const Job<Map>& job, const Memory& memory) {
+  if (args.method == Method::gather) return run_gather<unpack>(job, memory, job.begin, job.end);
+  if constexpr (requires { job.map.run_bytes; }) {
+    if (args.method == Method::runs) {
+      const GroupRange groups = whole_groups(job);
+      run_gather<unpack>(job, memory, job.begin, groups.first * groups.bytes);
+      for (std::int64_t group = groups.first; group < groups.last; ++group)
+        run_group<unpack>(job, memory, group, groups.bytes);
+      return run_gather<unpack>(job, memory, groups.last * groups.bytes, job.end);
+    }
+  }
+  switch (args.word) {
+    case 16:
+      return run_words<Word16, unpack>(job, memory);
+    case 8:
+      return run_words<std::uint64_t, unpack>(job, memory);
+    case 4:
+      return run_words<std::uint32_t, unpack>(job, memory);
+    case 2:
+      return run_words<std::uint16_t, unpack>(job, memory);
+    default:
+      return run_words<std::uint8_t, unpack>(job, memory);
+  }
+}
+
+}  // namespace host
+
+/// Moves the bytes of one launch of `args` serially on the host, with the arithmetic and the accesses of the kernels.
+/// `translate(const void*) -> void*` is applied to each address of the user's and the packed data that is accessed
+/// (an access never straddles two allocations) and to the two program pointers. The flag and the counter are not
+/// touched: completion is the caller's.
+template <class Translate>
+void run_on_host(const KernelArgs& args, const Translate& translate) {
+  KernelArgs local = args;
+  if (args.program.nodes) local.program.nodes = static_cast<const datatype::Node*>(translate(args.program.nodes));
+  if (args.program.lookaside)
+    local.program.lookaside = static_cast<const std::int64_t*>(translate(args.program.lookaside));
+  const HostMemory<Translate> memory{translate};
+  visit_map(local, [&](const auto& map) {
+    const Job<std::decay_t<decltype(map)>> job(local);
+    if (local.unpack)
+      host::run_job<true>(local, job, memory);
+    else
+      host::run_job<false>(local, job, memory);
+  });
+}
+
+}  // namespace gpudt::device
