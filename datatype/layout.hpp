@@ -50,17 +50,34 @@ struct Shape {
   /// Largest power of two, at most 16, that divides offset, every run length, stride and displacement: with a
   /// user address and a packed address that it divides too, words of this many bytes never straddle a run.
   std::int32_t align = 1;
-  std::uint32_t root = 0;  ///< general: index of the node that describes one element
+  std::uint32_t root = 0;   ///< general: index of the node that describes one element
   Dim dims[max_dims] = {};  ///< outermost first; the message's count is folded in
   // list: one traversal of the list packs list_size bytes from list_count runs.
   std::int64_t list_count = 0;
   std::int64_t list_size = 0;
   std::int64_t list_displs = 0;  ///< index into the lookaside buffer of list_count displacements
   std::int64_t list_prefix = 0;  ///< irregular only: index of list_count + 1 packed offsets, from 0 to list_size
-  // general: `count` elements, `extent` bytes apart (also set, for information, in the other kinds)
+  // general: `count` elements, `extent` bytes apart; byte `pos` of an element lies at `offset` + locate(program, root,
+  // pos) from the element's address. root, offset, count and extent mean the same in every kind but empty.
   std::int64_t count = 0;
   std::int64_t extent = 0;
 };
+
+/// The start of a serialised layout. Node `0` is the root and follows at once, the lookaside buffer follows the nodes.
+struct SerialisedHeader {
+  std::uint32_t magic = 0x54445047;  ///< "GPDT"
+  std::uint32_t version = 1;
+  std::int64_t node_count = 0;
+  std::int64_t lookaside_words = 0;
+  std::int64_t reserved = 0;
+};
+
+/// The program in serialised bytes that this process can read. They must be 16-byte aligned.
+Program program_of(const void* serialised);
+
+/// The program in a copy, at an address that this process need not be able to read, of a serialised layout of
+/// `node_count` nodes (of the header of the original).
+Program program_at(const void* copy, std::int64_t node_count);
 
 /// Data that another layer keeps with a layout (the device's copy of the serialised form).
 class Attachment {
@@ -70,13 +87,13 @@ class Attachment {
 
 class Layout {
  public:
-  std::int64_t size() const { return size_; }          ///< packed bytes of one element
-  std::int64_t lb() const { return lb_; }              ///< MPI lower bound
-  std::int64_t extent() const { return extent_; }      ///< MPI extent
-  std::int64_t true_lb() const { return true_lb_; }    ///< first byte touched
-  std::int64_t true_ub() const { return true_ub_; }    ///< one past the last byte touched
-  int depth() const { return depth_; }                 ///< nodes on the longest path, after normalisation
-  std::int64_t runs() const { return runs_; }          ///< contiguous runs in one element
+  std::int64_t size() const { return size_; }        ///< packed bytes of one element
+  std::int64_t lb() const { return lb_; }            ///< MPI lower bound
+  std::int64_t extent() const { return extent_; }    ///< MPI extent
+  std::int64_t true_lb() const { return true_lb_; }  ///< first byte touched
+  std::int64_t true_ub() const { return true_ub_; }  ///< one past the last byte touched
+  int depth() const { return depth_; }               ///< nodes on the longest path, after normalisation
+  std::int64_t runs() const { return runs_; }        ///< contiguous runs in one element
 
   /// The form of `count` elements. No allocation; a few dozen instructions.
   Shape shape(std::int64_t count) const;
@@ -104,7 +121,8 @@ class Layout {
   friend class Serialiser;
   std::int64_t size_ = 0, lb_ = 0, extent_ = 0, true_lb_ = 0, true_ub_ = 0, runs_ = 0;
   int depth_ = 0;
-  Shape element_;  ///< the form of one element
+  std::uint64_t mask_ = 0;  ///< bitwise or of all offsets, run lengths and strides of one element
+  Shape element_;           ///< the form of one element
   std::vector<std::int64_t> words_;
   mutable std::mutex attachments_mutex_;
   mutable std::vector<std::unique_ptr<Attachment>> attachments_;

@@ -24,8 +24,8 @@ enum class NodeKind : std::int32_t {
 /// Fixed-length parameters of one node of the serialised tree; preorder, so that a single child is the next node.
 struct Node {
   NodeKind kind;
-  std::uint32_t child;      ///< index of the (only) child node
-  std::int64_t size;        ///< packed bytes of this node
+  std::uint32_t child;  ///< index of the (only) child node
+  std::int64_t size;    ///< packed bytes of this node
   std::int64_t count;
   std::int64_t stride;
   std::int64_t child_size;  ///< packed bytes of one child

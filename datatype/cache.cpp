@@ -1,0 +1,150 @@
+// Layouts kept on datatypes: as an attribute on derived ones, in a table of our own on predefined ones.
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "datatype/decode.hpp"
+
+namespace gpudt::datatype {
+namespace {
+
+/// Bytes of one chunk of a twin: contiguous types count in ints.
+constexpr std::int64_t twin_chunk = std::int64_t(1) << 30;
+
+/// Types that MPI_Type_free never frees: attributes on them might never be deleted. Entries are only ever added,
+/// so that readers need no lock.
+class PredefinedTable {
+ public:
+  const TypeInfoRef* find(MPI_Datatype type) const {
+    for (const Entry* entry = bucket(type).load(std::memory_order_acquire); entry != nullptr; entry = entry->next)
+      if (entry->type == type) return &entry->info;
+    return nullptr;
+  }
+
+  /// The caller holds build_mutex.
+  void add(MPI_Datatype type, TypeInfoRef info) {
+    std::atomic<Entry*>& head = bucket(type);
+    head.store(new Entry{type, std::move(info), head.load(std::memory_order_relaxed)}, std::memory_order_release);
+  }
+
+  void clear() {
+    for (std::atomic<Entry*>& head : buckets_)
+      for (const Entry* entry = head.exchange(nullptr); entry != nullptr;) delete std::exchange(entry, entry->next);
+  }
+
+ private:
+  struct Entry {
+    MPI_Datatype type;
+    TypeInfoRef info;
+    Entry* next;
+  };
+  static constexpr std::size_t bucket_bits = 8;
+
+  static std::size_t hash(MPI_Datatype type) {
+    return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - bucket_bits);
+  }
+  std::atomic<Entry*>& bucket(MPI_Datatype type) { return buckets_[hash(type)]; }
+  const std::atomic<Entry*>& bucket(MPI_Datatype type) const { return buckets_[hash(type)]; }
+
+  std::array<std::atomic<Entry*>, std::size_t(1) << bucket_bits> buckets_ = {};
+};
+
+PredefinedTable predefined;
+std::mutex build_mutex;  ///< held while a layout is made and stored
+int key = MPI_KEYVAL_INVALID;
+MPI_Comm test_comm = MPI_COMM_NULL;  ///< returns errors; nothing is ever sent on it
+std::atomic<bool> finalizing = false;
+
+int drop_reference(MPI_Datatype, int, void* value, void*) {
+  delete static_cast<TypeInfoRef*>(value);
+  return MPI_SUCCESS;
+}
+
+bool is_committed(MPI_Datatype type) {
+  return PMPI_Send(nullptr, 0, type, MPI_PROC_NULL, 0, test_comm) == MPI_SUCCESS;
+}
+
+bool is_predefined(MPI_Datatype type) {
+  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
+  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
+  return types == 0;
+}
+
+const TypeInfoRef* find(MPI_Datatype type) {
+  if (const TypeInfoRef* info = predefined.find(type)) return info;
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Type_get_attr(type, key, &value, &found);
+  return found ? static_cast<const TypeInfoRef*>(value) : nullptr;
+}
+
+/// A committed type of `size` bytes without gaps; MPI_DATATYPE_NULL if there are none.
+MPI_Datatype make_twin(std::int64_t size) {
+  MPI_Datatype twin = MPI_DATATYPE_NULL;
+  if (size == 0) return twin;
+  if (size <= twin_chunk) {
+    PMPI_Type_contiguous(static_cast<int>(size), MPI_BYTE, &twin);
+  } else {
+    MPI_Datatype chunk = MPI_DATATYPE_NULL, chunks = MPI_DATATYPE_NULL;
+    PMPI_Type_contiguous(static_cast<int>(twin_chunk), MPI_BYTE, &chunk);
+    PMPI_Type_contiguous(static_cast<int>(size / twin_chunk), chunk, &chunks);
+    const int blocklengths[] = {1, static_cast<int>(size % twin_chunk)};
+    const MPI_Aint displs[] = {0, static_cast<MPI_Aint>(size - size % twin_chunk)};
+    const MPI_Datatype types[] = {chunks, MPI_BYTE};
+    PMPI_Type_create_struct(2, blocklengths, displs, types, &twin);
+    PMPI_Type_free(&chunk);
+    PMPI_Type_free(&chunks);
+  }
+  PMPI_Type_commit(&twin);
+  return twin;
+}
+
+TypeInfoRef build(MPI_Datatype type) {
+  const std::lock_guard<std::mutex> lock(build_mutex);
+  if (const TypeInfoRef* info = find(type)) return *info;  // another thread was faster
+  if (!is_committed(type)) return nullptr;
+  LayoutRef layout = decode(type);
+  const std::int64_t size = layout->size();
+  auto info = std::make_shared<const TypeInfo>(std::move(layout), make_twin(size));
+  if (is_predefined(type)) {
+    predefined.add(type, info);
+  } else {
+    auto held = std::make_unique<TypeInfoRef>(info);
+    if (PMPI_Type_set_attr(type, key, held.get()) == MPI_SUCCESS) held.release();
+  }
+  return info;
+}
+
+}  // namespace
+
+TypeInfo::TypeInfo(LayoutRef layout, MPI_Datatype twin) : layout_(std::move(layout)), twin_(twin) {}
+
+TypeInfo::~TypeInfo() {
+  if (twin_ == MPI_DATATYPE_NULL || finalizing) return;
+  int finalized = 0;
+  PMPI_Finalized(&finalized);
+  if (!finalized) PMPI_Type_free(&twin_);
+}
+
+void cache_start() {
+  finalizing = false;
+  PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, drop_reference, &key, nullptr);
+  PMPI_Comm_dup(MPI_COMM_SELF, &test_comm);
+  PMPI_Comm_set_errhandler(test_comm, MPI_ERRORS_RETURN);
+}
+
+void cache_stop() {
+  predefined.clear();
+  PMPI_Type_free_keyval(&key);
+  PMPI_Comm_free(&test_comm);
+  finalizing = true;
+}
+
+TypeInfoRef type_info(MPI_Datatype type) {
+  if (type == MPI_DATATYPE_NULL) return nullptr;
+  if (const TypeInfoRef* info = find(type)) return *info;
+  return build(type);
+}
+
+}  // namespace gpudt::datatype

@@ -1,0 +1,327 @@
+// Takes an MPI datatype apart (MPI-3.1 section 4.1.13) and builds its Tree.
+#include "datatype/decode.hpp"
+
+#include <unordered_map>
+#include <utility>
+
+#include "datatype/tree.hpp"
+
+// Combiners that MPI-3.0 removed but that headers still declare; Open MPI hides the names behind others.
+#if defined(OPEN_MPI) && (!defined(OMPI_ENABLE_MPI1_COMPAT) || !OMPI_ENABLE_MPI1_COMPAT)
+#define GPUDT_REMOVED_COMBINER(name) OMPI_WAS_##name
+#else
+#define GPUDT_REMOVED_COMBINER(name) name
+#endif
+
+namespace gpudt::datatype {
+namespace {
+
+constexpr int hvector_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_HVECTOR_INTEGER);
+constexpr int hindexed_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_HINDEXED_INTEGER);
+constexpr int struct_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_STRUCT_INTEGER);
+
+struct Decoded {
+  Ref ref;
+  std::int64_t extent = 0;
+};
+
+/// What MPI_Type_get_envelope and MPI_Type_get_contents tell. Owns the handles of derived types among `types`.
+struct Contents {
+  int combiner = MPI_COMBINER_NAMED;
+  std::vector<int> ints;
+  std::vector<MPI_Aint> addresses;
+  std::vector<MPI_Datatype> types;
+};
+
+bool is_leaf(int combiner) {
+  switch (combiner) {
+    case MPI_COMBINER_NAMED:
+    case MPI_COMBINER_F90_REAL:
+    case MPI_COMBINER_F90_COMPLEX:
+    case MPI_COMBINER_F90_INTEGER:
+      return true;
+    default:
+      return false;
+  }
+}
+
+int combiner_of(MPI_Datatype type) {
+  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
+  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
+  return combiner;
+}
+
+Contents contents_of(MPI_Datatype type) {
+  Contents contents;
+  int ints = 0, addresses = 0, types = 0;
+  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &contents.combiner);
+  if (is_leaf(contents.combiner)) return contents;
+  contents.ints.resize(static_cast<std::size_t>(ints));
+  contents.addresses.resize(static_cast<std::size_t>(addresses));
+  contents.types.resize(static_cast<std::size_t>(types), MPI_DATATYPE_NULL);
+  PMPI_Type_get_contents(type, ints, addresses, types, contents.ints.data(), contents.addresses.data(),
+                         contents.types.data());
+  return contents;
+}
+
+/// Predefined types may not be freed, and need not be.
+void release(MPI_Datatype type) {
+  if (type != MPI_DATATYPE_NULL && !is_leaf(combiner_of(type))) PMPI_Type_free(&type);
+}
+
+std::int64_t extent_of(MPI_Datatype type) {
+  MPI_Count lb = 0, extent = 0;
+  PMPI_Type_get_extent_x(type, &lb, &extent);
+  return extent;
+}
+
+/// Whether MPI_Type_get_contents gives the same handle for the same type each time, so that a handle tells a type
+/// that has been seen before (MPICH: yes; Open MPI hands out copies).
+bool handles_are_stable() {
+  static const bool stable = [] {
+    MPI_Datatype inner = MPI_DATATYPE_NULL, outer = MPI_DATATYPE_NULL;
+    PMPI_Type_contiguous(2, MPI_INT, &inner);
+    PMPI_Type_contiguous(2, inner, &outer);
+    const Contents first = contents_of(outer), second = contents_of(outer);
+    const bool same = first.types[0] == second.types[0];
+    release(first.types[0]);
+    release(second.types[0]);
+    PMPI_Type_free(&outer);
+    PMPI_Type_free(&inner);
+    return same;
+  }();
+  return stable;
+}
+
+/// A predefined type. The pair types are a value followed by an int that is aligned for itself.
+Ref leaf(Tree& tree, MPI_Datatype type, std::int64_t size) {
+  MPI_Count true_lb = 0, true_extent = 0;
+  PMPI_Type_get_true_extent_x(type, &true_lb, &true_extent);
+  if (true_extent <= size) return shifted(tree.run(size), true_lb);
+  const std::int64_t second = sizeof(int);
+  return tree.segments({true_lb, true_lb + true_extent - second}, {size - second, second});
+}
+
+/// One dimension of a subarray or darray, from the slowest to the fastest.
+struct Axis {
+  std::int64_t global = 0;  ///< elements of the whole array
+  std::int64_t start = 0;   ///< the first element taken
+  std::int64_t block = 0;   ///< elements in a full block
+  std::int64_t step = 0;    ///< from block to block
+  std::int64_t full = 0;    ///< full blocks
+  std::int64_t rest = 0;    ///< elements of a last block that is not full
+};
+
+Ref array(Tree& tree, const std::vector<Axis>& axes, bool fortran, const Decoded& element) {
+  Ref made = element.ref;
+  std::int64_t stride = element.extent;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const Axis& axis = axes[fortran ? i : axes.size() - 1 - i];
+    const Ref blocks = tree.strided(axis.full, axis.step * stride, tree.strided(axis.block, stride, made));
+    const Ref rest = shifted(tree.strided(axis.rest, stride, made), axis.full * axis.step * stride);
+    made = shifted(tree.structure({blocks, rest}), axis.start * stride);
+    stride *= axis.global;
+  }
+  return made;
+}
+
+Ref subarray(Tree& tree, const std::vector<int>& ints, const Decoded& element) {
+  const auto dims = static_cast<std::size_t>(ints[0]);
+  std::vector<Axis> axes(dims);
+  for (std::size_t i = 0; i < dims; ++i) {
+    axes[i].global = ints[1 + i];
+    axes[i].block = ints[1 + dims + i];
+    axes[i].start = ints[1 + 2 * dims + i];
+    axes[i].full = 1;
+  }
+  return array(tree, axes, ints[1 + 3 * dims] == MPI_ORDER_FORTRAN, element);
+}
+
+/// The share of process `coordinate` of `processes` in one dimension (MPI-3.1 section 4.1.4).
+Axis share(std::int64_t global, int distribution, std::int64_t argument, std::int64_t processes,
+           std::int64_t coordinate) {
+  std::int64_t block = argument;
+  if (distribution == MPI_DISTRIBUTE_NONE) {
+    block = global;
+    processes = 1;
+    coordinate = 0;
+  } else if (argument == MPI_DISTRIBUTE_DFLT_DARG) {
+    block = distribution == MPI_DISTRIBUTE_BLOCK ? (global + processes - 1) / processes : 1;
+  }
+  Axis axis;
+  axis.global = global;
+  axis.block = block;
+  axis.step = block * processes;
+  axis.start = coordinate * block;
+  const std::int64_t behind = global - axis.start;  // elements from the first of this process on
+  if (behind <= 0 || block <= 0) return axis;
+  axis.full = behind / axis.step;
+  const std::int64_t last = behind - axis.full * axis.step;
+  if (last >= block)
+    ++axis.full;
+  else
+    axis.rest = last;
+  return axis;
+}
+
+Ref darray(Tree& tree, const std::vector<int>& ints, const Decoded& element) {
+  std::int64_t processes = ints[0], rank = ints[1];
+  const auto dims = static_cast<std::size_t>(ints[2]);
+  const int* global = ints.data() + 3;
+  const int* distributions = global + dims;
+  const int* arguments = distributions + dims;
+  const int* grid = arguments + dims;
+  std::vector<Axis> axes(dims);
+  for (std::size_t i = 0; i < dims; ++i) {  // the process grid is always in C order
+    processes /= grid[i];
+    axes[i] = share(global[i], distributions[i], arguments[i], grid[i], rank / processes);
+    rank %= processes;
+  }
+  return array(tree, axes, grid[dims] == MPI_ORDER_FORTRAN, element);
+}
+
+/// The Words that ints[first] .. are, times `unit`.
+Words scaled(const std::vector<int>& ints, std::size_t first, std::size_t count, std::int64_t unit) {
+  Words words(count);
+  for (std::size_t i = 0; i < count; ++i) words[i] = ints[first + i] * unit;
+  return words;
+}
+
+Words words_of(const std::vector<MPI_Aint>& addresses) {
+  return {addresses.begin(), addresses.end()};
+}
+
+Ref structure(Tree& tree, const std::vector<int>& ints, const Words& displs, const std::vector<Decoded>& types) {
+  std::vector<Ref> members(types.size());
+  for (std::size_t i = 0; i < types.size(); ++i)
+    members[i] = shifted(tree.strided(ints[1 + i], types[i].extent, types[i].ref), displs[i]);
+  return tree.structure(members);
+}
+
+/// What `contents`, whose types are decoded as `types`, describes.
+Ref combine(Tree& tree, const Contents& contents, const std::vector<Decoded>& types) {
+  const std::vector<int>& ints = contents.ints;
+  const Decoded& old = types[0];
+  const auto count = ints.empty() ? std::size_t(0) : static_cast<std::size_t>(ints[0]);
+  auto vector = [&](std::int64_t stride) {
+    return tree.strided(ints[0], stride, tree.strided(ints[1], old.extent, old.ref));
+  };
+  auto indexed = [&](Words displs) {
+    return tree.blocks(std::move(displs), scaled(ints, 1, count, 1), old.extent, old.ref);
+  };
+  auto indexed_block = [&](Words displs) {
+    return tree.indexed(std::move(displs), tree.strided(ints[1], old.extent, old.ref));
+  };
+  switch (contents.combiner) {
+    case MPI_COMBINER_CONTIGUOUS:
+      return tree.strided(ints[0], old.extent, old.ref);
+    case MPI_COMBINER_VECTOR:
+      return vector(ints[2] * old.extent);
+    case MPI_COMBINER_HVECTOR:
+      return vector(contents.addresses[0]);
+    case hvector_integer:
+      return vector(ints[2]);
+    case MPI_COMBINER_INDEXED:
+      return indexed(scaled(ints, 1 + count, count, old.extent));
+    case MPI_COMBINER_HINDEXED:
+      return indexed(words_of(contents.addresses));
+    case hindexed_integer:
+      return indexed(scaled(ints, 1 + count, count, 1));
+    case MPI_COMBINER_INDEXED_BLOCK:
+      return indexed_block(scaled(ints, 2, count, old.extent));
+    case MPI_COMBINER_HINDEXED_BLOCK:
+      return indexed_block(words_of(contents.addresses));
+    case MPI_COMBINER_STRUCT:
+      return structure(tree, ints, words_of(contents.addresses), types);
+    case struct_integer:
+      return structure(tree, ints, scaled(ints, 1 + count, count, 1), types);
+    case MPI_COMBINER_SUBARRAY:
+      return subarray(tree, ints, old);
+    case MPI_COMBINER_DARRAY:
+      return darray(tree, ints, old);
+    default:  // dup, resized
+      return old.ref;
+  }
+}
+
+/// The walk over the types below one datatype, children first, without recursion: types nest to any depth.
+class Decoder {
+ public:
+  explicit Decoder(Tree& tree) : tree_(tree), stable_(handles_are_stable()) {}
+  ~Decoder() {
+    for (Frame& frame : stack_) frame.release_types();
+  }
+  Decoder(const Decoder&) = delete;
+  Decoder& operator=(const Decoder&) = delete;
+
+  Ref decode(MPI_Datatype root) {
+    Decoded result;
+    if (!enter(root, result)) return result.ref;
+    while (!stack_.empty()) {
+      Frame& frame = stack_.back();
+      if (frame.decoded.size() < frame.contents.types.size()) {
+        Decoded child;
+        if (!enter(frame.contents.types[frame.decoded.size()], child)) stack_.back().decoded.push_back(child);
+        continue;
+      }
+      result = {combine(tree_, frame.contents, frame.decoded), frame.extent};
+      if (stable_) known_.emplace(frame.type, result);
+      frame.release_types();
+      stack_.pop_back();
+      if (!stack_.empty()) stack_.back().decoded.push_back(result);
+    }
+    return result.ref;
+  }
+
+ private:
+  struct Frame {
+    MPI_Datatype type;
+    std::int64_t extent;
+    Contents contents;
+    std::vector<Decoded> decoded;  ///< the types of `contents` done so far
+
+    void release_types() {
+      for (const MPI_Datatype type_ : contents.types) release(type_);
+      contents.types.clear();
+    }
+  };
+
+  /// Decodes what needs no look inside; for everything else pushes a frame and returns true.
+  bool enter(MPI_Datatype type, Decoded& result) {
+    if (const auto entry = known_.find(type); entry != known_.end()) {
+      result = entry->second;
+      return false;
+    }
+    MPI_Count size = 0;
+    PMPI_Type_size_x(type, &size);
+    const std::int64_t extent = extent_of(type);
+    result = {Ref{}, extent};
+    if (size == 0) return false;
+    stack_.push_back({type, extent, contents_of(type), {}});
+    if (!stack_.back().contents.types.empty()) {
+      stack_.back().decoded.reserve(stack_.back().contents.types.size());
+      return true;
+    }
+    stack_.pop_back();
+    result.ref = leaf(tree_, type, size);
+    known_.emplace(type, result);
+    return false;
+  }
+
+  Tree& tree_;
+  const bool stable_;
+  std::vector<Frame> stack_;
+  std::unordered_map<MPI_Datatype, Decoded> known_;  ///< predefined types, and others if handles are stable
+};
+
+}  // namespace
+
+LayoutRef decode(MPI_Datatype type) {
+  Tree tree;
+  const Ref root = Decoder(tree).decode(type);
+  MPI_Count lb = 0, extent = 0;
+  PMPI_Type_get_extent_x(type, &lb, &extent);
+  return Serialiser::serialise(tree, tree.finish(root), {lb, extent});
+}
+
+}  // namespace gpudt::datatype
