@@ -335,6 +335,9 @@ struct HostMemory {
 
 // --- Method::words --------------------------------------------------------------------------------------------------
 
+/// Independent loads that each thread of Method::words has in flight.
+constexpr int words_per_thread = 4;
+
 /// The whole words of a range, and the bytes before and after them.
 struct WordRange {
   std::int64_t first, last;           ///< words [first, last)
@@ -713,9 +716,11 @@ GPUDT_HD Address lane_run(const Job<Map>& job, std::int64_t group, int lane) {
 
 // --- choice of the instance -----------------------------------------------------------------------------------------
 
-/// Calls visit(map) with the map that `args` describes, of the same type for a kernel launch and for run_on_host().
+/// Returns visit(std::type_identity<Map>()) with the type of the map that `args` describes, the same for a kernel
+/// launch and for run_on_host(). Words of less than 4 bytes are for small messages only: all strided ones share an
+/// instance.
 template <class Visit>
-void visit_map(const KernelArgs& args, Visit&& visit) {
+auto visit_map(const KernelArgs& args, Visit&& visit) {
   using datatype::ShapeKind;
   using Narrow = std::uint32_t;
   using Wide = std::uint64_t;
@@ -723,19 +728,22 @@ void visit_map(const KernelArgs& args, Visit&& visit) {
   const bool regular = args.shape.run > 0;
   switch (args.shape.kind) {
     case ShapeKind::list:
-      if (regular && args.narrow) return visit(RegularMap<Narrow>(args));
-      if (regular) return visit(RegularMap<Wide>(args));
-      if (args.narrow) return visit(IrregularMap<Narrow>(args));
-      return visit(IrregularMap<Wide>(args));
+      if (regular && args.narrow) return visit(std::type_identity<RegularMap<Narrow>>());
+      if (regular) return visit(std::type_identity<RegularMap<Wide>>());
+      if (args.narrow) return visit(std::type_identity<IrregularMap<Narrow>>());
+      return visit(std::type_identity<IrregularMap<Wide>>());
     case ShapeKind::general:
-      return visit(GeneralMap(args));
+      return visit(std::type_identity<GeneralMap>());
     default:
+      if (args.narrow && args.method == Method::words && args.word < 4)
+        return visit(std::type_identity<StridedMap<Narrow, most>>());
       if (args.shape.ndims == 0)
-        return args.narrow ? visit(StridedMap<Narrow, 0>(args)) : visit(StridedMap<Wide, 0>(args));
-      if (!args.narrow) return visit(StridedMap<Wide, most>(args));
-      if (args.shape.ndims == 1) return visit(StridedMap<Narrow, 1>(args));
-      if (args.shape.ndims <= 3) return visit(StridedMap<Narrow, 3>(args));
-      return visit(StridedMap<Narrow, most>(args));
+        return args.narrow ? visit(std::type_identity<StridedMap<Narrow, 0>>())
+                           : visit(std::type_identity<StridedMap<Wide, 0>>());
+      if (!args.narrow) return visit(std::type_identity<StridedMap<Wide, most>>());
+      if (args.shape.ndims == 1) return visit(std::type_identity<StridedMap<Narrow, 1>>());
+      if (args.shape.ndims <= 3) return visit(std::type_identity<StridedMap<Narrow, 3>>());
+      return visit(std::type_identity<StridedMap<Narrow, most>>());
   }
 }
 
@@ -848,8 +856,8 @@ void run_on_host(const KernelArgs& args, const Translate& translate) {
   if (args.program.lookaside)
     local.program.lookaside = static_cast<const std::int64_t*>(translate(args.program.lookaside));
   const HostMemory<Translate> memory{translate};
-  visit_map(local, [&](const auto& map) {
-    const Job<std::decay_t<decltype(map)>> job(local);
+  visit_map(local, [&](auto map) {
+    const Job<typename decltype(map)::type> job(local);
     if (local.unpack)
       host::run_job<true>(local, job, memory);
     else

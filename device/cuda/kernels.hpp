@@ -1,0 +1,11 @@
+// The kernels behind a plain C++ function.
+#pragma once
+
+#include "device/kernel_args.hpp"
+
+namespace gpudt::device::cuda {
+
+/// Queues the kernel that `args` describes on `stream` (a cudaStream_t) of the current device. Returns a cudaError_t.
+int launch_kernel(const KernelArgs& args, void* stream);
+
+}  // namespace gpudt::device::cuda

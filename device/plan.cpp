@@ -1,0 +1,212 @@
+// Chooses how a launch moves its bytes: method, word width, divisors, grid. Pure functions of the message's shape
+// and addresses.
+#include <algorithm>
+#include <bit>
+
+#include "device/kernel_body.hpp"
+
+namespace gpudt::device {
+namespace {
+
+using datatype::Shape;
+using datatype::ShapeKind;
+
+// --- tuning ---------------------------------------------------------------------------------------------------------
+
+/// At most so many words are moved by one thread block, a word per thread: no counter, lowest latency.
+constexpr std::int64_t single_block_words = 1024;
+constexpr std::int64_t single_block_gather_words = 256;
+constexpr int block_threads = 256;
+/// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
+constexpr int blocks_per_multiprocessor = 4;
+
+/// Thread blocks that saturate the host link. Narrow words and pieces need more loads in flight.
+constexpr int host_blocks_word16 = 16;
+constexpr int host_blocks_words = 32;
+constexpr int host_blocks_gather = 64;
+constexpr int host_blocks_general_per_multiprocessor = 2;
+
+/// Runs from this length on are gathered into 16-byte words rather than moved in 4-byte ones.
+constexpr std::int64_t gather_run = 16;
+/// Below this many packed bytes, short runs are moved in narrow words: the most threads, the least latency.
+constexpr std::int64_t latency_bytes = 4096;
+/// From this many packed bytes on, the data are taken not to fit the caches.
+constexpr std::int64_t streaming_bytes = std::int64_t{24} << 20;
+
+constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
+
+// --- what the choice is made from -----------------------------------------------------------------------------------
+
+std::int32_t lowest_bit(Address bits) {
+  return bits == 0 ? 16 : static_cast<std::int32_t>(std::min<Address>(Address{1} << std::countr_zero(bits), 16));
+}
+
+std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Bytes per run, on average; for general types not known, and taken to be as short as the alignment says.
+std::int64_t typical_run(const Shape& shape) {
+  switch (shape.kind) {
+    case ShapeKind::contiguous:
+      return shape.total;
+    case ShapeKind::strided:
+      return shape.run;
+    case ShapeKind::list:
+      return shape.run > 0 ? shape.run : shape.list_size / std::max<std::int64_t>(shape.list_count, 1);
+    default:
+      return shape.align;
+  }
+}
+
+/// The widest access that the beginnings of strided runs allow; for lists only the common alignment is known.
+std::int32_t user_alignment(const KernelArgs& args) {
+  Address bits = reinterpret_cast<Address>(args.user) + static_cast<Address>(args.shape.offset);
+  if (args.shape.kind == ShapeKind::strided)
+    for (int d = 0; d < args.shape.ndims; ++d) bits |= static_cast<Address>(args.shape.dims[d].stride);
+  else
+    bits |= static_cast<Address>(args.shape.align);
+  return lowest_bit(bits);
+}
+
+/// Gives a contiguous message positions that equal its packed addresses modulo 16, so that words are possible
+/// wherever both sides are misaligned alike.
+void rebase_contiguous(KernelArgs& args) {
+  Shape& shape = args.shape;
+  const auto begin = static_cast<std::int64_t>(reinterpret_cast<Address>(args.packed) & 15);
+  shape.offset += args.begin - begin;
+  args.end = begin + (args.end - args.begin);
+  args.begin = begin;
+  shape.total = args.end;
+  shape.run = args.end;
+  shape.ndims = 0;
+}
+
+/// The widest word for Method::words: positions that are multiples of it are aligned on both sides.
+std::int32_t natural_word(const KernelArgs& args) {
+  const Address packed = reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin);
+  const Address user = reinterpret_cast<Address>(args.user);
+  if (args.shape.kind == ShapeKind::contiguous)
+    return lowest_bit(packed | (user + static_cast<Address>(args.shape.offset)));
+  return lowest_bit(packed | user | static_cast<Address>(args.shape.align));
+}
+
+/// Whether warps can move whole groups of runs: equal short runs, at least one group, a packed side whose groups are
+/// 16-byte aligned, and not so few bytes that one block with a thread per byte is quicker.
+bool suits_runs(const KernelArgs& args) {
+  const Shape& shape = args.shape;
+  if (shape.kind != ShapeKind::strided && shape.kind != ShapeKind::list) return false;
+  if (shape.run < shortest_lane_run || shape.run > longest_lane_run) return false;
+  const Address packed = reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin);
+  const std::int64_t group = lanes * shape.run;
+  return packed % 16 == 0 && args.end <= narrow_limit && args.end - args.begin >= std::max(latency_bytes, 2 * group);
+}
+
+void choose_method(KernelArgs& args) {
+  const std::int64_t bytes = args.end - args.begin;
+  const std::int64_t run = typical_run(args.shape);
+  const std::int32_t word = natural_word(args);
+  const bool general = args.shape.kind == ShapeKind::general;
+  const bool words_fit = general || args.end / word <= narrow_limit;
+  args.word = word;
+  args.method = Method::words;
+  if (!words_fit) {
+    args.method = Method::gather;
+  } else if (word == 4) {
+    // Unpacked in words: 4-byte stores of neighbouring threads fill whole sectors, those of one thread do not.
+    if (args.unpack == 0 && run >= gather_run && bytes > latency_bytes) args.method = Method::gather;
+  } else if (word < 4) {
+    if (suits_runs(args)) {
+      args.method = Method::runs;
+      args.word = std::min(user_alignment(args), 8);
+    } else if (bytes > latency_bytes / 4 || run >= gather_run) {
+      args.method = Method::gather;
+    }
+  }
+  if (args.method == Method::gather) args.word = 16;
+  args.narrow = !general && (args.method == Method::words || args.end <= narrow_limit) ? 1 : 0;
+}
+
+void set_divisors(KernelArgs& args) {
+  const Shape& shape = args.shape;
+  const auto unit = static_cast<std::uint64_t>(args.method == Method::words ? args.word : 1);
+  const bool narrow = args.narrow != 0;
+  const auto by = [&](std::int64_t bytes) { return make_divisor(static_cast<std::uint64_t>(bytes) / unit, narrow); };
+  switch (shape.kind) {
+    case ShapeKind::contiguous:
+    case ShapeKind::strided:
+      args.divide[0] = by(shape.run);
+      break;
+    case ShapeKind::list:
+      args.divide[0] = by(shape.list_size);
+      if (shape.run > 0) args.divide[datatype::max_dims] = by(shape.run);
+      break;
+    case ShapeKind::general:
+      args.divide[0] = by(shape.total / shape.count);
+      break;
+    default:
+      return;
+  }
+  for (int d = 1; d < shape.ndims; ++d)
+    args.divide[d] = make_divisor(static_cast<std::uint64_t>(shape.dims[d].count), narrow);
+}
+
+/// The most blocks worth launching: all resident at once, since each works through its share of the tiles.
+int most_blocks(const KernelArgs& args, const PlanHints& hints) {
+  if (!hints.packed_is_host) return hints.multiprocessors * blocks_per_multiprocessor;
+  if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
+  const int most = args.method != Method::words ? host_blocks_gather
+                   : args.word == 16            ? host_blocks_word16
+                                                : host_blocks_words;
+  return std::min(most, hints.multiprocessors * blocks_per_multiprocessor);
+}
+
+void set_grid(KernelArgs& args, const PlanHints& hints) {
+  const std::int64_t bytes = args.end - args.begin;
+  std::int64_t items = 0, tile = 0, single = 0;
+  switch (args.method) {
+    case Method::words:
+      items = ceil_divide(bytes, args.word);
+      single = single_block_words;
+      tile = block_threads * words_per_thread;
+      break;
+    case Method::gather:
+      items = ceil_divide(bytes, 16) + 1;
+      single = single_block_gather_words;
+      tile = block_threads;
+      break;
+    case Method::runs:
+      items = ceil_divide(bytes, args.shape.run);
+      tile = block_threads;
+      break;
+  }
+  if (items <= single) {
+    // At least 32 threads, which also move the up to 2 * 15 bytes of ragged ends.
+    args.block = static_cast<std::int32_t>(std::max<std::int64_t>(ceil_divide(items, 32) * 32, 32));
+    args.grid = 1;
+    return;
+  }
+  args.block = block_threads;
+  args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
+}
+
+}  // namespace
+
+KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
+                const PlanHints& hints) {
+  KernelArgs args;
+  args.shape = shape;
+  args.unpack = unpack ? 1 : 0;
+  args.user = static_cast<char*>(user);
+  args.packed = static_cast<char*>(packed);
+  args.begin = begin;
+  args.end = end;
+  if (shape.kind == ShapeKind::contiguous) rebase_contiguous(args);
+  choose_method(args);
+  set_divisors(args);
+  set_grid(args, hints);
+  args.streaming = !hints.packed_is_host && end - begin >= streaming_bytes ? 1 : 0;
+  return args;
+}
+
+}  // namespace gpudt::device
