@@ -17,4 +17,9 @@ int raise(MPI_Win win, int code) {
   return code;
 }
 
+int raise(MPI_File file, int code) {
+  PMPI_File_call_errhandler(file, code);
+  return code;
+}
+
 }  // namespace gpudt::interpose

@@ -16,6 +16,7 @@ int error_class(const device::Error& error);
 /// handler returns.
 int raise(MPI_Comm comm, int code);
 int raise(MPI_Win win, int code);
+int raise(MPI_File file, int code);
 
 /// Logs `what`, naming the MPI call and its argument, and raises `code`.
 template <class Handle>

@@ -30,6 +30,11 @@ void trace_choice(const char* call, const Operand& operand, const datatype::Shap
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
 
+void record(const char* call, const Operand& operand, const datatype::Shape& shape) {
+  report_call(operand.protocol, shape.kind, shape.total);
+  if (tracing()) trace_choice(call, operand, shape);
+}
+
 }  // namespace
 
 const char* protocol_name(Protocol protocol) {
@@ -70,9 +75,15 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   if (!resolve_layout(buffer, count, type, operand)) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
   operand.protocol = choose(shape);
-  report_call(operand.protocol, shape.kind, shape.total);
-  if (tracing()) trace_choice(call, operand, shape);
+  record(call, operand, shape);
   return operand.protocol != Protocol::direct;
+}
+
+bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
+  if (!resolve_layout(buffer, count, type, operand)) return false;
+  operand.protocol = Protocol::mapped_staging;
+  record(call, operand, operand.info->layout().shape(count));
+  return true;
 }
 
 }  // namespace gpudt::interpose

@@ -48,6 +48,9 @@ inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, c
   return resolve_device(buffer, count, type, call, operand);
 }
 
+/// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).
+bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
+
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.
 device::Location locate_buffer(const void* buffer, MPI_Datatype type);

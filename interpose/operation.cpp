@@ -300,7 +300,7 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   operation->bytes = bytes;
-  if (bytes != 0) start_unpack(operation, bytes);
+  if (bytes != 0 && operation->kind == Operation::Kind::receive) start_unpack(operation, bytes);
 }
 
 void Engine::start_unpack(Operation* operation, std::int64_t bytes) {

@@ -58,9 +58,10 @@ using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Co
 
 struct Operation {
   enum class Kind {
-    send,     ///< or anything else that delivers nothing
-    receive,  ///< delivers what the status of the real operation says
-    fill,     ///< delivers all bytes: a collective, whose status is empty
+    send,            ///< delivers nothing; the status is empty
+    deliver_status,  ///< delivers nothing but a status: a write to a file
+    receive,         ///< delivers what the status of the real operation says
+    fill,            ///< delivers all bytes: a collective, whose status is empty
   };
 
   Kind kind = Kind::send;

@@ -1,13 +1,11 @@
 // MPI-4.1 sections 5.2 and 5.3: Pack and Unpack, native and external32, with host or device memory on either side.
-#include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string>
 
-#include "datatype/reference.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/host_image.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/report.hpp"
 
@@ -48,14 +46,8 @@ device::Staging mapped(int ordinal, std::int64_t bytes) {
   return device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
 }
 
-void count(const Operand& operand) {
-  const datatype::Shape shape = operand.info->layout().shape(operand.count);
-  report_call(Protocol::mapped_staging, shape.kind, shape.total);
-}
-
 /// Device data to (pack) or from (unpack) a place in any memory.
 void transfer_at(device::Direction direction, const Operand& operand, const PackedPlace& place) {
-  count(operand);
   if (place.reachable_from(operand.ordinal)) return transfer(direction, operand, place.address);
   const device::Staging staging = mapped(operand.ordinal, operand.bytes());
   if (direction == device::Direction::unpack) move_bytes(place, staging.data(), operand.bytes(), false);
@@ -74,15 +66,16 @@ int check_room(const char* call, Size size, Size position, std::int64_t bytes, M
 }
 
 int pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int outsize, int* position, MPI_Comm comm) {
+  constexpr const char* call = "MPI_Pack";
   const PackedPlace place(outbuf, *position);
   Operand operand;
-  const bool from_device = comm != MPI_COMM_NULL && resolve_layout(inbuf, incount, type, operand);
+  const bool from_device = comm != MPI_COMM_NULL && resolve_mapped(inbuf, incount, type, call, operand);
   const datatype::TypeInfoRef info =
       from_device || !place.location.on_device() || incount <= 0 ? nullptr : datatype::type_info(type);
   if (!from_device && (!info || info->layout().size() == 0))
     return PMPI_Pack(inbuf, incount, type, outbuf, outsize, position, comm);
   const std::int64_t bytes = from_device ? operand.bytes() : incount * info->layout().size();
-  if (const int code = check_room("MPI_Pack", outsize, *position, bytes, comm)) return code;
+  if (const int code = check_room(call, outsize, *position, bytes, comm)) return code;
   if (from_device) {
     transfer_at(device::Direction::pack, operand, place);
   } else {
@@ -97,15 +90,16 @@ int pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int ou
 }
 
 int unpack(const void* inbuf, int insize, int* position, void* outbuf, int outcount, MPI_Datatype type, MPI_Comm comm) {
+  constexpr const char* call = "MPI_Unpack";
   const PackedPlace place(inbuf, *position);
   Operand operand;
-  const bool to_device = comm != MPI_COMM_NULL && resolve_layout(outbuf, outcount, type, operand);
+  const bool to_device = comm != MPI_COMM_NULL && resolve_mapped(outbuf, outcount, type, call, operand);
   const datatype::TypeInfoRef info =
       to_device || !place.location.on_device() || outcount <= 0 ? nullptr : datatype::type_info(type);
   if (!to_device && (!info || info->layout().size() == 0))
     return PMPI_Unpack(inbuf, insize, position, outbuf, outcount, type, comm);
   const std::int64_t bytes = to_device ? operand.bytes() : outcount * info->layout().size();
-  if (const int code = check_room("MPI_Unpack", insize, *position, bytes, comm)) return code;
+  if (const int code = check_room(call, insize, *position, bytes, comm)) return code;
   if (to_device) {
     transfer_at(device::Direction::unpack, operand, place);
   } else {
@@ -119,56 +113,24 @@ int unpack(const void* inbuf, int insize, int* position, void* outbuf, int outco
   return MPI_SUCCESS;
 }
 
-/// Host memory in the user's own layout, for what only MPI can do with it (a change of representation).
-class HostImage {
- public:
-  explicit HostImage(const Operand& operand) {
-    const datatype::Layout& layout = operand.info->layout();
-    const std::int64_t last = (operand.count - 1) * layout.extent();
-    low_ = layout.true_lb() + std::min<std::int64_t>(0, last);
-    const std::int64_t high = layout.true_ub() + std::max<std::int64_t>(0, last);
-    memory_.reset(new std::byte[static_cast<std::size_t>(high - low_)]);
-  }
-  /// The address that stands for the user's buffer argument.
-  void* buffer() const {
-    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory_.get()) - static_cast<std::uintptr_t>(low_));
-  }
-
- private:
-  std::int64_t low_ = 0;
-  std::unique_ptr<std::byte[]> memory_;
-};
-
-void fill_image(const Operand& operand, const HostImage& image) {
-  const device::Staging staging = mapped(operand.ordinal, operand.bytes());
-  transfer(device::Direction::pack, operand, staging.data());
-  datatype::unpack(operand.info->layout(), operand.count, image.buffer(), 0, operand.bytes(), staging.data());
-}
-
-void spill_image(const HostImage& image, const Operand& operand) {
-  const device::Staging staging = mapped(operand.ordinal, operand.bytes());
-  datatype::pack(operand.info->layout(), operand.count, image.buffer(), 0, operand.bytes(), staging.data());
-  transfer(device::Direction::unpack, operand, staging.data());
-}
-
 int pack_external(const char datarep[], const void* inbuf, int incount, MPI_Datatype type, void* outbuf,
                   MPI_Aint outsize, MPI_Aint* position) {
+  constexpr const char* call = "MPI_Pack_external";
   const PackedPlace place(outbuf, *position);
   Operand operand;
-  const bool from_device = resolve_layout(inbuf, incount, type, operand);
+  const bool from_device = resolve_mapped(inbuf, incount, type, call, operand);
   if (!from_device && !place.location.on_device())
     return PMPI_Pack_external(datarep, inbuf, incount, type, outbuf, outsize, position);
   std::optional<HostImage> image;
   if (from_device) {
-    count(operand);
     image.emplace(operand);
-    fill_image(operand, *image);
+    image->fill();
   }
   const void* const source = from_device ? image->buffer() : inbuf;
   if (!place.location.on_device()) return PMPI_Pack_external(datarep, source, incount, type, outbuf, outsize, position);
   MPI_Aint bytes = 0;
   if (const int code = PMPI_Pack_external_size(datarep, incount, type, &bytes)) return code;
-  if (const int code = check_room("MPI_Pack_external", outsize, *position, bytes, MPI_COMM_WORLD)) return code;
+  if (const int code = check_room(call, outsize, *position, bytes, MPI_COMM_WORLD)) return code;
   const device::Staging staging = mapped(place.location.ordinal, bytes);
   MPI_Aint at = 0;
   const int code = PMPI_Pack_external(datarep, source, incount, type, staging.data(), bytes, &at);
@@ -180,16 +142,17 @@ int pack_external(const char datarep[], const void* inbuf, int incount, MPI_Data
 
 int unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MPI_Aint* position, void* outbuf,
                     int outcount, MPI_Datatype type) {
+  constexpr const char* call = "MPI_Unpack_external";
   const PackedPlace place(inbuf, *position);
   Operand operand;
-  const bool to_device = resolve_layout(outbuf, outcount, type, operand);
+  const bool to_device = resolve_mapped(outbuf, outcount, type, call, operand);
   if (!to_device && !place.location.on_device())
     return PMPI_Unpack_external(datarep, inbuf, insize, position, outbuf, outcount, type);
   device::Staging source;
   MPI_Aint at = *position, size = insize;
   if (place.location.on_device()) {
     if (const int code = PMPI_Pack_external_size(datarep, outcount, type, &size)) return code;
-    if (const int code = check_room("MPI_Unpack_external", insize, *position, size, MPI_COMM_WORLD)) return code;
+    if (const int code = check_room(call, insize, *position, size, MPI_COMM_WORLD)) return code;
     source = mapped(place.location.ordinal, size);
     move_bytes(place, source.data(), size, false);
     at = 0;
@@ -201,8 +164,7 @@ int unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MP
                                         to_device ? image->buffer() : outbuf, outcount, type);
   if (code != MPI_SUCCESS) return code;
   if (to_device) {
-    count(operand);
-    spill_image(*image, operand);
+    image->spill();
   }
   *position += at - before;
   return MPI_SUCCESS;
