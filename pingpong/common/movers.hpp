@@ -1,0 +1,32 @@
+// The ways in which a programmer would pack and unpack a GPU buffer without a library.
+#pragma once
+
+#include <memory>
+
+#include "pingpong/common/layouts.hpp"
+#include "pingpong/common/memory.hpp"
+
+namespace gpudt::bench {
+
+/// Packs and unpacks one message between memory of the current device and a packed buffer. Both functions return
+/// when the data has arrived and throw std::runtime_error if the device fails. A mover copies what it needs of the
+/// message.
+class Mover {
+ public:
+  virtual ~Mover() = default;
+  virtual void pack(const void* user, void* packed) = 0;
+  virtual void unpack(const void* packed, void* user) = 0;
+};
+
+/// cudaMemcpyAsync or cudaMemcpy2DAsync and a stream synchronisation; deeper layouts take one copy for each plane.
+/// `packed` says where the packed side lies. Null where the layout is irregular or takes more than 1024 copies.
+std::unique_ptr<Mover> make_copy2d_mover(const Message& message, Place packed);
+
+/// One cudaMemcpyAsync for each block and a stream synchronisation. Null above 1024 blocks.
+std::unique_ptr<Mover> make_block_mover(const Message& message, Place packed);
+
+/// A kernel written by hand for this kind of layout, which tells of its end by a flag in mapped memory. Null on the
+/// simulated device, without CUDA, and for blocks that are not made of 4-byte words.
+std::unique_ptr<Mover> make_kernel_mover(const Message& message, Place packed);
+
+}  // namespace gpudt::bench

@@ -1,0 +1,47 @@
+// The command line that the measuring programs have in common.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pingpong/common/layouts.hpp"
+#include "pingpong/common/sampling.hpp"
+
+namespace gpudt::bench {
+
+/// What goes wrong leads to these exit codes; all rows verified is 0.
+enum ExitCode { exit_ok = 0, exit_wrong_data = 1, exit_usage = 2 };
+
+struct CommonOptions {
+  std::vector<std::string> layout_names;
+  std::string sizes_text = "64:16M";
+  int factor = 4;
+  SamplingPlan plan;
+  int verify = 2;
+  std::vector<std::string> ways;
+  std::string json_file;
+  bool check = false;
+
+  // Derived when the command line has been parsed.
+  std::vector<LayoutFamily> layouts;
+  std::vector<std::int64_t> sizes;
+};
+
+/// Adds the options to `app`; `ways` are the names that --ways accepts.
+void add_common_options(CLI::App& app, CommonOptions& options, const std::vector<std::string>& ways);
+
+/// Parses the command line. An exit code if the program should end here; what there is to say has then been said, by
+/// rank 0 alone. To be called before MPI_Init, so that --help needs no MPI.
+std::optional<int> parse(CLI::App& app, int argc, char** argv);
+
+nlohmann::json to_json(const CommonOptions& options);
+
+/// Writes {"program", "time", "machine", "options", "rows"}. Throws std::runtime_error if the file cannot be written.
+void write_json(const std::string& file, const std::string& program, nlohmann::json machine, nlohmann::json options,
+                nlohmann::json rows);
+
+}  // namespace gpudt::bench

@@ -1,0 +1,199 @@
+// gpudt-overhead: what interposition costs a program whose buffers are in host memory. It calls each function in turn
+// as MPI_X, which a preloaded library may have replaced, and as PMPI_X, which it cannot replace; the difference is the
+// price. Run without gpudt, the difference is the error of the measurement. One process or two.
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "pingpong/common/machine.hpp"
+#include "pingpong/common/options.hpp"
+#include "pingpong/common/statistics.hpp"
+#include "pingpong/common/table.hpp"
+
+namespace gpudt::bench {
+namespace {
+
+constexpr int tag = 2;
+constexpr double ns_per_us = 1000;
+
+struct Options {
+  int calls = 20'000;
+  int batches = 51;
+  bool device = false;
+  std::string json_file;
+};
+
+/// The same functions under their two names.
+struct Calls {
+  decltype(&PMPI_Send) send;
+  decltype(&PMPI_Recv) receive;
+  decltype(&PMPI_Isend) isend;
+  decltype(&PMPI_Irecv) ireceive;
+  decltype(&PMPI_Waitall) waitall;
+};
+const Calls mpi_calls = {MPI_Send, MPI_Recv, MPI_Isend, MPI_Irecv, MPI_Waitall};
+const Calls pmpi_calls = {PMPI_Send, PMPI_Recv, PMPI_Isend, PMPI_Irecv, PMPI_Waitall};
+
+/// 8-byte messages in host memory.
+class Exchanger {
+ public:
+  explicit Exchanger(int rank) : rank_(rank) {}
+  void send_to_nobody(const Calls& f) { f.send(&out_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD); }
+  void receive_from_nobody(const Calls& f) {
+    f.receive(&in_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  void exchange_with_self(const Calls& f) { exchange(f, 0, MPI_COMM_SELF); }
+  void exchange_with_peer(const Calls& f) { exchange(f, 1 - rank_, MPI_COMM_WORLD); }
+  void ping_pong(const Calls& f) {
+    if (rank_ == 0) f.send(&out_, 1, MPI_DOUBLE, 1, tag, MPI_COMM_WORLD);
+    f.receive(&in_, 1, MPI_DOUBLE, 1 - rank_, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank_ == 1) f.send(&out_, 1, MPI_DOUBLE, 0, tag, MPI_COMM_WORLD);
+  }
+
+ private:
+  void exchange(const Calls& f, int peer, MPI_Comm comm) {
+    MPI_Request requests[2];
+    f.ireceive(&in_, 1, MPI_DOUBLE, peer, tag, comm, &requests[0]);
+    f.isend(&out_, 1, MPI_DOUBLE, peer, tag, comm, &requests[1]);
+    f.waitall(2, requests, MPI_STATUSES_IGNORE);
+  }
+  int rank_;
+  double out_ = 1, in_ = 0;
+};
+
+struct Operation {
+  const char* name;
+  const char* json_name;
+  void (Exchanger::*run)(const Calls&);
+  int ranks;      // that it takes
+  int mpi_calls;  // on one rank, through the names that may be replaced
+};
+
+constexpr Operation operations[] = {
+    {"Send to MPI_PROC_NULL", "send_proc_null", &Exchanger::send_to_nobody, 1, 1},
+    {"Recv from MPI_PROC_NULL", "recv_proc_null", &Exchanger::receive_from_nobody, 1, 1},
+    {"Irecv, Isend, Waitall with itself", "exchange_self", &Exchanger::exchange_with_self, 1, 3},
+    {"Send and Recv, there and back", "ping_pong", &Exchanger::ping_pong, 2, 2},
+    {"Irecv, Isend, Waitall with the other", "exchange_peer", &Exchanger::exchange_with_peer, 2, 3},
+};
+
+double microseconds_each(Exchanger& exchanger, const Operation& operation, const Calls& calls, int times) {
+  if (operation.ranks == 2) PMPI_Barrier(MPI_COMM_WORLD);
+  const double start = now_us();
+  for (int i = 0; i < times; ++i) (exchanger.*operation.run)(calls);
+  return (now_us() - start) / times;
+}
+
+const Table& table() {
+  static const Table shown({{"operation on 8 bytes of host memory", 38, true},
+                            {"MPI_ ns", 9},
+                            {"PMPI_ ns", 9},
+                            {"added ns", 9},
+                            {"per call", 9}});
+  return shown;
+}
+
+nlohmann::json measure(Exchanger& exchanger, const Operation& operation, const Options& options, bool talks) {
+  const auto sampler = [&](const Calls& calls) {
+    return [&] { return microseconds_each(exchanger, operation, calls, options.calls); };
+  };
+  std::vector<Contestant> names = {{"MPI_", sampler(mpi_calls)}, {"PMPI_", sampler(pmpi_calls)}};
+  SamplingPlan plan;
+  plan.iterations = plan.fewest = options.batches;
+  plan.warmup = 1;
+  sample_in_turns(names, plan, [](bool wish) { return wish; });
+  const Statistics mpi = summarise(names[0].samples), pmpi = summarise(names[1].samples);
+  const double added = (mpi.median - pmpi.median) * ns_per_us;
+  if (talks) {
+    table().row({operation.name, fmt::format("{:.1f}", mpi.median * ns_per_us),
+                 fmt::format("{:.1f}", pmpi.median * ns_per_us), fmt::format("{:+.1f}", added),
+                 fmt::format("{:+.1f}", added / operation.mpi_calls)});
+  }
+  return {{"operation", operation.json_name},
+          {"mpi", to_json(mpi)},
+          {"pmpi", to_json(pmpi)},
+          {"added_ns", added},
+          {"added_ns_per_call", added / operation.mpi_calls}};
+}
+
+/// Brings up the GPU as a program that uses it would have, and lets MPI see one of its pointers.
+void use_device_once(const Machine& machine) {
+  require(machine, Place::device, true);
+  use_gpu(machine);
+  Buffer out(Place::device), in(Place::device);
+  for (Buffer* buffer : {&out, &in}) buffer->reserve(sizeof(double));
+  MPI_Request request;
+  MPI_Irecv(in.data(), 1, MPI_DOUBLE, 0, tag, MPI_COMM_SELF, &request);
+  MPI_Send(out.data(), 1, MPI_DOUBLE, 0, tag, MPI_COMM_SELF);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+void measure_all(const Options& options, int rank, int size) {
+  const Machine machine = examine_machine(rank);
+  if (options.device) use_device_once(machine);
+  if (rank == 0) {
+    fmt::print("# gpudt-overhead{}, on {}, {}\n", options.device ? ", device in use" : "", machine.cpu,
+               describe(machine));
+    table().head();
+  }
+  Exchanger exchanger(rank);
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Operation& operation : operations) {
+    if (operation.ranks <= size) rows.push_back(measure(exchanger, operation, options, rank == 0));
+  }
+  if (rank == 0 && !options.json_file.empty()) {
+    write_json(options.json_file, "gpudt-overhead", to_json(machine),
+               {{"calls", options.calls}, {"batches", options.batches}, {"device", options.device}}, std::move(rows));
+  }
+}
+
+int run(const Options& options) {
+  int rank = 0, size = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size > 2) {
+    if (rank == 0) fmt::print(stderr, "gpudt-overhead needs 1 or 2 ranks, not {}\n", size);
+    return exit_usage;
+  }
+  try {
+    measure_all(options, rank, size);
+    return exit_ok;
+  } catch (const Refusal& refusal) {
+    if (rank == 0) fmt::print(stderr, "gpudt-overhead: {}\n", refusal.what());
+    return exit_usage;
+  }
+}
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("-n,--calls", options.calls, "Calls in one batch")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("-b,--batches", options.batches, "Batches, of which the median counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--device", options.device, "Send one message from device memory first, as a program with a GPU would");
+  app.add_option("--json", options.json_file, "Write all statistics to this file");
+}
+
+}  // namespace
+}  // namespace gpudt::bench
+
+int main(int argc, char** argv) {
+  using namespace gpudt::bench;
+  Options options;
+  CLI::App app(
+      "The time that a preloaded library adds to MPI calls on host memory.\n"
+      "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-overhead");
+  add_options(app, options);
+  if (const auto code = parse(app, argc, argv)) return *code;
+  MPI_Init(&argc, &argv);
+  int code = exit_usage;
+  try {
+    code = run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpudt-overhead: {}\n", error.what());
+    MPI_Abort(MPI_COMM_WORLD, exit_usage);
+  }
+  MPI_Finalize();
+  return code;
+}
