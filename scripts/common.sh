@@ -1,0 +1,50 @@
+# What the scripts have in common; to be sourced. Sets `root` and `build`, and defines what is below.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${GPUDT_BUILD:-$root/build}
+
+say() { printf '== %s\n' "$*"; }
+die() {
+  printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+  exit 1
+}
+
+# A GPU that answers. nvidia-smi may be missing where the driver is not (containers): then the device node counts.
+have_gpu() {
+  if command -v nvidia-smi >/dev/null 2>&1; then
+    nvidia-smi -L 2>/dev/null | grep -q '^GPU'
+  else
+    [ -e /dev/nvidia0 ]
+  fi
+}
+
+have_nvcc() { command -v nvcc >/dev/null 2>&1 || [ -x "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc" ]; }
+
+# Configures once, with GPUDT_MESON_ARGS, and builds.
+build_all() {
+  if [ ! -f "$build/build.ninja" ]; then
+    # shellcheck disable=SC2086  # several arguments
+    meson setup "$build" "$root" ${GPUDT_MESON_ARGS:-}
+  fi
+  ninja -C "$build"
+}
+
+# run_mpi RANKS SECONDS ENVIRONMENT... -- PROGRAM ARGUMENTS...: mpirun under a time-out; each NAME=VALUE of the
+# environment reaches the ranks, and only them.
+run_mpi() {
+  local ranks=$1 seconds=$2 flags=()
+  shift 2
+  while [ "$1" != -- ]; do
+    flags+=(-x "$1")
+    shift
+  done
+  shift
+  if [ "$(nproc)" -lt $((2 * ranks)) ]; then
+    flags+=(--oversubscribe --bind-to none)
+  fi
+  if [ "$(id -u)" -eq 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  timeout --kill-after=10 "$seconds" mpirun -np "$ranks" "${flags[@]}" "$@"
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Installs what gpudt needs to be built and run, and is not there yet, with apt: Debian 12, Ubuntu 24.04 and later.
+# Things are looked for where the compiler and Meson would, so whatever was installed in another way counts, and where
+# nothing is missing neither the network nor root is needed.
+#
+# usage: setup.sh [--checks] [--plot]
+#   --checks  also what .ci/run needs: clang-format, clang-tidy
+#   --plot    also what plot.py needs: matplotlib
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+missing=()
+
+# need PACKAGE COMMAND...: the package is missing unless the command succeeds.
+need() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+on_path() { command -v "$1"; }
+has_header() { echo "#include <$1>" | g++ -std=c++20 -E -x c++ -; }
+has_module() { pkg-config --exists "$1"; }
+has_library() { has_module "$1" || has_header "$2"; }
+has_mpi() { has_module ompi-c || has_module ompi || has_module mpich || mpicc --showme:version; }
+has_catch2() { has_header catch2/catch_all.hpp || has_header catch2/catch.hpp; }
+has_meson() {
+  local version
+  version=$(meson --version) && [ "$(printf '1.0\n%s\n' "$version" | sort -V | head -n 1)" = 1.0 ]
+}
+
+look_around() {
+  need g++ on_path g++
+  need pkg-config on_path pkg-config
+  need ninja-build on_path ninja
+  need meson has_meson
+  need libopenmpi-dev has_mpi
+  need openmpi-bin on_path mpirun
+  need catch2 has_catch2
+  need libcli11-dev has_library CLI11 CLI/CLI.hpp
+  need nlohmann-json3-dev has_library nlohmann_json nlohmann/json.hpp
+  need libfmt-dev has_library fmt fmt/format.h
+  need libspdlog-dev has_library spdlog spdlog/spdlog.h
+}
+
+for option in "$@"; do
+  case $option in
+    --checks | --plot) ;;
+    *) die "unknown option '$option'; usage: setup.sh [--checks] [--plot]" ;;
+  esac
+done
+look_around
+for option in "$@"; do
+  if [ "$option" = --checks ]; then
+    need clang-format on_path clang-format
+    need clang-tidy on_path clang-tidy
+  else
+    need python3 on_path python3
+    need python3-matplotlib python3 -c 'import matplotlib'
+  fi
+done
+
+if [ ${#missing[@]} -eq 0 ]; then
+  say "set-up: everything is there"
+else
+  say "set-up: missing: ${missing[*]}"
+  command -v apt-get >/dev/null 2>&1 || die "no apt-get here; install by other means: ${missing[*]}"
+  as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null 2>&1 || die "neither root nor sudo; as root: apt-get install ${missing[*]}"
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  has_meson || die "Meson 1.0 or later is needed; the distribution has $(meson --version) (try: pip install meson)"
+fi
+
+if have_gpu && ! have_nvcc; then
+  say "set-up: there is a GPU but no nvcc: without the CUDA toolkit (nvcc on PATH, or CUDA_HOME set) gpudt is built for" \
+    "the simulated device alone"
+fi
