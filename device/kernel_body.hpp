@@ -634,10 +634,14 @@ GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int wor
     return;
   }
   GPUDT_UNROLL
-  for (int i = 0; i < longest_lane_run; ++i)
-    if (i < bytes)
-      x[i >> 2] |= static_cast<std::uint32_t>(memory.template load<std::uint8_t>(address + static_cast<Address>(i)))
-                   << (8 * (i & 3));
+  for (int i = 0; i < lane_words; ++i) {
+    GPUDT_UNROLL
+    for (int j = 0; j < 4; ++j)
+      if (4 * i + j < bytes)
+        x[i] |=
+            static_cast<std::uint32_t>(memory.template load<std::uint8_t>(address + static_cast<Address>(4 * i + j)))
+            << (8 * j);
+  }
 }
 
 template <class Memory>
@@ -665,10 +669,13 @@ GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int wo
     return;
   }
   GPUDT_UNROLL
-  for (int i = 0; i < longest_lane_run; ++i)
-    if (i < bytes)
-      memory.template store<std::uint8_t>(address + static_cast<Address>(i),
-                                          static_cast<std::uint8_t>(x[i >> 2] >> (8 * (i & 3))));
+  for (int i = 0; i < lane_words; ++i) {
+    GPUDT_UNROLL
+    for (int j = 0; j < 4; ++j)
+      if (4 * i + j < bytes)
+        memory.template store<std::uint8_t>(address + static_cast<Address>(4 * i + j),
+                                            static_cast<std::uint8_t>(x[i] >> (8 * j)));
+  }
 }
 
 /// Pack: writes the aligned words that begin in this lane's run to the group's packed image. `next` is the first
@@ -677,10 +684,11 @@ GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[lane_words + 
                            std::uint32_t* image) {
   const int full = bytes >> 2;
   const auto tail_bits = static_cast<std::uint32_t>(8 * (bytes & 3));
+  const std::uint32_t rest = tail_bits == 0 ? 0u : next >> (32 - tail_bits);
   GPUDT_UNROLL
   for (int i = 0; i <= lane_words; ++i) {
-    if (i == full) x[i] = tail_bits == 0 ? next : x[i] | (next << tail_bits);
-    if (i == full + 1) x[i] = tail_bits == 0 ? 0u : next >> (32 - tail_bits);
+    const std::uint32_t joined = x[i] | (next << tail_bits);  // without a tail, x[full] is 0
+    x[i] = i == full ? joined : i == full + 1 ? rest : x[i];
   }
   const int begin = lane * bytes;
   const int first = (begin + 3) >> 2, count = ((begin + bytes + 3) >> 2) - first;

@@ -14,6 +14,7 @@ namespace {
 /// 64 registers per thread: enough for every kernel, and four blocks of 256 threads per multiprocessor.
 constexpr int most_threads = 1024;
 constexpr int runs_threads = 256;
+constexpr int runs_blocks = 4;
 /// Entries of an irregular list that a block keeps in shared memory for a tile.
 constexpr int list_capacity = 1024;
 /// Tiles begin at packed addresses that are multiples of this, so that warps write full segments.
@@ -35,17 +36,57 @@ struct Launch {
 
 // --- access ---------------------------------------------------------------------------------------------------------
 
+/// ld/st through global memory with one predicate for each caching policy: no branches, so that a thread's loads are
+/// issued one after the other. `kept`: the usual policy; `streamed`: not to be kept. Neither: no access.
 template <class Word>
-struct Native {
-  using Type = Word;
-};
+struct Access;
+
+#define GPUDT_ACCESS(WORD, SUFFIX, REGISTER, CONSTRAINT)                                              \
+  template <>                                                                                         \
+  struct Access<WORD> {                                                                               \
+    static __device__ __forceinline__ void load(Address from, bool kept, bool streamed, WORD& word) { \
+      REGISTER value = word;                                                                          \
+      asm volatile(                                                                                   \
+          "{.reg .pred k, s; setp.ne.u32 k, %2, 0; setp.ne.u32 s, %3, 0;"                             \
+          "@k ld.global.ca." SUFFIX " %0, [%1]; @s ld.global.cs." SUFFIX " %0, [%1];}"                \
+          : "+" CONSTRAINT(value)                                                                     \
+          : "l"(from), "r"(static_cast<unsigned>(kept)), "r"(static_cast<unsigned>(streamed)));       \
+      word = static_cast<WORD>(value);                                                                \
+    }                                                                                                 \
+    static __device__ __forceinline__ void store(Address to, bool kept, bool streamed, WORD word) {   \
+      const REGISTER value = word;                                                                    \
+      asm volatile(                                                                                   \
+          "{.reg .pred k, s; setp.ne.u32 k, %2, 0; setp.ne.u32 s, %3, 0;"                             \
+          "@k st.global.wb." SUFFIX " [%0], %1; @s st.global.cs." SUFFIX " [%0], %1;}" ::"l"(to),     \
+          CONSTRAINT(value), "r"(static_cast<unsigned>(kept)), "r"(static_cast<unsigned>(streamed))   \
+          : "memory");                                                                                \
+    }                                                                                                 \
+  }
+
+GPUDT_ACCESS(std::uint8_t, "u8", std::uint32_t, "r");
+GPUDT_ACCESS(std::uint16_t, "u16", std::uint32_t, "r");
+GPUDT_ACCESS(std::uint32_t, "u32", std::uint32_t, "r");
+GPUDT_ACCESS(std::uint64_t, "u64", std::uint64_t, "l");
+#undef GPUDT_ACCESS
+
 template <>
-struct Native<Word16> {
-  using Type = uint4;
-};
-template <>
-struct Native<std::uint64_t> {
-  using Type = unsigned long long;
+struct Access<Word16> {
+  static __device__ __forceinline__ void load(Address from, bool kept, bool streamed, Word16& word) {
+    asm volatile(
+        "{.reg .pred k, s; setp.ne.u32 k, %5, 0; setp.ne.u32 s, %6, 0;"
+        "@k ld.global.ca.v4.u32 {%0, %1, %2, %3}, [%4]; @s ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];}"
+        : "+r"(word.lane[0]), "+r"(word.lane[1]), "+r"(word.lane[2]), "+r"(word.lane[3])
+        : "l"(from), "r"(static_cast<unsigned>(kept)), "r"(static_cast<unsigned>(streamed)));
+  }
+  static __device__ __forceinline__ void store(Address to, bool kept, bool streamed, const Word16& word) {
+    asm volatile(
+        "{.reg .pred k, s; setp.ne.u32 k, %5, 0; setp.ne.u32 s, %6, 0;"
+        "@k st.global.wb.v4.u32 [%4], {%0, %1, %2, %3}; @s st.global.cs.v4.u32 [%4], {%0, %1, %2, %3};}" ::"r"(
+            word.lane[0]),
+        "r"(word.lane[1]), "r"(word.lane[2]), "r"(word.lane[3]), "l"(to), "r"(static_cast<unsigned>(kept)),
+        "r"(static_cast<unsigned>(streamed))
+        : "memory");
+  }
 };
 
 /// Global memory; data beyond the caches are marked as not to be kept there.
@@ -54,27 +95,13 @@ struct DeviceMemory {
 
   template <class Word>
   __device__ __forceinline__ Word load(Address address) const {
-    using Type = typename Native<Word>::Type;
-    const auto* from = reinterpret_cast<const Type*>(address);
-    const Type value = streaming ? __ldcs(from) : __ldca(from);
-    if constexpr (sizeof(Word) == 16)
-      return {value.x, value.y, value.z, value.w};
-    else
-      return value;
+    Word word = {};
+    Access<Word>::load(address, !streaming, streaming, word);
+    return word;
   }
   template <class Word>
   __device__ __forceinline__ void store(Address address, const Word& word) const {
-    using Type = typename Native<Word>::Type;
-    auto* to = reinterpret_cast<Type*>(address);
-    Type value;
-    if constexpr (sizeof(Word) == 16)
-      value = make_uint4(word.lane[0], word.lane[1], word.lane[2], word.lane[3]);
-    else
-      value = word;
-    if (streaming)
-      __stcs(to, value);
-    else
-      __stwb(to, value);
+    Access<Word>::store(address, !streaming, streaming, word);
   }
 };
 
@@ -151,8 +178,14 @@ constexpr bool is_tiled = !std::is_same_v<typename Map::Tile, NoTile>;
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
+/// The first word of the tile that begins with item `base`.
+template <class Index>
+__device__ __forceinline__ Index first_word(Index base, Index lead) {
+  return base < lead ? 0 : base - lead;
+}
+
 template <class Word, bool unpack, class Map>
-__global__ void __launch_bounds__(most_threads) words_kernel(const __grid_constant__ Launch<Map> launch) {
+__global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
   const Job<Map>& job = launch.job;
   const DeviceMemory memory{launch.streaming};
@@ -165,32 +198,33 @@ __global__ void __launch_bounds__(most_threads) words_kernel(const __grid_consta
   const Index per_tile = blockDim.x * words_per_thread;
   __shared__ std::conditional_t<is_tiled<Map>, ListShared, NoTile> shared;
 
-  for (Index base = blockIdx.x * per_tile; base < count + lead; base += gridDim.x * per_tile) {
+  const Index items = count > 0 ? count + lead : 0;
+
+  for (Index base = blockIdx.x * per_tile; base < items; base += gridDim.x * per_tile) {
     typename Map::Tile tile;
     if constexpr (is_tiled<Map>) {
-      const Index low = base < lead ? 0 : base - lead;
+      const Index low = first_word(base, lead);
       const Index high = min(base + per_tile - lead, count) - 1;
       tile = open_tile(job.map, first + low, first + high, shared);
     }
-    Address from[words_per_thread], to[words_per_thread];
-    Word words[words_per_thread];
+    Address to[words_per_thread];
+    Word words[words_per_thread] = {};
+    bool inside[words_per_thread];
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
       const Index item = base + u * blockDim.x + threadIdx.x - lead;  // wraps to a large number before the first
-      from[u] = to[u] = 0;
-      if (item < count) {
-        const Address user = job.user + static_cast<Address>(job.map.place(first + item, tile).offset);
-        const Address packed = packed_first + static_cast<Address>(item) * sizeof(Word);
-        from[u] = unpack ? packed : user;
-        to[u] = unpack ? user : packed;
-        words[u] = memory.load<Word>(from[u]);
-      }
+      inside[u] = item < count;
+      // Idle threads compute the place of a word of the tile, so that there is no branch.
+      const Index word = inside[u] ? item : first_word(base, lead);
+      const Address user = job.user + static_cast<Address>(job.map.place(first + word, tile).offset);
+      const Address packed = packed_first + static_cast<Address>(word) * sizeof(Word);
+      to[u] = unpack ? user : packed;
+      Access<Word>::load(unpack ? packed : user, inside[u] && !launch.streaming, inside[u] && launch.streaming,
+                         words[u]);
     }
 #pragma unroll
-    for (int u = 0; u < words_per_thread; ++u) {
-      const Index item = base + u * blockDim.x + threadIdx.x - lead;
-      if (item < count) memory.store<Word>(to[u], words[u]);
-    }
+    for (int u = 0; u < words_per_thread; ++u)
+      Access<Word>::store(to[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
     if constexpr (is_tiled<Map>) __syncthreads();  // the next tile overwrites this one's prefix sums
   }
 
@@ -203,7 +237,7 @@ __global__ void __launch_bounds__(most_threads) words_kernel(const __grid_consta
 }
 
 template <bool unpack, class Map>
-__global__ void __launch_bounds__(most_threads) gather_kernel(const __grid_constant__ Launch<Map> launch) {
+__global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
   const Job<Map>& job = launch.job;
   const DeviceMemory memory{launch.streaming};
@@ -227,7 +261,7 @@ __global__ void __launch_bounds__(most_threads) gather_kernel(const __grid_const
 
 /// Each warp moves groups of 32 runs through its own piece of shared memory.
 template <bool unpack, class Map>
-__global__ void __launch_bounds__(runs_threads) runs_kernel(const __grid_constant__ Launch<Map> launch) {
+__global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
   const Job<Map>& job = launch.job;
   const DeviceMemory memory{launch.streaming};
   const GroupRange groups = whole_groups(job);
@@ -262,10 +296,9 @@ __global__ void __launch_bounds__(runs_threads) runs_kernel(const __grid_constan
     const PackedWords head = packed_words(job.packed, job.begin, head_end);
     const PackedWords tail = packed_words(job.packed, tail_begin, job.end);
     for (std::int64_t i = threadIdx.x; i < head.count + tail.count; i += blockDim.x) {
-      if (i < head.count)
-        move_packed_word<unpack>(job, memory, head, i, job.begin, head_end, job.map.whole());
-      else
-        move_packed_word<unpack>(job, memory, tail, i - head.count, tail_begin, job.end, job.map.whole());
+      const bool in_head = i < head.count;
+      move_packed_word<unpack>(job, memory, in_head ? head : tail, in_head ? i : i - head.count,
+                               in_head ? job.begin : tail_begin, in_head ? head_end : job.end, job.map.whole());
     }
   }
   complete(launch.completion);
