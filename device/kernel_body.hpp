@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <tuple>
 #include <type_traits>
 
 #include "datatype/traverse.hpp"
@@ -723,6 +724,13 @@ GPUDT_HD Address lane_run(const Job<Map>& job, std::int64_t group, int lane) {
 }
 
 // --- choice of the instance -----------------------------------------------------------------------------------------
+
+/// The maps that visit_map() may choose.
+using AllMaps =
+    std::tuple<StridedMap<std::uint32_t, 0>, StridedMap<std::uint32_t, 1>, StridedMap<std::uint32_t, 3>,
+               StridedMap<std::uint32_t, datatype::max_dims>, StridedMap<std::uint64_t, 0>,
+               StridedMap<std::uint64_t, datatype::max_dims>, RegularMap<std::uint32_t>, RegularMap<std::uint64_t>,
+               IrregularMap<std::uint32_t>, IrregularMap<std::uint64_t>, GeneralMap>;
 
 /// Returns visit(std::type_identity<Map>()) with the type of the map that `args` describes, the same for a kernel
 /// launch and for run_on_host(). Words of less than 4 bytes are for small messages only: all strided ones share an

@@ -329,11 +329,13 @@ Kernel<Map> runs_instance(bool unpack) {
 }
 
 template <class Map>
-Kernel<Map> instance(const KernelArgs& args) {
-  const bool unpack = args.unpack != 0;
-  if (args.method == Method::gather) return unpack ? gather_kernel<true, Map> : gather_kernel<false, Map>;
-  if (args.method == Method::runs) return runs_instance<Map>(unpack);
-  switch (args.word) {
+Kernel<Map> gather_instance(bool unpack) {
+  return unpack ? gather_kernel<true, Map> : gather_kernel<false, Map>;
+}
+
+template <class Map>
+Kernel<Map> words_instance(bool unpack, int word) {
+  switch (word) {
     case 16:
       return words_instance<Word16, Map>(unpack);
     case 8:
@@ -345,6 +347,45 @@ Kernel<Map> instance(const KernelArgs& args) {
     default:
       return words_instance<std::uint8_t, Map>(unpack);
   }
+}
+
+template <class Map>
+Kernel<Map> instance(const KernelArgs& args) {
+  const bool unpack = args.unpack != 0;
+  switch (args.method) {
+    case Method::gather:
+      return gather_instance<Map>(unpack);
+    case Method::runs:
+      return runs_instance<Map>(unpack);
+    default:
+      return words_instance<Map>(unpack, args.word);
+  }
+}
+
+/// Asking for its attributes loads a kernel.
+cudaError_t load(const void* kernel) {
+  cudaFuncAttributes attributes;
+  return kernel == nullptr ? cudaSuccess : cudaFuncGetAttributes(&attributes, kernel);
+}
+
+template <class Map>
+cudaError_t load_instances() {
+  for (const bool unpack : {false, true}) {
+    Kernel<Map> kernels[] = {gather_instance<Map>(unpack),   runs_instance<Map>(unpack),
+                             words_instance<Map>(unpack, 1), words_instance<Map>(unpack, 2),
+                             words_instance<Map>(unpack, 4), words_instance<Map>(unpack, 8),
+                             words_instance<Map>(unpack, 16)};
+    for (const Kernel<Map> kernel : kernels)
+      if (const cudaError_t error = load(reinterpret_cast<const void*>(kernel)); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+template <class... Maps>
+cudaError_t load_instances_of(std::type_identity<std::tuple<Maps...>>) {
+  cudaError_t error = cudaSuccess;
+  ((error = error == cudaSuccess ? load_instances<Maps>() : error), ...);
+  return error;
 }
 
 }  // namespace
@@ -359,6 +400,10 @@ int launch_kernel(const KernelArgs& args, void* stream) {
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(args.grid)),
                             dim3(static_cast<unsigned>(args.block)), parameters, 0, static_cast<cudaStream_t>(stream));
   });
+}
+
+int load_kernels() {
+  return load_instances_of(std::type_identity<AllMaps>());
 }
 
 }  // namespace gpudt::device::cuda

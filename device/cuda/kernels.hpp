@@ -8,4 +8,8 @@ namespace gpudt::device::cuda {
 /// Queues the kernel that `args` describes on `stream` (a cudaStream_t) of the current device. Returns a cudaError_t.
 int launch_kernel(const KernelArgs& args, void* stream);
 
+/// Loads all kernels to the current device, so that no launch has to: loading may wait for running kernels. Returns a
+/// cudaError_t.
+int load_kernels();
+
 }  // namespace gpudt::device::cuda

@@ -1,0 +1,30 @@
+#include "device/cuda/driver.hpp"
+
+#include <dlfcn.h>
+
+namespace gpudt::device::cuda {
+namespace {
+
+template <class Function>
+bool find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<const Driver> load_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return nullptr;
+  auto driver = std::make_unique<Driver>();
+  const bool complete = find(library, "cuPointerGetAttribute", driver->pointer_get_attribute) &&
+                        find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
+                        find(library, "cuCtxSetCurrent", driver->ctx_set_current);
+  if (!complete) {
+    dlclose(library);
+    return nullptr;
+  }
+  return driver;
+}
+
+}  // namespace gpudt::device::cuda

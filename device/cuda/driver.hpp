@@ -1,0 +1,20 @@
+// The few driver entry points that the CUDA runtime library has no equal for: asking about a pointer and keeping the
+// current context must not initialise the driver or create a context.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+
+namespace gpudt::device::cuda {
+
+struct Driver {
+  CUresult (*pointer_get_attribute)(void*, CUpointer_attribute, CUdeviceptr);
+  CUresult (*ctx_get_current)(CUcontext*);
+  CUresult (*ctx_set_current)(CUcontext);
+};
+
+/// Loads libcuda.so.1 (and keeps it loaded); nullptr if it is not there or lacks an entry point. Calls nothing in it.
+std::unique_ptr<const Driver> load_driver();
+
+}  // namespace gpudt::device::cuda

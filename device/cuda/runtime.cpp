@@ -1,0 +1,281 @@
+// The Runtime of real GPUs, over a static CUDA runtime library of its own: the program's library, whatever its
+// version, and its last error are not touched.
+//
+// All work goes to the primary context of the GPU, which the program's CUDA runtime uses too. It is created by the
+// first call that needs it; at the same time all kernels are loaded (a few milliseconds), because loading one later
+// might have to wait for the program's kernels.
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "device/cuda/driver.hpp"
+#include "device/cuda/kernels.hpp"
+#include "device/runtime.hpp"
+
+namespace gpudt::device {
+namespace {
+
+constexpr int most_gpus = 64;
+
+[[noreturn]] void fail(cudaError_t error, const char* call) {
+  cudaGetLastError();  // leaves no trace of it, unless it is sticky
+  const Failure failure = error == cudaErrorMemoryAllocation ? Failure::out_of_memory : Failure::runtime;
+  throw Error(failure, std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")");
+}
+
+void check(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) fail(error, call);
+}
+
+cudaStream_t stream_of(StreamHandle stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t event_of(EventHandle event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+class CudaRuntime final : public Runtime {
+ public:
+  explicit CudaRuntime(std::unique_ptr<const cuda::Driver> driver) : driver_(std::move(driver)) {}
+
+  const char* name() const noexcept override { return "cuda"; }
+  Location classify(const void* address) noexcept override;
+  Traits traits(int ordinal) override;
+  void* mapped_alloc(int ordinal, std::size_t bytes) override;
+  void mapped_free(void* address) noexcept override;
+  void* device_alloc(int ordinal, std::size_t bytes) override;
+  void device_free(int ordinal, void* address) noexcept override;
+  StreamHandle stream_create(int ordinal) override;
+  void stream_destroy(int ordinal, StreamHandle stream) noexcept override;
+  void stream_synchronize(int ordinal, StreamHandle stream) override;
+  void stream_check(int ordinal, StreamHandle stream) override;
+  EventHandle event_create(int ordinal) override;
+  void event_destroy(int ordinal, EventHandle event) noexcept override;
+  void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
+  bool event_done(int ordinal, EventHandle event) override;
+  void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
+  void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
+  void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
+  void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
+
+ private:
+  class Current;
+  class Relaxed;
+  bool attribute(CUpointer_attribute which, void* value, const void* address) const noexcept {
+    return driver_->pointer_get_attribute(value, which, reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  }
+  CUcontext primary(int ordinal);
+  int any_prepared() const noexcept;
+
+  std::unique_ptr<const cuda::Driver> driver_;
+  std::array<std::atomic<CUcontext>, most_gpus> primary_ = {};
+  std::mutex preparing_;
+};
+
+/// While it lives, calls that a capture in the program would forbid are legal in this thread and do not break it.
+class CudaRuntime::Relaxed {
+ public:
+  Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+/// While it lives, the primary context of a GPU is the thread's current one. The context that was current before,
+/// perhaps none, is restored: selecting the caller's device instead could create a context on it.
+class CudaRuntime::Current {
+ public:
+  Current(CudaRuntime& runtime, int ordinal) : driver_(*runtime.driver_) {
+    driver_.ctx_get_current(&caller_);  // fails only if the driver is not initialised: no context either
+    const CUcontext wanted = runtime.primary(ordinal);
+    if (wanted != caller_) {
+      check(cudaSetDevice(ordinal), "cudaSetDevice");
+      switched_ = true;
+    }
+    relaxed_.emplace();
+  }
+  ~Current() {
+    relaxed_.reset();  // while there is a context
+    if (switched_) driver_.ctx_set_current(caller_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const cuda::Driver& driver_;
+  CUcontext caller_ = nullptr;
+  bool switched_ = false;
+  std::optional<Relaxed> relaxed_;
+};
+
+/// The primary context of a GPU; the first time, it is made current and the kernels are loaded.
+CUcontext CudaRuntime::primary(int ordinal) {
+  if (ordinal < 0 || ordinal >= most_gpus) fail(cudaErrorInvalidDevice, "select a GPU");
+  auto& known = primary_[static_cast<std::size_t>(ordinal)];
+  if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
+  std::lock_guard<std::mutex> lock(preparing_);
+  if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
+  CUcontext caller = nullptr;
+  driver_->ctx_get_current(&caller);
+  cudaError_t error = cudaSetDevice(ordinal);
+  if (error == cudaSuccess) {
+    const Relaxed relaxed;
+    error = cudaFree(nullptr);  // creates the context where cudaSetDevice does not
+    if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_kernels());
+  }
+  CUcontext context = nullptr;
+  driver_->ctx_get_current(&context);
+  driver_->ctx_set_current(caller);
+  check(error, "select a GPU and load the kernels");
+  known.store(context, std::memory_order_release);
+  return context;
+}
+
+/// A GPU whose context exists, or -1.
+int CudaRuntime::any_prepared() const noexcept {
+  for (int ordinal = 0; ordinal < most_gpus; ++ordinal)
+    if (primary_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire)) return ordinal;
+  return -1;
+}
+
+Location CudaRuntime::classify(const void* address) noexcept {
+  unsigned type = 0;
+  // An uninitialised driver answers with an error: then there is no device memory. So it does for pageable memory.
+  if (!attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &type, address)) return {};
+  unsigned managed = 0;
+  attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed, address);
+  if (type == CU_MEMORYTYPE_HOST && managed == 0) return {MemoryKind::pinned, -1};
+  int ordinal = 0;
+  if (!attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal, address) || ordinal < 0) return {};
+  return {managed != 0 ? MemoryKind::managed : MemoryKind::device, ordinal};
+}
+
+Traits CudaRuntime::traits(int ordinal) {
+  const Current current(*this, ordinal);
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  return {properties.multiProcessorCount, properties.name};
+}
+
+void* CudaRuntime::mapped_alloc(int ordinal, std::size_t bytes) {
+  const Current current(*this, ordinal);
+  void* address = nullptr;
+  check(cudaHostAlloc(&address, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
+  return address;
+}
+
+void CudaRuntime::mapped_free(void* address) noexcept try {
+  const Current current(*this, any_prepared());
+  check(cudaFreeHost(address), "cudaFreeHost");
+} catch (const std::exception&) {
+  // Nothing is left to be done about memory that cannot be given back.
+}
+
+void* CudaRuntime::device_alloc(int ordinal, std::size_t bytes) {
+  const Current current(*this, ordinal);
+  void* address = nullptr;
+  check(cudaMalloc(&address, bytes), "cudaMalloc");
+  return address;
+}
+
+void CudaRuntime::device_free(int ordinal, void* address) noexcept try {
+  const Current current(*this, ordinal);
+  check(cudaFree(address), "cudaFree");
+} catch (const std::exception&) {
+  // As above.
+}
+
+StreamHandle CudaRuntime::stream_create(int ordinal) {
+  const Current current(*this, ordinal);
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+  return stream;
+}
+
+void CudaRuntime::stream_destroy(int ordinal, StreamHandle stream) noexcept try {
+  const Current current(*this, ordinal);
+  check(cudaStreamDestroy(stream_of(stream)), "cudaStreamDestroy");
+} catch (const std::exception&) {
+  // As above.
+}
+
+void CudaRuntime::stream_synchronize(int ordinal, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
+}
+
+void CudaRuntime::stream_check(int ordinal, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  const cudaError_t error = cudaStreamQuery(stream_of(stream));
+  if (error != cudaErrorNotReady) return check(error, "cudaStreamQuery");
+  cudaGetLastError();
+}
+
+EventHandle CudaRuntime::event_create(int ordinal) {
+  const Current current(*this, ordinal);
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return event;
+}
+
+void CudaRuntime::event_destroy(int ordinal, EventHandle event) noexcept try {
+  const Current current(*this, ordinal);
+  check(cudaEventDestroy(event_of(event)), "cudaEventDestroy");
+} catch (const std::exception&) {
+  // As above.
+}
+
+void CudaRuntime::event_record(int ordinal, EventHandle event, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
+}
+
+bool CudaRuntime::event_done(int ordinal, EventHandle event) {
+  const Current current(*this, ordinal);
+  const cudaError_t error = cudaEventQuery(event_of(event));
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, "cudaEventQuery");
+  return true;
+}
+
+void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) {
+  const Current current(*this, ordinal);
+  check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+void CudaRuntime::copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
+}
+
+void CudaRuntime::memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(cudaMemsetAsync(to, value, bytes, stream_of(stream)), "cudaMemsetAsync");
+}
+
+void CudaRuntime::launch(int ordinal, const KernelArgs& args, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(static_cast<cudaError_t>(cuda::launch_kernel(args, stream)), "cudaLaunchKernel");
+}
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_cuda_runtime() {
+  auto driver = cuda::load_driver();
+  if (!driver) return nullptr;
+  return std::make_unique<CudaRuntime>(std::move(driver));
+}
+
+}  // namespace gpudt::device
