@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Draw figures 4, 5 and 6 of Jenkins et al. from the JSON that gpudt-packbench and gpudt-pingpong write.
+
+  figure 4  time to pack into host memory over the packed size, by layout: the CUDA API's best way, gpudt, and gpudt
+            relative to a kernel written by hand
+  figure 5  packing a vector: gpudt against cudaMemcpy2D over the block length, for a fixed number of blocks
+  figure 6  one-way time of a ping-pong with vectors of 8-, 32- and 128-byte blocks: gpudt against cudaMemcpy2D
+
+Each figure is drawn if a file given holds its rows:
+
+  LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench --targets host --json pack.json
+  LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench --targets host --calls pack --json lengths.json \\
+      --layouts vector:4,vector:8,vector:16,... --sizes 4K,8K,16K,...
+  mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-pingpong --json pingpong.json
+  plot.py pack.json lengths.json pingpong.json --out figures
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: E402
+
+API_WAYS = ("memcpy2d", "blocks")
+FIGURE_6_LAYOUTS = ("vector:8", "vector:32", "vector:128")
+FEWEST_LENGTHS = 3  # block lengths that make a curve in figure 5
+STYLE = {
+    "axes.grid": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.dpi": 150,
+    "font.size": 9,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3.5,
+}
+
+Row = collections.namedtuple("Row", "layout bytes blocks way median ratio")
+
+
+def read(paths):
+    """The documents in all files, by program, and the name of the machine."""
+    documents, machine = collections.defaultdict(list), ""
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        machine = document["machine"]["gpu"]
+        documents[document["program"]].append(document)
+    return documents, machine
+
+
+def row_of(record):
+    return Row(record["layout"], record["bytes"], record["blocks"], record["way"], record["median_us"],
+               record.get("ratio_to_hand"))
+
+
+def packs_to_host(documents):
+    """Rows that pack into host memory; of several with one name, the last."""
+    chosen = {}
+    for record in (record for document in documents for record in document["rows"]):
+        if record["target"] == "host" and record["call"] == "pack":
+            chosen[record["layout"], record["bytes"], record["way"]] = row_of(record)
+    return list(chosen.values())
+
+
+def is_vector(layout):
+    return layout.startswith("vector:")
+
+
+def of_many_kinds(documents):
+    """Without those that hold vectors alone, to sweep their block length for figure 5."""
+    return [document for document in documents if not all(is_vector(row["layout"]) for row in document["rows"])]
+
+
+def sends_from_device(documents):
+    return [row_of(record) for document in documents for record in document["rows"]
+            if record["send"] == record["receive"] == "device"]
+
+
+def binary_size(value, _position=None):
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:g} {unit}"
+        value /= 1024
+    return f"{value:g} GiB"
+
+
+def size_axis(axes, label):
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(LogLocator(base=2, numticks=9))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(binary_size))
+    axes.tick_params(axis="x", rotation=35)
+    axes.set_xlabel(label)
+
+
+def time_axis(axes, label):
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_ylabel(label)
+
+
+def line(axes, rows, value, **style):
+    """One curve over the packed size; nothing without rows."""
+    points = sorted((row.bytes, value(row)) for row in rows)
+    if points:
+        axes.plot(*zip(*points), **style)
+
+
+def by_layout(rows):
+    groups = collections.OrderedDict()
+    for row in rows:
+        groups.setdefault(row.layout, []).append(row)
+    return groups
+
+
+def best_api(rows):
+    """Of the CUDA API's ways, the fastest at each size."""
+    best = {}
+    for row in rows:
+        if row.way in API_WAYS and (row.bytes not in best or row.median < best[row.bytes].median):
+            best[row.bytes] = row
+    return best.values()
+
+
+def figure_4(rows, machine):
+    if not rows:
+        return None
+    figure, (api, gpudt, relative) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    for index, (layout, group) in enumerate(by_layout(rows).items()):
+        style = {"color": f"C{index % 10}", "marker": "o^"[index // 10 % 2], "label": layout}
+        ours = [row for row in group if row.way == "mpi"]
+        line(api, best_api(group), lambda row: row.median, **style)
+        line(gpudt, ours, lambda row: row.median, **style)
+        line(relative, [row for row in ours if row.ratio], lambda row: row.ratio, **style)
+    limits = [limit for axes in (api, gpudt) for limit in axes.get_ylim()]
+    for axes, title in ((api, "CUDA API (2-D copies, or one per block)"), (gpudt, "gpudt (MPI_Pack)")):
+        size_axis(axes, "packed size")
+        time_axis(axes, "time to host memory (µs)")
+        axes.set_ylim(min(limits), max(limits))
+        axes.set_title(title)
+    size_axis(relative, "packed size")
+    relative.axhline(1, color="black", linewidth=0.8)
+    relative.set_ylim(0, max(1.2, 1.1 * relative.get_ylim()[1]))
+    relative.set_ylabel("time relative to a kernel by hand")
+    relative.set_title("gpudt / hand-written kernel")
+    handles, labels = gpudt.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    figure.suptitle(f"Packing into host memory, {machine}")
+    return figure
+
+
+def block_length(layout):
+    return int(layout.split(":")[1])
+
+
+def figure_5(rows, machine):
+    """Block length on the x axis, for the number of blocks that most lengths were measured with."""
+    vectors = [row for row in rows if is_vector(row.layout)]
+    lengths = collections.defaultdict(set)
+    for row in vectors:
+        lengths[row.blocks].add(block_length(row.layout))
+    if not lengths:
+        return None
+    blocks = max(lengths, key=lambda n: (len(lengths[n]), n))
+    if len(lengths[blocks]) < FEWEST_LENGTHS:
+        return None
+    figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
+    for way, label in (("mpi", "gpudt (MPI_Pack)"), ("kernel", "kernel by hand"), ("memcpy2d", "cudaMemcpy2D")):
+        points = sorted((block_length(row.layout), row.median) for row in vectors
+                        if row.blocks == blocks and row.way == way)
+        if points:
+            axes.plot(*zip(*points), marker="o", label=label)
+    size_axis(axes, "block length")
+    time_axis(axes, "time to host memory (µs)")
+    axes.set_title(f"Packing a vector of {blocks} blocks at stride 512 B, {machine}")
+    axes.legend()
+    return figure
+
+
+def figure_6(rows, machine):
+    figure, axes = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
+    drawn = False
+    for index, layout in enumerate(FIGURE_6_LAYOUTS):
+        for way, dash, label in (("mpi", "-", "gpudt"), ("memcpy2d", "--", "cudaMemcpy2D")):
+            chosen = [row for row in rows if row.layout == layout and row.way == way]
+            drawn = drawn or bool(chosen)
+            line(axes, chosen, lambda row: row.median, color=f"C{index}", linestyle=dash, marker="o",
+                 label=f"{label}, {block_length(layout)}-byte blocks")
+    if not drawn:
+        plt.close(figure)
+        return None
+    size_axis(axes, "message size (packed)")
+    time_axis(axes, "one-way time (µs)")
+    axes.set_title(f"Ping-pong of vectors between two ranks, {machine}")
+    axes.legend()
+    return figure
+
+
+def save(figure, path):
+    if figure is None:
+        return False
+    figure.savefig(path)
+    plt.close(figure)
+    print(path)
+    return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("json", nargs="+", type=pathlib.Path, help="files written with --json")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder for the PNG files")
+    arguments = parser.parse_args()
+    documents, machine = read(arguments.json)
+    packbench, pingpong = documents["gpudt-packbench"], documents["gpudt-pingpong"]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    plt.rcParams.update(STYLE)
+    figures = [("figure4.png", figure_4(packs_to_host(of_many_kinds(packbench)), machine)),
+               ("figure5.png", figure_5(packs_to_host(packbench), machine)),
+               ("figure6.png", figure_6(sends_from_device(pingpong), machine))]
+    drawn = [save(figure, arguments.out / name) for name, figure in figures]
+    if not any(drawn):
+        sys.exit("plot.py: these files hold nothing that a figure is made of")
+
+
+if __name__ == "__main__":
+    main()
