@@ -65,12 +65,6 @@ bool is_committed(MPI_Datatype type) {
   return PMPI_Send(nullptr, 0, type, MPI_PROC_NULL, 0, test_comm) == MPI_SUCCESS;
 }
 
-bool is_predefined(MPI_Datatype type) {
-  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
-  return types == 0;
-}
-
 const TypeInfoRef* find(MPI_Datatype type) {
   if (const TypeInfoRef* info = predefined.find(type)) return info;
   void* value = nullptr;

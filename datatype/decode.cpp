@@ -33,7 +33,7 @@ struct Contents {
   std::vector<MPI_Datatype> types;
 };
 
-bool is_leaf(int combiner) {
+bool is_predefined_combiner(int combiner) {
   switch (combiner) {
     case MPI_COMBINER_NAMED:
     case MPI_COMBINER_F90_REAL:
@@ -45,17 +45,11 @@ bool is_leaf(int combiner) {
   }
 }
 
-int combiner_of(MPI_Datatype type) {
-  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
-  return combiner;
-}
-
 Contents contents_of(MPI_Datatype type) {
   Contents contents;
   int ints = 0, addresses = 0, types = 0;
   PMPI_Type_get_envelope(type, &ints, &addresses, &types, &contents.combiner);
-  if (is_leaf(contents.combiner)) return contents;
+  if (is_predefined_combiner(contents.combiner)) return contents;
   contents.ints.resize(static_cast<std::size_t>(ints));
   contents.addresses.resize(static_cast<std::size_t>(addresses));
   contents.types.resize(static_cast<std::size_t>(types), MPI_DATATYPE_NULL);
@@ -64,9 +58,9 @@ Contents contents_of(MPI_Datatype type) {
   return contents;
 }
 
-/// Predefined types may not be freed, and need not be.
+/// Gives a handle from MPI_Type_get_contents back.
 void release(MPI_Datatype type) {
-  if (type != MPI_DATATYPE_NULL && !is_leaf(combiner_of(type))) PMPI_Type_free(&type);
+  if (type != MPI_DATATYPE_NULL && !is_predefined(type)) PMPI_Type_free(&type);
 }
 
 std::int64_t extent_of(MPI_Datatype type) {
@@ -315,6 +309,12 @@ class Decoder {
 };
 
 }  // namespace
+
+bool is_predefined(MPI_Datatype type) {
+  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
+  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
+  return is_predefined_combiner(combiner);
+}
 
 LayoutRef decode(MPI_Datatype type) {
   Tree tree;

@@ -34,6 +34,9 @@ using TypeInfoRef = std::shared_ptr<const TypeInfo>;
 /// need not be committed. Never fails for a valid type, except with std::bad_alloc.
 LayoutRef decode(MPI_Datatype type);
 
+/// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.
+bool is_predefined(MPI_Datatype type);
+
 /// To be called once after MPI_Init and before the first type_info(); creates the attribute key.
 void cache_start();
 /// To be called in MPI_Finalize before PMPI_Finalize; drops what is cached on predefined datatypes.
