@@ -185,7 +185,7 @@ class Runner {
                                      : verified_pack(*entry.mover, pair, test.message, flat, seed);
       if (!wrong) continue;
       entry.verified = false;
-      fmt::print(stderr, "{}: wrong data: {}\n", entry.name, *wrong);
+      fmt::print(stderr, "{}, {}: wrong data: {}\n", test.layout, entry.name, *wrong);
     }
   }
 

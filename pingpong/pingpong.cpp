@@ -112,10 +112,10 @@ class Runner {
     return PingPong(rank_, message, endpoint_, make_staged_way(message, endpoint_, std::move(mover)));
   }
 
-  void verify(Entry& entry, int times) {
+  void verify(const std::string& layout, Entry& entry, int times) {
     for (int i = 0; i < times; ++i) {
       const auto wrong = entry.pingpong->verified_round_trip(++round_);
-      if (wrong) fmt::print(stderr, "rank {}: {}: wrong data: {}\n", rank_, entry.name, *wrong);
+      if (wrong) fmt::print(stderr, "rank {}: {}, {}: wrong data: {}\n", rank_, layout, entry.name, *wrong);
       if (any_rank(wrong.has_value())) entry.verified = false;
     }
   }
@@ -127,9 +127,9 @@ class Runner {
     std::vector<Entry> entries;
     for (const std::string& way : ways_) entries.push_back({way, make_pingpong(way, message, flat), true, {}});
     const int before = options_.verify / 2;
-    for_each_present(entries, [&](Entry& entry) { verify(entry, before); });
+    for_each_present(entries, [&](Entry& entry) { verify(layout, entry, before); });
     take_samples(entries);
-    for_each_present(entries, [&](Entry& entry) { verify(entry, options_.verify - before); });
+    for_each_present(entries, [&](Entry& entry) { verify(layout, entry, options_.verify - before); });
     report(layout, message, entries);
   }
 
