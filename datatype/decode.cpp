@@ -316,8 +316,8 @@ bool is_predefined(MPI_Datatype type) {
   return is_predefined_combiner(combiner);
 }
 
-LayoutRef decode(MPI_Datatype type) {
-  Tree tree;
+LayoutRef decode(MPI_Datatype type, const ListLimits& limits) {
+  Tree tree(limits);
   const Ref root = Decoder(tree).decode(type);
   MPI_Count lb = 0, extent = 0;
   PMPI_Type_get_extent_x(type, &lb, &extent);

@@ -30,9 +30,18 @@ class TypeInfo {
 
 using TypeInfoRef = std::shared_ptr<const TypeInfo>;
 
+/// How far sub-trees of irregular shape are written out as lists of runs, which kernels read faster than trees. A
+/// layout so takes memory in proportion to what the datatype itself takes, and a constant.
+struct ListLimits {
+  std::int64_t runs = 256;       ///< a sub-tree of at most so many runs becomes a list, wherever it is,
+  std::int64_t member_runs = 8;  ///< and a struct member of at most so many joins its neighbours in one;
+  std::int64_t root_runs = std::int64_t(1) << 17;  ///< so does the irregular rest below the root's own strides,
+  std::int64_t factor = 4;  ///< or one that has at most so many runs for each word of lists in the tree.
+};
+
 /// Decodes `type` from scratch (MPI-3.1 section 4.1.13). MPI must be initialized and `type` a valid handle; it
 /// need not be committed. Never fails for a valid type, except with std::bad_alloc.
-LayoutRef decode(MPI_Datatype type);
+LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {});
 
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.
 bool is_predefined(MPI_Datatype type);

@@ -105,7 +105,7 @@ void append_run(Words& displs, Words& lengths, std::int64_t displ, std::int64_t 
 
 }  // namespace
 
-Tree::Tree() {
+Tree::Tree(const ListLimits& limits) : limits_(limits) {
   TreeNode nothing;
   nothing.depth = 0;
   nodes_.push_back(std::move(nothing));
@@ -261,7 +261,7 @@ Ref Tree::indexed_unmerged(Words displs, Ref child) {
     return shifted(strided(copies, stride, indexed_unmerged(std::move(displs), {child.node, 0})), offset);
   }
   const TreeNode& inner = nodes_[child.node];
-  const bool small = inner.kind != NodeKind::run && length_of(displs) * inner.runs <= flatten_runs;
+  const bool small = inner.kind != NodeKind::run && length_of(displs) * inner.runs <= limits_.runs;
   const Ref made{indexed_node(std::move(displs), child.node), offset};
   return small ? flatten(made) : made;
 }
@@ -300,7 +300,7 @@ Ref Tree::blocks(Words displs, Words counts, std::int64_t stride, Ref child) {
   node.size = node.prefix.back() * inner.size;
   const std::int64_t runs = node.prefix.back() * inner.runs;
   const bool small =
-      runs <= flatten_runs || (inner.kind == NodeKind::run && runs <= flatten_factor * node.list_words());
+      runs <= limits_.runs || (inner.kind == NodeKind::run && runs <= limits_.factor * node.list_words());
   const Ref made{intern(std::move(node)), offset};
   return small ? flatten(made) : made;
 }
@@ -330,7 +330,7 @@ Ref Tree::structure(const std::vector<Ref>& members) {
   }
   if (kept.empty()) return {};
   if (kept.size() == 1) return kept.front();
-  if (runs <= flatten_runs) {
+  if (runs <= limits_.runs) {
     Words displs, lengths;
     for (const Ref& member : kept) collect_runs(member, displs, lengths);
     return segments(std::move(displs), std::move(lengths));
@@ -338,7 +338,7 @@ Ref Tree::structure(const std::vector<Ref>& members) {
   return grouped(kept);
 }
 
-/// structure() of more than flatten_runs runs: equal neighbours become one list, and so do small ones.
+/// structure() of more runs than go into one list: equal neighbours become one list, and so do small ones.
 Ref Tree::grouped(const std::vector<Ref>& members) {
   std::vector<Ref> groups;
   for (std::size_t first = 0, last = 0; first < members.size(); first = last) {
@@ -353,7 +353,7 @@ Ref Tree::grouped(const std::vector<Ref>& members) {
     if (!displs.empty()) joined.push_back(segments(std::exchange(displs, {}), std::exchange(lengths, {})));
   };
   for (const Ref& group : groups) {
-    if (nodes_[group.node].runs <= flatten_member_runs) {
+    if (nodes_[group.node].runs <= limits_.member_runs) {
       collect_runs(group, displs, lengths);
     } else {
       close_list();
@@ -450,7 +450,7 @@ std::int64_t Tree::reachable_words(std::uint32_t root) const {
 }
 
 Ref Tree::finish(Ref root) {
-  const std::int64_t limit = std::max(flatten_root_runs, flatten_factor * reachable_words(root.node));
+  const std::int64_t limit = std::max(limits_.root_runs, limits_.factor * reachable_words(root.node));
   std::vector<std::uint32_t> outer;
   std::uint32_t index = root.node;
   for (; nodes_[index].kind == NodeKind::strided; index = nodes_[index].child) outer.push_back(index);

@@ -11,18 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "datatype/decode.hpp"
 #include "datatype/layout.hpp"
 
 namespace gpudt::datatype {
-
-/// Lists are made of a sub-tree of irregular shape if it has at most this many runs, wherever in the tree it is.
-inline constexpr std::int64_t flatten_runs = 256;
-/// Members of a structure that has more runs than that join their neighbours in one list if they have at most
-inline constexpr std::int64_t flatten_member_runs = 8;
-/// ... and of the irregular rest below the root's own strides if it has at most this many runs,
-inline constexpr std::int64_t flatten_root_runs = std::int64_t(1) << 17;
-/// or at most this many for each word of the lists that the tree holds anyway.
-inline constexpr std::int64_t flatten_factor = 4;
 
 /// A sub-tree at an offset.
 struct Ref {
@@ -57,7 +49,7 @@ struct TreeNode {
 
 class Tree {
  public:
-  Tree();
+  explicit Tree(const ListLimits& limits);
 
   static constexpr std::uint32_t empty = 0;
   const TreeNode& operator[](std::uint32_t node) const { return nodes_[node]; }
@@ -77,7 +69,7 @@ class Tree {
   /// One member after the other.
   Ref structure(const std::vector<Ref>& members);
 
-  /// The last step, at the root: irregular rests become lists as far as the limits above allow, and strides beyond
+  /// The last step, at the root: irregular rests become lists as far as the limits allow, and strides beyond
   /// max_dims too.
   Ref finish(Ref root);
 
@@ -94,6 +86,7 @@ class Tree {
   std::int64_t reachable_words(std::uint32_t root) const;
   Ref limit_dims(Ref root, std::int64_t limit);
 
+  const ListLimits limits_;
   std::deque<TreeNode> nodes_;  ///< a deque: references stay valid while nodes are added
   std::unordered_multimap<std::size_t, std::uint32_t> by_hash_;
 };

@@ -268,7 +268,7 @@ class Generator {
   int between(std::int64_t low, std::int64_t high) { return static_cast<int>(low) + below(high - low + 1); }
   bool chance(int one_in) { return below(one_in) == 0; }
   /// Mostly small, sometimes zero.
-  int count() { return chance(16) ? 0 : 1 + below(1 + below(limits_.max_blocks)); }
+  int count() { return chance(40) ? 0 : 1 + below(1 + below(limits_.max_blocks)); }
   std::int64_t gap() { return chance(2) ? 0 : below(chance(2) ? 4 : 40); }
 
   Ints counts(int blocks) {
@@ -492,7 +492,7 @@ class Generator {
 
   std::optional<Draft> structure(int depth) {
     std::vector<Draft> members;
-    const int blocks = chance(16) ? 0 : between(1, most_members);
+    const int blocks = chance(40) ? 0 : between(1, most_members);
     const Ints lengths = counts(blocks);
     std::vector<std::int64_t> wide;
     std::string texts;

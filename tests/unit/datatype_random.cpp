@@ -21,6 +21,7 @@ using Bytes = std::vector<char>;
 using Map = std::vector<MapRun>;
 
 constexpr std::int64_t counts[] = {0, 1, 2, 7};
+constexpr ListLimits no_lists{0, 1, 0, 0};
 constexpr int ranges_per_message = 3;
 constexpr std::int64_t guard = 64;
 
@@ -142,17 +143,22 @@ Range random_range(std::mt19937_64& random, std::int64_t total) {
 class Subject {
  public:
   Subject(std::mt19937_64& random, const RandomTypeLimits& limits)
-      : random_(random), type_(random, limits), info_(type_info(type_.handle())) {}
+      : random_(random),
+        type_(random, limits),
+        info_(type_info(type_.handle())),
+        tree_(decode(type_.handle(), no_lists)) {}
 
   std::string description() const {
-    return type_.description() + ": " + (info_ ? info_->layout().describe() : "no information");
+    return type_.description() + ": " + (info_ ? info_->layout().describe() : "no information") + " / " +
+           tree_->describe();
   }
 
   std::string problem() {
     if (!info_) return "type_info() found nothing";
     std::string found = attributes();
     for (const std::int64_t count : counts) {
-      if (found.empty()) found = message(count);
+      if (found.empty()) found = message(info_->layout(), count);
+      if (found.empty()) found = message(*tree_, count);
       if (!found.empty()) return found + ", count " + std::to_string(count);
     }
     return found;
@@ -170,8 +176,7 @@ class Subject {
     return {};
   }
 
-  std::string message(std::int64_t count) {
-    const Layout& layout = info_->layout();
+  std::string message(const Layout& layout, std::int64_t count) {
     const Shape shape = layout.shape(count);
     const Map expected = message_map(type_, count);
     const std::int64_t total = count * type_.size();
@@ -183,7 +188,8 @@ class Subject {
     if (!same(described, expected)) return std::string("shape ") + shape_kind_name(shape.kind);
     if (!aligned) return "alignment";
     if (shape.kind == ShapeKind::contiguous && expected.size() != 1) return "not contiguous";
-    if (expected.size() == 1 && shape.kind != ShapeKind::contiguous) return "contiguous, but not found to be";
+    if (expected.size() == 1 && shape.kind != ShapeKind::contiguous && &layout != tree_.get())
+      return "contiguous, but not found to be";
 
     const Bytes stream = packed_by_map(expected);
     if (packed_by_us(layout, count, 0, total) != stream) return "pack";
@@ -194,11 +200,10 @@ class Subject {
           Bytes(&stream[0] + range.begin, &stream[0] + range.end))
         return "pack of " + std::to_string(range.begin) + " to " + std::to_string(range.end);
     }
-    return type_.overlaps() ? std::string() : unpack_message(count, stream);
+    return type_.overlaps() ? std::string() : unpack_message(layout, count, stream);
   }
 
-  std::string unpack_message(std::int64_t count, const Bytes& stream) {
-    const Layout& layout = info_->layout();
+  std::string unpack_message(const Layout& layout, std::int64_t count, const Bytes& stream) {
     const std::int64_t low = type_.low(count) - guard, high = type_.high(count) + guard;
     const Bytes poison(static_cast<std::size_t>(high - low), static_cast<char>(random_()));
     const auto total = static_cast<std::int64_t>(stream.size());
@@ -236,6 +241,7 @@ class Subject {
   std::mt19937_64& random_;
   RandomType type_;
   TypeInfoRef info_;
+  LayoutRef tree_;  ///< not flattened, so that the general traversal meets small trees too
 };
 
 void run_trees(const RandomTypeLimits& limits, std::int64_t trees, std::uint64_t stream) {
