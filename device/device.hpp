@@ -6,11 +6,13 @@
 // the caller's current device as it was. Failures are thrown as Error.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "datatype/layout.hpp"
 
@@ -62,8 +64,15 @@ void stop() noexcept;
 /// "cuda", "sim" or "none".
 const char* runtime_name() noexcept;
 
-/// Where `address` lies. Costs under 100 ns; never throws, never creates a context.
-Location classify(const void* address) noexcept;
+namespace detail {
+extern std::atomic<bool> active;  // a runtime has been started
+Location classify_active(const void* address) noexcept;
+}  // namespace detail
+
+/// Where `address` lies. Costs under 100 ns, next to nothing without a runtime; never throws, never creates a context.
+inline Location classify(const void* address) noexcept {
+  return detail::active.load(std::memory_order_relaxed) ? detail::classify_active(address) : Location{};
+}
 
 // --- staging memory ------------------------------------------------------------------------------------------------
 
@@ -72,7 +81,8 @@ enum class StagingKind {
   device,  ///< plain cudaMalloc memory of one GPU
 };
 
-/// A block of staging memory; returns to its pool when destroyed. Contents are undefined.
+/// A block of staging memory; returns to its pool when destroyed (which may also be after stop()). Contents are
+/// undefined.
 class Staging {
  public:
   Staging() = default;
@@ -137,11 +147,13 @@ class Transfer {
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
 /// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory.
 /// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. An
-/// empty range is done at once. Work of one GPU completes in the order it was started. Thread-safe.
+/// empty range is done at once. Packs of one GPU run in the order they were started, and so do unpacks, but a pack and
+/// an unpack run side by side: what one needs of the other must be done() before it is started. Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed);
 
-/// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`.
+/// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. It is in
+/// order with the packs if `from` is device memory, else with the unpacks. Pageable memory may make it block.
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
 
 }  // namespace gpudt::device

@@ -40,6 +40,8 @@ class Runtime {
   virtual void stream_synchronize(int ordinal, StreamHandle stream) = 0;
   /// Throws if an earlier piece of work of this stream failed (a sticky error); otherwise does nothing.
   virtual void stream_check(int ordinal, StreamHandle stream) = 0;
+  /// Work given to `stream` from now on waits for what `event` (of the same GPU) has recorded.
+  virtual void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) = 0;
   virtual EventHandle event_create(int ordinal) = 0;  ///< without timing
   virtual void event_destroy(int ordinal, EventHandle event) noexcept = 0;
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;

@@ -1,0 +1,249 @@
+#include "device/engine.hpp"
+
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "device/kernel_args.hpp"
+#include "device/upload.hpp"
+
+namespace gpudt::device {
+namespace {
+
+// --- tuning ---------------------------------------------------------------------------------------------------------
+
+/// Contiguous data of so many bytes and more are moved by the copy engine (56 GB/s over the host link, against 52 for
+/// kernels), less by a kernel, whose flag is seen sooner than an event.
+constexpr std::int64_t copy_engine_pack_to_host = 256 << 10;
+constexpr std::int64_t copy_engine_unpack_from_host = 128 << 10;
+constexpr std::int64_t copy_engine_on_device = 1 << 20;
+
+/// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
+constexpr std::uint32_t polls_per_clock = 1024;
+constexpr auto error_check_period = std::chrono::milliseconds(100);
+
+/// States are made in chunks.
+constexpr std::size_t chunk_states = 256;
+constexpr std::size_t flag_spacing = 64;     ///< a cache line: neighbouring flags are polled by other threads
+constexpr std::size_t counter_spacing = 32;  ///< a sector of the GPU's memory
+
+/// Polls between two naps of wait(): the nap lets another thread of a busy machine work.
+constexpr std::uint32_t polls_per_yield = 64;
+
+std::int64_t copy_engine_from(Direction direction, bool packed_is_host) {
+  if (!packed_is_host) return copy_engine_on_device;
+  return direction == Direction::pack ? copy_engine_pack_to_host : copy_engine_unpack_from_host;
+}
+
+bool is_host(MemoryKind kind) {
+  return kind == MemoryKind::host || kind == MemoryKind::pinned;
+}
+
+std::uint64_t next_generation() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+// --- states ---------------------------------------------------------------------------------------------------------
+
+bool Transfer::State::done() {
+  if (finished) return true;
+  if (channel->closed()) {
+    finished = true;
+  } else if (by_event) {
+    finished = channel->runtime().event_done(channel->ordinal(), event);
+  } else {
+    finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+    if (!finished && ++polls % polls_per_clock == 0) {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - checked >= error_check_period) {
+        checked = now;
+        channel->runtime().stream_check(channel->ordinal(), channel->stream());
+      }
+    }
+  }
+  return finished;
+}
+
+void Transfer::State::wait() {
+  for (std::uint32_t i = 1; !done(); ++i)
+    if (i % polls_per_yield == 0) std::this_thread::yield();
+}
+
+void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
+  try {
+    state->wait();
+  } catch (const Error&) {
+    // The GPU has failed and nothing runs on it any more; whoever asks done() elsewhere hears of it.
+  }
+  const std::shared_ptr<Channel> channel = std::move(state->channel);
+  channel->put(state);
+}
+
+// --- channels -------------------------------------------------------------------------------------------------------
+
+Channel::Channel(Runtime& runtime, int ordinal)
+    : runtime_(&runtime), ordinal_(ordinal), stream_(runtime.stream_create(ordinal)) {}
+
+void Channel::grow() {
+  Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr};
+  chunks_.reserve(chunks_.size() + 1);
+  chunk.flags = runtime_->mapped_alloc(ordinal_, chunk_states * flag_spacing);
+  try {
+    chunk.counters = runtime_->device_alloc(ordinal_, chunk_states * counter_spacing);
+    runtime_->memset_async(ordinal_, chunk.counters, 0, chunk_states * counter_spacing, stream_);
+  } catch (...) {
+    if (chunk.counters) runtime_->device_free(ordinal_, chunk.counters);
+    runtime_->mapped_free(chunk.flags);
+    throw;
+  }
+  std::memset(chunk.flags, 0, chunk_states * flag_spacing);
+  for (std::size_t i = 0; i < chunk_states; ++i) {
+    Transfer::State& state = chunk.states[i];
+    state.flag = reinterpret_cast<std::uint32_t*>(static_cast<char*>(chunk.flags) + i * flag_spacing);
+    state.counter = reinterpret_cast<unsigned*>(static_cast<char*>(chunk.counters) + i * counter_spacing);
+    state.next_idle = i + 1 < chunk_states ? &chunk.states[i + 1] : idle_;
+  }
+  idle_ = &chunk.states[0];
+  chunks_.push_back(std::move(chunk));
+}
+
+StateOwner Channel::take() {
+  const std::lock_guard lock(mutex_);
+  if (!idle_) grow();
+  Transfer::State* const state = idle_;
+  idle_ = state->next_idle;
+  state->channel = shared_from_this();
+  state->finished = true;  // nothing to wait for until something has been started
+  state->by_event = false;
+  state->polls = 0;
+  ++state->sequence;
+  return StateOwner(state);
+}
+
+void Channel::put(Transfer::State* state) noexcept {
+  const std::lock_guard lock(mutex_);
+  state->next_idle = idle_;
+  idle_ = state;
+}
+
+StateOwner Channel::start_kernel(KernelArgs& args) {
+  StateOwner state = take();
+  args.counter = state->counter;
+  args.flag = state->flag;
+  args.flag_value = state->sequence;
+  runtime_->launch(ordinal_, args, stream_);
+  state->finished = false;
+  return state;
+}
+
+StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
+  StateOwner state = take();
+  if (!state->event) state->event = runtime_->event_create(ordinal_);
+  runtime_->copy_async(ordinal_, to, from, bytes, stream_);
+  runtime_->event_record(ordinal_, state->event, stream_);
+  state->by_event = true;
+  state->finished = false;
+  return state;
+}
+
+void Channel::close() noexcept {
+  if (closed()) return;
+  try {
+    runtime_->stream_synchronize(ordinal_, stream_);
+  } catch (const Error&) {
+    // A GPU that has failed has nothing left to wait for.
+  }
+  closed_.store(true, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  for (const Chunk& chunk : chunks_) {
+    for (std::size_t i = 0; i < chunk_states; ++i)
+      if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
+    runtime_->device_free(ordinal_, chunk.counters);
+    runtime_->mapped_free(chunk.flags);
+  }
+  runtime_->stream_destroy(ordinal_, stream_);
+}
+
+// --- engine ---------------------------------------------------------------------------------------------------------
+
+Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
+    : runtime_(std::move(runtime)),
+      generation_(next_generation()),
+      staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
+      uploads_(Pool::make(*runtime_, {})) {}
+
+Engine::~Engine() {
+  for (std::atomic<Gpu*>& slot : gpus_) {
+    const std::unique_ptr<Gpu> gpu(slot.load());
+    if (!gpu) continue;
+    for (const auto& channel : gpu->channels) channel->close();
+  }
+}
+
+Gpu& Engine::gpu(int ordinal) {
+  if (ordinal < 0 || ordinal >= max_gpus)
+    throw Error(Failure::runtime, "GPU " + std::to_string(ordinal) + ": only GPUs 0 to " +
+                                      std::to_string(max_gpus - 1) + " are supported");
+  std::atomic<Gpu*>& slot = gpus_[ordinal];
+  if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
+  const std::lock_guard lock(gpus_mutex_);
+  if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
+  auto made = std::make_unique<Gpu>();
+  made->ordinal = ordinal;
+  made->traits = runtime_->traits(ordinal);
+  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*runtime_, ordinal);
+  Gpu* const gpu = made.release();
+  slot.store(gpu, std::memory_order_release);
+  return *gpu;
+}
+
+Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
+                       std::int64_t begin, std::int64_t end, void* packed) {
+  if (begin >= end) return {};
+  Gpu& on = gpu(ordinal);
+  Channel& channel = on.channel(direction);
+  const datatype::Shape shape = layout.shape(count);
+  const MemoryKind packed_kind = runtime_->classify(packed).kind;
+  const bool pack = direction == Direction::pack;
+  // A kernel cannot reach pageable memory, but the copy engine can.
+  const std::int64_t limit =
+      packed_kind == MemoryKind::host ? 0 : copy_engine_from(direction, packed_kind == MemoryKind::pinned);
+  if (shape.kind == datatype::ShapeKind::contiguous && end - begin >= limit) {
+    // By integers: with MPI_BOTTOM the user's address is null and the offset the true one.
+    void* const run = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(user) +
+                                              static_cast<std::uintptr_t>(shape.offset + begin));
+    return Transfer(
+        channel.start_copy(pack ? packed : run, pack ? run : packed, static_cast<std::size_t>(end - begin)));
+  }
+  KernelArgs args = plan(shape, !pack, user, packed, begin, end, {on.traits.multiprocessors, is_host(packed_kind)});
+  if (shape.kind == datatype::ShapeKind::list || shape.kind == datatype::ShapeKind::general)
+    args.program = Upload::of(layout, ordinal).program(*this, channel, layout);
+  return Transfer(channel.start_kernel(args));
+}
+
+Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes) {
+  if (bytes == 0) return {};
+  const Location to_place = runtime_->classify(to), from_place = runtime_->classify(from);
+  const bool pack = from_place.on_device() && from_place.ordinal == ordinal;
+  const Direction direction = pack ? Direction::pack : Direction::unpack;
+  Gpu& on = gpu(ordinal);
+  Channel& channel = on.channel(direction);
+  const Location& packed = pack ? to_place : from_place;
+  // Kernels reach pinned memory and this GPU's own; another GPU's only where peer access is on, which is not known.
+  const bool reachable = packed.kind == MemoryKind::pinned || (packed.on_device() && packed.ordinal == ordinal);
+  if (!reachable || static_cast<std::int64_t>(bytes) >= copy_engine_from(direction, is_host(packed.kind)))
+    return Transfer(channel.start_copy(to, from, bytes));
+  datatype::Shape shape;
+  shape.kind = datatype::ShapeKind::contiguous;
+  shape.total = shape.run = shape.count = static_cast<std::int64_t>(bytes);
+  shape.extent = 1;
+  void* const source = const_cast<void*>(from);
+  KernelArgs args = plan(shape, !pack, pack ? source : to, pack ? to : source, 0, shape.total,
+                         {on.traits.multiprocessors, is_host(packed.kind)});
+  return Transfer(channel.start_kernel(args));
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,116 @@
+// The engine under device.hpp: one per start(), over one Runtime. A Gpu is made at its first use; it has a channel per
+// direction, which is a stream and the states of the transfers on it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/device.hpp"
+#include "device/pool.hpp"
+#include "device/runtime.hpp"
+
+namespace gpudt::device {
+
+class Channel;
+
+/// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
+/// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
+struct Transfer::State {
+  std::shared_ptr<Channel> channel;  ///< while lent out: keeps the state's own memory
+  State* next_idle = nullptr;
+  std::uint32_t* flag = nullptr;  ///< mapped memory, on a cache line of its own
+  std::uint32_t sequence = 0;     ///< what the kernel sets the flag to; another value each time
+  unsigned* counter = nullptr;    ///< device memory
+  EventHandle event = nullptr;    ///< made when first needed
+  bool by_event = false;          ///< a copy: its end is seen by the event
+  bool finished = false;
+  std::uint32_t polls = 0;
+  std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
+
+  bool done();
+  void wait();
+  static void operator delete(State* state, std::destroying_delete_t) noexcept;
+};
+
+using StateOwner = std::unique_ptr<Transfer::State>;
+
+/// One GPU's work in one direction, in order.
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  Channel(Runtime& runtime, int ordinal);
+  ~Channel() { close(); }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  /// A state to start a transfer with; number of states is bounded by memory alone.
+  StateOwner take();
+  void put(Transfer::State* state) noexcept;
+
+  StateOwner start_kernel(KernelArgs& args);
+  StateOwner start_copy(void* to, const void* from, std::size_t bytes);
+
+  /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
+  void close() noexcept;
+  bool closed() const { return closed_.load(std::memory_order_acquire); }
+
+  Runtime& runtime() const { return *runtime_; }
+  int ordinal() const { return ordinal_; }
+  StreamHandle stream() const { return stream_; }
+
+ private:
+  struct Chunk {
+    std::unique_ptr<Transfer::State[]> states;
+    void* flags;
+    void* counters;
+  };
+  void grow();
+
+  Runtime* const runtime_;
+  const int ordinal_;
+  StreamHandle stream_ = nullptr;
+  std::mutex mutex_;  // of idle_ and chunks_
+  Transfer::State* idle_ = nullptr;
+  std::vector<Chunk> chunks_;
+  std::atomic<bool> closed_{false};
+};
+
+struct Gpu {
+  int ordinal;
+  Traits traits;
+  std::shared_ptr<Channel> channels[2];  ///< by Direction
+  Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<Runtime> runtime, const Config& config);
+  ~Engine();
+
+  Runtime& runtime() const { return *runtime_; }
+  Pool& staging() const { return *staging_; }
+  Pool& uploads() const { return *uploads_; }
+  /// Different for every engine of the process, so that what is left of an earlier one is recognised.
+  std::uint64_t generation() const { return generation_; }
+  Gpu& gpu(int ordinal);
+
+  Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
+                 std::int64_t begin, std::int64_t end, void* packed);
+  Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
+
+  static constexpr int max_gpus = datatype::Layout::attachment_slots;
+
+ private:
+  const std::unique_ptr<Runtime> runtime_;
+  const std::uint64_t generation_;
+  // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
+  // datatypes do.
+  const Pool::Owner staging_, uploads_;
+  std::mutex gpus_mutex_;
+  std::atomic<Gpu*> gpus_[max_gpus] = {};
+};
+
+}  // namespace gpudt::device

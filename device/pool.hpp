@@ -1,0 +1,89 @@
+// Staging memory: blocks of pinned-mapped and of device memory in size classes, reused, bounded and counted.
+//
+// Pinning and freeing memory takes the driver from tens of microseconds to milliseconds, and freeing waits for the GPU,
+// so blocks are kept for reuse up to a bound. Small blocks are cut from slabs.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "device/device.hpp"
+#include "device/runtime.hpp"
+
+namespace gpudt::device {
+
+class Pool {
+ public:
+  struct Bounds {
+    std::size_t limit = 0;                             ///< bytes in use and idle, of all kinds; 0: none
+    std::size_t cache = ~static_cast<std::size_t>(0);  ///< idle bytes kept for reuse
+  };
+
+  /// Gives back what is idle and lets go of the rest when it is returned.
+  struct Closer {
+    void operator()(Pool* pool) const noexcept { pool->close(); }
+  };
+  using Owner = std::unique_ptr<Pool, Closer>;
+
+  /// `runtime` must outlive the owner's call of close(), not the pool.
+  static Owner make(Runtime& runtime, Bounds bounds) { return Owner(new Pool(runtime, bounds)); }
+
+  /// See device::acquire().
+  Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
+  void release(void* data) noexcept;
+  StagingStatistics statistics(StagingKind kind) const noexcept;
+
+  /// Frees all memory, that in use too: no work may be using it. Blocks still held can be destroyed later; the pool
+  /// itself goes with the last of them.
+  void close() noexcept;
+
+  /// The capacity of a block for `bytes` bytes.
+  static std::size_t class_bytes(std::size_t bytes);
+
+ private:
+  /// What blocks must agree in to stand in for one another. Mapped memory is for every GPU: ordinal -1.
+  struct Class {
+    StagingKind kind;
+    int ordinal;
+    std::size_t bytes;
+    auto operator<=>(const Class&) const = default;
+  };
+  /// One allocation of the runtime: a slab of equal blocks, or a single one.
+  struct Chunk {
+    void* address;
+    std::size_t blocks, used;
+    const Class* of;
+    std::size_t bytes() const { return blocks * of->bytes; }
+  };
+  using Chunks = std::map<void*, std::unique_ptr<Chunk>>;
+
+  Pool(Runtime& runtime, Bounds bounds) : runtime_(&runtime), bounds_(bounds) {}
+  ~Pool() = default;
+
+  void* take_idle(const Class& wanted);
+  void* grow(const Class& wanted, int ordinal, std::unique_lock<std::mutex>& lock);
+  void* allocate(const Class& wanted, int ordinal, std::size_t bytes);
+  void free_chunk(const Chunk& chunk) noexcept;
+  std::size_t slab_blocks(const Class& wanted) const;
+  std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep);
+  void note_use(const Class& of, std::size_t bytes);
+  StagingStatistics& statistics_of(StagingKind kind) { return statistics_[static_cast<int>(kind)]; }
+  std::size_t allocated() const { return statistics_[0].allocated + statistics_[1].allocated; }
+
+  Runtime* runtime_;
+  const Bounds bounds_;
+  mutable std::mutex mutex_;
+  bool closed_ = false;
+  std::size_t held_ = 0;        // blocks in use
+  std::size_t idle_bytes_ = 0;  // of chunks without a block in use
+  std::map<Class, std::vector<void*>> idle_;
+  std::unordered_map<void*, Chunk*> chunk_of_;  // by block
+  Chunks chunks_;
+  StagingStatistics statistics_[2];
+};
+
+}  // namespace gpudt::device

@@ -1,0 +1,257 @@
+#include "device/sim/executor.hpp"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+namespace gpudt::sim {
+namespace {
+
+constexpr int default_delay_us = 10;
+constexpr auto shared_event_poll = std::chrono::microseconds(20);
+
+// A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to whoever
+// handled them before.
+thread_local sigjmp_buf* recovery __attribute__((tls_model("initial-exec"))) = nullptr;
+struct sigaction previous_action = {};
+std::mutex handler_mutex;
+
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (recovery) siglongjmp(*recovery, 1);
+  if (previous_action.sa_flags & SA_SIGINFO) {
+    previous_action.sa_sigaction(number, info, context);
+  } else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
+    std::signal(number, SIG_DFL);  // the instruction faults again, and ends the process
+  } else {
+    previous_action.sa_handler(number);
+  }
+}
+
+/// MPI and test frameworks install handlers of their own at any time, so this is looked at before each piece of work.
+void ensure_fault_handler() {
+  const std::lock_guard lock(handler_mutex);
+  struct sigaction current = {};
+  sigaction(SIGSEGV, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) return;
+  previous_action = current;
+  struct sigaction ours = {};
+  ours.sa_sigaction = on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  sigaction(SIGSEGV, &ours, nullptr);
+}
+
+/// Runs `work`; false if it touched memory that it may not touch.
+bool run_guarded(const std::function<void()>& work) {
+  ensure_fault_handler();
+  sigjmp_buf here;
+  if (sigsetjmp(here, 0) != 0) {
+    recovery = nullptr;
+    return false;
+  }
+  recovery = &here;
+  work();
+  recovery = nullptr;
+  return true;
+}
+
+/// The program's signals are not for workers; a fault is always the thread's own.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  sigdelset(&all, SIGSEGV);
+  sigdelset(&all, SIGBUS);
+  pthread_sigmask(SIG_SETMASK, &all, nullptr);
+}
+
+}  // namespace
+
+// --- streams -------------------------------------------------------------------------------------------------------
+
+Stream::Stream(int device_number, unsigned stream_flags, int stream_priority, bool is_legacy)
+    : device(device_number), flags(stream_flags), priority(stream_priority), legacy(is_legacy) {}
+
+Point Stream::submit(Effort effort, std::function<void()> work) {
+  Executor& executor = Executor::instance();
+  const std::lock_guard lock(executor.mutex_);
+  queue_.push_back({effort, std::move(work), executor.before(*this)});
+  ++submitted_;
+  if (!started_) {
+    started_ = true;
+    sigset_t mine, none;
+    sigfillset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, &mine);  // the new thread must not take a signal before it blocks them
+    std::thread([self = shared_from_this()] { self->work(); }).detach();
+    pthread_sigmask(SIG_SETMASK, &mine, nullptr);
+  }
+  wake_.notify_one();
+  return {shared_from_this(), submitted_};
+}
+
+Point Stream::last() {
+  const std::lock_guard lock(Executor::instance().mutex_);
+  return {shared_from_this(), submitted_};
+}
+
+bool Stream::idle() {
+  const std::lock_guard lock(Executor::instance().mutex_);
+  return completed_ == submitted_;
+}
+
+void Stream::close() {
+  const std::lock_guard lock(Executor::instance().mutex_);
+  closing_ = true;
+  wake_.notify_one();
+}
+
+void Stream::work() {
+  block_signals();
+  pthread_setname_np(pthread_self(), "gpudt-sim");
+  prctl(PR_SET_TIMERSLACK, 1UL);
+  Executor& executor = Executor::instance();
+  std::unique_lock lock(executor.mutex_);
+  for (;;) {
+    wake_.wait(lock, [this] { return !queue_.empty() || closing_; });
+    if (queue_.empty()) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    for (const Point& point : item.after)
+      executor.completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+    lock.unlock();
+    run(item);
+    item = {};  // what the work holds is let go before anybody hears that it has ended
+    lock.lock();
+    ++completed_;
+    executor.completed_.notify_all();
+  }
+}
+
+void Stream::run(Item& item) const {
+  Executor& executor = Executor::instance();
+  if (item.effort == Effort::bookkeeping) {
+    item.work();
+  } else if (executor.sticky(device) == cudaSuccess) {
+    if (executor.delay_.count() > 0) std::this_thread::sleep_for(executor.delay_);
+    if (!run_guarded(item.work)) executor.set_sticky(device, cudaErrorIllegalAddress);
+  }
+}
+
+Executor& Executor::instance() {
+  static Executor* executor = new Executor;
+  return *executor;
+}
+
+Executor::Executor() : delay_(default_delay_us) {
+  if (const char* text = std::getenv("GPUDT_SIM_DELAY_US"))
+    delay_ = std::chrono::microseconds(std::max(0L, std::atol(text)));
+}
+
+/// What must end before the work that is about to be queued on `stream`, by the rules of the legacy default stream.
+std::vector<Point> Executor::before(const Stream& stream) {
+  std::vector<Point> points;
+  auto add = [&points](const StreamRef& other) {
+    if (other && other->completed_ < other->submitted_) points.push_back({other, other->submitted_});
+  };
+  if (stream.legacy) {
+    for (const StreamRef& other : streams_)
+      if (other->device == stream.device && !(other->flags & cudaStreamNonBlocking)) add(other);
+  } else if (!(stream.flags & cudaStreamNonBlocking)) {
+    add(legacy_[stream.device]);
+  }
+  return points;
+}
+
+StreamRef Executor::create(int device, unsigned flags, int priority) {
+  auto stream = std::make_shared<Stream>(device, flags, priority, false);
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+void Executor::destroy(const StreamRef& stream) {
+  stream->close();
+  const std::lock_guard lock(mutex_);
+  std::erase(streams_, stream);
+}
+
+StreamRef Executor::legacy(int device) {
+  const std::lock_guard lock(mutex_);
+  StreamRef& stream = legacy_[device];
+  if (!stream) stream = std::make_shared<Stream>(device, 0u, 0, true);
+  return stream;
+}
+
+void Executor::wait(const Point& point) {
+  std::unique_lock lock(mutex_);
+  completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+}
+
+void Executor::wait_device(int device) {
+  std::unique_lock lock(mutex_);
+  std::vector<Point> points;
+  for (const StreamRef& stream : streams_)
+    if (stream->device == device) points.push_back({stream, stream->submitted_});
+  if (legacy_[device]) points.push_back({legacy_[device], legacy_[device]->submitted_});
+  for (const Point& point : points)
+    completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+}
+
+void Executor::destroy_device_streams(int device) {
+  std::vector<StreamRef> doomed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const StreamRef& stream : streams_)
+      if (stream->device == device) doomed.push_back(stream);
+  }
+  for (const StreamRef& stream : doomed) destroy(stream);
+}
+
+// --- events --------------------------------------------------------------------------------------------------------
+
+Event::Event(int device_number, unsigned event_flags, std::shared_ptr<EventWords> words, bool shared)
+    : device(device_number), flags(event_flags), words_(std::move(words)), shared_(shared) {}
+
+void Event::record(const StreamRef& stream) {
+  const std::uint64_t count = ++words_->recorded;
+  // The words outlive the event for as long as work refers to them.
+  stream->submit(Effort::bookkeeping, [words = words_, timed = timed_, count] {
+    {
+      const std::lock_guard lock(timed->mutex);
+      timed->at = std::chrono::steady_clock::now();
+    }
+    std::uint64_t before = words->completed.load();
+    while (before < count && !words->completed.compare_exchange_weak(before, count)) {
+    }
+    // Under the lock, so that a waiter cannot miss it between its look and its sleep.
+    Executor& executor = Executor::instance();
+    const std::lock_guard lock(executor.mutex_);
+    executor.completed_.notify_all();
+  });
+}
+
+void Event::wait_for(const EventWords& words, std::uint64_t count, bool shared) {
+  if (shared) {
+    while (words.completed.load() < count) std::this_thread::sleep_for(shared_event_poll);
+    return;
+  }
+  Executor& executor = Executor::instance();
+  std::unique_lock lock(executor.mutex_);
+  executor.completed_.wait(lock, [&] { return words.completed.load() >= count; });
+}
+
+void Event::hold(const StreamRef& stream) {
+  const std::uint64_t count = words_->recorded.load();
+  if (words_->completed.load() >= count) return;
+  stream->submit(Effort::bookkeeping, [words = words_, shared = shared_, count] { wait_for(*words, count, shared); });
+}
+
+std::chrono::steady_clock::time_point Event::time() const {
+  const std::lock_guard lock(timed_->mutex);
+  return timed_->at;
+}
+
+}  // namespace gpudt::sim

@@ -1,0 +1,134 @@
+// The simulated device's streams and events. Each stream has a worker thread that runs its work in order; streams are
+// independent but for the legacy default stream, which waits for all blocking streams of its device and they for it.
+// Work takes a little while (GPUDT_SIM_DELAY_US, by default 10), so that what does not wait for it sees it undone.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "device/sim/include/cuda_runtime_api.h"
+
+namespace gpudt::sim {
+
+class Stream;
+using StreamRef = std::shared_ptr<Stream>;
+
+/// A point in a stream: reached when that much of its work has ended.
+struct Point {
+  StreamRef stream;
+  std::uint64_t ticket = 0;
+};
+
+enum class Effort {
+  device_work,  ///< takes the delay, is skipped after an error, and may fault
+  bookkeeping,  ///< events, host functions: no delay, always runs
+};
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(int device, unsigned flags, int priority, bool legacy);
+
+  /// Queues work; returns the point that its end reaches.
+  Point submit(Effort effort, std::function<void()> work);
+  Point last();
+  bool idle();
+  /// Lets the worker end once the queue is empty.
+  void close();
+
+  const int device;
+  const unsigned flags;
+  const int priority;
+  const bool legacy;
+
+ private:
+  friend class Executor;
+  struct Item {
+    Effort effort;
+    std::function<void()> work;
+    std::vector<Point> after;
+  };
+  void work();
+  void run(Item& item) const;
+
+  std::deque<Item> queue_;
+  std::uint64_t submitted_ = 0, completed_ = 0;
+  bool started_ = false, closing_ = false;
+  std::condition_variable wake_;
+};
+
+/// What an event holds; the words of an interprocess event lie in memory that both processes map.
+struct EventWords {
+  std::atomic<std::uint64_t> recorded{0};
+  std::atomic<std::uint64_t> completed{0};
+};
+
+class Event {
+ public:
+  /// `words` may lie in memory shared with other processes: then changes are found by polling.
+  Event(int device, unsigned flags, std::shared_ptr<EventWords> words, bool shared);
+  void record(const StreamRef& stream);
+  bool done() const { return words_->completed.load() >= words_->recorded.load(); }
+  void wait() const { wait_for(*words_, words_->recorded.load(), shared_); }
+  /// Work submitted to `stream` later waits for what has been recorded so far.
+  void hold(const StreamRef& stream);
+  bool recorded() const { return words_->recorded.load() > 0; }
+  EventWords* words() const { return words_.get(); }
+  std::chrono::steady_clock::time_point time() const;
+
+  const int device;
+  const unsigned flags;
+
+ private:
+  struct Timed {
+    mutable std::mutex mutex;
+    std::chrono::steady_clock::time_point at;
+  };
+  static void wait_for(const EventWords& words, std::uint64_t count, bool shared);
+
+  std::shared_ptr<EventWords> words_;
+  std::shared_ptr<Timed> timed_ = std::make_shared<Timed>();
+  bool shared_;
+};
+using EventRef = std::shared_ptr<Event>;
+
+/// The process's streams. Made at first use, never destroyed: detached workers may outlive main().
+class Executor {
+ public:
+  static Executor& instance();
+
+  StreamRef create(int device, unsigned flags, int priority);
+  void destroy(const StreamRef& stream);
+  StreamRef legacy(int device);
+
+  void wait(const Point& point);
+  void wait_device(int device);
+  void destroy_device_streams(int device);
+
+  /// cudaSuccess, or the error that device work has left behind (cudaErrorIllegalAddress).
+  cudaError_t sticky(int device) const { return static_cast<cudaError_t>(sticky_[device].load()); }
+  void set_sticky(int device, cudaError_t error) { sticky_[device].store(error); }
+
+  static constexpr int max_devices = 16;
+
+ private:
+  friend class Stream;
+  friend class Event;
+  Executor();
+  std::vector<Point> before(const Stream& stream);
+
+  std::mutex mutex_;                   // of all streams' queues and tickets
+  std::condition_variable completed_;  // some work has ended
+  std::vector<StreamRef> streams_;
+  StreamRef legacy_[max_devices];
+  std::atomic<int> sticky_[max_devices] = {};
+  std::chrono::microseconds delay_;
+};
+
+}  // namespace gpudt::sim

@@ -1,0 +1,343 @@
+#include "device/sim/memory.hpp"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace gpudt::sim {
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr std::size_t granularity = 256;  // alignment that cudaMalloc promises
+constexpr int max_devices = 16;
+constexpr char object_name[] = "gpudt-sim";
+
+std::size_t round_up(std::size_t value, std::size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+/// The first page of the memory object, by which an importing process knows it.
+struct Header {
+  std::uint64_t magic;
+  std::uint64_t nonce;
+};
+constexpr std::uint64_t header_magic = 0x6770756474736d31;
+
+/// What is inside a cudaIpcMemHandle_t.
+struct Handle {
+  std::uint64_t nonce;
+  std::uint64_t id;
+  std::uint64_t region, region_bytes;
+  std::uint64_t begin, bytes;
+  std::int32_t process, file;
+  std::int32_t device, kind;
+};
+static_assert(sizeof(Handle) <= CUDA_IPC_HANDLE_SIZE);
+
+/// Whose memory a block takes up: its device's, or the host's (-1).
+int account(const Block& block) {
+  return block.kind == Kind::pinned ? -1 : block.device;
+}
+
+std::atomic<Memory*> existing_memory{nullptr};
+
+}  // namespace
+
+int device_count() {
+  static const int count = [] {
+    const char* text = std::getenv("GPUDT_SIM_DEVICES");
+    return text ? std::clamp(std::atoi(text), 0, max_devices) : 2;
+  }();
+  return count;
+}
+
+Memory& Memory::instance() {
+  static Memory* memory = new Memory;
+  return *memory;
+}
+
+Memory* Memory::existing() {
+  return existing_memory.load(std::memory_order_acquire);
+}
+
+Memory::Memory() {
+  const char* access = std::getenv("GPUDT_SIM_HOST_ACCESS");
+  host_access_ = access && std::atoi(access) != 0;
+  size_ = host_zone_bytes + static_cast<std::size_t>(device_count()) * device_bytes;
+  file_ = memfd_create(object_name, MFD_CLOEXEC);
+  Header header = {header_magic, 0};
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size_)) != 0 ||
+      getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce ||
+      pwrite(file_, &header, sizeof header, 0) != sizeof header) {
+    std::perror("gpudt-sim: cannot create the memory of the simulated device");
+    size_ = 0;
+    return;
+  }
+  void* user = mmap(nullptr, size_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file_, 0);
+  void* alias = mmap(nullptr, size_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file_, 0);
+  if (user == MAP_FAILED || alias == MAP_FAILED) {
+    std::perror("gpudt-sim: cannot reserve addresses for the simulated device");
+    size_ = 0;
+    return;
+  }
+  madvise(user, size_, MADV_DONTDUMP);
+  madvise(alias, size_, MADV_DONTDUMP);
+  user_ = static_cast<char*>(user);
+  alias_ = static_cast<char*>(alias);
+  host_zone_.give(page, host_zone_bytes - page);
+  device_zone_.give(host_zone_bytes, size_ - host_zone_bytes);
+  existing_memory.store(this, std::memory_order_release);
+}
+
+bool Zone::take(std::size_t bytes, std::size_t* offset) {
+  const auto start = free.lower_bound(cursor);
+  auto fits = [bytes](const auto& range) { return range.second >= bytes; };
+  auto found = std::find_if(start, free.end(), fits);
+  if (found == free.end()) {
+    found = std::find_if(free.begin(), start, fits);
+    if (found == start) return false;
+  }
+  *offset = found->first;
+  const std::size_t rest = found->second - bytes;
+  free.erase(found);
+  if (rest > 0) free[*offset + bytes] = rest;
+  cursor = *offset + bytes;
+  return true;
+}
+
+void Zone::give(std::size_t offset, std::size_t bytes) {
+  auto next = free.lower_bound(offset);
+  if (next != free.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      bytes += previous->second;
+      free.erase(previous);
+    }
+  }
+  if (next != free.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    free.erase(next);
+  }
+  free[offset] = bytes;
+  if (cursor > offset && cursor < offset + bytes) cursor = offset;
+}
+
+Zone& Memory::zone(Kind kind) {
+  return kind == Kind::device ? device_zone_ : host_zone_;
+}
+
+bool Memory::protect(const Block& block, bool accessible) {
+  const bool host = block.kind != Kind::device || host_access_;
+  const int reach = accessible ? PROT_READ | PROT_WRITE : PROT_NONE;
+  return mprotect(alias_ + block.region, block.region_bytes, reach) == 0 &&
+         mprotect(user_ + block.region, block.region_bytes, host ? reach : PROT_NONE) == 0;
+}
+
+cudaError_t Memory::place(Block block, int file, std::size_t file_offset, void** address) {
+  // One guard page after the block; the guard before it is that of its predecessor (or the header's).
+  std::size_t region = 0;
+  if (!zone(block.kind).take(block.region_bytes + page, &region)) return cudaErrorMemoryAllocation;
+  block.region = region;
+  bool mapped = true;
+  if (file != file_) {
+    for (char* view : {user_, alias_})
+      mapped = mapped && mmap(view + region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                              file, static_cast<off_t>(file_offset)) != MAP_FAILED;
+  }
+  const std::size_t begin = region + block.region_bytes - round_up(block.bytes, granularity);
+  const auto at = blocks_.emplace(begin, std::move(block)).first;
+  if (at->second.opened_from.empty()) used_[account(at->second)] += at->second.region_bytes;
+  if (!mapped || !protect(at->second, true)) {
+    remove(at);
+    return cudaErrorMemoryAllocation;
+  }
+  *address = user_ + begin;
+  return cudaSuccess;
+}
+
+void Memory::remove(Blocks::iterator at) {
+  const Block& block = at->second;
+  protect(block, false);
+  if (block.opened_from.empty()) {
+    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.region),
+              static_cast<off_t>(block.region_bytes));
+    used_[account(block)] -= block.region_bytes;
+  } else {
+    for (char* view : {user_, alias_})
+      mmap(view + block.region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
+           static_cast<off_t>(block.region));
+    opened_.erase(block.opened_from);
+  }
+  zone(block.kind).give(block.region, block.region_bytes + page);
+  blocks_.erase(at);
+}
+
+cudaError_t Memory::allocate(Kind kind, int device, std::size_t bytes, void** address, bool exportable,
+                             unsigned flags) {
+  if (bytes == 0) {
+    *address = nullptr;
+    return cudaSuccess;
+  }
+  if (bytes > size_) return cudaErrorMemoryAllocation;
+  std::unique_lock lock(mutex_);
+  Block block;
+  block.region_bytes = round_up(bytes, page);
+  block.bytes = bytes;
+  block.kind = kind;
+  block.device = device;
+  if (kind != Kind::pinned && used_[account(block)] + block.region_bytes > device_bytes)
+    return cudaErrorMemoryAllocation;
+  block.id = next_id_++;
+  block.exportable = exportable;
+  block.flags = flags;
+  return place(std::move(block), file_, 0, address);
+}
+
+cudaError_t Memory::release(void* address, bool pinned) {
+  if (!address) return cudaSuccess;
+  std::unique_lock lock(mutex_);
+  const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
+  if (at == blocks_.end() || (at->second.kind == Kind::pinned) != pinned || !at->second.opened_from.empty())
+    return cudaErrorInvalidValue;
+  remove(at);
+  return cudaSuccess;
+}
+
+void Memory::release_device(int device) {
+  std::unique_lock lock(mutex_);
+  for (auto at = blocks_.begin(); at != blocks_.end();) {
+    const auto block = at++;
+    if (block->second.device == device) remove(block);
+  }
+}
+
+cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, unsigned flags) {
+  if (!address || bytes == 0 || in_arena(address)) return cudaErrorInvalidValue;
+  const char* begin = static_cast<const char*>(address);
+  std::unique_lock lock(mutex_);
+  const auto next = registered_.lower_bound(begin);
+  if (next != registered_.end() && next->first < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
+  if (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > begin)
+    return cudaErrorHostMemoryAlreadyRegistered;
+  registered_.emplace(begin, Registered{bytes, device, flags});
+  registered_count_ = registered_.size();
+  return cudaSuccess;
+}
+
+cudaError_t Memory::unregister_host(void* address) {
+  std::unique_lock lock(mutex_);
+  if (registered_.erase(static_cast<const char*>(address)) == 0) return cudaErrorHostMemoryNotRegistered;
+  registered_count_ = registered_.size();
+  return cudaSuccess;
+}
+
+Memory::Blocks::const_iterator Memory::containing(const void* address) const {
+  const std::size_t offset = offset_of(address);
+  auto at = blocks_.upper_bound(offset);
+  if (at == blocks_.begin()) return blocks_.end();
+  --at;
+  return offset - at->first < at->second.bytes ? at : blocks_.end();
+}
+
+Lookup Memory::find(const void* address) const {
+  Lookup found;
+  if (in_arena(address)) {
+    std::shared_lock lock(mutex_);
+    const auto at = containing(address);
+    if (at == blocks_.end()) return found;
+    const Block& block = at->second;
+    return {block.kind, block.device, user_ + at->first, block.bytes, block.flags};
+  }
+  if (registered_count_.load(std::memory_order_relaxed) == 0) return found;
+  std::shared_lock lock(mutex_);
+  auto at = registered_.upper_bound(static_cast<const char*>(address));
+  if (at == registered_.begin()) return found;
+  --at;
+  if (static_cast<const char*>(address) >= at->first + at->second.bytes) return found;
+  return {Kind::pinned, at->second.device, const_cast<char*>(at->first), at->second.bytes, at->second.flags};
+}
+
+bool Memory::range_valid(const void* address, std::size_t bytes) const {
+  if (!in_arena(address)) return true;
+  const Lookup found = find(address);
+  return found.begin && static_cast<const char*>(address) + bytes <= found.begin + found.bytes;
+}
+
+std::size_t Memory::available(int device) const {
+  std::shared_lock lock(mutex_);
+  const auto used = used_.find(device);
+  return device_bytes - (used == used_.end() ? 0 : used->second);
+}
+
+cudaError_t Memory::export_handle(const void* address, cudaIpcMemHandle_t* handle) const {
+  std::shared_lock lock(mutex_);
+  if (!in_arena(address)) return cudaErrorInvalidValue;
+  const auto at = containing(address);
+  if (at == blocks_.end() || !at->second.exportable || !at->second.opened_from.empty()) return cudaErrorInvalidValue;
+  const Block& block = at->second;
+  Header header;
+  if (pread(file_, &header, sizeof header, 0) != sizeof header) return cudaErrorMapBufferObjectFailed;
+  const Handle inside = {
+      header.nonce, block.id, block.region, block.region_bytes, at->first,
+      block.bytes,  getpid(), file_,        block.device,       static_cast<std::int32_t>(block.kind)};
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle, &inside, sizeof inside);
+  return cudaSuccess;
+}
+
+cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int devices, void** address) {
+  Handle inside;
+  std::memcpy(&inside, &handle, sizeof inside);
+  if (inside.process == getpid()) return cudaErrorDeviceUninitialized;  // as CUDA: not in the exporting process
+  if (inside.device < 0 || inside.device >= devices) return cudaErrorInvalidDevice;
+  const std::string key(handle.reserved, sizeof handle.reserved);
+  std::unique_lock lock(mutex_);
+  if (const auto open = opened_.find(key); open != opened_.end()) {
+    ++blocks_.at(open->second).openings;
+    *address = user_ + open->second;
+    return cudaSuccess;
+  }
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", inside.process, inside.file);
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  Header header = {};
+  struct stat status = {};
+  const bool right = file >= 0 && pread(file, &header, sizeof header, 0) == sizeof header &&
+                     header.magic == header_magic && header.nonce == inside.nonce && fstat(file, &status) == 0 &&
+                     inside.region + inside.region_bytes <= static_cast<std::uint64_t>(status.st_size);
+  cudaError_t error = cudaErrorMapBufferObjectFailed;
+  if (right) {
+    Block block;
+    block.region_bytes = inside.region_bytes;
+    block.bytes = inside.bytes;
+    block.kind = static_cast<Kind>(inside.kind);
+    block.device = inside.device;
+    block.id = next_id_++;
+    block.opened_from = key;
+    block.openings = 1;
+    error = place(std::move(block), file, inside.region, address);
+    if (error == cudaSuccess) opened_[key] = offset_of(*address);
+  }
+  if (file >= 0) close(file);
+  return error;
+}
+
+cudaError_t Memory::close_handle(void* address) {
+  std::unique_lock lock(mutex_);
+  const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
+  if (at == blocks_.end() || at->second.opened_from.empty()) return cudaErrorInvalidValue;
+  if (--at->second.openings == 0) remove(at);
+  return cudaSuccess;
+}
+
+}  // namespace gpudt::sim

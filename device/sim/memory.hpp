@@ -1,0 +1,125 @@
+// The simulated device's memory: one sparse memory object (memfd) per process, mapped twice. The first mapping holds
+// the addresses that the program sees; device memory is PROT_NONE there, so that a host access faults. The second, the
+// alias, lies at a fixed distance and is what kernels and copies use. Allocations are separated by inaccessible pages
+// and end at one (to 256 bytes), so an access out of bounds faults as well.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <shared_mutex>
+#include <string>
+
+#include "device/sim/include/cuda_runtime_api.h"
+
+namespace gpudt::sim {
+
+enum class Kind : int { host = 0, pinned = 1, device = 2, managed = 3 };  // cudaMemoryType
+
+struct Block {
+  std::size_t region = 0;        ///< offset in the arena of its accessible pages
+  std::size_t region_bytes = 0;  ///< their size
+  std::size_t bytes = 0;         ///< as asked for
+  Kind kind = Kind::host;
+  int device = -1;
+  std::uint64_t id = 0;     ///< unique in the process, as CU_POINTER_ATTRIBUTE_BUFFER_ID
+  bool exportable = false;  ///< memory from cudaMalloc
+  unsigned flags = 0;       ///< of cudaHostAlloc
+  std::string opened_from;  ///< the handle it was opened with; empty: our own memory
+  int openings = 0;
+};
+
+struct Lookup {
+  Kind kind = Kind::host;
+  int device = -1;
+  char* begin = nullptr;
+  std::size_t bytes = 0;
+  unsigned flags = 0;
+};
+
+/// Unused addresses of one part of the arena. Host-accessible and device memory lie in parts of their own.
+struct Zone {
+  std::map<std::size_t, std::size_t> free;  // offset -> bytes
+  std::size_t cursor = 0;                   // where to look next, so that addresses are reused late
+  bool take(std::size_t bytes, std::size_t* offset);
+  void give(std::size_t offset, std::size_t bytes);
+};
+
+class Memory {
+ public:
+  /// Made at the first call, never destroyed: worker threads may outlive main().
+  static Memory& instance();
+  /// The instance, if there is one already.
+  static Memory* existing();
+
+  cudaError_t allocate(Kind kind, int device, std::size_t bytes, void** address, bool exportable = false,
+                       unsigned flags = 0);
+  /// `address` must be what allocate() returned, of device or managed memory (`pinned` false) or pinned (true).
+  cudaError_t release(void* address, bool pinned);
+  void release_device(int device);  ///< everything of this device
+
+  cudaError_t register_host(void* address, std::size_t bytes, int device, unsigned flags);
+  cudaError_t unregister_host(void* address);
+
+  Lookup find(const void* address) const;
+  bool in_arena(const void* address) const {
+    return static_cast<std::size_t>(static_cast<const char*>(address) - user_) < size_;
+  }
+  /// Where worker threads reach this memory: the alias of device memory, freed or not, otherwise the address itself.
+  char* alias(const void* address) const {
+    char* plain = static_cast<char*>(const_cast<void*>(address));
+    return static_cast<std::size_t>(plain - device_begin()) < device_zone_bytes() ? plain + alias_distance() : plain;
+  }
+  const char* device_begin() const { return user_ + host_zone_bytes; }
+  std::size_t device_zone_bytes() const { return size_ ? size_ - host_zone_bytes : 0; }
+  std::ptrdiff_t alias_distance() const { return alias_ - user_; }
+  /// Whether [address, address + bytes) lies in one allocation, or wholly in memory that is not ours.
+  bool range_valid(const void* address, std::size_t bytes) const;
+
+  std::size_t available(int device) const;
+
+  cudaError_t export_handle(const void* address, cudaIpcMemHandle_t* handle) const;
+  cudaError_t open_handle(const cudaIpcMemHandle_t& handle, int devices, void** address);
+  cudaError_t close_handle(void* address);
+
+  static constexpr std::size_t device_bytes = std::size_t(64) << 30;     ///< of one device
+  static constexpr std::size_t host_zone_bytes = std::size_t(64) << 30;  ///< addresses for pinned and managed memory
+
+ private:
+  Memory();
+  using Blocks = std::map<std::size_t, Block>;  // by the offset of the first byte
+  std::size_t offset_of(const void* address) const {
+    return static_cast<std::size_t>(static_cast<const char*>(address) - user_);
+  }
+  Blocks::const_iterator containing(const void* address) const;
+  cudaError_t place(Block block, int file, std::size_t file_offset, void** address);
+  void remove(Blocks::iterator at);
+  Zone& zone(Kind kind);
+  bool protect(const Block& block, bool accessible);
+
+  struct Registered {
+    std::size_t bytes;
+    int device;
+    unsigned flags;
+  };
+
+  bool host_access_ = false;
+  int file_ = -1;
+  std::size_t size_ = 0;
+  char* user_ = nullptr;
+  char* alias_ = nullptr;
+  mutable std::shared_mutex mutex_;
+  Blocks blocks_;
+  Zone host_zone_, device_zone_;
+  std::map<const char*, Registered> registered_;
+  std::atomic<std::size_t> registered_count_{0};
+  std::map<int, std::size_t> used_;  // by device; -1: pinned
+  std::map<std::string, std::size_t> opened_;
+  std::uint64_t next_id_ = 1;
+};
+
+/// The number of devices: GPUDT_SIM_DEVICES, 0 to 16, by default 2.
+int device_count();
+
+}  // namespace gpudt::sim

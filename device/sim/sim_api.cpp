@@ -1,0 +1,148 @@
+// The table by which libgpudt-pmpi.so uses the simulated device.
+#include "device/sim/sim_api.h"
+
+#include <cstring>
+#include <memory>
+
+#include "device/sim/operations.hpp"
+
+namespace gpudt::sim {
+namespace {
+
+gpudt_sim_kind classify(const void* address, int* device) {
+  const Memory* memory = Memory::existing();
+  const Lookup found = memory ? memory->find(address) : Lookup{};
+  *device = found.device;
+  return static_cast<gpudt_sim_kind>(found.kind);
+}
+
+void device_range(const char** begin, std::size_t* bytes, std::ptrdiff_t* distance) {
+  const Memory& memory = Memory::instance();
+  *begin = memory.device_begin();
+  *bytes = memory.device_zone_bytes();
+  *distance = memory.alias_distance();
+}
+
+int device_malloc(int device, std::size_t bytes, void** address) {
+  if (const cudaError_t error = usable(device)) return error;
+  return Memory::instance().allocate(Kind::device, device, bytes, address, /*exportable=*/true);
+}
+
+int pinned_malloc(int device, std::size_t bytes, void** address) {
+  if (const cudaError_t error = usable(device)) return error;
+  return Memory::instance().allocate(Kind::pinned, device, bytes, address);
+}
+
+StreamRef find_stream(void* stream) {
+  return stream_of(static_cast<cudaStream_t>(stream), 0);
+}
+
+constexpr int highest_priority = -5;
+
+int create_stream(int device, void** stream) {
+  if (const cudaError_t error = usable(device)) return error;
+  *stream = stream_handle(Executor::instance().create(device, cudaStreamNonBlocking, highest_priority));
+  return cudaSuccess;
+}
+
+template <class Action>
+int with_stream(void* handle, Action action) {
+  const StreamRef stream = find_stream(handle);
+  if (!stream) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = usable(stream->device)) return error;
+  return action(stream);
+}
+
+int synchronize_stream(void* handle) {
+  return with_stream(handle, [](const StreamRef& stream) { return stream_synchronize(*stream); });
+}
+
+int query_stream(void* handle) {
+  return with_stream(handle, [](const StreamRef& stream) { return stream_query(*stream); });
+}
+
+int wait_event(void* handle, void* event_handle) {
+  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
+  if (!event) return cudaErrorInvalidResourceHandle;
+  return with_stream(handle, [&](const StreamRef& stream) {
+    event->hold(stream);
+    return cudaSuccess;
+  });
+}
+
+int create_event(int device, void** event) {
+  if (const cudaError_t error = usable(device)) return error;
+  cudaEvent_t handle = nullptr;
+  const cudaError_t error = event_create(device, cudaEventDisableTiming, &handle);
+  *event = handle;
+  return error;
+}
+
+int record_event(void* event_handle, void* handle) {
+  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
+  if (!event) return cudaErrorInvalidResourceHandle;
+  return with_stream(handle, [&](const StreamRef& stream) {
+    event->record(stream);
+    return cudaSuccess;
+  });
+}
+
+int query_event(void* event_handle) {
+  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
+  if (!event) return cudaErrorInvalidResourceHandle;
+  const bool done = event->done();
+  if (const cudaError_t error = Executor::instance().sticky(event->device)) return error;
+  return done ? cudaSuccess : cudaErrorNotReady;
+}
+
+int copy_async(void* to, const void* from, std::size_t bytes, void* handle) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    return copy({to, bytes}, {const_cast<void*>(from), bytes}, {bytes}, cudaMemcpyDefault, stream, false);
+  });
+}
+
+int memset_async(void* address, int value, std::size_t bytes, void* handle) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    return fill({address, bytes}, value, {bytes}, stream, false);
+  });
+}
+
+int launch(void* handle, void (*kernel)(void*), const void* args, std::size_t bytes) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    std::shared_ptr<char[]> copied(new char[bytes]);
+    std::memcpy(copied.get(), args, bytes);
+    stream->submit(Effort::device_work, [kernel, copied] { kernel(copied.get()); });
+    return cudaSuccess;
+  });
+}
+
+constexpr gpudt_sim_api_table table = {
+    .version = GPUDT_SIM_API_VERSION,
+    .device_count = device_count,
+    .classify = classify,
+    .device_range = device_range,
+    .device_malloc = device_malloc,
+    .device_free = [](void* address) -> int { return free_device(address); },
+    .pinned_malloc = pinned_malloc,
+    .pinned_free = [](void* address) -> int { return free_pinned(address); },
+    .stream_create = create_stream,
+    .stream_destroy = [](void* stream) -> int { return stream_destroy(static_cast<cudaStream_t>(stream)); },
+    .stream_synchronize = synchronize_stream,
+    .stream_query = query_stream,
+    .stream_wait_event = wait_event,
+    .event_create = create_event,
+    .event_destroy = [](void* event) -> int { return event_destroy(static_cast<cudaEvent_t>(event)); },
+    .event_record = record_event,
+    .event_query = query_event,
+    .copy_async = copy_async,
+    .memset_async = memset_async,
+    .launch = launch,
+    .error_string = [](int error) { return error_string(static_cast<cudaError_t>(error)); },
+};
+
+}  // namespace
+}  // namespace gpudt::sim
+
+extern "C" const gpudt_sim_api_table* gpudt_sim_api(void) {
+  return &gpudt::sim::table;
+}

@@ -1,0 +1,57 @@
+/* The simulated device as libgpudt-pmpi.so sees it: found with dlsym(RTLD_DEFAULT, "gpudt_sim_api"), so that neither
+ * library needs the other. All functions name the device themselves (the caller's current device is not looked at) and
+ * return a cudaError_t as int, 0 for success. */
+#ifndef GPUDT_SIM_API_H
+#define GPUDT_SIM_API_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GPUDT_SIM_API_VERSION 1
+
+/* Of memory; the values of cudaMemoryType. */
+enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
+
+struct gpudt_sim_api_table {
+  int version;
+  int (*device_count)(void);
+  /* Never fails; unknown memory is gpudt_sim_host, with device -1. */
+  enum gpudt_sim_kind (*classify)(const void* address, int* device);
+  /* Kernels and copies reach device memory, which all lies in the `bytes` bytes from `begin`, `distance` bytes from
+   * where the program knows it; other memory where it is. */
+  void (*device_range)(const char** begin, size_t* bytes, ptrdiff_t* distance);
+
+  int (*device_malloc)(int device, size_t bytes, void** address);
+  int (*device_free)(void* address);
+  int (*pinned_malloc)(int device, size_t bytes, void** address);
+  int (*pinned_free)(void* address);
+
+  int (*stream_create)(int device, void** stream); /* non-blocking, of the highest priority */
+  int (*stream_destroy)(void* stream);
+  int (*stream_synchronize)(void* stream);
+  int (*stream_query)(void* stream); /* cudaSuccess, cudaErrorNotReady or an earlier failure */
+  int (*stream_wait_event)(void* stream, void* event);
+  int (*event_create)(int device, void** event);
+  int (*event_destroy)(void* event);
+  int (*event_record)(void* event, void* stream);
+  int (*event_query)(void* event);
+
+  int (*copy_async)(void* to, const void* from, size_t bytes, void* stream);
+  int (*memset_async)(void* address, int value, size_t bytes, void* stream);
+  /* Runs kernel(copy of the `bytes` bytes at `args`) on the stream. A fault in it is cudaErrorIllegalAddress, which
+   * sticks to the device. */
+  int (*launch)(void* stream, void (*kernel)(void* args), const void* args, size_t bytes);
+
+  const char* (*error_string)(int error);
+};
+
+__attribute__((visibility("default"))) const struct gpudt_sim_api_table* gpudt_sim_api(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

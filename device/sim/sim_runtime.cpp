@@ -1,0 +1,144 @@
+// The Runtime of the simulated device: libgpudt-pmpi.so's side, over the table that libgpudt-sim.so exports.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <utility>
+
+#include "device/kernel_body.hpp"
+#include "device/runtime.hpp"
+#include "device/sim/sim_api.h"
+
+namespace gpudt::device {
+namespace {
+
+constexpr int not_ready = 600;  // cudaErrorNotReady
+constexpr int no_memory = 2;    // cudaErrorMemoryAllocation
+constexpr int multiprocessors = 8;
+
+/// Where a worker thread reaches what the program knows as `address`.
+struct Translate {
+  const char* begin = nullptr;
+  std::size_t bytes = 0;
+  std::ptrdiff_t distance = 0;
+  void* operator()(const void* address) const {
+    char* plain = static_cast<char*>(const_cast<void*>(address));
+    return static_cast<std::size_t>(plain - begin) < bytes ? plain + distance : plain;
+  }
+};
+
+struct Launch {
+  KernelArgs args;
+  Translate translate;
+};
+
+void run_kernel(void* given) {
+  const Launch& launch = *static_cast<const Launch*>(given);
+  run_on_host(launch.args, launch.translate);
+  if (launch.args.flag) {
+    auto* flag = const_cast<std::uint32_t*>(launch.args.flag);
+    std::atomic_ref<std::uint32_t>(*flag).store(launch.args.flag_value, std::memory_order_release);
+  }
+}
+
+class SimRuntime final : public Runtime {
+ public:
+  explicit SimRuntime(const gpudt_sim_api_table& api) : api_(api) {}
+
+  const char* name() const noexcept override { return "sim"; }
+
+  Location classify(const void* address) noexcept override {
+    int device = -1;
+    switch (api_.classify(address, &device)) {
+      case gpudt_sim_pinned:
+        return {MemoryKind::pinned, -1};
+      case gpudt_sim_device:
+        return {MemoryKind::device, device};
+      case gpudt_sim_managed:
+        return {MemoryKind::managed, device};
+      default:
+        return {};
+    }
+  }
+
+  Traits traits(int) override { return {multiprocessors, "gpudt simulated device"}; }
+
+  void* mapped_alloc(int ordinal, std::size_t bytes) override {
+    void* address = nullptr;
+    check(api_.pinned_malloc(ordinal, bytes, &address), "allocating pinned memory");
+    return address;
+  }
+  void mapped_free(void* address) noexcept override { api_.pinned_free(address); }
+  void* device_alloc(int ordinal, std::size_t bytes) override {
+    void* address = nullptr;
+    check(api_.device_malloc(ordinal, bytes, &address), "allocating device memory");
+    return address;
+  }
+  void device_free(int, void* address) noexcept override { api_.device_free(address); }
+
+  StreamHandle stream_create(int ordinal) override {
+    void* stream = nullptr;
+    check(api_.stream_create(ordinal, &stream), "creating a stream");
+    return stream;
+  }
+  void stream_destroy(int, StreamHandle stream) noexcept override { api_.stream_destroy(stream); }
+  void stream_synchronize(int, StreamHandle stream) override {
+    check(api_.stream_synchronize(stream), "waiting for a stream");
+  }
+  void stream_check(int, StreamHandle stream) override { done(api_.stream_query(stream), "running a stream's work"); }
+  void stream_wait_event(int, StreamHandle stream, EventHandle event) override {
+    check(api_.stream_wait_event(stream, event), "making a stream wait for an event");
+  }
+
+  EventHandle event_create(int ordinal) override {
+    void* event = nullptr;
+    check(api_.event_create(ordinal, &event), "creating an event");
+    return event;
+  }
+  void event_destroy(int, EventHandle event) noexcept override { api_.event_destroy(event); }
+  void event_record(int, EventHandle event, StreamHandle stream) override {
+    check(api_.event_record(event, stream), "recording an event");
+  }
+  bool event_done(int, EventHandle event) override { return done(api_.event_query(event), "running work"); }
+
+  void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
+    check(api_.copy_async(to, from, bytes, stream), "copying");
+  }
+  void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle stream) override {
+    check(api_.memset_async(to, value, bytes, stream), "setting memory");
+  }
+
+  void launch(int, const KernelArgs& args, StreamHandle stream) override {
+    // The host would let a kernel use any host memory; a GPU reaches only what is mapped into it.
+    if (classify(args.packed).kind == MemoryKind::host)
+      throw Error(Failure::runtime, "simulated device: a kernel was given pageable host memory");
+    Launch launch = {args, {}};
+    api_.device_range(&launch.translate.begin, &launch.translate.bytes, &launch.translate.distance);
+    check(api_.launch(stream, run_kernel, &launch, sizeof launch), "launching a kernel");
+  }
+
+ private:
+  void check(int error, const char* doing) const {
+    if (error == 0) return;
+    throw Error(error == no_memory ? Failure::out_of_memory : Failure::runtime,
+                std::string("simulated device: ") + doing + ": " + api_.error_string(error));
+  }
+  bool done(int error, const char* doing) const {
+    if (error == not_ready) return false;
+    check(error, doing);
+    return true;
+  }
+
+  const gpudt_sim_api_table& api_;
+};
+
+}  // namespace
+
+std::unique_ptr<Runtime> make_sim_runtime() {
+  using Entry = const gpudt_sim_api_table* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(RTLD_DEFAULT, "gpudt_sim_api"));
+  const gpudt_sim_api_table* api = entry ? entry() : nullptr;
+  if (!api || api->version != GPUDT_SIM_API_VERSION || api->device_count() == 0) return nullptr;
+  return std::make_unique<SimRuntime>(*api);
+}
+
+}  // namespace gpudt::device

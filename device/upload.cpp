@@ -1,0 +1,43 @@
+#include "device/upload.hpp"
+
+#include <cstring>
+
+namespace gpudt::device {
+
+/// May run after stop() and in any thread. Transfers that read the image hold the layout, so none is under way.
+Upload::~Upload() = default;
+
+datatype::Program Upload::program(Engine& engine, Channel& channel, const datatype::Layout& layout) {
+  const std::lock_guard lock(mutex_);
+  if (generation_ != engine.generation()) make(engine, channel, layout);
+  if (copying_) {
+    if (copying_->done()) {
+      copying_.reset();
+      source_ = {};
+    } else if (channel_ != &channel) {
+      engine.runtime().stream_wait_event(channel.ordinal(), channel.stream(), copying_->event);
+    }
+  }
+  return program_;
+}
+
+void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layout) {
+  generation_ = 0;
+  const auto bytes = layout.serialised();
+  copying_.reset();
+  source_ = engine.uploads().acquire(StagingKind::mapped, channel.ordinal(), bytes.size());
+  image_ = engine.uploads().acquire(StagingKind::device, channel.ordinal(), bytes.size());
+  std::memcpy(source_.data(), bytes.data(), bytes.size());
+  copying_ = channel.start_copy(image_.data(), source_.data(), bytes.size());
+  const datatype::Program host = layout.program();
+  const auto moved = [&](const void* address) -> const void* {
+    const auto offset = static_cast<const std::byte*>(address) - bytes.data();
+    return static_cast<const std::byte*>(image_.data()) + offset;
+  };
+  program_.nodes = static_cast<const datatype::Node*>(moved(host.nodes));
+  program_.lookaside = static_cast<const std::int64_t*>(moved(host.lookaside));
+  channel_ = &channel;
+  generation_ = engine.generation();
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,34 @@
+// A layout's serialised form in the memory of one GPU: kept with the layout, made at its first use there.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "datatype/layout.hpp"
+#include "device/engine.hpp"
+
+namespace gpudt::device {
+
+class Upload final : public datatype::Attachment {
+ public:
+  static Upload& of(const datatype::Layout& layout, int ordinal) {
+    return static_cast<Upload&>(layout.attachment(ordinal, [] { return std::make_unique<Upload>(); }));
+  }
+  ~Upload() override;
+
+  /// Where work that is given to `channel` from now on finds the layout.
+  datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
+
+ private:
+  void make(Engine& engine, Channel& channel, const datatype::Layout& layout);
+
+  std::mutex mutex_;
+  std::uint64_t generation_ = 0;  // of the engine that the rest belongs to; 0: none yet
+  datatype::Program program_;
+  Staging image_;               // on the GPU
+  Staging source_;              // pinned, until the copy has been made
+  StateOwner copying_;          // likewise
+  Channel* channel_ = nullptr;  // whose stream makes the copy
+};
+
+}  // namespace gpudt::device
