@@ -150,22 +150,22 @@ struct StridedMap {
   }
 };
 
-/// One run.
+/// One run. plan() rebases its positions, so that only those from begin to end have bytes behind them.
 template <class Index_>
 struct StridedMap<Index_, 0> {
   using Index = Index_;
   using Tile = NoTile;
   static constexpr int dims = 0;
   std::int64_t base;
-  std::int64_t total;
+  std::int64_t begin, end;
   std::int32_t unit_shift;
 
   explicit StridedMap(const KernelArgs& args)
-      : base(args.shape.offset), total(args.shape.total), unit_shift(unit_shift_of(args)) {}
+      : base(args.shape.offset), begin(args.begin), end(args.end), unit_shift(unit_shift_of(args)) {}
   GPUDT_HD Tile whole() const { return {}; }
   GPUDT_HD RunPlace place(Index unit, const Tile&) const {
-    const std::int64_t inner = static_cast<std::int64_t>(unit) << unit_shift;
-    return {base + inner, inner, total - inner};
+    const std::int64_t position = static_cast<std::int64_t>(unit) << unit_shift;
+    return {base + position, position - begin, end - position};
   }
 };
 

@@ -133,7 +133,9 @@ void set_divisors(KernelArgs& args) {
   const bool narrow = args.narrow != 0;
   const auto by = [&](std::int64_t bytes) { return make_divisor(static_cast<std::uint64_t>(bytes) / unit, narrow); };
   switch (shape.kind) {
-    case ShapeKind::contiguous:
+    case ShapeKind::contiguous:  // one run, which may end inside a word
+      args.divide[0] = by(shape.run + static_cast<std::int64_t>(unit) - 1);
+      break;
     case ShapeKind::strided:
       args.divide[0] = by(shape.run);
       break;
