@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"

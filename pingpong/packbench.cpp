@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <deque>
+#include <nlohmann/json.hpp>
 
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/movers.hpp"

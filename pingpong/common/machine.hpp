@@ -1,7 +1,7 @@
 // Where a program runs: the GPU of this rank, real or simulated, the MPI library, and whether gpudt is loaded.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
 #include <stdexcept>
@@ -20,7 +22,7 @@ Statistics summarise(std::vector<double> microseconds) {
   if (microseconds.empty()) return {};
   std::sort(microseconds.begin(), microseconds.end());
   const auto at = [&](double share) {
-    return microseconds[static_cast<std::size_t>(share * static_cast<double>(microseconds.size() - 1) + 0.5)];
+    return microseconds[static_cast<std::size_t>(std::lround(share * static_cast<double>(microseconds.size() - 1)))];
   };
   Statistics statistics;
   statistics.samples = microseconds.size();
