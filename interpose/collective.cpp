@@ -200,6 +200,11 @@ void Collective::wait_inputs() {
   for (Staged* input : buffers_->inputs) input->wait();
 }
 
+std::shared_ptr<Payload> Collective::hand_over() {
+  wait_inputs();
+  return buffers_;
+}
+
 void Collective::finish_outputs() {
   if (!buffers_) return;
   buffers_->start_unpack(0);

@@ -67,13 +67,22 @@ class Collective {
   /// Runs `blocking()`, or `nonblocking(request)` if the user wants a request.
   template <class Blocking, class Nonblocking>
   int run(MPI_Request* request, Blocking blocking, Nonblocking nonblocking) {
-    if (request == nullptr) return run(blocking);
+    return request == nullptr ? run(blocking) : start(request, nonblocking);
+  }
+
+  /// Runs `nonblocking(request)`.
+  template <class Nonblocking>
+  int start(MPI_Request* request, Nonblocking nonblocking) {
     wait_inputs();
     if (!staged()) return nonblocking(request);
     MPI_Request inner = MPI_REQUEST_NULL;
     const int code = nonblocking(&inner);
     return code == MPI_SUCCESS ? submit(inner, request) : code;
   }
+
+  /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are
+  /// unpacked by start_unpack() of any number of bytes.
+  std::shared_ptr<Payload> hand_over();
 
  private:
   class Buffers;

@@ -1,193 +1,228 @@
-// MPI-4.1 chapter 12: Put and Rput from device memory, and the synchronisation calls that complete them.
-//
-// A Put starts its pack and returns. The call that synchronises the window hands all packed data to MPI, lets MPI
-// synchronise, and then gives the staging memory back.
+// MPI-4.1 chapter 12: accesses to windows from device memory, and the synchronisation calls that complete them.
 #include "interpose/one_sided.hpp"
 
-#include <atomic>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
-#include <utility>
-#include <vector>
 
+#include "interpose/collective.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/window_pending.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-/// A datatype argument kept until a deferred call: the program may free its own handle meanwhile.
-class KeptType {
- public:
-  explicit KeptType(MPI_Datatype type) : type_(type) {
-    int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-    PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-    owned_ = combiner != MPI_COMBINER_NAMED;
-    if (owned_) PMPI_Type_dup(type, &type_);
-  }
-  KeptType(KeptType&& other) noexcept : type_(other.type_), owned_(std::exchange(other.owned_, false)) {}
-  KeptType(const KeptType&) = delete;
-  KeptType& operator=(const KeptType&) = delete;
-  ~KeptType() {
-    if (owned_) PMPI_Type_free(&type_);
-  }
-  MPI_Datatype get() const { return type_; }
+/// Gives an access to MPI by `pmpi()`, on what `buffers` has staged, and remembers it until it is complete.
+template <class Call>
+int access(Collective& buffers, int rank, MPI_Win win, Call pmpi) {
+  const std::shared_ptr<Payload> staged = buffers.hand_over();
+  const int code = pmpi();
+  if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_result(rank, staged));
+  return code;
+}
 
- private:
-  MPI_Datatype type_;
-  bool owned_;
-};
-
-struct Target {
-  int rank;
-  MPI_Aint displacement;
-  int count;
-  MPI_Datatype type;
-};
-
-struct PendingPut {
-  std::unique_ptr<Staged> staged;
-  Target target;
-  KeptType type;
-  bool issued = false;
-};
-
-constexpr int all_ranks = -1;
-
-/// The puts of each window between two synchronisations.
-class Windows {
- public:
-  void add(MPI_Win win, PendingPut put) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pending_[win].push_back(std::make_unique<PendingPut>(std::move(put)));
-    count_.fetch_add(1);
-  }
-  void clear() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    pending_.clear();
-    count_.store(0);
-  }
-  bool none() const { return count_.load(std::memory_order_acquire) == 0; }
-
-  /// Gives the packed data for `rank` to MPI. Returns the first error, after all puts have had their turn.
-  int issue(MPI_Win win, int rank) {
-    int result = MPI_SUCCESS;
-    for (PendingPut* put : select(win, rank)) {
-      if (put->issued) continue;
-      put->issued = true;
-      const int code = guarded(win, "MPI_Put", [&] { return issue(*put, win); });
-      if (result == MPI_SUCCESS) result = code;
-    }
-    return result;
-  }
-
-  /// Lets go of what MPI has completed for `rank`.
-  void release(MPI_Win win, int rank) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto entry = pending_.find(win);
-    if (entry == pending_.end()) return;
-    const auto gone = std::erase_if(entry->second, [&](const std::unique_ptr<PendingPut>& put) {
-      return put->issued && (rank == all_ranks || put->target.rank == rank);
-    });
-    count_.fetch_sub(static_cast<int>(gone));
-    if (entry->second.empty()) pending_.erase(entry);
-  }
-
- private:
-  /// Pointers stay valid without the lock: only the synchronising call itself removes entries of its rank.
-  std::vector<PendingPut*> select(MPI_Win win, int rank) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<PendingPut*> chosen;
-    const auto entry = pending_.find(win);
-    if (entry == pending_.end()) return chosen;
-    for (const auto& put : entry->second)
-      if (rank == all_ranks || put->target.rank == rank) chosen.push_back(put.get());
-    return chosen;
-  }
-
-  static int issue(PendingPut& put, MPI_Win win) {
-    put.staged->wait();
-    const Operand& operand = put.staged->operand();
-    return PMPI_Put(put.staged->data(), static_cast<int>(operand.count), operand.twin(), put.target.rank,
-                    put.target.displacement, put.target.count, put.type.get(), win);
-  }
-
-  std::mutex mutex_;
-  std::unordered_map<MPI_Win, std::vector<std::unique_ptr<PendingPut>>> pending_;
-  std::atomic<int> count_{0};
-};
-
-Windows windows;
+/// The same by `pmpi(request)`, for an access that a request completes.
+template <class Call>
+int access(Collective& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
+  const std::shared_ptr<Payload> staged = buffers.hand_over();
+  const int code = buffers.start(request, pmpi);
+  if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_request(rank, staged));
+  return code;
+}
 
 /// MPI's own verdict on everything but the data: handles, ranks, types and the state of the epoch.
 int check_put(const Operand& operand, const Target& target, MPI_Win win) {
   return PMPI_Put(nullptr, 0, operand.twin(), target.rank, target.displacement, 0, target.type, win);
 }
 
-int put(const void* origin, int count, MPI_Datatype type, const Target& target, MPI_Win win) {
+int put(const Origin& origin, const Target& target, MPI_Win win) {
   Operand operand;
-  if (target.rank == MPI_PROC_NULL || !resolve(origin, count, type, "MPI_Put", operand))
-    return PMPI_Put(origin, count, type, target.rank, target.displacement, target.count, target.type, win);
+  if (target.rank == MPI_PROC_NULL || !resolve_mapped(origin.buffer, origin.count, origin.type, "MPI_Put", operand))
+    return PMPI_Put(origin.buffer, origin.count, origin.type, target.rank, target.displacement, target.count,
+                    target.type, win);
   if (const int code = check_put(operand, target, win)) return code;
-  auto staged = std::make_unique<Staged>(operand);
-  staged->start_pack();
-  windows.add(win, PendingPut{std::move(staged), target, KeptType(target.type)});
+  pending_accesses.add(win, pending_put(operand, target));
   return MPI_SUCCESS;
 }
 
-int rput(const void* origin, int count, MPI_Datatype type, const Target& target, MPI_Win win, MPI_Request* request) {
-  Operand operand;
-  if (target.rank == MPI_PROC_NULL || !resolve(origin, count, type, "MPI_Rput", operand))
-    return PMPI_Rput(origin, count, type, target.rank, target.displacement, target.count, target.type, win, request);
-  auto operation = std::make_unique<Operation>();
-  const auto staged = std::make_shared<Staged>(operand);
-  operation->payload = staged;
-  staged->start_pack();
-  staged->wait();
-  const int code = PMPI_Rput(staged->data(), count, operand.twin(), target.rank, target.displacement, target.count,
-                             target.type, win, &operation->inner);
-  if (code != MPI_SUCCESS) return code;
-  return engine_submit(operation.release(), /*issued=*/true, request);
+enum class Shown { by_size, by_element };  ///< what MPI must know of the data's type
+
+/// A buffer of an access, staged if it is device memory. Nothing moves to or from MPI_PROC_NULL.
+Given given(Collective& buffers, Role role, Shown shown, const Origin& origin, int rank) {
+  if (rank == MPI_PROC_NULL) return {const_cast<void*>(origin.buffer), origin.type};
+  return shown == Shown::by_size ? buffers.buffer(role, origin.buffer, origin.count, origin.type)
+                                 : buffers.reduction(role, origin.buffer, origin.count, origin.type);
 }
 
-/// Wraps a call that completes the window's operations towards `rank`.
+int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
+  Collective buffers("MPI_Rput", MPI_COMM_NULL);
+  const Given from = given(buffers, Role::in, Shown::by_size, origin, target.rank);
+  return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
+    return PMPI_Rput(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count, target.type,
+                     win, real);
+  });
+}
+
+int get(const char* call, const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
+  Collective buffers(call, MPI_COMM_NULL);
+  const Given to = given(buffers, Role::out, Shown::by_size, origin, target.rank);
+  if (request == nullptr)
+    return access(buffers, target.rank, win, [&] {
+      return PMPI_Get(to.buffer, origin.count, to.type, target.rank, target.displacement, target.count, target.type,
+                      win);
+    });
+  return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
+    return PMPI_Rget(to.buffer, origin.count, to.type, target.rank, target.displacement, target.count, target.type, win,
+                     real);
+  });
+}
+
+int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
+               MPI_Request* request) {
+  Collective buffers(call, MPI_COMM_NULL);
+  const Given from = given(buffers, Role::in, Shown::by_element, origin, target.rank);
+  if (request == nullptr)
+    return access(buffers, target.rank, win, [&] {
+      return PMPI_Accumulate(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count,
+                             target.type, op, win);
+    });
+  return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
+    return PMPI_Raccumulate(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count,
+                            target.type, op, win, real);
+  });
+}
+
+int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
+                   MPI_Win win, MPI_Request* request) {
+  Collective buffers(call, MPI_COMM_NULL);
+  // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
+  const Given from = op == MPI_NO_OP ? Given{const_cast<void*>(origin.buffer), origin.type}
+                                     : given(buffers, Role::in, Shown::by_element, origin, target.rank);
+  const Given to = given(buffers, Role::out, Shown::by_element, result, target.rank);
+  if (request == nullptr)
+    return access(buffers, target.rank, win, [&] {
+      return PMPI_Get_accumulate(from.buffer, origin.count, from.type, to.buffer, result.count, to.type, target.rank,
+                                 target.displacement, target.count, target.type, op, win);
+    });
+  return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
+    return PMPI_Rget_accumulate(from.buffer, origin.count, from.type, to.buffer, result.count, to.type, target.rank,
+                                target.displacement, target.count, target.type, op, win, real);
+  });
+}
+
+int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, MPI_Aint displacement, MPI_Op op,
+                 MPI_Win win) {
+  Collective buffers("MPI_Fetch_and_op", MPI_COMM_NULL);
+  const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
+  const Given to = given(buffers, Role::out, Shown::by_element, {result, 1, type}, rank);
+  return access(buffers, rank, win,
+                [&] { return PMPI_Fetch_and_op(from.buffer, to.buffer, type, rank, displacement, op, win); });
+}
+
+int compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type, int rank,
+                     MPI_Aint displacement, MPI_Win win) {
+  Collective buffers("MPI_Compare_and_swap", MPI_COMM_NULL);
+  const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
+  const Given with = given(buffers, Role::in, Shown::by_element, {compare, 1, type}, rank);
+  const Given to = given(buffers, Role::out, Shown::by_element, {result, 1, type}, rank);
+  return access(buffers, rank, win, [&] {
+    return PMPI_Compare_and_swap(from.buffer, with.buffer, to.buffer, type, rank, displacement, win);
+  });
+}
+
+/// Wraps a call that completes the window's accesses to `rank`.
 template <class Sync>
 int synchronise(const char* call, MPI_Win win, int rank, Sync pmpi) {
-  if (windows.none()) return pmpi();
-  return guarded(win, call, [&] {
-    // MPI synchronises whatever happened to the puts: the other ranks wait for it.
-    const int issued = windows.issue(win, rank);
-    const int code = pmpi();
-    if (code == MPI_SUCCESS) windows.release(win, rank);
-    return issued == MPI_SUCCESS ? code : issued;
-  });
+  return pending_accesses.synchronise(call, win, rank, pmpi);
 }
 
 }  // namespace
 
 void one_sided_stop() {
-  windows.clear();
+  pending_accesses.clear();
 }
 
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
 
+// --- accesses --------------------------------------------------------------------------------------------------------
+
 GPUDT_EXPORT int MPI_Put(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                          int target_count, MPI_Datatype target_type, MPI_Win win) {
   return guarded(win, "MPI_Put", [&] {
-    return put(origin, count, type, {rank, displacement, target_count, target_type}, win);
+    return put({origin, count, type}, {rank, displacement, target_count, target_type}, win);
   });
 }
 
 GPUDT_EXPORT int MPI_Rput(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                           int target_count, MPI_Datatype target_type, MPI_Win win, MPI_Request* request) {
   return guarded(win, "MPI_Rput", [&] {
-    return rput(origin, count, type, {rank, displacement, target_count, target_type}, win, request);
+    return rput({origin, count, type}, {rank, displacement, target_count, target_type}, win, request);
   });
 }
+
+GPUDT_EXPORT int MPI_Get(void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement, int target_count,
+                         MPI_Datatype target_type, MPI_Win win) {
+  return guarded(win, "MPI_Get", [&] {
+    return get("MPI_Get", {origin, count, type}, {rank, displacement, target_count, target_type}, win, nullptr);
+  });
+}
+
+GPUDT_EXPORT int MPI_Rget(void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement, int target_count,
+                          MPI_Datatype target_type, MPI_Win win, MPI_Request* request) {
+  return guarded(win, "MPI_Rget", [&] {
+    return get("MPI_Rget", {origin, count, type}, {rank, displacement, target_count, target_type}, win, request);
+  });
+}
+
+GPUDT_EXPORT int MPI_Accumulate(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
+                                int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win) {
+  return guarded(win, "MPI_Accumulate", [&] {
+    return accumulate("MPI_Accumulate", {origin, count, type}, {rank, displacement, target_count, target_type}, op, win,
+                      nullptr);
+  });
+}
+
+GPUDT_EXPORT int MPI_Raccumulate(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
+                                 int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win,
+                                 MPI_Request* request) {
+  return guarded(win, "MPI_Raccumulate", [&] {
+    return accumulate("MPI_Raccumulate", {origin, count, type}, {rank, displacement, target_count, target_type}, op,
+                      win, request);
+  });
+}
+
+GPUDT_EXPORT int MPI_Get_accumulate(const void* origin, int count, MPI_Datatype type, void* result, int result_count,
+                                    MPI_Datatype result_type, int rank, MPI_Aint displacement, int target_count,
+                                    MPI_Datatype target_type, MPI_Op op, MPI_Win win) {
+  return guarded(win, "MPI_Get_accumulate", [&] {
+    return get_accumulate("MPI_Get_accumulate", {origin, count, type}, {result, result_count, result_type},
+                          {rank, displacement, target_count, target_type}, op, win, nullptr);
+  });
+}
+
+GPUDT_EXPORT int MPI_Rget_accumulate(const void* origin, int count, MPI_Datatype type, void* result, int result_count,
+                                     MPI_Datatype result_type, int rank, MPI_Aint displacement, int target_count,
+                                     MPI_Datatype target_type, MPI_Op op, MPI_Win win, MPI_Request* request) {
+  return guarded(win, "MPI_Rget_accumulate", [&] {
+    return get_accumulate("MPI_Rget_accumulate", {origin, count, type}, {result, result_count, result_type},
+                          {rank, displacement, target_count, target_type}, op, win, request);
+  });
+}
+
+GPUDT_EXPORT int MPI_Fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, MPI_Aint displacement,
+                                  MPI_Op op, MPI_Win win) {
+  return guarded(win, "MPI_Fetch_and_op",
+                 [&] { return fetch_and_op(origin, result, type, rank, displacement, op, win); });
+}
+
+GPUDT_EXPORT int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type,
+                                      int rank, MPI_Aint displacement, MPI_Win win) {
+  return guarded(win, "MPI_Compare_and_swap",
+                 [&] { return compare_and_swap(origin, compare, result, type, rank, displacement, win); });
+}
+
+// --- synchronisation -------------------------------------------------------------------------------------------------
 
 GPUDT_EXPORT int MPI_Win_fence(int assert, MPI_Win win) {
   return synchronise("MPI_Win_fence", win, all_ranks, [&] { return PMPI_Win_fence(assert, win); });
@@ -215,7 +250,9 @@ GPUDT_EXPORT int MPI_Win_flush_local_all(MPI_Win win) {
 }
 GPUDT_EXPORT int MPI_Win_free(MPI_Win* win) {
   const MPI_Win freed = *win;
-  return synchronise("MPI_Win_free", freed, all_ranks, [&] { return PMPI_Win_free(win); });
+  const int code = PMPI_Win_free(win);
+  if (code == MPI_SUCCESS) pending_accesses.forget(freed);
+  return code;
 }
 
 // A window over device memory would crash in MPI at the first access from another rank.

@@ -1,9 +1,29 @@
-// One-sided communication from device memory: what the rest of the layer needs of it.
+// One-sided communication: the arguments of its calls, and what the rest of the layer needs of it.
 #pragma once
+
+#include <mpi.h>
 
 namespace gpudt::interpose {
 
-/// At MPI_Finalize: lets go of puts on windows that the program has neither synchronised nor freed.
+/// The origin's side of an access: the program's (buffer, count, datatype).
+struct Origin {
+  const void* buffer;
+  int count;
+  MPI_Datatype type;
+};
+
+/// The target's side.
+struct Target {
+  int rank;
+  MPI_Aint displacement;
+  int count;
+  MPI_Datatype type;
+};
+
+/// Stands for every rank of a window.
+inline constexpr int all_ranks = -1;
+
+/// At MPI_Finalize: lets go of accesses to windows that the program has neither synchronised nor freed.
 void one_sided_stop();
 
 }  // namespace gpudt::interpose

@@ -1,0 +1,120 @@
+// Accesses with device buffers to the windows that MPI serves itself, between the call and the synchronisation that
+// completes it.
+//
+// The data of a Put is packed while the program goes on; the synchronising call gives it to MPI. All other accesses
+// are MPI's at once, on staging memory; the synchronising call unpacks what they have fetched.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "interpose/errors.hpp"
+#include "interpose/one_sided.hpp"
+#include "interpose/operation.hpp"
+
+namespace gpudt::interpose {
+
+/// A datatype argument kept until a deferred call: the program may free its own handle meanwhile.
+class KeptType {
+ public:
+  explicit KeptType(MPI_Datatype type);
+  KeptType(KeptType&& other) noexcept : type_(other.type_), owned_(std::exchange(other.owned_, false)) {}
+  KeptType(const KeptType&) = delete;
+  KeptType& operator=(const KeptType&) = delete;
+  ~KeptType();
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_;
+  bool owned_;
+};
+
+/// One access.
+class PendingAccess {
+ public:
+  explicit PendingAccess(int rank) : rank_(rank) {}
+  PendingAccess(const PendingAccess&) = delete;
+  PendingAccess& operator=(const PendingAccess&) = delete;
+  virtual ~PendingAccess() = default;
+
+  int rank() const { return rank_; }
+  /// Before MPI synchronises. Returns an MPI error code; may throw device::Error.
+  virtual int issue(MPI_Win) { return MPI_SUCCESS; }
+  /// After it: starts what remains to be done, and waits for its end. May throw device::Error.
+  virtual void start_finish() {}
+  virtual void finish() {}
+  /// True once somebody else has completed it.
+  virtual bool over() const { return false; }
+
+ private:
+  friend class PendingAccesses;
+  const int rank_;
+  std::atomic<bool> claimed_{false};  ///< by a thread that synchronises
+  std::atomic<bool> finished_{false};
+};
+
+class PendingAccesses {
+ public:
+  void add(MPI_Win win, std::shared_ptr<PendingAccess> access);
+  /// The window is gone, and with it all that the program has not synchronised.
+  void forget(MPI_Win win);
+  void clear();
+
+  /// Runs `pmpi`, a call that completes the accesses of `win` to `rank`, and completes them.
+  template <class Sync>
+  int synchronise(const char* call, MPI_Win win, int rank, Sync pmpi) {
+    if (count_.load(std::memory_order_acquire) == 0) return pmpi();
+    return guarded(win, call, [&] {
+      const Claim claim(*this, win, rank);
+      // MPI synchronises whatever happened to the accesses: the other ranks wait for it.
+      const int issued = claim.issue(call);
+      const int code = pmpi();
+      if (code != MPI_SUCCESS) return code;
+      claim.finish();
+      return issued;
+    });
+  }
+
+ private:
+  using List = std::vector<std::shared_ptr<PendingAccess>>;
+
+  /// The accesses of one synchronising call: those that it has to bring forward, and those that another thread, in
+  /// such a call of its own, is at.
+  class Claim {
+   public:
+    Claim(PendingAccesses& all, MPI_Win win, int rank);
+    ~Claim();
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+    int issue(const char* call) const;  ///< the first error, after all have had their turn
+    void finish() const;
+
+   private:
+    PendingAccesses& all_;
+    MPI_Win win_;
+    List mine_, theirs_;
+  };
+
+  void remove_finished(MPI_Win win);
+
+  std::mutex mutex_;
+  std::unordered_map<MPI_Win, List> pending_;
+  std::atomic<int> count_{0};
+};
+
+extern PendingAccesses pending_accesses;
+
+/// A Put whose data is being packed.
+std::shared_ptr<PendingAccess> pending_put(const Operand& operand, const Target& target);
+/// An access that MPI has, with the buffers that are staged for it.
+std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers);
+/// An access that a request completes: synchronisation completes it, too.
+std::shared_ptr<PendingAccess> pending_request(int rank, const std::shared_ptr<Payload>& buffers);
+
+}  // namespace gpudt::interpose
