@@ -1,0 +1,412 @@
+// Errors: the right class, through the error handler of the right communicator, once; and life goes on afterwards.
+#include <algorithm>
+
+#include "tests/mpi/exchange.hpp"
+
+using namespace gpudt::test;
+
+namespace {
+
+std::uint64_t key_of(int from, int number) {
+  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
+}
+
+struct HandlerCall {
+  MPI_Comm comm;
+  int error_class;
+};
+std::vector<HandlerCall> handler_calls;
+
+// The standard's signature has further, unspecified arguments.
+void remember(MPI_Comm* comm, int* code, ...) {
+  handler_calls.push_back({*comm, error_class(*code)});
+}
+
+/// A duplicate of comm() with a handler of the program's own, or with MPI_ERRORS_RETURN.
+class ErrorComm {
+ public:
+  explicit ErrorComm(bool own_handler) : own_handler_(own_handler) {
+    PMPI_Comm_dup(comm(), &comm_);
+    if (own_handler) {
+      MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+      PMPI_Comm_create_errhandler(remember, &handler);
+      PMPI_Comm_set_errhandler(comm_, handler);
+      PMPI_Errhandler_free(&handler);
+    }
+    handler_calls.clear();
+  }
+  ~ErrorComm() { PMPI_Comm_free(&comm_); }
+  ErrorComm(const ErrorComm&) = delete;
+  ErrorComm& operator=(const ErrorComm&) = delete;
+  operator MPI_Comm() const { return comm_; }  // NOLINT(google-explicit-constructor): stands in for the handle
+
+  /// The handler has been called once since the last check, with this communicator and an error of this class (or
+  /// of the other).
+  void check_called(int wanted, int or_else = MPI_SUCCESS) {
+    if (own_handler_) {
+      CHECK(handler_calls.size() == 1);
+      for (const HandlerCall& call : handler_calls) {
+        CHECK(call.comm == comm_);
+        CHECK((call.error_class == wanted || call.error_class == or_else));
+      }
+    }
+    handler_calls.clear();
+  }
+
+ private:
+  bool own_handler_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+};
+
+/// Sends what is too long for the receive, calls `receive` on the other side, then a message that is right.
+template <class Receive>
+void truncate(const char* name, Receive&& receive) {
+  if (!all_have_partners()) return;
+  for (const int blocks : {20, 20000})
+    for (const Place send : basic_places)
+      for (const Place place : basic_places)
+        for (const bool own_handler : {false, true}) {
+          const std::string text = std::string(name) + ", " + std::to_string(blocks) + " blocks, " + place_name(send) +
+                                   " to " + place_name(place) + (own_handler ? ", own handler" : "");
+          INFO(text);
+          step(text);
+          const Type type = vector(blocks, 1, 2);
+          ErrorComm errors(own_handler);
+          Buffer out(send, type, 3), in(place, type, 2), right(place, type, 2);
+          out.fill(key_of(rank(), blocks));
+          if (rank() % 2 == 0) {
+            MPI_OK(MPI_Send(out.address(), 3, type, partner(), 1, errors));
+            MPI_OK(MPI_Send(out.address(), 2, type, partner(), 1, errors));
+          } else {
+            receive(Message{in.address(), 2, type, partner(), 1, errors}, errors);
+            CHECK(in.difference_outside() == "");
+            MPI_OK(MPI_Recv(right.address(), 2, type, partner(), 1, errors, MPI_STATUS_IGNORE));
+            Stream stream = stream_of(type, 3, key_of(partner(), blocks));
+            stream.resize(static_cast<std::size_t>(2 * type.size()));
+            right.expect(stream);
+            CHECK(right.difference() == "");
+            CHECK(handler_calls.empty());
+          }
+        }
+}
+
+/// The status of a truncated message names its sender.
+void check_truncated(const MPI_Status& status, const Message& m) {
+  CHECK(status.MPI_SOURCE == m.peer);
+  CHECK(status.MPI_TAG == m.tag);
+}
+
+MPI_Request start(const Message& m) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(m.buffer, m.count, m.type, m.peer, m.tag, m.comm, &request));
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("truncation in Recv", "[errors]") {
+  truncate("Recv", [](const Message& m, ErrorComm& errors) {
+    MPI_Status status{};
+    MPI_FAILS(MPI_Recv(m.buffer, m.count, m.type, m.peer, m.tag, m.comm, &status), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    check_truncated(status, m);
+  });
+}
+
+TEST_CASE("truncation in Mrecv", "[errors]") {
+  truncate("Mrecv", [](const Message& m, ErrorComm& errors) {
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status{};
+    MPI_OK(MPI_Mprobe(m.peer, m.tag, m.comm, &message, &status));
+    MPI_FAILS(MPI_Mrecv(m.buffer, m.count, m.type, &message, &status), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+  });
+}
+
+TEST_CASE("truncation in Imrecv and Wait", "[errors]") {
+  truncate("Imrecv", [](const Message& m, ErrorComm& errors) {
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Mprobe(m.peer, m.tag, m.comm, &message, MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Imrecv(m.buffer, m.count, m.type, &message, &request));
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    CHECK(request == MPI_REQUEST_NULL);
+  });
+}
+
+TEST_CASE("truncation in Irecv and Wait", "[errors]") {
+  truncate("Wait", [](const Message& m, ErrorComm& errors) {
+    MPI_Request request = start(m);
+    MPI_Status status{};
+    MPI_FAILS(MPI_Wait(&request, &status), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    check_truncated(status, m);
+    CHECK(request == MPI_REQUEST_NULL);
+  });
+}
+
+TEST_CASE("truncation in Irecv and Test", "[errors]") {
+  truncate("Test", [](const Message& m, ErrorComm& errors) {
+    MPI_Request request = start(m);
+    MPI_Status status{};
+    int flag = 0, error = MPI_SUCCESS;
+    while (flag == 0 && error == MPI_SUCCESS) error = MPI_Test(&request, &flag, &status);
+    MPI_FAILS(error, MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    check_truncated(status, m);
+    CHECK(request == MPI_REQUEST_NULL);
+  });
+}
+
+TEST_CASE("truncation in Irecv and Waitany", "[errors]") {
+  truncate("Waitany", [](const Message& m, ErrorComm& errors) {
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, start(m)};
+    MPI_Status status{};
+    int index = -1;
+    MPI_FAILS(MPI_Waitany(2, requests, &index, &status), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    CHECK(index == 1);
+    check_truncated(status, m);
+    CHECK(requests[1] == MPI_REQUEST_NULL);
+  });
+}
+
+namespace {
+
+/// Three receives of which the middle one is truncated, completed by `complete(requests, statuses)`.
+template <class Complete>
+void truncate_one_of_three(const char* name, Complete&& complete) {
+  truncate(name, [&](const Message& m, ErrorComm& errors) {
+    // The neighbours come from this rank itself, so that the middle one alone is in error.
+    const Type type = plain(MPI_INT);
+    Buffer first(Place::device, type, 10), last(Place::host, type, 10), out(Place::device, type, 10);
+    out.fill(seed());
+    MPI_Request requests[5] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL,
+                               MPI_REQUEST_NULL};
+    MPI_OK(MPI_Irecv(first.address(), 10, type, rank(), 8, m.comm, &requests[0]));
+    requests[1] = start(m);
+    MPI_OK(MPI_Irecv(last.address(), 10, type, rank(), 9, m.comm, &requests[2]));
+    MPI_OK(MPI_Isend(out.address(), 10, type, rank(), 8, m.comm, &requests[3]));
+    MPI_OK(MPI_Isend(out.address(), 10, type, rank(), 9, m.comm, &requests[4]));
+    MPI_Status statuses[5] = {};
+    for (MPI_Status& status : statuses) status.MPI_ERROR = MPI_ERR_OTHER;
+    complete(requests, statuses);
+    // Open MPI hands the handler the class of the first failed request, and returns MPI_ERR_IN_STATUS.
+    errors.check_called(MPI_ERR_IN_STATUS, MPI_ERR_TRUNCATE);
+    CHECK(error_class(statuses[1].MPI_ERROR) == MPI_ERR_TRUNCATE);
+    for (const int i : {0, 2, 3, 4}) {
+      const int code = statuses[i].MPI_ERROR;
+      CHECK((code == MPI_SUCCESS || code == MPI_ERR_PENDING));
+    }
+    CHECK(requests[1] == MPI_REQUEST_NULL);
+    // Those that were pending have not been completed: they are waited for now.
+    MPI_OK(MPI_Waitall(5, requests, MPI_STATUSES_IGNORE));
+    first.expect(stream_of(type, 10, seed()));
+    last.expect(stream_of(type, 10, seed()));
+    CHECK(first.difference() == "");
+    CHECK(last.difference() == "");
+  });
+}
+
+}  // namespace
+
+TEST_CASE("truncation in one of several requests, Waitall", "[errors]") {
+  truncate_one_of_three("Waitall", [](MPI_Request* requests, MPI_Status* statuses) {
+    MPI_FAILS(MPI_Waitall(5, requests, statuses), MPI_ERR_IN_STATUS);
+  });
+}
+
+TEST_CASE("truncation in one of several requests, Testall", "[errors]") {
+  truncate_one_of_three("Testall", [](MPI_Request* requests, MPI_Status* statuses) {
+    int flag = 0, error = MPI_SUCCESS;
+    while (flag == 0 && error == MPI_SUCCESS) error = MPI_Testall(5, requests, &flag, statuses);
+    MPI_FAILS(error, MPI_ERR_IN_STATUS);
+  });
+}
+
+TEST_CASE("truncation in Sendrecv", "[errors]") {
+  if (!all_have_partners()) return;
+  for (const Place place : basic_places)
+    for (const bool own_handler : {false, true}) {
+      const std::string text = std::string(place_name(place)) + (own_handler ? ", own handler" : "");
+      INFO(text);
+      step(text);
+      const Type type = vector(500, 1, 2);
+      ErrorComm errors(own_handler);
+      Buffer out(place, type, 3), in(place, type, 3);
+      out.fill(key_of(rank(), 1));
+      const int room = rank() % 2 == 0 ? 3 : 2;
+      const int error = MPI_Sendrecv(out.address(), 3, type, partner(), 1, in.address(), room, type, partner(), 1,
+                                     errors, MPI_STATUS_IGNORE);
+      if (room == 3) {
+        MPI_OK(error);
+        in.expect(stream_of(type, 3, key_of(partner(), 1)));
+        CHECK(in.difference() == "");
+      } else {
+        MPI_FAILS(error, MPI_ERR_TRUNCATE);
+        errors.check_called(MPI_ERR_TRUNCATE);
+        CHECK(in.difference_outside() == "");
+      }
+    }
+}
+
+TEST_CASE("truncation of a persistent receive, which is then started again", "[errors]") {
+  if (!all_have_partners()) return;
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    step(place_name(place));
+    const Type type = vector(3000, 1, 2);
+    ErrorComm errors(true);
+    Buffer out(place, type, 3), in(place, type, 2);
+    out.fill(key_of(rank(), 1));
+    if (rank() % 2 == 0) {
+      MPI_OK(MPI_Send(out.address(), 3, type, partner(), 1, errors));
+      MPI_OK(MPI_Send(out.address(), 1, type, partner(), 1, errors));
+      continue;
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Recv_init(in.address(), 2, type, partner(), 1, errors, &request));
+    MPI_OK(MPI_Start(&request));
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE);
+    // Open MPI 4.1 frees even a persistent request when it has failed.
+    if (request == MPI_REQUEST_NULL) MPI_OK(MPI_Recv_init(in.address(), 2, type, partner(), 1, errors, &request));
+    in.poison();
+    MPI_OK(MPI_Start(&request));
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    Stream stream = stream_of(type, 3, key_of(partner(), 1));
+    stream.resize(static_cast<std::size_t>(type.size()));
+    in.expect(stream);
+    CHECK(in.difference() == "");
+    MPI_OK(MPI_Request_free(&request));
+  }
+}
+
+namespace {
+
+/// Arguments of which one is wrong.
+struct Wrong {
+  const char* what;
+  int count, peer, tag;
+  MPI_Datatype type;
+  int error_class;
+};
+
+/// Open MPI 4.1 does not look whether the type is committed in these calls, and crashes.
+bool crashes_open_mpi(const std::string& name, const Wrong& wrong) {
+  return wrong.type != MPI_DATATYPE_NULL && wrong.error_class == MPI_ERR_TYPE &&
+         (name == "Bsend_init" || name == "Ssend_init" || name == "Rsend_init");
+}
+
+template <class Call>
+void check_each_wrong(const char* name, ErrorComm& errors, const std::vector<Wrong>& list, Call&& call) {
+  for (const Wrong& wrong : list) {
+    if (crashes_open_mpi(name, wrong)) continue;
+    INFO(name << " with a wrong " << wrong.what);
+    step(std::string(name) + " with a wrong " + wrong.what);
+    MPI_FAILS(call(wrong), wrong.error_class);
+    errors.check_called(wrong.error_class);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("wrong arguments are reported through the communicator's handler", "[errors]") {
+  MPI_Datatype raw = MPI_DATATYPE_NULL;
+  PMPI_Type_vector(10, 1, 2, MPI_INT, &raw);
+  const Type type = vector(10, 1, 2, MPI_INT);
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    ErrorComm errors(true);
+    Buffer buffer(place, type, 2), other(place, type, 2);
+    void* const address = buffer.address();
+    const int me = rank();
+    const std::vector<Wrong> list = {
+        {"rank", 1, ranks() + 7, 1, type, MPI_ERR_RANK},
+        {"tag", 1, me, -77, type, MPI_ERR_TAG},
+        {"count", -1, me, 1, type, MPI_ERR_COUNT},
+        {"type (null)", 1, me, 1, MPI_DATATYPE_NULL, MPI_ERR_TYPE},
+        {"type (not committed)", 1, me, 1, raw, MPI_ERR_TYPE},
+    };
+    MPI_Request request = MPI_REQUEST_NULL;
+    using Blocking = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm);
+    using Nonblocking = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
+    const std::pair<const char*, Blocking> blocking[] = {
+        {"Send", MPI_Send}, {"Bsend", MPI_Bsend}, {"Ssend", MPI_Ssend}, {"Rsend", MPI_Rsend}};
+    const std::pair<const char*, Nonblocking> nonblocking[] = {
+        {"Isend", MPI_Isend},           {"Ibsend", MPI_Ibsend},        {"Issend", MPI_Issend},
+        {"Irsend", MPI_Irsend},         {"Send_init", MPI_Send_init},  {"Bsend_init", MPI_Bsend_init},
+        {"Ssend_init", MPI_Ssend_init}, {"Rsend_init", MPI_Rsend_init}};
+    for (const auto& [name, call] : blocking)
+      check_each_wrong(name, errors, list, [&, call = call](const Wrong& w) {
+        return call(address, w.count, w.type, w.peer, w.tag, errors);
+      });
+    for (const auto& [name, call] : nonblocking)
+      check_each_wrong(name, errors, list, [&, call = call](const Wrong& w) {
+        return call(address, w.count, w.type, w.peer, w.tag, errors, &request);
+      });
+    check_each_wrong("Recv", errors, list, [&](const Wrong& w) {
+      return MPI_Recv(address, w.count, w.type, w.peer, w.tag, errors, MPI_STATUS_IGNORE);
+    });
+    check_each_wrong("Irecv", errors, list, [&](const Wrong& w) {
+      return MPI_Irecv(address, w.count, w.type, w.peer, w.tag, errors, &request);
+    });
+    check_each_wrong("Recv_init", errors, list, [&](const Wrong& w) {
+      return MPI_Recv_init(address, w.count, w.type, w.peer, w.tag, errors, &request);
+    });
+    check_each_wrong("Sendrecv's sending half", errors, list, [&](const Wrong& w) {
+      return MPI_Sendrecv(address, w.count, w.type, w.peer, w.tag, other.address(), 1, type, MPI_PROC_NULL, 1, errors,
+                          MPI_STATUS_IGNORE);
+    });
+    check_each_wrong("Sendrecv_replace", errors, list, [&](const Wrong& w) {
+      return MPI_Sendrecv_replace(address, w.count, w.type, w.peer, w.tag, w.peer, w.tag < 0 ? w.tag : 1, errors,
+                                  MPI_STATUS_IGNORE);
+    });
+    CHECK(buffer.difference() == "");
+    CHECK(other.difference() == "");
+  }
+  PMPI_Type_free(&raw);
+  exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 60);
+}
+
+// Open MPI 4.1 delivers nothing more to that peer on that communicator, so that success is tried on another.
+TEST_CASE("Bsend without room", "[errors]") {
+  const Type type = vector(5000, 1, 2);
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    step(place_name(place));
+    Buffer out(place, type, 1), in(place, type, 1);
+    out.fill(seed());
+    {
+      ErrorComm errors(true);
+      BsendBuffer attached(100);
+      MPI_FAILS(MPI_Bsend(out.address(), 1, type, rank(), 1, errors), MPI_ERR_BUFFER);
+      errors.check_called(MPI_ERR_BUFFER);
+    }
+    ErrorComm fresh(true);
+    BsendBuffer attached(50000);
+    MPI_OK(MPI_Bsend(out.address(), 1, type, rank(), 1, fresh));
+    MPI_OK(MPI_Recv(in.address(), 1, type, rank(), 1, fresh, MPI_STATUS_IGNORE));
+    in.expect(stream_of(type, 1, seed()));
+    CHECK(in.difference() == "");
+  }
+}
+
+TEST_CASE("errors of one-sided calls go to the window's handler", "[errors]") {
+  const Type type = vector(10, 1, 2, MPI_INT);
+  std::vector<int> memory(100);
+  MPI_Win window = MPI_WIN_NULL;
+  PMPI_Win_create(memory.data(), 400, 1, MPI_INFO_NULL, comm(), &window);
+  PMPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
+  for (const Place place : basic_places) {
+    Buffer out(place, type, 1);
+    MPI_OK(MPI_Win_lock_all(0, window));
+    MPI_FAILS(MPI_Put(out.address(), 1, type, ranks() + 3, 0, 1, type, window), MPI_ERR_RANK);
+    MPI_FAILS(MPI_Put(out.address(), -1, type, rank(), 0, 1, type, window), MPI_ERR_COUNT);
+    MPI_FAILS(MPI_Put(out.address(), 1, MPI_DATATYPE_NULL, rank(), 0, 1, type, window), MPI_ERR_TYPE);
+    MPI_OK(MPI_Win_unlock_all(window));
+  }
+  PMPI_Barrier(comm());
+  MPI_OK(MPI_Win_free(&window));
+}

@@ -1,0 +1,273 @@
+// MPI_Put and MPI_Rput from device memory into windows of host memory, with every kind of synchronisation.
+#include <algorithm>
+
+#include "tests/mpi/exchange.hpp"
+
+using namespace gpudt::test;
+
+namespace {
+
+/// A window over host memory that holds `slots` buffers of (count, type), with guards.
+class Window {
+ public:
+  Window(const Type& type, int count, int slots) : type_(&type), count_(count) {
+    for (int i = 0; i < slots; ++i) images_.emplace_back(type, count);
+    stride_ = images_[0].bytes().size();
+    memory_.resize(stride_ * static_cast<std::size_t>(slots));
+    expected_ = memory_;
+    for (std::size_t i = 0; i < images_.size(); ++i) {
+      std::copy(images_[i].bytes().begin(), images_[i].bytes().end(), memory_.data() + i * stride_);
+    }
+    expected_ = memory_;
+    PMPI_Win_create(memory_.data(), static_cast<MPI_Aint>(memory_.size()), 1, MPI_INFO_NULL, comm(), &window_);
+    PMPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN);
+  }
+  ~Window() { MPI_Win_free(&window_); }
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+
+  operator MPI_Win() const { return window_; }  // NOLINT(google-explicit-constructor): stands in for the handle
+  MPI_Aint displacement(int slot) const {
+    return static_cast<MPI_Aint>(stride_) * slot + images_[static_cast<std::size_t>(slot)].origin();
+  }
+  /// What should now be in a slot, over what was there.
+  void expect(int slot, const Stream& stream) {
+    Image& image = images_[static_cast<std::size_t>(slot)];
+    unpack_into(image, *type_, count_, stream);
+    std::copy(image.bytes().begin(), image.bytes().end(),
+              expected_.begin() + static_cast<std::ptrdiff_t>(stride_) * slot);
+  }
+  bool matches() const { return memory_ == expected_; }
+
+ private:
+  const Type* type_;
+  int count_;
+  std::vector<Image> images_;
+  std::size_t stride_ = 0;
+  std::vector<char> memory_, expected_;
+  MPI_Win window_ = MPI_WIN_NULL;
+};
+
+std::uint64_t key_of(int from, int slot) {
+  return mix(seed(), static_cast<std::uint64_t>(from) * 64 + static_cast<std::uint64_t>(slot));
+}
+
+constexpr int slots = 3;
+
+/// How an access epoch towards `target` begins and ends. After `complete` the origin buffers are the program's again;
+/// after `close`, and a barrier, the data is at the target.
+struct Epoch {
+  const char* name;
+  void (*open)(MPI_Win, int target, int origin);
+  void (*complete)(MPI_Win, int target);
+  void (*close)(MPI_Win, int target);
+};
+
+void no_completion(MPI_Win, int) {}
+
+void open_fence(MPI_Win window, int, int) {
+  MPI_OK(MPI_Win_fence(0, window));
+}
+void close_fence(MPI_Win window, int) {
+  MPI_OK(MPI_Win_fence(MPI_MODE_NOSUCCEED, window));
+}
+
+MPI_Group group_of(int member) {
+  MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+  PMPI_Comm_group(comm(), &all);
+  PMPI_Group_incl(all, 1, &member, &group);
+  PMPI_Group_free(&all);
+  return group;
+}
+
+void open_pscw(MPI_Win window, int target, int origin) {
+  MPI_Group origins = group_of(origin), targets = group_of(target);
+  MPI_OK(MPI_Win_post(origins, 0, window));
+  MPI_OK(MPI_Win_start(targets, 0, window));
+  PMPI_Group_free(&origins);
+  PMPI_Group_free(&targets);
+}
+void close_pscw(MPI_Win window, int) {
+  MPI_OK(MPI_Win_complete(window));
+  MPI_OK(MPI_Win_wait(window));
+}
+void close_pscw_test(MPI_Win window, int) {
+  MPI_OK(MPI_Win_complete(window));
+  int done = 0;
+  while (done == 0) MPI_OK(MPI_Win_test(window, &done));
+}
+
+void open_shared_lock(MPI_Win window, int target, int) {
+  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, target, 0, window));
+}
+void open_exclusive_lock(MPI_Win window, int target, int) {
+  MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, target, 0, window));
+}
+void close_lock(MPI_Win window, int target) {
+  MPI_OK(MPI_Win_unlock(target, window));
+}
+void open_lock_all(MPI_Win window, int, int) {
+  MPI_OK(MPI_Win_lock_all(0, window));
+}
+void close_lock_all(MPI_Win window, int) {
+  MPI_OK(MPI_Win_unlock_all(window));
+}
+void flush(MPI_Win window, int target) {
+  MPI_OK(MPI_Win_flush(target, window));
+}
+void flush_all(MPI_Win window, int) {
+  MPI_OK(MPI_Win_flush_all(window));
+}
+void flush_local(MPI_Win window, int target) {
+  MPI_OK(MPI_Win_flush_local(target, window));
+}
+void flush_local_all(MPI_Win window, int) {
+  MPI_OK(MPI_Win_flush_local_all(window));
+}
+
+constexpr Epoch epochs[] = {
+    {"fence", open_fence, no_completion, close_fence},
+    {"post/start/complete/wait", open_pscw, no_completion, close_pscw},
+    {"post/start/complete/test", open_pscw, no_completion, close_pscw_test},
+    {"shared lock", open_shared_lock, no_completion, close_lock},
+    {"exclusive lock", open_exclusive_lock, no_completion, close_lock},
+    {"lock_all", open_lock_all, no_completion, close_lock_all},
+    {"lock, flush", open_shared_lock, flush, close_lock},
+    {"lock, flush_local", open_shared_lock, flush_local, close_lock},
+    {"lock_all, flush_all", open_lock_all, flush_all, close_lock_all},
+    {"lock_all, flush_local_all", open_lock_all, flush_local_all, close_lock_all},
+};
+
+}  // namespace
+
+TEST_CASE("Put from device memory, with every synchronisation", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  for (const int bytes : {400, 60000})
+    for (const int layout : {0, 1, 4, 10}) {
+      const Type type = named_layout(layout, bytes);
+      for (const Epoch& epoch : epochs) {
+        const std::string text = std::string(epoch.name) + ", " + type.text();
+        INFO(text);
+        step(text);
+        Window window(type, 1, slots);
+        std::vector<Buffer> out;
+        for (int slot = 0; slot < slots; ++slot) {
+          out.emplace_back(slot == 1 ? Place::host : Place::device, type, 1);
+          out.back().fill(key_of(rank(), slot));
+        }
+        lock_step();
+        epoch.open(window, right, left);
+        for (int slot = 0; slot < slots; ++slot)
+          MPI_OK(MPI_Put(out[static_cast<std::size_t>(slot)].address(), 1, type, right, window.displacement(slot), 1,
+                         type, window));
+        if (epoch.complete != no_completion) {
+          epoch.complete(window, right);
+          for (Buffer& buffer : out) buffer.poison();  // the origin buffers are the program's again
+        }
+        epoch.close(window, right);
+        for (Buffer& buffer : out) buffer.poison();
+        lock_step();
+        for (int slot = 0; slot < slots; ++slot) window.expect(slot, stream_of(type, 1, key_of(left, slot)));
+        // A lock lets the target look only under a lock of its own.
+        MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, rank(), 0, window));
+        CHECK(window.matches());
+        MPI_OK(MPI_Win_unlock(rank(), window));
+        lock_step();
+      }
+    }
+}
+
+TEST_CASE("Rput completes with its request", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  for (const int bytes : {400, 60000}) {
+    const Type type = vector(bytes / 16, 2, 3);
+    Window window(type, 1, slots);
+    std::vector<Buffer> out;
+    MPI_OK(MPI_Win_lock_all(0, window));
+    std::vector<MPI_Request> requests(slots, MPI_REQUEST_NULL);
+    for (int slot = 0; slot < slots; ++slot) {
+      out.emplace_back(slot == 1 ? Place::host : Place::device, type, 1);
+      out.back().fill(key_of(rank(), slot));
+      MPI_OK(MPI_Rput(out.back().address(), 1, type, right, window.displacement(slot), 1, type, window,
+                      &requests[static_cast<std::size_t>(slot)]));
+    }
+    MPI_OK(MPI_Waitall(slots, requests.data(), MPI_STATUSES_IGNORE));
+    for (Buffer& buffer : out) buffer.poison();
+    MPI_OK(MPI_Win_unlock_all(window));
+    lock_step();
+    for (int slot = 0; slot < slots; ++slot) window.expect(slot, stream_of(type, 1, key_of(left, slot)));
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, rank(), 0, window));
+    CHECK(window.matches());
+    MPI_OK(MPI_Win_unlock(rank(), window));
+    lock_step();
+  }
+}
+
+TEST_CASE("Put with unlike types at origin and target", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  auto random = random_numbers("put");
+  for (int i = 0; i < scaled(60); ++i) {
+    const Pair pair = random_pair(random);
+    INFO(pair.send.text() << " to " << pair.receive.text());
+    step(pair.send.text() + " to " + pair.receive.text());
+    Window window(pair.receive, 2, 1);
+    Buffer out(Place::device, pair.send, 2);
+    out.fill(key_of(rank(), i));
+    MPI_OK(MPI_Win_fence(MPI_MODE_NOPRECEDE, window));
+    MPI_OK(MPI_Put(out.address(), 2, pair.send, right, window.displacement(0), 2, pair.receive, window));
+    MPI_OK(MPI_Win_fence(MPI_MODE_NOSUCCEED, window));
+    window.expect(0, stream_of(pair.send, 2, key_of(left, i)));
+    CHECK(window.matches());
+    CHECK(out.difference() == "");
+  }
+}
+
+TEST_CASE("Put to self, to nobody and of nothing", "[put]") {
+  const Type type = vector(100, 1, 2);
+  Window window(type, 1, slots);
+  Buffer out(Place::device, type, 1);
+  out.fill(key_of(rank(), 0));
+  MPI_OK(MPI_Win_lock_all(0, window));
+  MPI_OK(MPI_Put(out.address(), 1, type, rank(), window.displacement(0), 1, type, window));
+  MPI_OK(MPI_Put(out.address(), 1, type, MPI_PROC_NULL, window.displacement(1), 1, type, window));
+  MPI_OK(MPI_Put(out.address(), 0, type, rank(), window.displacement(2), 0, type, window));
+  MPI_OK(MPI_Win_unlock_all(window));
+  window.expect(0, stream_of(type, 1, key_of(rank(), 0)));
+  CHECK(window.matches());
+}
+
+TEST_CASE("many Puts in one epoch", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  constexpr int many = 100;
+  const Type type = vector(50, 1, 2);
+  Window window(type, 1, many);
+  Buffer out(Place::device, type, 1);
+  MPI_OK(MPI_Win_lock_all(0, window));
+  for (int i = 0; i < many; ++i) {
+    out.fill(key_of(rank(), i));
+    MPI_OK(MPI_Put(out.address(), 1, type, right, window.displacement(i), 1, type, window));
+    MPI_OK(MPI_Win_flush_local(right, window));
+  }
+  MPI_OK(MPI_Win_unlock_all(window));
+  lock_step();
+  for (int i = 0; i < many; ++i) window.expect(i, stream_of(type, 1, key_of(left, i)));
+  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, rank(), 0, window));
+  CHECK(window.matches());
+  MPI_OK(MPI_Win_unlock(rank(), window));
+  lock_step();
+}
+
+TEST_CASE("a window freed with a Put of its last epoch behind it", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  const Type type = vector(5000, 1, 2);
+  Buffer out(Place::device, type, 1);
+  for (int i = 0; i < 10; ++i) {
+    Window window(type, 1, 1);
+    out.fill(key_of(rank(), i));
+    MPI_OK(MPI_Win_fence(0, window));
+    MPI_OK(MPI_Put(out.address(), 1, type, right, window.displacement(0), 1, type, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    window.expect(0, stream_of(type, 1, key_of(left, i)));
+    CHECK(window.matches());
+  }
+}

@@ -1,0 +1,269 @@
+// Buffers, streams and memory of the tests under mpirun (mpi_harness.hpp).
+#include "tests/support/mpi_harness.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace gpudt::test {
+namespace {
+
+constexpr std::size_t guard_bytes = 192;
+constexpr char poison_byte = '\x5a';
+
+void expect_cuda(cudaError_t error, const char* call) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
+}
+
+char* host_allocate(std::size_t bytes) {
+  void* data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  if (data == nullptr) throw std::bad_alloc();
+  return static_cast<char*>(data);
+}
+
+void* allocate(Place place, std::size_t bytes) {
+  void* data = nullptr;
+  switch (place) {
+    case Place::device:
+      expect_cuda(cudaMalloc(&data, bytes), "cudaMalloc");
+      break;
+    case Place::pinned:
+      expect_cuda(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "cudaHostAlloc");
+      break;
+    case Place::managed:
+      expect_cuda(cudaMallocManaged(&data, bytes, cudaMemAttachGlobal), "cudaMallocManaged");
+      break;
+    case Place::stream_ordered:
+      expect_cuda(cudaMallocAsync(&data, bytes, nullptr), "cudaMallocAsync");
+      expect_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+      break;
+    default:
+      data = host_allocate(bytes);
+      if (place == Place::registered)
+        expect_cuda(cudaHostRegister(data, bytes, cudaHostRegisterDefault), "cudaHostRegister");
+  }
+  return data;
+}
+
+void release(Place place, void* data) {
+  switch (place) {
+    case Place::device:
+    case Place::managed:
+      cudaFree(data);
+      break;
+    case Place::pinned:
+      cudaFreeHost(data);
+      break;
+    case Place::stream_ordered:
+      cudaFreeAsync(data, nullptr);
+      cudaStreamSynchronize(nullptr);
+      break;
+    default:
+      if (place == Place::registered) cudaHostUnregister(data);
+      std::free(data);
+  }
+}
+
+/// True if the host may not touch the memory itself.
+bool needs_copy(Place place) {
+  return place == Place::device || place == Place::managed || place == Place::stream_ordered;
+}
+
+/// cudaMemcpy, and not back before the bytes are where every stream sees them.
+void copy(void* to, const void* from, std::size_t bytes) {
+  expect_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
+  expect_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+}
+
+int as_count(std::int64_t count) {
+  return static_cast<int>(count);
+}
+
+}  // namespace
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a * 0x9e3779b97f4a7c15ULL + b + 0x632be59bd9b4e019ULL;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+  return x ^ (x >> 31);
+}
+
+std::string error_text(int code) {
+  if (code == MPI_SUCCESS) return "";
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  PMPI_Error_string(code, text, &length);
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+int error_class(int code) {
+  int result = MPI_SUCCESS;
+  PMPI_Error_class(code, &result);
+  return result;
+}
+
+const char* place_name(Place place) {
+  constexpr const char* names[] = {"host", "device", "pinned", "managed", "cudaMallocAsync", "registered"};
+  return names[static_cast<int>(place)];
+}
+
+int current_gpu() {
+  int ordinal = 0;
+  if (!host_only()) expect_cuda(cudaGetDevice(&ordinal), "cudaGetDevice");
+  return ordinal;
+}
+
+void use_gpu(int ordinal) {
+  if (!host_only()) expect_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
+}
+
+int gpu_count() {
+  int count = 1;
+  if (!host_only()) expect_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
+}
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+Memory::Memory(Place place, std::size_t bytes) : place_(host_only() ? Place::host : place), bytes_(bytes) {
+  data_ = static_cast<char*>(allocate(place_, std::max<std::size_t>(bytes, 1)));
+}
+
+Memory::Memory(Memory&& other) noexcept
+    : place_(other.place_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+
+Memory::~Memory() {
+  if (data_ != nullptr) release(place_, data_);
+}
+
+void Memory::write(const void* from, std::size_t bytes, std::size_t offset) {
+  if (needs_copy(place_))
+    copy(data_ + offset, from, bytes);
+  else
+    std::memcpy(data_ + offset, from, bytes);
+}
+
+void Memory::read(void* to, std::size_t bytes, std::size_t offset) const {
+  if (needs_copy(place_))
+    copy(to, data_ + offset, bytes);
+  else
+    std::memcpy(to, data_ + offset, bytes);
+}
+
+// --- images and streams ----------------------------------------------------------------------------------------------
+
+Image::Image(const Type& type, std::int64_t count, std::size_t skew) {
+  const MPI_Aint low = type.low(count), high = type.high(count);
+  bytes_.resize(2 * guard_bytes + skew + static_cast<std::size_t>(high - low));
+  origin_ = static_cast<std::ptrdiff_t>(guard_bytes + skew) - low;
+  poison();
+}
+
+void Image::poison() {
+  std::fill(bytes_.begin(), bytes_.end(), poison_byte);
+}
+
+void Image::fill(std::uint64_t key) {
+  for (std::size_t at = 0; at < bytes_.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t value = mix(key, at);
+    std::memcpy(bytes_.data() + at, &value, std::min(sizeof value, bytes_.size() - at));
+  }
+}
+
+Stream stream_of(const Type& type, std::int64_t count, std::uint64_t key) {
+  Image image(type, count);
+  image.fill(key);
+  Stream stream(static_cast<std::size_t>(type.size() * count));
+  int position = 0;
+  if (!stream.empty())
+    PMPI_Pack(image.base(), as_count(count), type, stream.data(), static_cast<int>(stream.size()), &position,
+              MPI_COMM_WORLD);
+  return stream;
+}
+
+// A stream that ends early is completed in two ways that differ in every byte: bytes of the image that then differ
+// are the ones that the short stream does not reach.
+void unpack_into(Image& image, const Type& type, std::int64_t count, const Stream& stream) {
+  const auto full = static_cast<std::size_t>(type.size() * count);
+  if (full == 0) return;
+  Stream first(full, '\x00'), second(full, '\xff');
+  std::copy_n(stream.begin(), std::min(full, stream.size()), first.begin());
+  std::copy_n(stream.begin(), std::min(full, stream.size()), second.begin());
+  Image other = image;
+  const std::vector<char> before = image.bytes();
+  int position = 0;
+  PMPI_Unpack(first.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, MPI_COMM_WORLD);
+  position = 0;
+  PMPI_Unpack(second.data(), static_cast<int>(full), &position, other.base(), as_count(count), type, MPI_COMM_WORLD);
+  for (std::size_t i = 0; i < before.size(); ++i)
+    if (image.bytes()[i] != other.bytes()[i]) image.bytes()[i] = before[i];
+}
+
+// --- buffers ---------------------------------------------------------------------------------------------------------
+
+Buffer::Buffer(Place place, const Type& type, std::int64_t count, std::size_t skew)
+    : type_(&type), count_(count), image_(type, count, skew), memory_(place, image_.bytes().size()) {
+  upload();
+}
+
+void Buffer::upload() {
+  memory_.write(image_.bytes().data(), image_.bytes().size());
+}
+
+void Buffer::fill(std::uint64_t key) {
+  // The pattern belongs to places relative to the first byte of an unskewed image, so that streams do not depend on
+  // the skew.
+  Image pattern(*type_, count_);
+  pattern.fill(key);
+  const std::size_t skew = image_.bytes().size() - pattern.bytes().size();
+  std::copy(pattern.bytes().begin(), pattern.bytes().end(), image_.bytes().begin() + static_cast<std::ptrdiff_t>(skew));
+  upload();
+}
+
+void Buffer::poison() {
+  image_.poison();
+  upload();
+}
+
+void Buffer::expect(const Stream& stream) {
+  unpack_into(image_, *type_, count_, stream);
+}
+
+std::vector<char> Buffer::download() const {
+  std::vector<char> found(image_.bytes().size());
+  memory_.read(found.data(), found.size());
+  return found;
+}
+
+std::string Buffer::difference() const {
+  return compare(download());
+}
+
+std::string Buffer::difference_outside() const {
+  const auto size = static_cast<std::size_t>(type_->size() * count_);
+  Image zeros = image_, ones = image_;
+  unpack_into(zeros, *type_, count_, Stream(size, '\x00'));
+  unpack_into(ones, *type_, count_, Stream(size, '\xff'));
+  std::vector<char> found = download();
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (zeros.bytes()[i] != ones.bytes()[i]) found[i] = image_.bytes()[i];
+  return compare(found);
+}
+
+std::string Buffer::compare(const std::vector<char>& found) const {
+  const auto [here, there] = std::mismatch(found.begin(), found.end(), image_.bytes().begin());
+  if (here == found.end()) return "";
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) wrong += found[i] != image_.bytes()[i] ? 1 : 0;
+  const auto hex = [](char byte) { return std::to_string(static_cast<unsigned char>(byte)); };
+  return std::to_string(wrong) + " of " + std::to_string(found.size()) + " bytes differ, first at offset " +
+         std::to_string((here - found.begin()) - image_.origin()) + ": found " + hex(*here) + ", expected " +
+         hex(*there) + "; " + std::to_string(count_) + " x " + type_->text();
+}
+
+}  // namespace gpudt::test
