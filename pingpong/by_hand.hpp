@@ -29,6 +29,7 @@ struct HandLayout {
   HandDim dims[max_dims] = {};  ///< outermost first
   std::int64_t count = 0;
   std::int64_t stride = 0;
+  std::int64_t align = 4;                 ///< lists: a power of two that divides all offsets and lengths, at least 4
   const std::int64_t* offsets = nullptr;  ///< device memory, `count` of them
   const std::int64_t* prefix = nullptr;   ///< device memory, count + 1 packed offsets from 0; null: equal runs
 };
