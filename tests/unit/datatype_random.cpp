@@ -197,7 +197,7 @@ class Subject {
     for (int i = 0; i < ranges_per_message; ++i) {
       const Range range = random_range(random_, total);
       if (packed_by_us(layout, count, range.begin, range.end) !=
-          Bytes(&stream[0] + range.begin, &stream[0] + range.end))
+          Bytes(stream.begin() + range.begin, stream.begin() + range.end))
         return "pack of " + std::to_string(range.begin) + " to " + std::to_string(range.end);
     }
     return type_.overlaps() ? std::string() : unpack_message(layout, count, stream);
