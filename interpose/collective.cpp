@@ -230,6 +230,25 @@ int collective_peers(MPI_Comm comm) {
   return size;
 }
 
+Blocks neighbours(MPI_Comm comm) {
+  int topology = MPI_UNDEFINED, in = 0, out = 0, weighted = 0, rank = 0;
+  if (comm != MPI_COMM_NULL) PMPI_Topo_test(comm, &topology);
+  switch (topology) {
+    case MPI_CART:
+      PMPI_Cartdim_get(comm, &out);
+      return {2 * out, 2 * out};
+    case MPI_GRAPH:
+      PMPI_Comm_rank(comm, &rank);
+      PMPI_Graph_neighbors_count(comm, rank, &out);
+      return {out, out};
+    case MPI_DIST_GRAPH:
+      PMPI_Dist_graph_neighbors_count(comm, &in, &out, &weighted);
+      return {out, in};
+    default:
+      return {0, 0};  // MPI reports the error
+  }
+}
+
 bool is_root(MPI_Comm comm, int root) {
   int inter = 0, rank = 0;
   PMPI_Comm_test_inter(comm, &inter);

@@ -101,6 +101,13 @@ class Collective {
 
 /// Blocks in the v-shaped buffers of a collective: processes in the group, in the remote group of an intercommunicator.
 int collective_peers(MPI_Comm comm);
+/// Blocks that a process gives and gets in an exchange.
+struct Blocks {
+  int out_of;
+  int into;
+};
+/// Those of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
+Blocks neighbours(MPI_Comm comm);
 /// This process gives to, or gets from, all others as the root.
 bool is_root(MPI_Comm comm, int root);
 /// This process is one of those that the root serves; the root of an intracommunicator serves itself.

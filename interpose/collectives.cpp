@@ -109,12 +109,7 @@ int scatterv(const char* call, const void* sendbuf, const int* sendcounts, const
 using Exchange = int (*)(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm);
 using NonblockingExchange = int (*)(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm, MPI_Request*);
 
-/// Allgather, Alltoall and their neighbourhood forms: `out_of` blocks go out, `into` blocks come in.
-struct Blocks {
-  int out_of;
-  int into;
-};
-
+/// Allgather, Alltoall and their neighbourhood forms.
 int exchange(const char* call, Blocks blocks, Exchange pmpi, NonblockingExchange ipmpi, const void* sendbuf,
              int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm,
              MPI_Request* request) {
@@ -267,26 +262,6 @@ bool is_first(MPI_Comm comm) {
   int rank = 0;
   if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
   return rank == 0;
-}
-
-/// Neighbours to send to and to receive from (MPI-4.1 section 8.6).
-Blocks neighbours(MPI_Comm comm) {
-  int topology = MPI_UNDEFINED, in = 0, out = 0, weighted = 0, rank = 0;
-  if (comm != MPI_COMM_NULL) PMPI_Topo_test(comm, &topology);
-  switch (topology) {
-    case MPI_CART:
-      PMPI_Cartdim_get(comm, &out);
-      return {2 * out, 2 * out};
-    case MPI_GRAPH:
-      PMPI_Comm_rank(comm, &rank);
-      PMPI_Graph_neighbors_count(comm, rank, &out);
-      return {out, out};
-    case MPI_DIST_GRAPH:
-      PMPI_Dist_graph_neighbors_count(comm, &in, &out, &weighted);
-      return {out, in};
-    default:
-      return {0, 0};  // MPI reports the error
-  }
 }
 
 /// An allgather sends one block, whoever listens.
