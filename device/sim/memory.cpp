@@ -99,19 +99,24 @@ Memory::Memory() {
 }
 
 bool Zone::take(std::size_t bytes, std::size_t* offset) {
-  const auto start = free.lower_bound(cursor);
-  auto fits = [bytes](const auto& range) { return range.second >= bytes; };
-  auto found = std::find_if(start, free.end(), fits);
-  if (found == free.end()) {
-    found = std::find_if(free.begin(), start, fits);
-    if (found == start) return false;
+  // First what lies behind the cursor, so that addresses are reused late and the use of freed memory shows.
+  for (const std::size_t from : {cursor, std::size_t(0)}) {
+    auto range = free.upper_bound(from);
+    if (range != free.begin()) --range;
+    for (; range != free.end(); ++range) {
+      const std::size_t begin = std::max(range->first, from), end = range->first + range->second;
+      if (end < begin || end - begin < bytes) continue;
+      *offset = begin;
+      if (begin > range->first)
+        range->second = begin - range->first;
+      else
+        free.erase(range);
+      if (end - begin > bytes) free[begin + bytes] = end - begin - bytes;
+      cursor = begin + bytes;
+      return true;
+    }
   }
-  *offset = found->first;
-  const std::size_t rest = found->second - bytes;
-  free.erase(found);
-  if (rest > 0) free[*offset + bytes] = rest;
-  cursor = *offset + bytes;
-  return true;
+  return false;
 }
 
 void Zone::give(std::size_t offset, std::size_t bytes) {
@@ -129,7 +134,6 @@ void Zone::give(std::size_t offset, std::size_t bytes) {
     free.erase(next);
   }
   free[offset] = bytes;
-  if (cursor > offset && cursor < offset + bytes) cursor = offset;
 }
 
 Zone& Memory::zone(Kind kind) {

@@ -1,0 +1,481 @@
+// The engine: packs, unpacks and copies of whatever device there is (the simulated one if it is loaded), their
+// completion, and its starts and stops. What a pack should give is what MPI_Pack gives on a host copy.
+#include <cuda_runtime_api.h>
+#include <mpi.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "device/device.hpp"
+#include "tests/support/catch.hpp"
+
+namespace {
+
+using namespace gpudt;
+using device::Direction;
+using device::Staging;
+using device::StagingKind;
+using device::Transfer;
+
+constexpr unsigned char poison = 0xa5;
+
+/// The engine, while it lives.
+struct Session {
+  explicit Session(const device::Config& config = {}) { device::start(config); }
+  ~Session() { device::stop(); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+};
+
+/// Device memory and a host copy of it.
+class Buffer {
+ public:
+  explicit Buffer(std::size_t bytes) : host(bytes, poison) {
+    REQUIRE(cudaMalloc(&address_, bytes) == cudaSuccess);
+    put();
+  }
+  ~Buffer() { cudaFree(address_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  char* device() const { return static_cast<char*>(address_); }
+  void put() const { REQUIRE(cudaMemcpy(address_, host.data(), host.size(), cudaMemcpyHostToDevice) == cudaSuccess); }
+  std::vector<unsigned char> get() const {
+    std::vector<unsigned char> bytes(host.size());
+    REQUIRE(cudaMemcpy(bytes.data(), address_, bytes.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+    return bytes;
+  }
+  void number(unsigned seed) {
+    for (std::size_t i = 0; i < host.size(); ++i)
+      host[i] = static_cast<unsigned char>((i * 2654435761u + seed * 40503u) >> 13);
+    put();
+  }
+  std::vector<unsigned char> host;
+
+ private:
+  void* address_ = nullptr;
+};
+
+class Type {
+ public:
+  explicit Type(MPI_Datatype type) : type_(type) { MPI_Type_commit(&type_); }
+  ~Type() { MPI_Type_free(&type_); }
+  Type(const Type&) = delete;
+  Type& operator=(const Type&) = delete;
+  MPI_Datatype get() const { return type_; }
+
+ private:
+  MPI_Datatype type_;
+};
+
+MPI_Datatype contiguous(int bytes) {
+  MPI_Datatype type;
+  MPI_Type_contiguous(bytes, MPI_BYTE, &type);
+  return type;
+}
+
+MPI_Datatype vector_of(int count, int block, int stride) {
+  MPI_Datatype type;
+  MPI_Type_vector(count, block, stride, MPI_INT, &type);
+  return type;
+}
+
+MPI_Datatype indexed(int count) {
+  std::vector<int> lengths, places;
+  for (int i = 0, place = 0; i < count; ++i) {
+    lengths.push_back(1 + i * i % 5);
+    places.push_back(place);
+    place += lengths.back() + 1 + i % 3;
+  }
+  MPI_Datatype type;
+  MPI_Type_indexed(count, lengths.data(), places.data(), MPI_INT, &type);
+  return type;
+}
+
+/// A structure of a list and a vector, so that nothing but the general traversal does.
+MPI_Datatype structure() {
+  MPI_Datatype parts[3] = {indexed(7), MPI_CHAR, vector_of(5, 2, 3)};
+  const int lengths[3] = {2, 3, 1};
+  const MPI_Aint places[3] = {0, 400, 500};
+  MPI_Datatype type;
+  MPI_Type_create_struct(3, lengths, places, parts, &type);
+  MPI_Type_free(&parts[0]);
+  MPI_Type_free(&parts[2]);
+  return type;
+}
+
+struct Case {
+  const char* name;
+  std::function<MPI_Datatype()> make;
+  int count;
+};
+
+const Case cases[] = {
+    {"contiguous", [] { return contiguous(1000); }, 3},
+    {"contiguous, by the copy engine", [] { return contiguous(1 << 20); }, 3},
+    {"vector", [] { return vector_of(40, 3, 7); }, 5},
+    {"indexed", [] { return indexed(300); }, 4},
+    {"structure", structure, 9},
+};
+
+std::vector<unsigned char> packed_by_mpi(const void* user, int count, MPI_Datatype type) {
+  int bytes = 0, position = 0;
+  MPI_Pack_size(count, type, MPI_COMM_SELF, &bytes);
+  std::vector<unsigned char> packed(static_cast<std::size_t>(bytes));
+  MPI_Pack(user, count, type, packed.data(), bytes, &position, MPI_COMM_SELF);
+  packed.resize(static_cast<std::size_t>(position));
+  return packed;
+}
+
+/// `user` with packed bytes [begin, end) of `packed` in their places.
+std::vector<unsigned char> unpacked(std::vector<unsigned char> user, int count, MPI_Datatype type,
+                                    const std::vector<unsigned char>& packed, std::int64_t begin, std::int64_t end) {
+  std::vector<unsigned char> whole = packed_by_mpi(user.data(), count, type);
+  std::copy(packed.begin() + begin, packed.begin() + end, whole.begin() + begin);
+  int position = 0;
+  MPI_Unpack(whole.data(), static_cast<int>(whole.size()), &position, user.data(), count, type, MPI_COMM_SELF);
+  return user;
+}
+
+std::size_t user_bytes(const datatype::Layout& layout, int count) {
+  return static_cast<std::size_t>(layout.true_ub() + (count - 1) * layout.extent());
+}
+
+void read_staging(const Staging& staging, StagingKind kind, std::vector<unsigned char>& into) {
+  if (kind == StagingKind::mapped)
+    std::memcpy(into.data(), staging.data(), into.size());
+  else
+    REQUIRE(cudaMemcpy(into.data(), staging.data(), into.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
+}
+
+void write_staging(const Staging& staging, StagingKind kind, const std::vector<unsigned char>& from) {
+  if (kind == StagingKind::mapped)
+    std::memcpy(staging.data(), from.data(), from.size());
+  else
+    REQUIRE(cudaMemcpy(staging.data(), from.data(), from.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+void check_pack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,
+                std::int64_t begin, std::int64_t end) {
+  constexpr std::size_t guard = 64;
+  const auto expected = packed_by_mpi(user.host.data(), which.count, type.get());
+  const auto bytes = static_cast<std::size_t>(end - begin);
+  const Staging staging = device::acquire(kind, 0, bytes + guard);
+  std::vector<unsigned char> got(bytes + guard, poison), want = got;
+  write_staging(staging, kind, got);
+  std::copy(expected.begin() + begin, expected.begin() + end, want.begin());
+  Transfer transfer = device::start(Direction::pack, 0, layout, which.count, user.device(), begin, end, staging.data());
+  transfer.wait();
+  CHECK(transfer.done());
+  read_staging(staging, kind, got);
+  CHECK(got == want);
+}
+
+void check_unpack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,
+                  std::int64_t begin, std::int64_t end) {
+  std::vector<unsigned char> stream(static_cast<std::size_t>(layout.size() * which.count));
+  for (std::size_t i = 0; i < stream.size(); ++i) stream[i] = static_cast<unsigned char>(i * 31 + 7);
+  const Staging staging = device::acquire(kind, 0, stream.size());
+  write_staging(staging, kind, {stream.begin() + begin, stream.begin() + end});
+  const auto want = unpacked(user.host, which.count, type.get(), stream, begin, end);
+  device::start(Direction::unpack, 0, layout, which.count, user.device(), begin, end, staging.data()).wait();
+  const auto got = user.get();
+  CHECK(got == want);
+  user.put();
+}
+
+bool simulated() {
+  return std::string(device::runtime_name()) == "sim";
+}
+
+}  // namespace
+
+TEST_CASE("engine: packs and unpacks every form, whole and in part", "[device]") {
+  const Session session;
+  REQUIRE(std::string(device::runtime_name()) != "none");
+  for (const Case& which : cases) {
+    const Type type(which.make());
+    const datatype::LayoutRef layout = datatype::decode(type.get());
+    Buffer user(user_bytes(*layout, which.count));
+    user.number(1);
+    const std::int64_t total = layout->size() * which.count;
+    for (const StagingKind kind : {StagingKind::mapped, StagingKind::device}) {
+      for (const auto& [begin, end] : {std::pair{std::int64_t(0), total}, {total / 3 + 1, total - 5}, {1, 2}}) {
+        INFO(which.name << ", bytes " << begin << " to " << end << ", "
+                        << (kind == StagingKind::mapped ? "mapped" : "device") << " staging");
+        check_pack(user, which, type, *layout, kind, begin, end);
+        check_unpack(user, which, type, *layout, kind, begin, end);
+      }
+    }
+  }
+}
+
+TEST_CASE("engine: absolute addresses", "[device]") {
+  const Session session;
+  Buffer first(100), second(200);
+  first.number(1);
+  second.number(2);
+  const int lengths[2] = {30, 50};
+  const MPI_Aint places[2] = {reinterpret_cast<MPI_Aint>(second.device() + 7),
+                              reinterpret_cast<MPI_Aint>(first.device() + 3)};
+  MPI_Datatype made;
+  MPI_Type_create_hindexed(2, lengths, places, MPI_BYTE, &made);
+  const Type type(made);
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  const Staging staging = device::acquire(StagingKind::mapped, 0, 80);
+  device::start(Direction::pack, 0, *layout, 1, MPI_BOTTOM, 0, 80, staging.data()).wait();
+  CHECK(std::memcmp(staging.data(), &second.host[7], 30) == 0);
+  CHECK(std::memcmp(static_cast<char*>(staging.data()) + 30, &first.host[3], 50) == 0);
+  std::memset(staging.data(), 9, 80);
+  device::start(Direction::unpack, 0, *layout, 1, MPI_BOTTOM, 0, 80, staging.data()).wait();
+  std::fill_n(second.host.begin() + 7, 30, static_cast<unsigned char>(9));
+  std::fill_n(first.host.begin() + 3, 50, static_cast<unsigned char>(9));
+  CHECK(first.get() == first.host);
+  CHECK(second.get() == second.host);
+}
+
+TEST_CASE("engine: copies between all kinds of memory", "[device]") {
+  const Session session;
+  for (const std::size_t bytes : {std::size_t(1), std::size_t(777), std::size_t(3) << 20}) {
+    Buffer a(bytes), b(bytes);
+    std::vector<unsigned char> pageable(bytes);
+    void* allocated = nullptr;
+    REQUIRE(cudaMallocHost(&allocated, bytes) == cudaSuccess);
+    auto* pinned = static_cast<unsigned char*>(allocated);
+
+    a.number(static_cast<unsigned>(bytes));
+    device::copy(0, b.device(), a.device(), bytes).wait();
+    CHECK(b.get() == a.host);
+    device::copy(0, pinned, b.device(), bytes).wait();
+    CHECK(std::memcmp(pinned, a.host.data(), bytes) == 0);
+    device::copy(0, pageable.data(), b.device(), bytes).wait();
+    CHECK(pageable == a.host);
+    for (unsigned char& byte : pageable) byte = static_cast<unsigned char>(~byte);
+    device::copy(0, a.device(), pageable.data(), bytes).wait();
+    CHECK(a.get() == pageable);
+    device::copy(0, a.device(), pinned, bytes).wait();
+    CHECK(a.get() == a.host);
+    REQUIRE(cudaFreeHost(allocated) == cudaSuccess);
+  }
+  CHECK(device::copy(0, nullptr, nullptr, 0).done());
+}
+
+TEST_CASE("engine: copies between GPUs", "[device]") {
+  int gpus = 0;
+  REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
+  if (gpus < 2) return;
+  const Session session;
+  Buffer here(5000);
+  here.number(5);
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  Buffer there(5000);
+  CHECK(device::classify(there.device()).ordinal == 1);
+  device::copy(0, there.device(), here.device(), 5000).wait();
+  CHECK(there.get() == here.host);
+  int current = -1;
+  CHECK(cudaGetDevice(&current) == cudaSuccess);
+  CHECK(current == 1);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+}
+
+TEST_CASE("engine: an empty range is done at once", "[device]") {
+  const Session session;
+  const Type type(vector_of(2, 1, 2));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  Transfer transfer = device::start(Direction::pack, 0, *layout, 1, nullptr, 4, 4, nullptr);
+  CHECK(transfer.done());
+  CHECK_FALSE(transfer);
+}
+
+TEST_CASE("engine: any number of transfers at a time", "[device]") {
+  const Session session;
+  constexpr int many = 10000, bytes = 24;
+  const Type type(vector_of(3, 2, 4));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  Buffer user(static_cast<std::size_t>(many) * 40);
+  user.number(3);
+  const Staging staging = device::acquire(StagingKind::mapped, 0, many * bytes);
+  std::memset(staging.data(), poison, many * bytes);
+  std::vector<Transfer> transfers;
+  for (int i = 0; i < many; ++i)
+    transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device() + i * 40, 0, bytes,
+                                      static_cast<char*>(staging.data()) + i * bytes));
+  int wrong = 0;
+  for (int i = 0; i < many; ++i) {
+    transfers[static_cast<std::size_t>(i)].wait();
+    const auto expected = packed_by_mpi(&user.host[static_cast<std::size_t>(i) * 40], 1, type.get());
+    if (std::memcmp(static_cast<char*>(staging.data()) + i * bytes, expected.data(), bytes) != 0) ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("engine: a transfer that is destroyed has been waited for", "[device]") {
+  const Session session;
+  const Type type(vector_of(100, 1, 2));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  Buffer user(800);
+  user.number(4);
+  const auto expected = packed_by_mpi(user.host.data(), 1, type.get());
+  const Staging staging = device::acquire(StagingKind::mapped, 0, 400);
+  int wrong = 0;
+  for (int i = 0; i < 100; ++i) {
+    std::memset(staging.data(), poison, 400);
+    { const Transfer first = device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, staging.data()); }
+    if (std::memcmp(staging.data(), expected.data(), 400) != 0) ++wrong;
+    std::memset(staging.data(), poison, 400);
+    Transfer second = device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, staging.data());
+    second = Transfer();
+    if (std::memcmp(staging.data(), expected.data(), 400) != 0) ++wrong;
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("engine: work of one direction runs in the order it was started", "[device]") {
+  const Session session;
+  const Type small(vector_of(64, 1, 2)), large(vector_of(1 << 18, 1, 2));
+  const datatype::LayoutRef small_layout = datatype::decode(small.get()), large_layout = datatype::decode(large.get());
+  Buffer user(8 << 18);
+  user.number(6);
+  const Staging a = device::acquire(StagingKind::mapped, 0, 4 << 18), b = device::acquire(StagingKind::mapped, 0, 256);
+  Transfer first = device::start(Direction::pack, 0, *large_layout, 1, user.device(), 0, 4 << 18, a.data());
+  Transfer second = device::start(Direction::pack, 0, *small_layout, 1, user.device(), 0, 256, b.data());
+  second.wait();
+  CHECK(first.done());
+}
+
+TEST_CASE("engine: threads share layouts, GPUs and staging", "[device]") {
+  const Session session;
+  std::atomic<int> wrong{0};
+  const Type shared(indexed(200));
+  const datatype::LayoutRef layout = datatype::decode(shared.get());
+  const auto bytes = static_cast<std::size_t>(layout->size());
+  std::vector<std::unique_ptr<Buffer>> sources, targets;
+  for (int i = 0; i < 8; ++i) {
+    sources.push_back(std::make_unique<Buffer>(user_bytes(*layout, 1)));
+    sources.back()->number(static_cast<unsigned>(i));
+    targets.push_back(std::make_unique<Buffer>(user_bytes(*layout, 1)));
+  }
+  std::vector<std::thread> threads;
+  for (std::size_t number = 0; number < 8; ++number) {
+    threads.emplace_back([&, number] {
+      try {
+        const auto expected = packed_by_mpi(sources[number]->host.data(), 1, shared.get());
+        for (int round = 0; round < 100; ++round) {
+          const Staging staging = device::acquire(StagingKind::mapped, 0, bytes);
+          device::start(Direction::pack, 0, *layout, 1, sources[number]->device(), 0, layout->size(), staging.data())
+              .wait();
+          if (std::memcmp(staging.data(), expected.data(), bytes) != 0) ++wrong;
+          device::start(Direction::unpack, 0, *layout, 1, targets[number]->device(), 0, layout->size(), staging.data())
+              .wait();
+        }
+      } catch (const device::Error&) {
+        ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  for (std::size_t i = 0; i < 8; ++i) {
+    const auto packed = packed_by_mpi(sources[i]->host.data(), 1, shared.get());
+    const auto want = unpacked(targets[i]->host, 1, shared.get(), packed, 0, layout->size());
+    CHECK(targets[i]->get() == want);
+  }
+}
+
+TEST_CASE("engine: started and stopped again and again, with layouts that outlive it", "[device]") {
+  const Type old_type(structure());
+  const datatype::LayoutRef kept = datatype::decode(old_type.get());
+  datatype::LayoutRef late;
+  Buffer user(user_bytes(*kept, 1));
+  user.number(8);
+  const auto expected = packed_by_mpi(user.host.data(), 1, old_type.get());
+  Staging outlives;
+  std::size_t first_free = 0;
+  for (int round = 0; round < 5; ++round) {
+    const datatype::LayoutRef within = datatype::decode(old_type.get());
+    late = datatype::decode(old_type.get());  // the last round's is destroyed here, after its engine
+    CHECK_FALSE(device::classify(user.device()).on_device());
+    {
+      const Session session;
+      CHECK(device::classify(user.device()).on_device());
+      CHECK(device::classify(&round).kind == device::MemoryKind::host);
+      for (const datatype::LayoutRef& layout : {kept, within, late}) {
+        Staging staging = device::acquire(StagingKind::mapped, 0, expected.size());
+        device::start(Direction::pack, 0, *layout, 1, user.device(), 0, layout->size(), staging.data()).wait();
+        CHECK(std::memcmp(staging.data(), expected.data(), expected.size()) == 0);
+        outlives = std::move(staging);
+      }
+    }
+    if (std::size_t free = 0, total = 0; cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      if (round == 0) first_free = free;
+      CHECK(free == first_free);
+    }
+  }
+}
+
+TEST_CASE("engine: without a runtime", "[device]") {
+  const Session session({device::Choice::none});
+  CHECK(std::string(device::runtime_name()) == "none");
+  int gpus = 0;
+  REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
+  const Buffer buffer(1);
+  CHECK(device::classify(buffer.device()).kind == device::MemoryKind::host);
+  CHECK_THROWS_AS(device::acquire(StagingKind::mapped, 0, 1), device::Error);
+  CHECK(device::staging_statistics(StagingKind::mapped).allocated == 0);
+}
+
+TEST_CASE("engine: classification", "[device]") {
+  const Session session;
+  const Buffer buffer(1000);
+  void *pinned = nullptr, *managed = nullptr;
+  REQUIRE(cudaMallocHost(&pinned, 1000) == cudaSuccess);
+  REQUIRE(cudaMallocManaged(&managed, 1000, cudaMemAttachGlobal) == cudaSuccess);
+  std::vector<char> plain(1000);
+  CHECK(device::classify(buffer.device() + 999).kind == device::MemoryKind::device);
+  CHECK(device::classify(buffer.device()).ordinal == 0);
+  CHECK(device::classify(static_cast<char*>(pinned) + 999).kind == device::MemoryKind::pinned);
+  CHECK(device::classify(static_cast<char*>(managed) + 999).kind == device::MemoryKind::managed);
+  CHECK(device::classify(plain.data()).kind == device::MemoryKind::host);
+  CHECK(device::classify(nullptr).kind == device::MemoryKind::host);
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+  CHECK(cudaFree(managed) == cudaSuccess);
+}
+
+TEST_CASE("engine: the limit on staging memory", "[device]") {
+  device::Config config;
+  config.staging_limit = 1 << 20;
+  const Session session(config);
+  const Staging held = device::acquire(StagingKind::mapped, 0, 1 << 19);
+  std::optional<device::Failure> failure;
+  try {
+    device::acquire(StagingKind::device, 0, 3 << 18);
+  } catch (const device::Error& error) {
+    failure = error.failure();
+    CHECK(std::string(error.what()).find("GPUDT_STAGING_LIMIT") != std::string::npos);
+  }
+  CHECK(failure == device::Failure::out_of_memory);
+  CHECK(device::staging_statistics(StagingKind::mapped).in_use == 1 << 19);
+}
+
+TEST_CASE("engine: a failed kernel is reported, not waited for", "[device]") {
+  std::optional<Session> session(std::in_place);
+  if (!simulated()) return;  // a real GPU would be lost to the tests that follow
+  const Type type(vector_of(100, 1, 2));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  void* freed = nullptr;
+  REQUIRE(cudaMalloc(&freed, 800) == cudaSuccess);
+  REQUIRE(cudaFree(freed) == cudaSuccess);
+  const Staging staging = device::acquire(StagingKind::mapped, 0, 400);
+  {
+    Transfer transfer = device::start(Direction::pack, 0, *layout, 1, freed, 0, 400, staging.data());
+    CHECK_THROWS_AS(transfer.wait(), device::Error);
+  }
+  CHECK_THROWS_AS(device::start(Direction::pack, 0, *layout, 1, freed, 0, 400, staging.data()), device::Error);
+  session.reset();
+  REQUIRE(cudaDeviceReset() == cudaSuccess);
+}
