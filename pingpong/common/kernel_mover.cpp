@@ -30,6 +30,14 @@ class DeviceList {
   Buffer buffer_{Place::device};
 };
 
+/// The largest power of two that divides all offsets and lengths; at most the widest word, 16 bytes.
+std::int64_t common_alignment(const ListedBlocks& blocks) {
+  std::int64_t bits = 16;
+  for (const std::int64_t offset : blocks.offsets) bits |= offset;
+  for (const std::int64_t length : blocks.lengths) bits |= length;
+  return bits & -bits;
+}
+
 class KernelMover final : public Mover {
  public:
   KernelMover(const Message& message, Place packed) : size_(message.size()), packed_is_host_(packed != Place::device) {
@@ -59,6 +67,7 @@ class KernelMover final : public Mover {
     layout_.count = static_cast<std::int64_t>(blocks.offsets.size());
     offsets_.assign(blocks.offsets);
     layout_.offsets = offsets_.data();
+    layout_.align = common_alignment(blocks);
     if (blocks.regular) {
       layout_.run = blocks.lengths.front();
       return;
