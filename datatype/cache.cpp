@@ -104,8 +104,8 @@ TypeInfoRef build(MPI_Datatype type) {
   if (is_predefined(type)) {
     predefined.add(type, info);
   } else {
-    auto held = std::make_unique<TypeInfoRef>(info);
-    if (PMPI_Type_set_attr(type, key, held.get()) == MPI_SUCCESS) held.release();
+    auto held = std::make_unique<TypeInfoRef>(info);  // drop_reference() deletes it
+    if (PMPI_Type_set_attr(type, key, held.get()) == MPI_SUCCESS) static_cast<void>(held.release());
   }
   return info;
 }

@@ -1,6 +1,7 @@
 // Takes an MPI datatype apart (MPI-3.1 section 4.1.13) and builds its Tree.
 #include "datatype/decode.hpp"
 
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
@@ -233,8 +234,11 @@ Ref combine(Tree& tree, const Contents& contents, const std::vector<Decoded>& ty
       return subarray(tree, ints, old);
     case MPI_COMBINER_DARRAY:
       return darray(tree, ints, old);
-    default:  // dup, resized
+    case MPI_COMBINER_DUP:
+    case MPI_COMBINER_RESIZED:
       return old.ref;
+    default:
+      throw std::invalid_argument("datatype with an unknown combiner");
   }
 }
 
@@ -275,7 +279,7 @@ class Decoder {
     std::vector<Decoded> decoded;  ///< the types of `contents` done so far
 
     void release_types() {
-      for (const MPI_Datatype type_ : contents.types) release(type_);
+      for (const MPI_Datatype inner : contents.types) release(inner);
       contents.types.clear();
     }
   };

@@ -40,7 +40,7 @@ struct ListLimits {
 };
 
 /// Decodes `type` from scratch (MPI-3.1 section 4.1.13). MPI must be initialized and `type` a valid handle; it
-/// need not be committed. Never fails for a valid type, except with std::bad_alloc.
+/// need not be committed. Throws std::bad_alloc, and std::invalid_argument for a combiner that MPI-3.1 does not have.
 LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {});
 
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.

@@ -69,7 +69,7 @@ struct SerialisedHeader {
   std::uint32_t version = 1;
   std::int64_t node_count = 0;
   std::int64_t lookaside_words = 0;
-  std::int64_t reserved = 0;
+  std::int64_t size = 0;  ///< packed bytes of one element
 };
 
 /// The program in serialised bytes that this process can read. They must be 16-byte aligned.

@@ -94,6 +94,7 @@ LayoutRef Serialiser::serialise(const Tree& tree, Ref root, Bounds bounds) {
   std::vector<std::uint32_t> places(root.node + 1, unplaced);
   for (std::uint32_t place = 0; place < order.size(); ++place) places[order[place]] = place;
   std::vector<Node> nodes;
+  nodes.reserve(order.size());
   Words lookaside;
   for (const std::uint32_t index : order) nodes.push_back(node_of(tree, tree[index], places, lookaside));
 
@@ -111,6 +112,7 @@ LayoutRef Serialiser::serialise(const Tree& tree, Ref root, Bounds bounds) {
   layout->element_.extent = bounds.extent;
 
   SerialisedHeader header;
+  header.size = top.size;
   header.node_count = static_cast<std::int64_t>(nodes.size());
   header.lookaside_words = static_cast<std::int64_t>(lookaside.size());
   const std::size_t node_words = words_of(nodes.size() * sizeof(Node));

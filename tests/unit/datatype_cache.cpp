@@ -131,6 +131,7 @@ TEST_CASE("threads that ask for the same datatype get the same layout", "[dataty
     type.commit();
     std::vector<TypeInfoRef> seen(4);
     std::vector<std::thread> threads;
+    threads.reserve(seen.size());
     for (TypeInfoRef& info : seen)
       threads.emplace_back([&info, handle = static_cast<MPI_Datatype>(type)] { info = type_info(handle); });
     for (std::thread& thread : threads) thread.join();
