@@ -1,0 +1,215 @@
+// Arguments of Fortran procedures as C has them, for the generated wrappers (scripts/generate_fortran.py).
+//
+// Open MPI's Fortran library calls the PMPI_ functions of C directly, so that a Fortran program would pass the C
+// wrappers by. Each class here is one argument for the time of one call: made from the Fortran argument, converted to
+// the C one, and written back when it ends. The three Fortran interfaces pass all arguments by address and differ
+// in names alone; mpi_f08 gives a null pointer for an absent ierror.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "interpose/collective.hpp"
+
+namespace gpudt::interpose::fortran {
+
+static_assert(sizeof(MPI_Fint) == sizeof(int), "arrays of integers are handed to C as they are");
+
+/// A buffer, with the Fortran names of MPI_IN_PLACE and MPI_BOTTOM exchanged for those of C.
+void* to_buffer(void* address);
+
+/// A handle; MPI_DATATYPE_NULL for one that is none, as the C wrappers inspect types before MPI checks them.
+MPI_Datatype to_type(MPI_Fint handle);
+
+/// The types of the w forms: `count` handles, none if the buffer is MPI_IN_PLACE.
+class Types {
+ public:
+  Types(const MPI_Fint* handles, int count, const void* buffer);
+  operator const MPI_Datatype*() const { return types_.data(); }
+
+ private:
+  std::vector<MPI_Datatype> types_;
+};
+
+/// The same for a call that returns before it is complete. MPI reads the array until then and there is no telling
+/// when that is, so equal arrays share one copy, which stays: programs use few different ones.
+const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void* buffer);
+
+/// Blocks that this process gives and gets in a collective of the w form: with all others, or with its neighbours.
+Blocks all_blocks(MPI_Fint comm);
+Blocks neighbour_blocks(MPI_Fint comm);
+
+/// A handle that the call replaces or frees.
+template <class Handle, Handle (*from)(MPI_Fint), MPI_Fint (*to)(Handle)>
+class Reference {
+ public:
+  explicit Reference(MPI_Fint* fortran) : fortran_(fortran), before_(from(*fortran)), handle_(before_) {}
+  ~Reference() {
+    if (handle_ != before_) *fortran_ = to(handle_);
+  }
+  Reference(const Reference&) = delete;
+  Reference& operator=(const Reference&) = delete;
+  operator Handle*() { return &handle_; }
+
+ private:
+  MPI_Fint* fortran_;
+  Handle before_;
+  Handle handle_;
+};
+using Request = Reference<MPI_Request, PMPI_Request_f2c, PMPI_Request_c2f>;
+using Message = Reference<MPI_Message, PMPI_Message_f2c, PMPI_Message_c2f>;
+using Comm = Reference<MPI_Comm, PMPI_Comm_f2c, PMPI_Comm_c2f>;
+using Win = Reference<MPI_Win, PMPI_Win_f2c, PMPI_Win_c2f>;
+
+/// A handle that the call makes; the null handle if it fails.
+template <class Handle, MPI_Fint (*to)(Handle)>
+class New {
+ public:
+  New(MPI_Fint* fortran, Handle null) : fortran_(fortran), handle_(null) {}
+  ~New() { *fortran_ = to(handle_); }
+  New(const New&) = delete;
+  New& operator=(const New&) = delete;
+  operator Handle*() { return &handle_; }
+
+ private:
+  MPI_Fint* fortran_;
+  Handle handle_;
+};
+struct NewRequest : New<MPI_Request, PMPI_Request_c2f> {
+  explicit NewRequest(MPI_Fint* fortran) : New(fortran, MPI_REQUEST_NULL) {}
+};
+struct NewWin : New<MPI_Win, PMPI_Win_c2f> {
+  explicit NewWin(MPI_Fint* fortran) : New(fortran, MPI_WIN_NULL) {}
+};
+
+class Requests {
+ public:
+  Requests(MPI_Fint* handles, int count);
+  ~Requests();
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+  operator MPI_Request*() { return now_.data(); }
+
+ private:
+  MPI_Fint* fortran_;
+  std::vector<MPI_Request> before_;
+  std::vector<MPI_Request> now_;
+};
+
+/// A status or MPI_STATUS_IGNORE. What the call leaves alone keeps its value.
+class Status {
+ public:
+  explicit Status(MPI_Fint* fortran);
+  ~Status();
+  Status(const Status&) = delete;
+  Status& operator=(const Status&) = delete;
+  operator MPI_Status*() { return fortran_ == nullptr ? MPI_STATUS_IGNORE : &status_; }
+
+ private:
+  MPI_Fint* fortran_;  ///< null: ignored
+  MPI_Status status_;
+};
+
+/// `count` statuses or MPI_STATUSES_IGNORE.
+class Statuses {
+ public:
+  Statuses(MPI_Fint* fortran, int count);
+  ~Statuses();
+  Statuses(const Statuses&) = delete;
+  Statuses& operator=(const Statuses&) = delete;
+  operator MPI_Status*() { return fortran_ == nullptr ? MPI_STATUSES_IGNORE : statuses_.data(); }
+
+ private:
+  MPI_Fint* fortran_;  ///< null: ignored
+  std::vector<MPI_Status> statuses_;
+};
+
+/// A logical that the call sets.
+class Flag {
+ public:
+  explicit Flag(MPI_Fint* fortran) : fortran_(fortran) {}
+  ~Flag();
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+  operator int*() { return &flag_; }
+
+ private:
+  MPI_Fint* fortran_;
+  int flag_ = 0;
+};
+
+/// The index of a request, or MPI_UNDEFINED: counted from 1 in Fortran.
+class Index {
+ public:
+  explicit Index(MPI_Fint* fortran) : fortran_(fortran) {}
+  ~Index() { *fortran_ = index_ == MPI_UNDEFINED ? MPI_UNDEFINED : index_ + 1; }
+  Index(const Index&) = delete;
+  Index& operator=(const Index&) = delete;
+  operator int*() { return &index_; }
+
+ private:
+  MPI_Fint* fortran_;
+  int index_ = MPI_UNDEFINED;
+};
+
+/// The number of completed requests, which a call that fails early leaves undefined.
+inline MPI_Fint* reset(MPI_Fint* count) {
+  *count = MPI_UNDEFINED;
+  return count;
+}
+
+/// The indices of the `*outcount` completed requests.
+class Indices {
+ public:
+  Indices(MPI_Fint* fortran, const MPI_Fint* outcount) : fortran_(fortran), outcount_(outcount) {}
+  ~Indices() {
+    for (MPI_Fint i = 0; i < *outcount_; ++i) ++fortran_[i];  // MPI_UNDEFINED is negative
+  }
+  Indices(const Indices&) = delete;
+  Indices& operator=(const Indices&) = delete;
+  operator int*() { return fortran_; }
+
+ private:
+  MPI_Fint* fortran_;
+  const MPI_Fint* outcount_;
+};
+
+/// Where a call stores an address that Fortran does not get.
+class Unwanted {
+ public:
+  explicit Unwanted(void*) {}
+  operator void*() { return &address_; }
+
+ private:
+  void* address_ = nullptr;
+};
+
+/// A character argument without the blanks that fill it up.
+class String {
+ public:
+  String(const char* text, std::size_t length);
+  operator const char*() const { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+/// The MPI error code of the exception in flight, given to the error handler.
+int raise_current(const char* call) noexcept;
+
+/// Runs a call and sets ierror, if there is one.
+template <class Call>
+void finish(MPI_Fint* ierror, const char* name, Call call) noexcept {
+  int code = MPI_SUCCESS;
+  try {
+    code = call();
+  } catch (...) {
+    code = raise_current(name);
+  }
+  if (ierror != nullptr) *ierror = code;
+}
+
+}  // namespace gpudt::interpose::fortran
