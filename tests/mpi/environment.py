@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Tests of the GPUDT_ variables: runs `messages` under mpirun and reads what it and the library say.
+
+usage: environment.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MESSAGES
+
+Everything runs on the simulated device, so that the same is said with and without a GPU.
+"""
+
+import re
+import subprocess
+import sys
+import unittest
+
+RANKS = 2
+SECONDS = 90
+
+
+class Run:
+    """One run of `messages`: its exit code, its own lines in order of rank, and what else was written."""
+
+    launcher = library = sim = program = ""
+
+    def __init__(self, mode, *settings, library=True, without=None):
+        command = [self.launcher, "-S", "-n", str(RANKS), "-t", str(SECONDS), "-s", self.sim]
+        if library:
+            command += ["-l", self.library]
+        if without is not None:
+            command += ["-w", str(without)]
+        for setting in settings:
+            command += ["-e", setting]
+        done = subprocess.run(command + [self.program, mode], capture_output=True, text=True, check=False)
+        self.code = done.returncode
+        self.results = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
+        self.said = [line for line in done.stderr.splitlines() if line.strip()]
+        self.text = done.stdout + done.stderr
+
+    def lines(self, *words):
+        return [line for line in self.said if all(word in line for word in words)]
+
+
+ALL_RIGHT = [f"rank {rank}: {what}: right" for rank in range(RANKS) for what in ("contiguous", "strided")]
+
+
+class Environment(unittest.TestCase):
+    def assert_right(self, run):
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, ALL_RIGHT, run.text)
+
+    def test_silence(self):
+        """Nothing is said that was not asked for."""
+        run = Run("device")
+        self.assert_right(run)
+        self.assertEqual(run.said, [], run.text)
+
+    def test_host_program(self):
+        """A program without device pointers: the same results, and no choice is made for it."""
+        plain, traced = Run("host", library=False), Run("host", "GPUDT_TRACE=1")
+        self.assert_right(plain)
+        self.assert_right(traced)
+        self.assertEqual(traced.lines("staging"), [], traced.text)
+        self.assertEqual(traced.lines("Sendrecv"), [], traced.text)
+
+    def test_trace(self):
+        """One line per choice: two buffers in each of two calls on each rank."""
+        run = Run("device", "GPUDT_TRACE=1")
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("Sendrecv", "staging")), 2 * 2 * RANKS, run.text)
+
+    def test_disable(self):
+        """Pure pass-through: device pointers reach an MPI that can read them, and nothing is counted."""
+        run = Run("device", "GPUDT_DISABLE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1", "GPUDT_TRACE=1")
+        self.assert_right(run)
+        self.assertEqual(run.said, [], run.text)
+
+    def test_without_the_library_device_pointers_crash(self):
+        """What the other tests rely on: MPI cannot touch the simulated device's memory."""
+        run = Run("device", library=False)
+        self.assertNotEqual(run.code, 0, run.text)
+
+    def test_report(self):
+        run = Run("device", "GPUDT_REPORT=1")
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("gpudt report")), 1, run.text)
+        self.assertTrue(run.lines("2 of 2 ranks"), run.text)
+        for kind in ("contiguous", "strided"):
+            rows = run.lines("mapped staging", kind)
+            self.assertEqual(len(rows), 1, run.text)
+            # A buffer sent and one received on each rank, of 1000 ints.
+            numbers = [int(number) for number in re.findall(r"\b\d+\b", rows[0])]
+            self.assertEqual(numbers[:2], [2 * RANKS, 2 * RANKS * 4000], run.text)
+
+    def test_report_of_a_host_program(self):
+        run = Run("host", "GPUDT_REPORT=1")
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("gpudt report")), 1, run.text)
+        self.assertEqual(run.lines("staging", "contiguous"), [], run.text)
+
+    def test_report_with_a_rank_that_lacks_the_library(self):
+        """Rank 0 prints what it knows; where it is rank 0 that lacks the library, nobody prints. Neither hangs."""
+        run = Run("device", "GPUDT_REPORT=1", without=1)
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("gpudt report")), 1, run.text)
+        self.assertTrue(run.lines("1 of 2 ranks"), run.text)
+        run = Run("device", "GPUDT_REPORT=1", without=0)
+        self.assert_right(run)
+
+    def test_unknown_variable(self):
+        run = Run("device", "GPUDT_REPROT=1")
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("GPUDT_REPROT")), 1, run.text)
+
+    def test_malformed_values(self):
+        for name, value in (("GPUDT_REPORT", "perhaps"), ("GPUDT_STAGING_LIMIT", "lots"), ("GPUDT_STAGING_LIMIT", "-1"),
+                            ("GPUDT_STAGING_LIMIT", "12Q"), ("GPUDT_MPI_CUDA_AWARE", "2")):
+            with self.subTest(f"{name}={value}"):
+                run = Run("device", f"{name}={value}")
+                self.assert_right(run)
+                self.assertEqual(len(run.lines(name, value)), 1, run.text)
+                self.assertEqual(len(run.said), 1, run.text)
+
+    def test_malformed_device(self):
+        run = Run("host", "GPUDT_DEVICE=toaster")
+        self.assert_right(run)
+        self.assertEqual(len(run.lines("GPUDT_DEVICE", "toaster")), 1, run.text)
+
+    def test_device_that_is_not_there(self):
+        """A host program goes on; the reason is given."""
+        run = Run("host", "GPUDT_DEVICE=sim", "LD_PRELOAD=" + Run.library)
+        self.assert_right(run)
+        self.assertTrue(run.lines("sim"), run.text)
+
+    def test_no_device(self):
+        run = Run("host", "GPUDT_DEVICE=none")
+        self.assert_right(run)
+        self.assertEqual(run.said, [], run.text)
+
+    def test_staging_limit(self):
+        """Staging memory that may not be had is MPI_ERR_NO_MEM, and the library goes on."""
+        run = Run("limit", "GPUDT_STAGING_LIMIT=1M")
+        self.assertEqual(run.code, 0, run.text)
+        no_mem = [f"rank {rank}: large: MPI_ERR_NO_MEM" for rank in range(RANKS)]
+        self.assertEqual(run.results, sorted(ALL_RIGHT + no_mem), run.text)
+
+    def test_staging_limit_that_suffices(self):
+        run = Run("limit", "GPUDT_STAGING_LIMIT=64M")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, sorted(ALL_RIGHT + [f"rank {rank}: large: right" for rank in range(RANKS)]),
+                         run.text)
+
+    def test_forward(self):
+        """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory."""
+        run = Run("device", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1")
+        self.assert_right(run)
+        self.assertTrue(run.lines("direct", "contiguous"), run.text)
+        self.assertTrue(run.lines("device staging", "strided"), run.text)
+        self.assertEqual(run.lines("mapped staging"), [], run.text)
+
+    def test_forward_refused(self):
+        run = Run("device", "GPUDT_MPI_CUDA_AWARE=0", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1")
+        self.assert_right(run)
+        self.assertEqual(run.lines("direct", "contiguous"), [], run.text)
+
+
+def main():
+    Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Environment))
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+// A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
+//
+// usage: messages device|host|limit
+//   device  a contiguous and a strided message between device buffers, verified
+//   host    the same between host buffers
+//   limit   a message too large for GPUDT_STAGING_LIMIT, then a small one
+#include <cuda_runtime_api.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+bool device_wanted = true;
+
+class Buffer {
+ public:
+  explicit Buffer(int count) : count_(count) {
+    if (device_wanted)
+      cudaMalloc(reinterpret_cast<void**>(&data_), bytes());
+    else
+      data_ = static_cast<int*>(std::malloc(bytes()));
+  }
+  ~Buffer() {
+    if (device_wanted)
+      cudaFree(data_);
+    else
+      std::free(data_);
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  int* data() const { return data_; }
+  void set(const std::vector<int>& values) { copy(data_, values.data()); }
+  std::vector<int> get() const {
+    std::vector<int> values(static_cast<std::size_t>(count_));
+    copy(values.data(), data_);
+    return values;
+  }
+
+ private:
+  std::size_t bytes() const { return static_cast<std::size_t>(count_) * sizeof(int); }
+  void copy(void* to, const void* from) const {
+    if (device_wanted) {
+      cudaMemcpy(to, from, bytes(), cudaMemcpyDefault);
+      cudaStreamSynchronize(nullptr);
+    } else {
+      std::copy_n(static_cast<const char*>(from), bytes(), static_cast<char*>(to));
+    }
+  }
+  int count_;
+  int* data_ = nullptr;
+};
+
+int rank = 0, ranks = 1;
+
+/// One message of `blocks` ints, `stride` apart, round the ring; the error class of the send or the receive.
+int exchange(int blocks, int stride, bool& right) {
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Type_vector(blocks, 1, stride, MPI_INT, &type);
+  MPI_Type_commit(&type);
+  Buffer out(blocks * stride), in(blocks * stride);
+  std::vector<int> values(static_cast<std::size_t>(blocks * stride), rank + 1);
+  out.set(values);
+  in.set(std::vector<int>(values.size(), 0));
+  const int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
+  int error = MPI_Sendrecv(out.data(), 1, type, to, 1, in.data(), 1, type, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  MPI_Type_free(&type);
+  values = in.get();
+  right = true;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    right = right && values[i] == (i % static_cast<std::size_t>(stride) == 0 ? from + 1 : 0);
+  MPI_Error_class(error, &error);
+  return error;
+}
+
+const char* verdict(int error, bool right) {
+  if (error == MPI_ERR_NO_MEM) return "MPI_ERR_NO_MEM";
+  if (error != MPI_SUCCESS) return "another error";
+  return right ? "right" : "wrong";
+}
+
+void report(const char* what, int blocks, int stride) {
+  bool right = false;
+  const int error = exchange(blocks, stride, right);
+  std::printf("rank %d: %s: %s\n", rank, what, verdict(error, right));
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
+constexpr int beyond_limit = 1 << 20;  ///< ints: 4 MiB, where environment.py sets 1 MiB
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  device_wanted = mode != "host" && std::getenv("GPUDT_TEST_HOST") == nullptr;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (mode == "limit") report("large", beyond_limit, 2);
+  report("contiguous", 1000, 1);
+  report("strided", 1000, 3);
+  MPI_Finalize();
+  return 0;
+}

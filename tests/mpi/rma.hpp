@@ -1,0 +1,94 @@
+// What the tests of one-sided communication share: areas of memory with guards, every kind of epoch, and every kind
+// of access, as tables that tests run through.
+//
+// The oracle is a model: what each access does to streams of packed integers, with MPI_Pack and MPI_Unpack on host
+// copies for the layouts.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.hpp"
+#include "tests/support/mpi_harness.hpp"
+
+namespace gpudt::test {
+
+/// `count` elements of `type`: one side of an access.
+struct Side {
+  Type type;
+  int count;
+  std::string text() const { return std::to_string(count) + " x " + type.text(); }
+};
+
+/// Memory around a side's bytes, with guards and gaps.
+class Area {
+ public:
+  Area(Place place, const Side& side);
+  void fill(std::uint64_t key);  ///< every byte
+  std::vector<char> read() const;
+  void* address() const { return memory_.data() + image_.origin(); }  ///< the side's buffer argument
+  MPI_Aint displacement() const { return image_.origin(); }           ///< the same in a window over all of the area
+  char* base() const { return memory_.data(); }
+  MPI_Aint bytes() const { return static_cast<MPI_Aint>(memory_.bytes()); }
+
+ private:
+  Image image_;
+  Memory memory_;
+};
+
+/// A window over all of an area, with MPI_ERRORS_RETURN; displacements in bytes.
+class AreaWindow {
+ public:
+  explicit AreaWindow(const Area& area);
+  ~AreaWindow();
+  AreaWindow(const AreaWindow&) = delete;
+  AreaWindow& operator=(const AreaWindow&) = delete;
+  operator MPI_Win() const { return window_; }  // NOLINT(google-explicit-constructor): stands in for the handle
+
+ private:
+  MPI_Win window_ = MPI_WIN_NULL;
+};
+
+/// How an access epoch towards `target` begins and ends. After `complete` the origin's buffers are the program's
+/// again; after `close`, and a barrier, the data is at the target.
+struct Epoch {
+  const char* name;
+  bool passive;
+  bool completes_early;  ///< `complete` does something
+  void (*open)(MPI_Win, int target, int origin);
+  void (*complete)(MPI_Win, int target);
+  void (*close)(MPI_Win, int target);
+};
+extern const std::vector<Epoch> epochs;
+
+int right_neighbour();
+int left_neighbour();
+
+/// The arguments of an access: all that any of the calls needs.
+struct Access {
+  const void* origin;
+  const void* compare;
+  void* result;
+  const Side& origin_side;
+  int target;
+  MPI_Aint displacement;
+  const Side& target_side;
+  MPI_Win window;
+};
+
+struct AccessCall {
+  const char* name;
+  bool with_request;  ///< only in a passive epoch
+  bool single;        ///< moves one element of a predefined type
+  int (*start)(const Access&, MPI_Request*);
+  /// What it does to one integer of each buffer.
+  void (*model)(int origin, int compare, int& target, int& result);
+};
+extern const std::vector<AccessCall> access_calls;
+
+/// Pairs of sides with equal signatures of 32-bit integers: contiguous and not, on either side.
+std::vector<std::pair<Side, Side>> integer_sides(int elements);
+
+}  // namespace gpudt::test

@@ -1,0 +1,58 @@
+#!/bin/sh
+# Runs a program under mpirun, with a time-out, on the GPUs if there are any and else on the simulated device.
+#
+# usage: run-mpi.sh [options] PROGRAM ARGUMENTS...
+#   -n RANKS       number of ranks (2)
+#   -t SECONDS     time-out (120)
+#   -l LIBRARY     libgpudt-pmpi.so, to be preloaded; without -l none is
+#   -s LIBRARY     libgpudt-sim.so, preloaded where there is no GPU
+#   -S             the simulated device even where there is a GPU
+#   -e NAME=VALUE  for the environment of the ranks; may be repeated
+#   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
+set -u
+
+ranks=2 seconds=120 library='' sim='' simulate=no without='' environment=''
+while getopts n:t:l:s:Se:w: option; do
+  case $option in
+    n) ranks=$OPTARG ;;
+    t) seconds=$OPTARG ;;
+    l) library=$OPTARG ;;
+    s) sim=$OPTARG ;;
+    S) simulate=yes ;;
+    e) environment="$environment $OPTARG" ;;
+    w) without=$OPTARG ;;
+    *) exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+
+# The driver's tool may be missing where the driver is not (containers): then the device node counts.
+have_gpu() {
+  if command -v nvidia-smi >/dev/null 2>&1; then
+    nvidia-smi -L 2>/dev/null | grep -q '^GPU'
+  else
+    [ -e /dev/nvidia0 ]
+  fi
+}
+
+preload=$library
+if [ "$simulate" = yes ] || ! have_gpu; then
+  preload=$library${library:+${sim:+:}}$sim
+  environment="GPUDT_DEVICE=sim $environment"
+fi
+if [ -n "$preload" ]; then
+  environment="LD_PRELOAD=$preload $environment"
+fi
+
+if [ "$(id -u)" -eq 0 ]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+# There may be more ranks than cores: a rank that waits gives way.
+mpi() { timeout --kill-after=5 "$seconds" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@"; }
+
+# shellcheck disable=SC2086  # several settings
+case $without in
+  '') mpi -np "$ranks" env $environment "$@" ;;
+  0) mpi -np 1 env GPUDT_TEST_HOST=1 "$@" : -np 1 env $environment "$@" ;;
+  *) mpi -np 1 env $environment "$@" : -np 1 env GPUDT_TEST_HOST=1 "$@" ;;
+esac
