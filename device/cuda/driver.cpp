@@ -17,7 +17,7 @@ std::unique_ptr<const Driver> load_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return nullptr;
   auto driver = std::make_unique<Driver>();
-  const bool complete = find(library, "cuPointerGetAttribute", driver->pointer_get_attribute) &&
+  const bool complete = find(library, "cuPointerGetAttributes", driver->pointer_get_attributes) &&
                         find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
                         find(library, "cuCtxSetCurrent", driver->ctx_set_current);
   if (!complete) {

@@ -9,7 +9,7 @@
 namespace gpudt::device::cuda {
 
 struct Driver {
-  CUresult (*pointer_get_attribute)(void*, CUpointer_attribute, CUdeviceptr);
+  CUresult (*pointer_get_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
 };

@@ -65,9 +65,6 @@ class CudaRuntime final : public Runtime {
  private:
   class Current;
   class Relaxed;
-  bool attribute(CUpointer_attribute which, void* value, const void* address) const noexcept {
-    return driver_->pointer_get_attribute(value, which, reinterpret_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
-  }
   CUcontext primary(int ordinal);
   int any_prepared() const noexcept;
 
@@ -146,14 +143,19 @@ int CudaRuntime::any_prepared() const noexcept {
 }
 
 Location CudaRuntime::classify(const void* address) noexcept {
-  unsigned type = 0;
-  // An uninitialised driver answers with an error: then there is no device memory. So it does for pageable memory.
-  if (!attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &type, address)) return {};
-  unsigned managed = 0;
-  attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed, address);
+  // One query, of the kind that takes pageable memory for an answer (all zeros): the query for a single attribute
+  // fails there, and a failure costs the driver several times as much as an answer.
+  unsigned type = 0, managed = 0;
+  int ordinal = -1;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* values[] = {&type, &managed, &ordinal};
+  // An uninitialised driver answers with an error: then there is no device memory.
+  if (driver_->pointer_get_attributes(3, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
+      type == 0)
+    return {};
   if (type == CU_MEMORYTYPE_HOST && managed == 0) return {MemoryKind::pinned, -1};
-  int ordinal = 0;
-  if (!attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &ordinal, address) || ordinal < 0) return {};
+  if (ordinal < 0) return {};
   return {managed != 0 ? MemoryKind::managed : MemoryKind::device, ordinal};
 }
 
