@@ -41,10 +41,15 @@ run_mpi() {
   done
   shift
   if [ "$(nproc)" -lt $((2 * ranks)) ]; then
-    flags+=(--oversubscribe --bind-to none)
+    # Ranks that poll without a pause would keep the threads of the simulated device from running.
+    flags+=(--oversubscribe --bind-to none --mca mpi_yield_when_idle 1)
   fi
   if [ "$(id -u)" -eq 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  if ! command -v ssh >/dev/null 2>&1; then
+    # Open MPI 4 and 5 look for ssh even when every rank is here.
+    export OMPI_MCA_plm_rsh_agent=sh PRTE_MCA_plm_ssh_agent=sh
   fi
   timeout --kill-after=10 "$seconds" mpirun -np "$ranks" "${flags[@]}" "$@"
 }

@@ -14,6 +14,7 @@ bin=$build/pingpong
 [ -x "$bin/gpudt-pingpong" ] || die "nothing is built in $build: run scripts/demo.sh first"
 have_gpu || die "there is no GPU here"
 mkdir -p "$out"
+export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}  # shared memory between the two ranks, whatever network the machine has
 
 failures=0
 # measure NAME COMMAND...: the table goes to NAME.txt and the screen, and the command is told to write NAME.json.
