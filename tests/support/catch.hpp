@@ -1,0 +1,8 @@
+// Catch2's assertions, version 2 or 3.
+#pragma once
+
+#if __has_include(<catch2/catch_test_macros.hpp>)
+#include <catch2/catch_test_macros.hpp>
+#else
+#include <catch2/catch.hpp>
+#endif
