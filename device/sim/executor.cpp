@@ -102,12 +102,6 @@ bool Stream::idle() {
   return completed_ == submitted_;
 }
 
-void Stream::close() {
-  const std::lock_guard lock(Executor::instance().mutex_);
-  closing_ = true;
-  wake_.notify_one();
-}
-
 void Stream::work() {
   block_signals();
   pthread_setname_np(pthread_self(), "gpudt-sim");
@@ -116,7 +110,7 @@ void Stream::work() {
   std::unique_lock lock(executor.mutex_);
   for (;;) {
     wake_.wait(lock, [this] { return !queue_.empty() || closing_; });
-    if (queue_.empty()) return;
+    if (queue_.empty()) break;
     Item item = std::move(queue_.front());
     queue_.pop_front();
     for (const Point& point : item.after)
@@ -128,6 +122,7 @@ void Stream::work() {
     ++completed_;
     executor.completed_.notify_all();
   }
+  std::erase(executor.streams_, shared_from_this());
 }
 
 void Stream::run(Item& item) const {
@@ -173,9 +168,10 @@ StreamRef Executor::create(int device, unsigned flags, int priority) {
 }
 
 void Executor::destroy(const StreamRef& stream) {
-  stream->close();
   const std::lock_guard lock(mutex_);
-  std::erase(streams_, stream);
+  stream->closing_ = true;
+  stream->wake_.notify_one();
+  if (!stream->started_) std::erase(streams_, stream);
 }
 
 StreamRef Executor::legacy(int device) {

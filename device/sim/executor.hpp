@@ -39,9 +39,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Point submit(Effort effort, std::function<void()> work);
   Point last();
   bool idle();
-  /// Lets the worker end once the queue is empty.
-  void close();
-
   const int device;
   const unsigned flags;
   const int priority;
@@ -104,6 +101,7 @@ class Executor {
   static Executor& instance();
 
   StreamRef create(int device, unsigned flags, int priority);
+  /// What is queued is still done, and counts as the device's work until then.
   void destroy(const StreamRef& stream);
   StreamRef legacy(int device);
 
@@ -125,7 +123,7 @@ class Executor {
 
   std::mutex mutex_;                   // of all streams' queues and tickets
   std::condition_variable completed_;  // some work has ended
-  std::vector<StreamRef> streams_;
+  std::vector<StreamRef> streams_;     // destroyed ones until their work has ended
   StreamRef legacy_[max_devices];
   std::atomic<int> sticky_[max_devices] = {};
   std::chrono::microseconds delay_;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -11,21 +12,28 @@
 
 namespace {
 
-/// Holds a stream back from when it is put there until it is opened.
+/// Holds a stream back from when it is put there until it is opened, at the latest by its end.
 class Gate {
  public:
   ~Gate() { open(); }
   void put(cudaStream_t stream) {
-    const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.wait(false); };
-    REQUIRE(cudaLaunchHostFunc(stream, wait, this) == cudaSuccess);
+    // The host function has a share in what it waits for: it may still be leaving when the gate goes.
+    const auto wait = [](void* given) {
+      const std::unique_ptr<Share> share(static_cast<Share*>(given));
+      (*share)->wait(false);
+    };
+    auto share = std::make_unique<Share>(opened_);
+    REQUIRE(cudaLaunchHostFunc(stream, wait, share.get()) == cudaSuccess);
+    share.release();
   }
   void open() {
-    opened_ = true;
-    opened_.notify_all();
+    *opened_ = true;
+    opened_->notify_all();
   }
 
  private:
-  std::atomic<bool> opened_{false};
+  using Share = std::shared_ptr<std::atomic<bool>>;
+  Share opened_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
@@ -170,7 +178,8 @@ TEST_CASE("sim: a destroyed stream and event still do their work", "[sim]") {
     REQUIRE(cudaEventDestroy(event) == cudaSuccess);
     REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
   }
-  while (*cells.pinned != ones) std::this_thread::yield();
+  REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+  CHECK(*cells.pinned == ones);
 }
 
 TEST_CASE("sim: many threads with streams of their own", "[sim]") {
