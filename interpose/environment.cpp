@@ -26,11 +26,19 @@ int world_rank() {
   return rank;
 }
 
+/// The MPI library's own function of this name, which ours stands before; null if it has none.
+template <class Function>
+Function* behind(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+int mpi_query_cuda_support() {
+  auto* const query = behind<int()>("MPIX_Query_cuda_support");
+  return query == nullptr ? 0 : query();
+}
+
 bool mpi_is_cuda_aware(int forced) {
-  if (forced >= 0) return forced != 0;
-  using Query = int (*)();
-  const auto query = reinterpret_cast<Query>(dlsym(RTLD_NEXT, "MPIX_Query_cuda_support"));
-  return query != nullptr && query() != 0;
+  return forced >= 0 ? forced != 0 : mpi_query_cuda_support() != 0;
 }
 
 int stop(MPI_Comm, int, void*, void*) {
@@ -109,4 +117,20 @@ GPUDT_EXPORT const char* gpudt_version() {
 /// 1 if device buffers are handled now: between MPI_Init and MPI_Finalize, not disabled, with a GPU runtime.
 GPUDT_EXPORT int gpudt_active() {
   return active.load() && std::string(gpudt::device::runtime_name()) != "none" ? 1 : 0;
+}
+
+// Programs that ask whether they may pass device buffers take that way if gpudt is there. If it is not, the answer is
+// that of the MPI library.
+GPUDT_EXPORT int MPIX_Query_cuda_support() {
+  return gpudt_active() != 0 ? 1 : mpi_query_cuda_support();
+}
+
+// MPICH's form of the question. Its mpi.h numbers the kinds of GPU, from CUDA on.
+GPUDT_EXPORT int MPIX_GPU_query_support(int gpu_type, int* is_supported) {
+  constexpr int cuda = 0;
+  auto* const query = behind<int(int, int*)>("MPIX_GPU_query_support");
+  const int code = query == nullptr ? MPI_SUCCESS : query(gpu_type, is_supported);
+  if (query == nullptr) *is_supported = 0;
+  if (gpu_type == cuda && gpudt_active() != 0) *is_supported = 1;
+  return code;
 }
