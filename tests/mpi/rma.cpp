@@ -189,7 +189,9 @@ void swap_model(int origin, int compare, int& target, int& result) {
 }
 template <int op>
 void accumulate_model(int origin, int, int& target, int&) {
-  const auto sum_of = [](int a, int b) { return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b)); };
+  const auto sum_of = [](int a, int b) {
+    return static_cast<int>(static_cast<unsigned>(a) + static_cast<unsigned>(b));
+  };
   const int outcomes[] = {sum_of(target, origin), target ^ origin, std::max(target, origin), origin, target};
   target = outcomes[op];
 }
@@ -202,21 +204,21 @@ void fetch_model(int origin, int compare, int& target, int& result) {
 }  // namespace
 
 const std::vector<AccessCall> access_calls = {
-    {"Put", false, false, put, put_model},
-    {"Rput", true, false, rput, put_model},
-    {"Get", false, false, get, get_model},
-    {"Rget", true, false, rget, get_model},
-    {"Accumulate(SUM)", false, false, accumulate<sum>, accumulate_model<sum>},
-    {"Accumulate(REPLACE)", false, false, accumulate<replace>, accumulate_model<replace>},
-    {"Raccumulate(BXOR)", true, false, raccumulate<bxor>, accumulate_model<bxor>},
-    {"Get_accumulate(MAX)", false, false, get_accumulate<max>, fetch_model<max>},
-    {"Get_accumulate(NO_OP)", false, false, get_accumulate<no_op>, fetch_model<no_op>},
-    {"Get_accumulate(REPLACE)", false, false, get_accumulate<replace>, fetch_model<replace>},
-    {"Rget_accumulate(SUM)", true, false, rget_accumulate<sum>, fetch_model<sum>},
-    {"Fetch_and_op(SUM)", false, true, fetch_and_op<sum>, fetch_model<sum>},
-    {"Fetch_and_op(NO_OP)", false, true, fetch_and_op<no_op>, fetch_model<no_op>},
-    {"Fetch_and_op(REPLACE)", false, true, fetch_and_op<replace>, fetch_model<replace>},
-    {"Compare_and_swap", false, true, compare_and_swap, swap_model},
+    {"Put", false, false, false, put, put_model},
+    {"Rput", true, false, false, rput, put_model},
+    {"Get", false, false, false, get, get_model},
+    {"Rget", true, false, false, rget, get_model},
+    {"Accumulate(SUM)", false, false, false, accumulate<sum>, accumulate_model<sum>},
+    {"Accumulate(REPLACE)", false, false, false, accumulate<replace>, accumulate_model<replace>},
+    {"Raccumulate(BXOR)", true, false, false, raccumulate<bxor>, accumulate_model<bxor>},
+    {"Get_accumulate(MAX)", false, false, true, get_accumulate<max>, fetch_model<max>},
+    {"Get_accumulate(NO_OP)", false, false, true, get_accumulate<no_op>, fetch_model<no_op>},
+    {"Get_accumulate(REPLACE)", false, false, true, get_accumulate<replace>, fetch_model<replace>},
+    {"Rget_accumulate(SUM)", true, false, true, rget_accumulate<sum>, fetch_model<sum>},
+    {"Fetch_and_op(SUM)", false, true, false, fetch_and_op<sum>, fetch_model<sum>},
+    {"Fetch_and_op(NO_OP)", false, true, false, fetch_and_op<no_op>, fetch_model<no_op>},
+    {"Fetch_and_op(REPLACE)", false, true, false, fetch_and_op<replace>, fetch_model<replace>},
+    {"Compare_and_swap", false, true, false, compare_and_swap, swap_model},
 };
 
 // --- types -----------------------------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ struct AccessCall {
   const char* name;
   bool with_request;  ///< only in a passive epoch
   bool single;        ///< moves one element of a predefined type
+  bool fetches;       ///< writes to the result by way of an accumulate
   int (*start)(const Access&, MPI_Request*);
   /// What it does to one integer of each buffer.
   void (*model)(int origin, int compare, int& target, int& result);

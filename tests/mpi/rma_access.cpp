@@ -14,13 +14,10 @@ struct Places {
   const char* name;
   Place origin;
   Place target[2];  ///< of even and of odd ranks
+  bool served_by_mpi() const { return target[0] == Place::host && target[1] == Place::host; }
 };
 
-constexpr Places host_windows[] = {{"device to host", Place::device, {Place::host, Place::host}}};
-constexpr Places device_windows[] = {{"host to device", Place::host, {Place::device, Place::device}},
-                                     {"device to device", Place::device, {Place::device, Place::device}},
-                                     {"host to either", Place::host, {Place::device, Place::host}},
-                                     {"device to either", Place::device, {Place::host, Place::device}}};
+const Places host_only_places = {"host to host", Place::host, {Place::host, Place::host}};
 
 std::uint64_t key_of(int from, std::uint64_t what) {
   return mix(seed(), static_cast<std::uint64_t>(from) * 64 + what);
@@ -149,16 +146,29 @@ std::string difference(const Outcome& found, const Outcome& wanted) {
          difference("target", found.target, wanted.target);
 }
 
-void check_calls(const Places& places, const Side& origin, const Side& target, bool single) {
-  Setting setting(places, origin, target);
+/// On all ranks alike.
+bool agree(bool mine) {
+  const int vote = mine ? 1 : 0;
+  int all = 0;
+  PMPI_Allreduce(&vote, &all, 1, MPI_INT, MPI_MIN, comm());
+  return all != 0;
+}
+
+void check_calls(const Places& places, const Side& origin, const Side& target, std::size_t epoch_step) {
+  const bool single = origin.count * origin.type.size() == sizeof(int);
+  Setting host_only(host_only_places, origin, target), setting(places, origin, target);
   for (const AccessCall& call : access_calls) {
     if (single != call.single) continue;
     const Outcome wanted = expected(call, origin, target);
-    for (const Epoch& epoch : epochs) {
+    for (std::size_t i = 0; i < epochs.size(); i += epoch_step) {
+      const Epoch& epoch = epochs[i];
       if (call.with_request && !epoch.passive) continue;
       const std::string text = std::string(call.name) + ", " + epoch.name + ", " + places.name + ", " + origin.text() +
                                " to " + target.text();
       step(text);
+      // Open MPI 4.1 gets some fetching accumulates with derived datatypes wrong, with host memory too.
+      if (places.served_by_mpi() && call.fetches && !agree(difference(host_only.run(call, epoch), wanted).empty()))
+        continue;
       INFO(text);
       CHECK(difference(setting.run(call, epoch), wanted) == "");
     }
@@ -167,17 +177,31 @@ void check_calls(const Places& places, const Side& origin, const Side& target, b
 
 void check_places(const Places& places) {
   const Side one{plain(MPI_INT), 1};
-  check_calls(places, one, one, true);
-  for (const int elements : {40, 12000})
-    for (const auto& [origin, target] : integer_sides(elements)) check_calls(places, origin, target, false);
+  check_calls(places, one, one, 1);
+  for (const auto& [origin, target] : integer_sides(40)) check_calls(places, origin, target, 1);
+  // Messages beyond the eager limits, in every third kind of epoch.
+  for (const auto& [origin, target] : integer_sides(12000)) check_calls(places, origin, target, 3);
 }
 
 }  // namespace
 
-TEST_CASE("accesses with device buffers to windows of host memory", "[rma][host-window]") {
-  for (const Places& places : host_windows) check_places(places);
+TEST_CASE("accesses from device memory to windows of host memory", "[rma][host-window]") {
+  check_places({"device to host", Place::device, {Place::host, Place::host}});
 }
 
-TEST_CASE("accesses to windows of device memory", "[rma][device-window]") {
-  for (const Places& places : device_windows) check_places(places);
+TEST_CASE("accesses from host memory to windows of device memory", "[rma][device-window]") {
+  check_places({"host to device", Place::host, {Place::device, Place::device}});
+}
+
+TEST_CASE("accesses from device memory to windows of device memory", "[rma][device-window]") {
+  check_places({"device to device", Place::device, {Place::device, Place::device}});
+}
+
+TEST_CASE("accesses from host memory to windows of host memory here and device memory there", "[rma][device-window]") {
+  check_places({"host to either", Place::host, {Place::device, Place::host}});
+}
+
+TEST_CASE("accesses from device memory to windows of host memory here and device memory there",
+          "[rma][device-window]") {
+  check_places({"device to either", Place::device, {Place::host, Place::device}});
 }
