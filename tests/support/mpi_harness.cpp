@@ -122,12 +122,6 @@ void use_gpu(int ordinal) {
   if (!host_only()) expect_cuda(cudaSetDevice(ordinal), "cudaSetDevice");
 }
 
-int gpu_count() {
-  int count = 1;
-  if (!host_only()) expect_cuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  return count;
-}
-
 // --- memory ----------------------------------------------------------------------------------------------------------
 
 Memory::Memory(Place place, std::size_t bytes) : place_(host_only() ? Place::host : place), bytes_(bytes) {

@@ -102,9 +102,10 @@ enum class Place { host, device, pinned, managed, stream_ordered, registered };
 const char* place_name(Place place);
 inline constexpr Place basic_places[] = {Place::host, Place::device};
 
-/// The calling thread's GPU, and how many there are; nothing (0, no effect, 1) with GPUDT_TEST_HOST.
+/// The calling thread's GPU; 0 and no effect with GPUDT_TEST_HOST.
 int current_gpu();
 void use_gpu(int ordinal);
+/// The number of GPUs that every rank has.
 int gpu_count();
 
 /// Bytes in one kind of memory (device memory: of the calling thread's GPU).

@@ -39,7 +39,7 @@ constexpr int default_timeout = 90;
 constexpr int most_described = 8;  ///< failures printed per rank and test case
 
 struct Session {
-  int rank = 0, ranks = 1;
+  int rank = 0, ranks = 1, gpus = 1;
   bool host_only = false, any_host_only = false, huge = false, verbose = false;
   std::uint64_t seed = default_seed;
   int count = 1;
@@ -145,9 +145,8 @@ void read_environment() {
 
 bool choose_gpu() {
   if (session.host_only) return true;
-  int gpus = 0;
-  const cudaError_t error = cudaGetDeviceCount(&gpus);
-  if (error == cudaSuccess && gpus > 0) return cudaSetDevice(session.rank % gpus) == cudaSuccess;
+  const cudaError_t error = cudaGetDeviceCount(&session.gpus);
+  if (error == cudaSuccess && session.gpus > 0) return cudaSetDevice(session.rank % session.gpus) == cudaSuccess;
   say(who() + "no GPU (" + cudaGetErrorString(error) + "); preload libgpudt-sim.so or set GPUDT_TEST_HOST=1\n");
   return false;
 }
@@ -217,6 +216,9 @@ int scaled(int cases) {
 MPI_Comm comm() {
   return session.current;
 }
+int gpu_count() {
+  return session.gpus;
+}
 void lock_step() {
   PMPI_Barrier(session.control);
 }
@@ -248,6 +250,7 @@ int main(int argc, char** argv) {
   start_mpi(&argc, &argv);
   int ready = choose_gpu() ? 1 : 0, all_ready = 0;
   PMPI_Allreduce(&ready, &all_ready, 1, MPI_INT, MPI_MIN, session.control);
+  PMPI_Allreduce(MPI_IN_PLACE, &session.gpus, 1, MPI_INT, MPI_MIN, session.control);
   int result = all_ready != 0 ? run_session(argc, argv) : 2, worst = 0;
   PMPI_Allreduce(&result, &worst, 1, MPI_INT, MPI_MAX, session.control);
   PMPI_Comm_free(&session.control);
