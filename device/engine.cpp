@@ -221,6 +221,10 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
   KernelArgs args = plan(shape, !pack, user, packed, begin, end, {on.traits.multiprocessors, is_host(packed_kind)});
   if (shape.kind == datatype::ShapeKind::list || shape.kind == datatype::ShapeKind::general)
     args.program = Upload::of(layout, ordinal).program(*this, channel, layout);
+  if (shape.kind == datatype::ShapeKind::general) {
+    args.nodes = layout.program().nodes;
+    args.node_count = reinterpret_cast<const datatype::SerialisedHeader*>(layout.serialised().data())->node_count;
+  }
   return Transfer(channel.start_kernel(args));
 }
 

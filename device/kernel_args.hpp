@@ -27,6 +27,10 @@ enum class Method : std::int32_t {
 struct KernelArgs {
   datatype::Shape shape;
   datatype::Program program;  ///< device addresses of the serialised layout; null unless list or general
+  /// general: the program's nodes once more, at a host address that holds until the launch returns, so that they can
+  /// travel in the kernel's parameters if they are few. May be null.
+  const datatype::Node* nodes = nullptr;
+  std::int64_t node_count = 0;
   /// Divisors by the bytes or, for Method::words, the words of: [0] the innermost repeated thing (strided: a run;
   /// list: the list; general: an element); [1 .. ndims-1] the *count* of that dim; [max_dims] a regular list's run.
   Divisor divide[datatype::max_dims + 1];
@@ -52,9 +56,9 @@ struct PlanHints {
   bool packed_is_host = false;  ///< the packed side is reached over the host link: few thread blocks suffice
 };
 
-/// Fills everything but program, counter, flag and flag_value. Pure and cheap (no allocation). `user` and `packed`
-/// are addresses as the kernel will see them; 0 <= begin < end <= shape.total. The shape, begin and end of a
-/// contiguous message may come back rebased; they describe the same bytes.
+/// Fills everything but program, nodes, node_count, counter, flag and flag_value. Pure and cheap (no allocation).
+/// `user` and `packed` are addresses as the kernel will see them; 0 <= begin < end <= shape.total. The shape, begin and
+/// end of a contiguous message may come back rebased; they describe the same bytes.
 KernelArgs plan(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                 std::int64_t end, const PlanHints& hints);
 

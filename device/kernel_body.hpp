@@ -206,11 +206,11 @@ struct RegularMap {
   }
 };
 
-/// The entries of an irregular list that a tile of the packed stream touches.
+/// Entries of an irregular list that hold all units of a tile of the packed stream.
 struct ListTile {
-  std::int64_t first;          ///< the first entry
-  std::int64_t count;          ///< how many
-  const std::int64_t* prefix;  ///< prefix sums of entries first .. first + count, perhaps in shared memory
+  std::int64_t count;
+  const std::int64_t* prefix;  ///< count + 1 of the list's prefix sums, perhaps in shared memory
+  const std::int64_t* displs;  ///< the entries' displacements
 };
 
 /// An index list of runs of any lengths, inside nested strides.
@@ -222,6 +222,7 @@ struct IrregularMap {
   std::int64_t base;
   Divisor list;
   std::int64_t list_count;
+  std::int64_t list_size;
   const std::int64_t* displs;
   const std::int64_t* prefix;
   Levels<datatype::max_dims> levels;
@@ -231,12 +232,13 @@ struct IrregularMap {
       : base(args.shape.offset),
         list(args.divide[0]),
         list_count(args.shape.list_count),
+        list_size(args.shape.list_size),
         displs(args.program.lookaside + args.shape.list_displs),
         prefix(args.program.lookaside + args.shape.list_prefix),
         unit_shift(unit_shift_of(args)) {
     levels.set(args);
   }
-  GPUDT_HD Tile whole() const { return {0, list_count, prefix}; }
+  GPUDT_HD Tile whole() const { return {list_count, prefix, displs}; }
 
   struct Spot {
     Index traversal;        ///< which repetition of the list
@@ -250,8 +252,7 @@ struct IrregularMap {
     const Spot at = spot(unit);
     const std::int64_t near = datatype::find_block(tile.prefix, tile.count, at.position);
     const std::int64_t inner = at.position - tile.prefix[near];
-    return {base + levels.offset(at.traversal) + displs[tile.first + near] + inner, inner,
-            tile.prefix[near + 1] - at.position};
+    return {base + levels.offset(at.traversal) + tile.displs[near] + inner, inner, tile.prefix[near + 1] - at.position};
   }
   /// The tile of units first .. last: one search per end.
   GPUDT_HD Tile cover(Index first, Index last) const {
@@ -259,7 +260,7 @@ struct IrregularMap {
     if (begin.traversal != end.traversal) return whole();
     const std::int64_t low = datatype::find_block(prefix, list_count, begin.position);
     const std::int64_t count = datatype::find_block(prefix + low, list_count - low, end.position) + 1;
-    return {low, count, prefix + low};
+    return {count, prefix + low, displs + low};
   }
 };
 
@@ -299,15 +300,13 @@ struct Job {
   Address user;
   Address packed;  ///< where position 0 would lie: address arithmetic only
   std::int64_t begin, end;
-  std::int32_t user_word;  ///< Method::runs: bytes per access to the user's data
 
   explicit Job(const KernelArgs& args)
       : map(args),
         user(reinterpret_cast<Address>(args.user)),
         packed(reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin)),
         begin(args.begin),
-        end(args.end),
-        user_word(args.word) {}
+        end(args.end) {}
 };
 
 // --- access to memory -----------------------------------------------------------------------------------------------
@@ -605,7 +604,12 @@ GPUDT_HD GroupRange whole_groups(const Job<Map>& job) {
   return {first, first < last ? last : first, bytes};
 }
 
-/// Loads one run of `bytes` at `address` into x, with accesses of `word` bytes, which the address allows.
+/// The widest access, 1, 4 or 8 bytes, that addresses allow whose bits are or-ed into `bits`.
+GPUDT_HD int access_width(std::uint32_t bits) {
+  return (bits & 3) != 0 ? 1 : (bits & 4) != 0 ? 4 : 8;
+}
+
+/// Loads one run of `bytes` at `address` into x, with accesses of at most `word` bytes, which the address allows.
 template <class Memory>
 GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int word, std::uint32_t (&x)[lane_words + 1]) {
   const int full = bytes >> 2;
@@ -808,6 +812,9 @@ void run_group(const Job<Map>& job, const Memory& memory, std::int64_t group, st
   const int bytes = static_cast<int>(job.map.run_bytes);
   const Address packed = job.packed + static_cast<Address>(group * group_bytes);
   alignas(16) std::uint32_t image[group_words] = {};
+  std::uint32_t bits = 0;
+  for (int lane = 0; lane < lanes; ++lane) bits |= static_cast<std::uint32_t>(lane_run(job, group, lane));
+  const int word = access_width(bits);
   if constexpr (unpack) {
     for (int i = 0; i < 2 * bytes; ++i) {
       const Word16 word = memory.template load<Word16>(packed + 16 * static_cast<Address>(i));
@@ -816,12 +823,12 @@ void run_group(const Job<Map>& job, const Memory& memory, std::int64_t group, st
     for (int lane = 0; lane < lanes; ++lane) {
       std::uint32_t x[lane_words + 1] = {};
       run_from_image(lane, bytes, image, x);
-      store_run(memory, lane_run(job, group, lane), bytes, job.user_word, x);
+      store_run(memory, lane_run(job, group, lane), bytes, word, x);
     }
   } else {
     std::uint32_t x[lanes][lane_words + 1], first[lanes + 1] = {};
     for (int lane = 0; lane < lanes; ++lane) {
-      load_run(memory, lane_run(job, group, lane), bytes, job.user_word, x[lane]);
+      load_run(memory, lane_run(job, group, lane), bytes, word, x[lane]);
       first[lane] = x[lane][0];
     }
     for (int lane = 0; lane < lanes; ++lane) run_to_image(lane, bytes, x[lane], first[lane + 1], image);

@@ -20,10 +20,9 @@ constexpr int block_threads = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
 
-/// Thread blocks that saturate the host link. Narrow words and pieces need more loads in flight.
-constexpr int host_blocks_word16 = 16;
-constexpr int host_blocks_words = 32;
-constexpr int host_blocks_gather = 64;
+/// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
+constexpr int host_bytes_in_flight = 256 << 10;
+constexpr int host_blocks_gather = host_bytes_in_flight / (block_threads * 16);
 constexpr int host_blocks_general_per_multiprocessor = 2;
 
 /// Runs from this length on are gathered into 16-byte words rather than moved in 4-byte ones.
@@ -57,16 +56,6 @@ std::int64_t typical_run(const Shape& shape) {
     default:
       return shape.align;
   }
-}
-
-/// The widest access that the beginnings of strided runs allow; for lists only the common alignment is known.
-std::int32_t user_alignment(const KernelArgs& args) {
-  Address bits = reinterpret_cast<Address>(args.user) + static_cast<Address>(args.shape.offset);
-  if (args.shape.kind == ShapeKind::strided)
-    for (int d = 0; d < args.shape.ndims; ++d) bits |= static_cast<Address>(args.shape.dims[d].stride);
-  else
-    bits |= static_cast<Address>(args.shape.align);
-  return lowest_bit(bits);
 }
 
 /// Gives a contiguous message positions that equal its packed addresses modulo 16, so that words are possible
@@ -118,12 +107,11 @@ void choose_method(KernelArgs& args) {
   } else if (word < 4) {
     if (suits_runs(args)) {
       args.method = Method::runs;
-      args.word = std::min(user_alignment(args), 8);
     } else if (bytes > latency_bytes / 4 || run >= gather_run) {
       args.method = Method::gather;
     }
   }
-  if (args.method == Method::gather) args.word = 16;
+  if (args.method != Method::words) args.word = 16;
   args.narrow = !general && (args.method == Method::words || args.end <= narrow_limit) ? 1 : 0;
 }
 
@@ -157,9 +145,8 @@ void set_divisors(KernelArgs& args) {
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   if (!hints.packed_is_host) return hints.multiprocessors * blocks_per_multiprocessor;
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
-  const int most = args.method != Method::words ? host_blocks_gather
-                   : args.word == 16            ? host_blocks_word16
-                                                : host_blocks_words;
+  const int most = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
+                                                : host_blocks_gather;
   return std::min(most, hints.multiprocessors * blocks_per_multiprocessor);
 }
 

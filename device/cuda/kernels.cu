@@ -6,6 +6,8 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "device/kernel_body.hpp"
 
 namespace gpudt::device::cuda {
@@ -15,9 +17,14 @@ namespace {
 constexpr int most_threads = 1024;
 constexpr int runs_threads = 256;
 constexpr int runs_blocks = 4;
-/// Entries of an irregular list that a block keeps in shared memory for a tile.
-constexpr int list_capacity = 1024;
-/// Tiles begin at packed addresses that are multiples of this, so that warps write full segments.
+/// Entries of an irregular list that a block keeps in shared memory.
+constexpr int list_capacity = 1536;
+/// Entries that a window takes beyond those expected, and the most rounds that it serves.
+constexpr int list_slack = 64;
+constexpr int most_rounds = 16;
+/// Nodes of a general type that travel in the kernel's parameters.
+constexpr int parameter_nodes = 8;
+/// Rounds begin at packed addresses that are multiples of this, so that warps write full segments.
 constexpr Address segment = 128;
 
 struct Completion {
@@ -32,6 +39,29 @@ struct Launch {
   Job<Map> job;
   Completion completion;
   bool streaming;
+
+  __device__ __forceinline__ const Job<Map>& mapped_job() const { return job; }
+  void add(const KernelArgs&) {}
+};
+
+/// General types: with the nodes, if they are few, so that a traversal reads only lists from memory.
+template <>
+struct Launch<GeneralMap> {
+  Job<GeneralMap> job;
+  Completion completion;
+  bool streaming;
+  bool has_nodes;
+  datatype::Node nodes[parameter_nodes];
+
+  __device__ __forceinline__ Job<GeneralMap> mapped_job() const {
+    Job<GeneralMap> mapped = job;
+    if (has_nodes) mapped.map.program.nodes = nodes;
+    return mapped;
+  }
+  void add(const KernelArgs& args) {
+    has_nodes = args.nodes != nullptr && args.node_count <= parameter_nodes;
+    if (has_nodes) std::copy_n(args.nodes, args.node_count, nodes);
+  }
 };
 
 // --- access ---------------------------------------------------------------------------------------------------------
@@ -123,11 +153,12 @@ __device__ __forceinline__ void complete(const Completion& completion) {
   *completion.flag = completion.flag_value;
 }
 
-// --- tiles of irregular lists ---------------------------------------------------------------------------------------
+// --- windows on irregular lists -------------------------------------------------------------------------------------
 
 struct ListShared {
-  std::int64_t first, last;
+  std::int64_t first;
   std::int64_t prefix[list_capacity + 1];
+  std::int64_t displs[list_capacity];
 };
 
 /// find_block() by a warp: 33 intervals per step.
@@ -145,49 +176,126 @@ __device__ __forceinline__ std::int64_t warp_find_block(const std::int64_t* pref
   return low;
 }
 
-/// The tile of units first .. last, which are the same for all threads of the block: one search for each end, then
-/// its prefix sums go to shared memory if they fit. All threads must call it; it ends with a barrier.
+/// What a thread block knows of the list: `count` entries from `first` on in shared memory. All members are the same
+/// for all threads of the block, and all threads must call all functions.
+///
+/// A block works on consecutive rounds, so that one search is enough: each window begins where the one before ended.
 template <class Map>
-__device__ __forceinline__ typename Map::Tile open_tile(const Map& map, typename Map::Index first,
-                                                        typename Map::Index last, ListShared& shared) {
-  const auto begin = map.spot(first), end = map.spot(last);
-  ListTile tile = map.whole();
-  if (begin.traversal == end.traversal) {
-    const unsigned warp = threadIdx.x / 32;
-    if (warp == 0) {
-      const std::int64_t low = warp_find_block(map.prefix, map.list_count, begin.position);
-      if (threadIdx.x == 0) shared.first = low;
+class ListWindow {
+ public:
+  using Index = typename Map::Index;
+
+  __device__ __forceinline__ ListWindow(const Map& map, ListShared& shared) : map_(map), shared_(shared) {
+    if (map.list_count > list_capacity) return;
+    stage(0, map.list_count);
+    tile_ = {map.list_count, shared.prefix, shared.displs};
+    whole_ = true;
+  }
+
+  /// Makes tile() hold the units of `round` and as many of the following `left - 1` rounds as fit; returns how many
+  /// rounds these are. units(round) are the first and the last unit of a round, a round has `bytes` packed bytes.
+  template <class Units>
+  __device__ __forceinline__ int open(std::int64_t round, std::int64_t left, int bytes, const Units& units) {
+    if (whole_) return static_cast<int>(min(left, std::int64_t{most_rounds}));
+    __syncthreads();  // all are done with the window before
+    const auto begin = map_.spot(units(round).first);
+    if (!known_ || traversal_ != begin.traversal) search(begin.position);
+    const std::int64_t mean = max(map_.list_size / map_.list_count, std::int64_t{1});
+    const std::int64_t per_round = bytes / mean + 1;
+    const int wanted = static_cast<int>(
+        min(min(left, std::int64_t{most_rounds}), max(list_capacity * 3 / 4 / per_round, std::int64_t{1})));
+    const std::int64_t expected = wanted * per_round;
+    const auto count =
+        min(min(expected + expected / 4 + list_slack, std::int64_t{list_capacity}), map_.list_count - first_);
+    stage(first_, count);
+    const std::int64_t end = shared_.prefix[count];
+
+    int rounds = wanted;
+    while (rounds > 0) {
+      const auto last = map_.spot(units(round + rounds - 1).last);
+      if (last.traversal == begin.traversal && last.position < end) break;
+      --rounds;
     }
-    if (warp == (blockDim.x - 1) / 32) {
-      const std::int64_t high = warp_find_block(map.prefix, map.list_count, end.position);
-      if (threadIdx.x % 32 == 0) shared.last = high;
+    if (rounds > 0)
+      tile_ = {count, shared_.prefix, shared_.displs};
+    else
+      tile_ = map_.whole();  // a round across two traversals, or with more entries than a window holds
+    rounds = max(rounds, 1);
+
+    known_ = false;
+    if (rounds < left) {
+      const auto next = map_.spot(units(round + rounds).first);
+      if (next.traversal == begin.traversal && next.position <= end) {
+        first_ += next.position < end ? datatype::find_block(shared_.prefix, count, next.position) : count;
+        known_ = true;
+      }
+    }
+    traversal_ = begin.traversal;
+    return rounds;
+  }
+
+  __device__ __forceinline__ const ListTile& tile() const { return tile_; }
+
+ private:
+  /// Ends with a barrier.
+  __device__ __forceinline__ void search(std::int64_t position) {
+    if (threadIdx.x < 32) {
+      const std::int64_t found = warp_find_block(map_.prefix, map_.list_count, position);
+      if (threadIdx.x == 0) shared_.first = found;
     }
     __syncthreads();
-    tile = {shared.first, shared.last - shared.first + 1, map.prefix + shared.first};
+    first_ = shared_.first;
   }
-  if (tile.count <= list_capacity) {
-    for (std::int64_t i = threadIdx.x; i <= tile.count; i += blockDim.x) shared.prefix[i] = tile.prefix[i];
-    tile.prefix = shared.prefix;
+  /// Ends with a barrier.
+  __device__ __forceinline__ void stage(std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = threadIdx.x; i <= count; i += blockDim.x) {
+      shared_.prefix[i] = map_.prefix[first + i];
+      if (i < count) shared_.displs[i] = map_.displs[first + i];
+    }
+    __syncthreads();
   }
-  __syncthreads();
-  return tile;
-}
+
+  const Map& map_;
+  ListShared& shared_;
+  ListTile tile_ = {};
+  std::int64_t first_ = 0;  ///< known_: the entry with which the next window begins
+  Index traversal_ = 0;
+  bool known_ = false;
+  bool whole_ = false;  ///< the window holds the whole list, once and for all
+};
 
 template <class Map>
 constexpr bool is_tiled = !std::is_same_v<typename Map::Tile, NoTile>;
 
+template <class Map>
+using SharedOf = std::conditional_t<is_tiled<Map>, ListShared, NoTile>;
+
+/// Calls round(i, tile) for the rounds 0 .. rounds-1 that are this block's: for irregular lists consecutive ones.
+template <class Map, class Shared, class Units, class Round>
+__device__ __forceinline__ void for_each_round(const Map& map, Shared& shared, std::int64_t rounds, int bytes,
+                                               const Units& units, const Round& round) {
+  if constexpr (is_tiled<Map>) {
+    ListWindow<Map> window(map, shared);
+    const std::int64_t share = (rounds + gridDim.x - 1) / gridDim.x;
+    const std::int64_t end = min(rounds, (blockIdx.x + 1) * share);
+    for (std::int64_t i = blockIdx.x * share; i < end;)
+      for (int left = window.open(i, end - i, bytes, units); left > 0; --left, ++i) round(i, window.tile());
+  } else {
+    for (std::int64_t i = blockIdx.x; i < rounds; i += gridDim.x) round(i, NoTile{});
+  }
+}
+
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-/// The first word of the tile that begins with item `base`.
 template <class Index>
-__device__ __forceinline__ Index first_word(Index base, Index lead) {
-  return base < lead ? 0 : base - lead;
-}
+struct UnitRange {
+  Index first, last;
+};
 
 template <class Word, bool unpack, class Map>
 __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
-  const Job<Map>& job = launch.job;
+  const Job<Map>& job = launch.mapped_job();
   const DeviceMemory memory{launch.streaming};
   const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
   const auto first = static_cast<Index>(range.first);
@@ -195,29 +303,27 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
   const Address packed_first = job.packed + static_cast<Address>(range.first) * sizeof(Word);
   // Items 0 .. lead-1 stand for the words between the segment's beginning and the first word.
   const auto lead = static_cast<Index>((packed_first & (segment - 1)) / sizeof(Word));
-  const Index per_tile = blockDim.x * words_per_thread;
-  __shared__ std::conditional_t<is_tiled<Map>, ListShared, NoTile> shared;
+  const Index per_round = blockDim.x * words_per_thread;
+  const std::int64_t rounds = count > 0 ? (static_cast<std::int64_t>(count) + lead + per_round - 1) / per_round : 0;
+  const auto units = [&](std::int64_t round) -> UnitRange<Index> {
+    const Index begin = static_cast<Index>(round) * per_round;
+    return {first + (begin < lead ? 0 : begin - lead), first + min(begin + per_round - lead, count) - 1};
+  };
 
-  const Index items = count > 0 ? count + lead : 0;
-
-  for (Index base = blockIdx.x * per_tile; base < items; base += gridDim.x * per_tile) {
-    typename Map::Tile tile;
-    if constexpr (is_tiled<Map>) {
-      const Index low = first_word(base, lead);
-      const Index high = min(base + per_tile - lead, count) - 1;
-      tile = open_tile(job.map, first + low, first + high, shared);
-    }
+  const auto move_round = [&](std::int64_t round, const typename Map::Tile& tile) {
+    const Index idle = units(round).first;
+    const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
     Address to[words_per_thread];
     Word words[words_per_thread] = {};
     bool inside[words_per_thread];
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
-      const Index item = base + u * blockDim.x + threadIdx.x - lead;  // wraps to a large number before the first
+      const Index item = begin + u * blockDim.x;  // wraps to a large number before the first
       inside[u] = item < count;
-      // Idle threads compute the place of a word of the tile, so that there is no branch.
-      const Index word = inside[u] ? item : first_word(base, lead);
-      const Address user = job.user + static_cast<Address>(job.map.place(first + word, tile).offset);
-      const Address packed = packed_first + static_cast<Address>(word) * sizeof(Word);
+      // Idle threads compute the place of a word of the round, so that there is no branch.
+      const Index unit = inside[u] ? first + item : idle;
+      const Address user = job.user + static_cast<Address>(job.map.place(unit, tile).offset);
+      const Address packed = job.packed + static_cast<Address>(unit) * sizeof(Word);
       to[u] = unpack ? user : packed;
       Access<Word>::load(unpack ? packed : user, inside[u] && !launch.streaming, inside[u] && launch.streaming,
                          words[u]);
@@ -225,7 +331,16 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
       Access<Word>::store(to[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
-    if constexpr (is_tiled<Map>) __syncthreads();  // the next tile overwrites this one's prefix sums
+  };
+  __shared__ SharedOf<Map> shared;
+  const int bytes = static_cast<int>(per_round * sizeof(Word));
+  if (count > blockDim.x) {
+    for_each_round(job.map, shared, rounds, bytes, units, move_round);
+  } else {  // a word per thread: the least work for the least latency
+    const auto all = [&](std::int64_t) { return UnitRange<Index>{first, first + count - 1}; };
+    for_each_round(job.map, shared, count > 0 ? 1 : 0, bytes, all, [&](std::int64_t, const typename Map::Tile& tile) {
+      if (threadIdx.x < count) move_word<Word, unpack>(job, memory, first + threadIdx.x, tile);
+    });
   }
 
   if (blockIdx.x == gridDim.x - 1) {
@@ -239,30 +354,28 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
 template <bool unpack, class Map>
 __global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
-  const Job<Map>& job = launch.job;
+  const Job<Map>& job = launch.mapped_job();
   const DeviceMemory memory{launch.streaming};
   const PackedWords words = packed_words(job.packed, job.begin, job.end);
-  __shared__ std::conditional_t<is_tiled<Map>, ListShared, NoTile> shared;
-
-  for (std::int64_t base = static_cast<std::int64_t>(blockIdx.x) * blockDim.x; base < words.count;
-       base += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
-    typename Map::Tile tile;
-    if constexpr (is_tiled<Map>) {
-      const std::int64_t low = words.position + 16 * base, high = low + 16 * blockDim.x;
-      tile = open_tile(job.map, static_cast<Index>(max(low, job.begin)), static_cast<Index>(min(high, job.end) - 1),
-                       shared);
-    }
-    const std::int64_t index = base + threadIdx.x;
-    if (index < words.count) move_packed_word<unpack>(job, memory, words, index, job.begin, job.end, tile);
-    if constexpr (is_tiled<Map>) __syncthreads();
-  }
+  const int bytes = 16 * static_cast<int>(blockDim.x);
+  const auto units = [&](std::int64_t round) -> UnitRange<Index> {
+    const std::int64_t low = words.position + bytes * round;
+    return {static_cast<Index>(max(low, job.begin)), static_cast<Index>(min(low + bytes, job.end) - 1)};
+  };
+  __shared__ SharedOf<Map> shared;
+  for_each_round(job.map, shared, (words.count + blockDim.x - 1) / blockDim.x, bytes, units,
+                 [&](std::int64_t round, const typename Map::Tile& tile) {
+                   const std::int64_t index = round * blockDim.x + threadIdx.x;
+                   if (index < words.count)
+                     move_packed_word<unpack>(job, memory, words, index, job.begin, job.end, tile);
+                 });
   complete(launch.completion);
 }
 
 /// Each warp moves groups of 32 runs through its own piece of shared memory.
 template <bool unpack, class Map>
 __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
-  const Job<Map>& job = launch.job;
+  const Job<Map>& job = launch.mapped_job();
   const DeviceMemory memory{launch.streaming};
   const GroupRange groups = whole_groups(job);
   const int lane = static_cast<int>(threadIdx.x % lanes), warp = static_cast<int>(threadIdx.x / lanes);
@@ -274,15 +387,16 @@ __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const _
        group += gridDim.x * (runs_threads / lanes)) {
     const Address packed = job.packed + static_cast<Address>(group * groups.bytes);
     const Address user = lane_run(job, group, lane);
+    const int word = access_width(__reduce_or_sync(~0u, static_cast<unsigned>(user)));
     std::uint32_t x[lane_words + 1];
     if constexpr (unpack) {
       for (int i = lane; i < 2 * bytes; i += lanes)
         *reinterpret_cast<Word16*>(image + 4 * i) = memory.load<Word16>(packed + 16 * static_cast<Address>(i));
       __syncwarp();
       run_from_image(lane, bytes, image, x);
-      store_run(memory, user, bytes, job.user_word, x);
+      store_run(memory, user, bytes, word, x);
     } else {
-      load_run(memory, user, bytes, job.user_word, x);
+      load_run(memory, user, bytes, word, x);
       run_to_image(lane, bytes, x, __shfl_down_sync(~0u, x[0], 1), image);
       __syncwarp();
       for (int i = lane; i < 2 * bytes; i += lanes)
@@ -396,6 +510,7 @@ int launch_kernel(const KernelArgs& args, void* stream) {
     const Kernel<Map> kernel = instance<Map>(args);
     if (kernel == nullptr) return cudaErrorInvalidValue;  // not a plan of plan.cpp
     Launch<Map> launch{Job<Map>(args), {args.counter, args.flag, args.flag_value}, args.streaming != 0};
+    launch.add(args);
     void* parameters[] = {&launch};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(args.grid)),
                             dim3(static_cast<unsigned>(args.block)), parameters, 0, static_cast<cudaStream_t>(stream));
