@@ -3,87 +3,123 @@
 #include "interpose/collective.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "interpose/errors.hpp"
 #include "interpose/host_image.hpp"
-#include "interpose/report.hpp"
+#include "interpose/persistent.hpp"
 
 namespace gpudt::interpose {
+namespace {
+constexpr std::int64_t all_bytes = std::numeric_limits<std::int64_t>::max();
+constexpr int host_memory = -1;  ///< stands for a GPU
+}  // namespace
 
-/// Everything that must live until the collective has completed.
+/// Everything that must live until the collective has completed, or the persistent request has been freed.
 class Collective::Buffers : public Payload {
  public:
+  void start_pack() override {
+    for (Payload* input : inputs) input->start_pack();
+  }
   void start_unpack(std::int64_t) override {
-    for (Staged* output : outputs) output->start_unpack(output->operand().bytes());
-    for (const HostImage* image : output_images) image->spill();
+    for (Payload* output : outputs) output->start_unpack(all_bytes);
   }
   bool done() override {
-    for (Staged* output : outputs)
-      if (!output->done()) return false;
-    return true;
+    return std::all_of(moved.begin(), moved.end(), [](const auto& payload) { return payload->done(); });
   }
 
-  std::vector<std::unique_ptr<Staged>> staged;
-  std::vector<Staged*> inputs, outputs;
-  std::vector<std::unique_ptr<HostImage>> images;
-  std::vector<const HostImage*> input_images, output_images;
-  std::vector<std::vector<int>> displs;
-  std::vector<std::vector<MPI_Aint>> wide_displs;
+  void wait() override {
+    for (const auto& payload : moved) payload->wait();
+  }
+
+  void add(Role role, std::unique_ptr<Payload> payload) {
+    if (role != Role::out) inputs.push_back(payload.get());
+    if (role != Role::in) outputs.push_back(payload.get());
+    moved.push_back(std::move(payload));
+  }
+
+  template <class Displacement>
+  const Displacement* keep(std::vector<Displacement> list) {
+    auto& lists = std::get<std::vector<std::vector<Displacement>>>(displs);
+    lists.push_back(std::move(list));
+    return lists.back().data();
+  }
+
+  std::vector<std::unique_ptr<Payload>> moved;
+  std::vector<Payload*> inputs, outputs;
+  bool packed = false;
+  // What MPI may look at until then.
+  std::tuple<std::vector<std::vector<int>>, std::vector<std::vector<MPI_Aint>>> displs;
   std::vector<std::vector<MPI_Datatype>> types;
-  std::vector<datatype::TypeInfoRef> infos;
+  std::vector<datatype::TypeInfoRef> infos;  ///< keep the twins
+};
+
+/// A block of a w form that has data.
+struct Collective::Block {
+  int index;
+  int count;
+  MPI_Aint displ;
+  MPI_Datatype type;
+  int gpu;  ///< or host_memory
+  datatype::TypeInfoRef element;
+  std::int64_t place = 0;  ///< the address where MPI finds it
+
+  std::int64_t bytes() const { return count * element->layout().size(); }
 };
 
 namespace {
 
-/// A datatype made for one call.
-class OwnType {
- public:
-  explicit OwnType(MPI_Datatype type) : type_(type) { PMPI_Type_commit(&type_); }
-  ~OwnType() { PMPI_Type_free(&type_); }
-  OwnType(const OwnType&) = delete;
-  OwnType& operator=(const OwnType&) = delete;
-  MPI_Datatype get() const { return type_; }
-
- private:
-  MPI_Datatype type_;
-};
-
-MPI_Datatype combined_v(int blocks, const int* counts, const int* displs, MPI_Datatype type) {
-  MPI_Datatype combined = MPI_DATATYPE_NULL;
-  PMPI_Type_indexed(blocks, counts, displs, type, &combined);
-  return combined;
-}
-
-template <class Displacement>
-MPI_Datatype combined_w(int blocks, const int* counts, const Displacement* displs, const MPI_Datatype* types) {
-  std::vector<int> lengths;
-  std::vector<MPI_Aint> places;
-  std::vector<MPI_Datatype> members;
-  for (int i = 0; i < blocks; ++i) {
-    if (counts[i] <= 0) continue;  // its type may be anything
-    lengths.push_back(counts[i]);
-    places.push_back(displs[i]);
-    members.push_back(types[i]);
-  }
-  MPI_Datatype combined = MPI_DATATYPE_NULL;
-  PMPI_Type_create_struct(static_cast<int>(lengths.size()), lengths.data(), places.data(), members.data(), &combined);
-  return combined;
+/// The layout of a datatype made for one call, which is freed. No twin: its bytes are described to MPI block by block.
+datatype::TypeInfoRef take_layout(MPI_Datatype type) {
+  auto layout = datatype::decode(type);
+  PMPI_Type_free(&type);
+  return std::make_shared<datatype::TypeInfo>(std::move(layout), MPI_DATATYPE_NULL);
 }
 
 template <class Displacement>
 Displacement narrow(std::int64_t place, const char* call) {
-  if (place > std::numeric_limits<Displacement>::max())
+  if (place < std::numeric_limits<Displacement>::min() || place > std::numeric_limits<Displacement>::max())
     throw device::Error(device::Failure::out_of_memory,
                         std::string(call) +
-                            ": the packed blocks do not fit the displacements of this call; use fewer "
-                            "or smaller blocks");
+                            ": the blocks cannot be reached by displacements of this call once they are staged on the "
+                            "host: they take too much memory, or lie partly in host memory or on several GPUs");
   return static_cast<Displacement>(place);
 }
 
+/// Some block has elements, and none a negative number, which MPI reports.
 bool has_blocks(int blocks, const int* counts) {
-  return blocks > 0 && counts != nullptr && std::any_of(counts, counts + blocks, [](int count) { return count > 0; });
+  return blocks > 0 && counts != nullptr && std::any_of(counts, counts + blocks, [](int count) { return count > 0; }) &&
+         std::none_of(counts, counts + blocks, [](int count) { return count < 0; });
+}
+
+const void* shifted(const void* address, std::int64_t bytes) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
+}
+
+std::int64_t as_integer(const void* address) {
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address));
+}
+
+std::int64_t size_of(MPI_Datatype type) {
+  MPI_Count size = 0;
+  PMPI_Type_size_x(type, &size);
+  return size;
+}
+
+int gpu_of(const device::Location& location) {
+  return location.on_device() ? location.ordinal : host_memory;
+}
+
+/// An operator finds the elements of a contiguous message, moved to staging memory, aligned as it may expect.
+bool keeps_alignment(const Operand& operand, const datatype::Shape& shape, MPI_Datatype type) {
+  constexpr std::uintptr_t most = alignof(std::max_align_t);
+  return reinterpret_cast<std::uintptr_t>(shifted(operand.buffer, shape.offset)) % most == 0 ||
+         datatype::is_predefined(type);
 }
 
 }  // namespace
@@ -91,20 +127,15 @@ bool has_blocks(int blocks, const int* counts) {
 Collective::Collective(const char* call, MPI_Comm comm) : call_(call), comm_(comm) {}
 Collective::~Collective() = default;
 
-bool Collective::staged() const {
-  return buffers_ != nullptr;
+Collective::Buffers& Collective::buffers() {
+  if (!buffers_) buffers_ = std::make_shared<Buffers>();
+  return *buffers_;
 }
 
 void* Collective::stage(Role role, const Operand& operand) {
-  if (!buffers_) buffers_ = std::make_shared<Buffers>();
   auto staged = std::make_unique<Staged>(operand);
-  if (role != Role::out) {
-    staged->start_pack();
-    buffers_->inputs.push_back(staged.get());
-  }
-  if (role != Role::in) buffers_->outputs.push_back(staged.get());
   void* const data = staged->data();
-  buffers_->staged.push_back(std::move(staged));
+  buffers().add(role, std::move(staged));
   return data;
 }
 
@@ -120,95 +151,127 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
   if (address == MPI_IN_PLACE || !resolve_mapped(address, count, type, call_, operand))
     return {const_cast<void*>(address), type};
   const datatype::Shape shape = operand.info->layout().shape(count);
-  if (shape.kind == datatype::ShapeKind::contiguous) {
-    char* const data = static_cast<char*>(stage(role, operand));
-    return {data - shape.offset, type};
-  }
-  if (!buffers_) buffers_ = std::make_shared<Buffers>();
+  if (shape.kind == datatype::ShapeKind::contiguous && keeps_alignment(operand, shape, type))
+    return {const_cast<void*>(shifted(stage(role, operand), -shape.offset)), type};
   auto image = std::make_unique<HostImage>(operand);
-  if (role != Role::out) image->fill();
-  if (role != Role::in) buffers_->output_images.push_back(image.get());
-  buffers_->images.push_back(std::move(image));
-  return {buffers_->images.back()->buffer(), type};
+  void* const data = image->buffer();
+  buffers().add(role, std::move(image));
+  return {data, type};
 }
 
 GivenV Collective::buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs,
                             MPI_Datatype type) {
   const GivenV unchanged{const_cast<void*>(address), type, displs};
-  Operand operand;
-  if (address == MPI_IN_PLACE || !has_blocks(blocks, counts) || !active.load() || type == MPI_DATATYPE_NULL)
+  if (address == MPI_IN_PLACE || !active.load() || type == MPI_DATATYPE_NULL || displs == nullptr ||
+      !has_blocks(blocks, counts))
     return unchanged;
+  MPI_Aint lb = 0, extent = 0;
+  PMPI_Type_get_extent(type, &lb, &extent);
+  const auto first = std::find_if(counts, counts + blocks, [](int count) { return count > 0; }) - counts;
+  const device::Location location = locate_buffer(shifted(address, displs[first] * extent), type);
+  if (!location.on_device()) return unchanged;
   const auto element = datatype::type_info(type);
   if (!element || element->layout().size() == 0) return unchanged;
-  const OwnType all(combined_v(blocks, counts, displs, type));
-  if (!resolve_mapped(address, 1, all.get(), call_, operand)) return unchanged;
-  void* const data = stage(role, operand);
-  std::vector<int> packed(static_cast<std::size_t>(blocks));
+
+  MPI_Datatype all = MPI_DATATYPE_NULL;
+  PMPI_Type_indexed(blocks, counts, displs, type, &all);
+  const Operand operand{const_cast<void*>(address), 1, take_layout(all), location.ordinal, Protocol::mapped_staging};
+  note_operand(call_, operand);
+  std::vector<int> packed;
   std::int64_t place = 0;
   for (int i = 0; i < blocks; ++i) {
-    packed[static_cast<std::size_t>(i)] = narrow<int>(place, call_);
+    packed.push_back(narrow<int>(place, call_));
     place += counts[i];
   }
-  buffers_->displs.push_back(std::move(packed));
+  void* const data = stage(role, operand);
   buffers_->infos.push_back(element);
-  return {data, element->twin(), buffers_->displs.back().data()};
+  return {data, element->twin(), buffers_->keep(std::move(packed))};
+}
+
+/// Stages those of `blocks` that lie on one GPU.
+void Collective::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
+  std::vector<int> counts;
+  std::vector<MPI_Aint> displs;
+  std::vector<MPI_Datatype> types;
+  for (const Block& block : blocks) {
+    if (block.gpu != ordinal) continue;
+    counts.push_back(block.count);
+    displs.push_back(block.displ);
+    types.push_back(block.type);
+  }
+  MPI_Datatype all = MPI_DATATYPE_NULL;
+  PMPI_Type_create_struct(static_cast<int>(counts.size()), counts.data(), displs.data(), types.data(), &all);
+  const Operand operand{const_cast<void*>(address), 1, take_layout(all), ordinal, Protocol::mapped_staging};
+  note_operand(call_, operand);
+  std::int64_t place = as_integer(stage(role, operand));
+  for (Block& block : blocks) {
+    if (block.gpu != ordinal) continue;
+    block.place = place;
+    place += block.bytes();
+  }
 }
 
 template <class Displacement>
 GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int blocks, const int* counts,
                                           const Displacement* displs, const MPI_Datatype* types) {
   const GivenW<Displacement> unchanged{const_cast<void*>(address), types, displs};
-  if (address == MPI_IN_PLACE || !has_blocks(blocks, counts) || !active.load()) return unchanged;
-  std::vector<datatype::TypeInfoRef> elements(static_cast<std::size_t>(blocks));
-  for (std::size_t at = 0; at < elements.size(); ++at) {
-    if (counts[at] <= 0) continue;
-    elements[at] = datatype::type_info(types[at]);
-    if (!elements[at]) return unchanged;  // MPI reports it
-  }
-  const OwnType all(combined_w(blocks, counts, displs, types));
-  Operand operand;
-  if (!resolve_mapped(address, 1, all.get(), call_, operand)) return unchanged;
-  void* const data = stage(role, operand);
-  std::vector<Displacement> packed(static_cast<std::size_t>(blocks), 0);
-  std::vector<MPI_Datatype> twins(static_cast<std::size_t>(blocks), MPI_BYTE);
-  std::int64_t place = 0;
+  if (address == MPI_IN_PLACE || !active.load() || displs == nullptr || types == nullptr || !has_blocks(blocks, counts))
+    return unchanged;
+  std::vector<Block> list;
+  std::set<int> gpus;
+  int gpu = host_memory;
   for (int i = 0; i < blocks; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    packed[at] = narrow<Displacement>(place, call_);
-    if (counts[i] > 0) twins[at] = types[i];
-    if (counts[i] <= 0 || elements[at]->layout().size() == 0) continue;
-    twins[at] = elements[at]->twin();
-    place += counts[i] * elements[at]->layout().size();
+    if (counts[i] == 0) continue;
+    if (types[i] == MPI_DATATYPE_NULL) return unchanged;  // MPI reports it
+    if (size_of(types[i]) == 0) continue;
+    // With MPI_BOTTOM the next block may lie elsewhere.
+    if (list.empty() || address == MPI_BOTTOM) gpu = gpu_of(locate_buffer(shifted(address, displs[i]), types[i]));
+    if (gpu != host_memory)
+      gpus.insert(gpu);
+    else if (address != MPI_BOTTOM)
+      return unchanged;
+    list.push_back({i, counts[i], displs[i], types[i], gpu, nullptr});
+  }
+  if (gpus.empty()) return unchanged;
+  for (Block& block : list) {
+    block.element = datatype::type_info(block.type);
+    if (!block.element) return unchanged;
+    block.place = as_integer(shifted(address, block.displ));
+  }
+  for (const int ordinal : gpus) stage_blocks(role, address, ordinal, list);
+
+  const auto anchor = std::find_if(list.begin(), list.end(), [](const Block& block) { return block.gpu >= 0; });
+  std::vector<MPI_Datatype> twins(types, types + blocks);
+  std::vector<Displacement> places(static_cast<std::size_t>(blocks), 0);
+  for (const Block& block : list) {
+    const auto at = static_cast<std::size_t>(block.index);
+    places[at] = narrow<Displacement>(block.place - anchor->place, call_);
+    if (block.gpu != host_memory) twins[at] = block.element->twin();
+    buffers_->infos.push_back(block.element);
   }
   buffers_->types.push_back(std::move(twins));
-  buffers_->infos.insert(buffers_->infos.end(), elements.begin(), elements.end());
-  if constexpr (std::is_same_v<Displacement, int>) {
-    buffers_->displs.push_back(std::move(packed));
-    return {data, buffers_->types.back().data(), buffers_->displs.back().data()};
-  } else {
-    buffers_->wide_displs.push_back(std::move(packed));
-    return {data, buffers_->types.back().data(), buffers_->wide_displs.back().data()};
-  }
+  return {reinterpret_cast<void*>(anchor->place), buffers_->types.back().data(), buffers_->keep(std::move(places))};
 }
 
 template GivenW<int> Collective::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*);
 template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const int*, const MPI_Aint*,
                                                const MPI_Datatype*);
 
-void Collective::wait_inputs() {
-  if (!buffers_) return;
-  for (Staged* input : buffers_->inputs) input->wait();
+void Collective::pack_inputs() {
+  if (!buffers_ || std::exchange(buffers_->packed, true)) return;
+  buffers_->start_pack();
+  buffers_->wait();
 }
 
 std::shared_ptr<Payload> Collective::hand_over() {
-  wait_inputs();
+  pack_inputs();
   return buffers_;
 }
 
-void Collective::finish_outputs() {
+void Collective::unpack_outputs() {
   if (!buffers_) return;
-  buffers_->start_unpack(0);
-  for (Staged* output : buffers_->outputs) output->wait();
+  buffers_->start_unpack(all_bytes);
+  buffers_->wait();
 }
 
 int Collective::submit(MPI_Request inner, MPI_Request* request) {
@@ -218,6 +281,11 @@ int Collective::submit(MPI_Request inner, MPI_Request* request) {
   operation->comm = comm_;
   operation->inner = inner;
   return engine_submit(operation.release(), /*issued=*/true, request);
+}
+
+void Collective::adopt(MPI_Request inner, MPI_Request* request) {
+  persistent_adopt(Operation::Kind::fill, buffers_, comm_, inner);
+  *request = inner;
 }
 
 int collective_peers(MPI_Comm comm) {
@@ -247,6 +315,22 @@ Blocks neighbours(MPI_Comm comm) {
     default:
       return {0, 0};  // MPI reports the error
   }
+}
+
+std::vector<bool> present_neighbours(MPI_Comm comm) {
+  int topology = MPI_UNDEFINED, dims = 0;
+  if (comm != MPI_COMM_NULL) PMPI_Topo_test(comm, &topology);
+  if (topology != MPI_CART) return {};  // graphs have no edges to MPI_PROC_NULL
+  PMPI_Cartdim_get(comm, &dims);
+  std::vector<bool> present;
+  for (int dim = 0; dim < dims; ++dim) {
+    int before = MPI_PROC_NULL, after = MPI_PROC_NULL;
+    PMPI_Cart_shift(comm, dim, 1, &before, &after);
+    present.push_back(before != MPI_PROC_NULL);
+    present.push_back(after != MPI_PROC_NULL);
+  }
+  const bool all = std::find(present.begin(), present.end(), false) == present.end();
+  return all ? std::vector<bool>() : present;
 }
 
 bool is_root(MPI_Comm comm, int root) {

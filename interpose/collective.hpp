@@ -1,14 +1,15 @@
 // The buffers of one collective operation, staged where they are device memory.
 //
 // A wrapper declares each of its buffer arguments, gets back what to give to MPI in its place, and then runs the
-// call, blocking or not. Inputs are packed before the call starts, so that collectives are issued in program order;
-// outputs are unpacked after it has completed. Counts are unchanged (twin types), so that MPI chooses the same
-// algorithm on ranks that stage and on ranks that do not.
+// call: blocking, nonblocking or persistent. Inputs are packed before the call starts, so that collectives are issued
+// in program order; outputs are unpacked after it has completed. Counts are unchanged (twin types), so that MPI chooses
+// the same algorithm on ranks that stage and on ranks that do not.
 #pragma once
 
 #include <mpi.h>
 
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "interpose/operation.hpp"
@@ -39,6 +40,22 @@ struct GivenW {
   const Displacement* displs;
 };
 
+/// Which of the three forms of a collective the user calls.
+struct Call {
+  const char* name;
+  MPI_Request* request = nullptr;  ///< null: blocking
+  bool persistent = false;
+  MPI_Info info = MPI_INFO_NULL;  ///< persistent
+};
+
+/// MPI's own functions for the three forms. `persistent` is null where MPI has none, and is then never called.
+template <class... Args>
+struct Forms {
+  int (*blocking)(Args...);
+  std::type_identity_t<int (*)(Args..., MPI_Request*)> nonblocking;  // the first alone says what Args are
+  std::type_identity_t<int (*)(Args..., MPI_Info, MPI_Request*)> persistent;
+};
+
 class Collective {
  public:
   Collective(const char* call, MPI_Comm comm);
@@ -48,32 +65,37 @@ class Collective {
   Given buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type);
   /// The same for a reduction: MPI sees the user's own layout, which its operator needs.
   Given reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type);
-  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address.
+  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first.
   GivenV buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs, MPI_Datatype type);
-  /// `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address.
+  /// `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address. With MPI_BOTTOM each may lie
+  /// in memory of its own.
   template <class Displacement>
   GivenW<Displacement> buffer_w(Role role, const void* address, int blocks, const int* counts,
                                 const Displacement* displs, const MPI_Datatype* types);
 
+  /// Runs the form that `call` says.
+  template <class... Args>
+  int run(const Call& call, const Forms<Args...>& pmpi, std::type_identity_t<Args>... args) {
+    if (call.persistent)
+      return prepare(call.request, [&](MPI_Request* request) { return pmpi.persistent(args..., call.info, request); });
+    if (call.request != nullptr)
+      return start(call.request, [&](MPI_Request* request) { return pmpi.nonblocking(args..., request); });
+    return run([&] { return pmpi.blocking(args...); });
+  }
+
   /// Runs `blocking()`.
   template <class Blocking>
   int run(Blocking blocking) {
-    wait_inputs();
+    pack_inputs();
     const int code = blocking();
-    if (code == MPI_SUCCESS) finish_outputs();
+    if (code == MPI_SUCCESS) unpack_outputs();
     return code;
-  }
-
-  /// Runs `blocking()`, or `nonblocking(request)` if the user wants a request.
-  template <class Blocking, class Nonblocking>
-  int run(MPI_Request* request, Blocking blocking, Nonblocking nonblocking) {
-    return request == nullptr ? run(blocking) : start(request, nonblocking);
   }
 
   /// Runs `nonblocking(request)`.
   template <class Nonblocking>
   int start(MPI_Request* request, Nonblocking nonblocking) {
-    wait_inputs();
+    pack_inputs();
     if (!staged()) return nonblocking(request);
     MPI_Request inner = MPI_REQUEST_NULL;
     const int code = nonblocking(&inner);
@@ -86,11 +108,25 @@ class Collective {
 
  private:
   class Buffers;
-  bool staged() const;
-  void wait_inputs();
-  void finish_outputs();
+  struct Block;
+  bool staged() const { return buffers_ != nullptr; }
+  void pack_inputs();
+  void unpack_outputs();
   int submit(MPI_Request inner, MPI_Request* request);
+  void adopt(MPI_Request inner, MPI_Request* request);
+  Buffers& buffers();
   void* stage(Role role, const Operand& operand);
+  void stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks);
+
+  /// Makes a persistent request by `init(request)`.
+  template <class Init>
+  int prepare(MPI_Request* request, Init init) {
+    if (!staged()) return init(request);
+    MPI_Request inner = MPI_REQUEST_NULL;
+    const int code = init(&inner);
+    if (code == MPI_SUCCESS) adopt(inner, request);
+    return code;
+  }
 
   const char* call_;
   MPI_Comm comm_;
@@ -108,6 +144,9 @@ struct Blocks {
 };
 /// Those of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
 Blocks neighbours(MPI_Comm comm);
+/// For each block of a neighbourhood collective whether there is a neighbour: MPI leaves the blocks of MPI_PROC_NULL
+/// alone. Empty if there are all.
+std::vector<bool> present_neighbours(MPI_Comm comm);
 /// This process gives to, or gets from, all others as the root.
 bool is_root(MPI_Comm comm, int root);
 /// This process is one of those that the root serves; the root of an intracommunicator serves itself.

@@ -1,10 +1,22 @@
-// MPI-4.1 chapter 6: collective communication, blocking and nonblocking. One function serves both forms of an
-// operation: a null request means blocking. Barriers have no buffer and are not here.
+// MPI-4.1 chapters 6 and 8: collective communication, also among neighbours; blocking, nonblocking and persistent. One
+// function serves the three forms of an operation. Barriers have no buffer and are not here.
 #include <numeric>
 
 #include "interpose/collective.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+
+// Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.
+#if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
+#define GPUDT_INIT(name) MPI_##name##_init
+#define GPUDT_PMPI_INIT(name) PMPI_##name##_init
+#elif defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
+#include <mpi-ext.h>
+#define GPUDT_INIT(name) MPIX_##name##_init
+#define GPUDT_PMPI_INIT(name) PMPIX_##name##_init
+#else
+#define GPUDT_PMPI_INIT(name) nullptr
+#endif
 
 namespace gpudt::interpose {
 namespace {
@@ -17,222 +29,220 @@ Role out_or_inout(const void* other) {
   return other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
-int bcast(const char* call, void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+// --- operations with a root ------------------------------------------------------------------------------------------
+
+template <class Pmpi>
+int bcast(const Call& call, const Pmpi& pmpi, void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given data{buf, type};
     if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
       data = c.buffer(is_root(comm, root) ? Role::in : Role::out, buf, count, type);
-    return c.run(
-        request, [&] { return PMPI_Bcast(data.buffer, count, data.type, root, comm); },
-        [&](MPI_Request* r) { return PMPI_Ibcast(data.buffer, count, data.type, root, comm, r); });
+    return c.run(call, pmpi, data.buffer, count, data.type, root, comm);
   });
 }
 
-int gather(const char* call, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-           MPI_Datatype recvtype, int root, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
+           int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * collective_peers(comm), recvtype);
-    return c.run(
-        request,
-        [&] { return PMPI_Gather(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm); },
-        [&](MPI_Request* r) {
-          return PMPI_Igather(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm, r);
-        });
+    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
   });
 }
 
-int gatherv(const char* call, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-            const int* recvcounts, const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm,
-            MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
+            void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given in{const_cast<void*>(sendbuf), sendtype};
     GivenV out{recvbuf, recvtype, displs};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       out = c.buffer_v(out_or_inout(sendbuf), recvbuf, collective_peers(comm), recvcounts, displs, recvtype);
-    return c.run(
-        request,
-        [&] {
-          return PMPI_Gatherv(in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
-        },
-        [&](MPI_Request* r) {
-          return PMPI_Igatherv(in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm,
-                               r);
-        });
+    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
   });
 }
 
-int scatter(const char* call, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-            MPI_Datatype recvtype, int root, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
+            void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
     if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
-    return c.run(
-        request,
-        [&] { return PMPI_Scatter(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm); },
-        [&](MPI_Request* r) {
-          return PMPI_Iscatter(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm, r);
-        });
+    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
   });
 }
 
-int scatterv(const char* call, const void* sendbuf, const int* sendcounts, const int* displs, MPI_Datatype sendtype,
-             void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const int* sendcounts, const int* displs,
+             MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     GivenV in{const_cast<void*>(sendbuf), sendtype, displs};
     Given out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       in = c.buffer_v(Role::in, sendbuf, collective_peers(comm), sendcounts, displs, sendtype);
     if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
-    return c.run(
-        request,
-        [&] {
-          return PMPI_Scatterv(in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
-        },
-        [&](MPI_Request* r) {
-          return PMPI_Iscatterv(in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm,
-                                r);
-        });
+    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
   });
 }
 
-using Exchange = int (*)(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm);
-using NonblockingExchange = int (*)(const void*, int, MPI_Datatype, void*, int, MPI_Datatype, MPI_Comm, MPI_Request*);
-
-/// Allgather, Alltoall and their neighbourhood forms.
-int exchange(const char* call, Blocks blocks, Exchange pmpi, NonblockingExchange ipmpi, const void* sendbuf,
-             int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm,
-             MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
-    const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * blocks.out_of, sendtype);
-    const Given out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * blocks.into, recvtype);
-    return c.run(
-        request, [&] { return pmpi(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm); },
-        [&](MPI_Request* r) { return ipmpi(in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm, r); });
-  });
-}
-
-using Gathering = int (*)(const void*, int, MPI_Datatype, void*, const int*, const int*, MPI_Datatype, MPI_Comm);
-using NonblockingGathering = int (*)(const void*, int, MPI_Datatype, void*, const int*, const int*, MPI_Datatype,
-                                     MPI_Comm, MPI_Request*);
-
-/// Allgatherv and its neighbourhood form.
-int gathering(const char* call, int into, Gathering pmpi, NonblockingGathering ipmpi, const void* sendbuf,
-              int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* displs,
-              MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
-    const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-    const GivenV out = c.buffer_v(out_or_inout(sendbuf), recvbuf, into, recvcounts, displs, recvtype);
-    return c.run(
-        request,
-        [&] { return pmpi(in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm); },
-        [&](MPI_Request* r) {
-          return ipmpi(in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm, r);
-        });
-  });
-}
-
-using ExchangeV = int (*)(const void*, const int*, const int*, MPI_Datatype, void*, const int*, const int*,
-                          MPI_Datatype, MPI_Comm);
-using NonblockingExchangeV = int (*)(const void*, const int*, const int*, MPI_Datatype, void*, const int*, const int*,
-                                     MPI_Datatype, MPI_Comm, MPI_Request*);
-
-int exchange_v(const char* call, Blocks blocks, ExchangeV pmpi, NonblockingExchangeV ipmpi, const void* sendbuf,
-               const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
-               const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
-    const GivenV in = c.buffer_v(Role::in, sendbuf, blocks.out_of, sendcounts, sdispls, sendtype);
-    const GivenV out = c.buffer_v(out_or_inout(sendbuf), recvbuf, blocks.into, recvcounts, rdispls, recvtype);
-    return c.run(
-        request,
-        [&] {
-          return pmpi(in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
-        },
-        [&](MPI_Request* r) {
-          return ipmpi(in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type, comm,
-                       r);
-        });
-  });
-}
-
-template <class Displacement>
-using ExchangeW = int (*)(const void*, const int*, const Displacement*, const MPI_Datatype*, void*, const int*,
-                          const Displacement*, const MPI_Datatype*, MPI_Comm);
-template <class Displacement>
-using NonblockingExchangeW = int (*)(const void*, const int*, const Displacement*, const MPI_Datatype*, void*,
-                                     const int*, const Displacement*, const MPI_Datatype*, MPI_Comm, MPI_Request*);
-
-template <class Displacement>
-int exchange_w(const char* call, Blocks blocks, ExchangeW<Displacement> pmpi, NonblockingExchangeW<Displacement> ipmpi,
-               const void* sendbuf, const int* sendcounts, const Displacement* sdispls, const MPI_Datatype* sendtypes,
-               void* recvbuf, const int* recvcounts, const Displacement* rdispls, const MPI_Datatype* recvtypes,
-               MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
-    const auto in = c.buffer_w(Role::in, sendbuf, blocks.out_of, sendcounts, sdispls, sendtypes);
-    const auto out = c.buffer_w(out_or_inout(sendbuf), recvbuf, blocks.into, recvcounts, rdispls, recvtypes);
-    return c.run(
-        request,
-        [&] {
-          return pmpi(in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs, out.types, comm);
-        },
-        [&](MPI_Request* r) {
-          return ipmpi(in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs, out.types, comm,
-                       r);
-        });
-  });
-}
-
-int reduce(const char* call, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, int root,
-           MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
+           MPI_Op op, int root, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
     if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
-    return c.run(
-        request, [&] { return PMPI_Reduce(in.buffer, out.buffer, count, type, op, root, comm); },
-        [&](MPI_Request* r) { return PMPI_Ireduce(in.buffer, out.buffer, count, type, op, root, comm, r); });
+    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
   });
 }
 
-using Reduction = int (*)(const void*, void*, int, MPI_Datatype, MPI_Op, MPI_Comm);
-using NonblockingReduction = int (*)(const void*, void*, int, MPI_Datatype, MPI_Op, MPI_Comm, MPI_Request*);
+// --- exchanges -------------------------------------------------------------------------------------------------------
 
-/// Allreduce, Scan, Exscan and Reduce_scatter_block: `in_blocks` times `count` elements go in. The first process of
-/// an Exscan gets nothing (`Role::in` for its output means that nothing is written back).
-int reduction(const char* call, int in_blocks, bool gets_result, Reduction pmpi, NonblockingReduction ipmpi,
-              const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-              MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
-    const bool in_place = sendbuf == MPI_IN_PLACE;
-    const Given in = c.reduction(Role::in, sendbuf, std::int64_t(count) * in_blocks, type);
-    const Role role = gets_result ? out_or_inout(sendbuf) : Role::in;
-    const Given out = c.reduction(role, recvbuf, in_place ? std::int64_t(count) * in_blocks : count, type);
-    return c.run(
-        request, [&] { return pmpi(in.buffer, out.buffer, count, type, op, comm); },
-        [&](MPI_Request* r) { return ipmpi(in.buffer, out.buffer, count, type, op, comm, r); });
+/// What a process takes part with in an exchange: blocks for its peers, or for its neighbours in a topology.
+class Partners {
+ public:
+  static Partners peers(MPI_Comm comm) {
+    const int count = comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
+    return Partners({count, count}, {});
+  }
+  static Partners neighbours(MPI_Comm comm) {
+    return Partners(interpose::neighbours(comm),
+                    active.load(std::memory_order_acquire) ? present_neighbours(comm) : std::vector<bool>());
+  }
+  /// The same, but one block goes out to all.
+  Partners gathering() const { return Partners({1, blocks_.into}, present_); }
+
+  int out_of() const { return blocks_.out_of; }
+  int into() const { return blocks_.into; }
+  /// Blocks whose neighbour is MPI_PROC_NULL stay what they are: they must not come back from uninitialised staging.
+  Role receiving(const void* sendbuf) const { return present_.empty() ? out_or_inout(sendbuf) : Role::inout; }
+
+  /// For each block the number of elements that move.
+  class Counts {
+   public:
+    Counts(const int* counts, const std::vector<bool>& present) : counts_(counts) {
+      if (present.empty() || counts == nullptr) return;
+      for (std::size_t i = 0; i < present.size(); ++i) moving_.push_back(present[i] ? counts[i] : 0);
+      counts_ = moving_.data();
+    }
+    operator const int*() const { return counts_; }  // NOLINT(google-explicit-constructor): an array like the user's
+
+   private:
+    const int* counts_;
+    std::vector<int> moving_;
+  };
+  Counts moving(const int* counts) const { return Counts(counts, present_); }
+
+ private:
+  Partners(Blocks blocks, std::vector<bool> present) : blocks_(blocks), present_(std::move(present)) {}
+
+  Blocks blocks_;
+  std::vector<bool> present_;  ///< empty: all
+};
+
+template <class Pmpi>
+int exchange(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, int sendcount,
+             MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of(), sendtype);
+    const Given out =
+        c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into(), recvtype);
+    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
   });
 }
 
-int reduce_scatter(const char* call, const void* sendbuf, void* recvbuf, const int* recvcounts, MPI_Datatype type,
-                   MPI_Op op, MPI_Comm comm, MPI_Request* request) {
-  return guarded(comm, call, [&] {
-    Collective c(call, comm);
+template <class Pmpi>
+int gathering(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, int sendcount,
+              MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype,
+              MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
+    const GivenV out =
+        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), displs, recvtype);
+    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
+  });
+}
+
+template <class Pmpi>
+int exchange_v(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, const int* sendcounts,
+               const int* sdispls, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* rdispls,
+               MPI_Datatype recvtype, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    const GivenV in = c.buffer_v(Role::in, sendbuf, partners.out_of(), partners.moving(sendcounts), sdispls, sendtype);
+    const GivenV out =
+        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), rdispls, recvtype);
+    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
+                 comm);
+  });
+}
+
+template <class Pmpi, class Displacement>
+int exchange_w(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, const int* sendcounts,
+               const Displacement* sdispls, const MPI_Datatype* sendtypes, void* recvbuf, const int* recvcounts,
+               const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of(), partners.moving(sendcounts), sdispls, sendtypes);
+    const auto out =
+        c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), rdispls, recvtypes);
+    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs, out.types,
+                 comm);
+  });
+}
+
+// --- reductions that all take part in --------------------------------------------------------------------------------
+
+/// Allreduce, Scan and Reduce_scatter_block: `blocks` times `count` elements go in.
+template <class Pmpi>
+int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, int count,
+              MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    const std::int64_t given = std::int64_t(count) * blocks;
+    const Given in = c.reduction(Role::in, sendbuf, given, type);
+    const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
+    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+  });
+}
+
+/// The first process gets nothing: its receive buffer is read if it is in place, or else means nothing at all.
+template <class Pmpi>
+int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
+           MPI_Op op, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
+    int rank = 0;
+    if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
+    const Given in = c.reduction(Role::in, sendbuf, count, type);
+    Given out{recvbuf, type};
+    if (rank != 0)
+      out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
+    else if (sendbuf == MPI_IN_PLACE)
+      out = c.reduction(Role::in, recvbuf, count, type);
+    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+  });
+}
+
+template <class Pmpi>
+int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const int* recvcounts,
+                   MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+  return guarded(comm, call.name, [&] {
+    Collective c(call.name, comm);
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
       int rank = 0, size = 0;  // of the local group: its processes share the result
@@ -242,31 +252,15 @@ int reduce_scatter(const char* call, const void* sendbuf, void* recvbuf, const i
       in = c.reduction(Role::in, sendbuf, total, type);
       out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
     }
-    return c.run(
-        request, [&] { return PMPI_Reduce_scatter(in.buffer, out.buffer, recvcounts, type, op, comm); },
-        [&](MPI_Request* r) { return PMPI_Ireduce_scatter(in.buffer, out.buffer, recvcounts, type, op, comm, r); });
+    return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
   });
 }
 
-int peers(MPI_Comm comm) {
-  return comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
-}
-
-int local_size(MPI_Comm comm) {
+/// Processes that share the result of a Reduce_scatter_block.
+int sharers(MPI_Comm comm) {
   int size = 0;
   if (comm != MPI_COMM_NULL) PMPI_Comm_size(comm, &size);
   return size;
-}
-
-bool is_first(MPI_Comm comm) {
-  int rank = 0;
-  if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
-  return rank == 0;
-}
-
-/// An allgather sends one block, whoever listens.
-Blocks one_to(int into) {
-  return {1, into};
 }
 
 }  // namespace
@@ -274,242 +268,132 @@ Blocks one_to(int into) {
 
 using namespace gpudt::interpose;
 
-GPUDT_EXPORT int MPI_Bcast(void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
-  return bcast("MPI_Bcast", buf, count, type, root, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ibcast(void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm, MPI_Request* request) {
-  return bcast("MPI_Ibcast", buf, count, type, root, comm, request);
-}
+// The three MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init. `function` serves them;
+// `parameters` and `arguments` are bracketed lists.
+#define GPUDT_LIST(...) __VA_ARGS__
+#define GPUDT_FORMS(name, iname) (Forms{&PMPI_##name, &PMPI_##iname, GPUDT_PMPI_INIT(name)})
+#define GPUDT_BLOCKING(name, iname, function, parameters, arguments)                               \
+  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {                                             \
+    return function(Call{"MPI_" #name}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments);           \
+  }                                                                                                \
+  GPUDT_EXPORT int MPI_##iname(GPUDT_LIST parameters, MPI_Request* request) {                      \
+    return function(Call{"MPI_" #iname, request}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments); \
+  }
+#if defined(GPUDT_INIT)
+#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                                                \
+  GPUDT_BLOCKING(name, iname, function, parameters, arguments)                                                        \
+  GPUDT_EXPORT int GPUDT_INIT(name)(GPUDT_LIST parameters, MPI_Info info, MPI_Request * request) {                    \
+    return function(Call{"MPI_" #name "_init", request, true, info}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments); \
+  }
+#else
+#define GPUDT_COLLECTIVE GPUDT_BLOCKING
+#endif
 
-GPUDT_EXPORT int MPI_Gather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                            MPI_Datatype recvtype, int root, MPI_Comm comm) {
-  return gather("MPI_Gather", sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Igather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                             MPI_Datatype recvtype, int root, MPI_Comm comm, MPI_Request* request) {
-  return gather("MPI_Igather", sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm, request);
-}
+GPUDT_COLLECTIVE(Bcast, Ibcast, bcast, (void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm),
+                 (buf, count, type, root, comm))
 
-GPUDT_EXPORT int MPI_Gatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                             const int recvcounts[], const int displs[], MPI_Datatype recvtype, int root,
-                             MPI_Comm comm) {
-  return gatherv("MPI_Gatherv", sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm,
-                 nullptr);
-}
-GPUDT_EXPORT int MPI_Igatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                              const int recvcounts[], const int displs[], MPI_Datatype recvtype, int root,
-                              MPI_Comm comm, MPI_Request* request) {
-  return gatherv("MPI_Igatherv", sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm,
-                 request);
-}
+GPUDT_COLLECTIVE(Gather, Igather, gather,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, int root, MPI_Comm comm),
+                 (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm))
 
-GPUDT_EXPORT int MPI_Scatter(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                             MPI_Datatype recvtype, int root, MPI_Comm comm) {
-  return scatter("MPI_Scatter", sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Iscatter(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                              MPI_Datatype recvtype, int root, MPI_Comm comm, MPI_Request* request) {
-  return scatter("MPI_Iscatter", sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm, request);
-}
+GPUDT_COLLECTIVE(Gatherv, Igatherv, gatherv,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
+                  const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm),
+                 (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm))
 
-GPUDT_EXPORT int MPI_Scatterv(const void* sendbuf, const int sendcounts[], const int displs[], MPI_Datatype sendtype,
-                              void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
-  return scatterv("MPI_Scatterv", sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root, comm,
-                  nullptr);
-}
-GPUDT_EXPORT int MPI_Iscatterv(const void* sendbuf, const int sendcounts[], const int displs[], MPI_Datatype sendtype,
-                               void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm,
-                               MPI_Request* request) {
-  return scatterv("MPI_Iscatterv", sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root, comm,
-                  request);
-}
+GPUDT_COLLECTIVE(Scatter, Iscatter, scatter,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, int root, MPI_Comm comm),
+                 (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm))
 
-GPUDT_EXPORT int MPI_Allgather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                               MPI_Datatype recvtype, MPI_Comm comm) {
-  return exchange("MPI_Allgather", one_to(peers(comm)), PMPI_Allgather, PMPI_Iallgather, sendbuf, sendcount, sendtype,
-                  recvbuf, recvcount, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Iallgather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                                MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return exchange("MPI_Iallgather", one_to(peers(comm)), PMPI_Allgather, PMPI_Iallgather, sendbuf, sendcount, sendtype,
-                  recvbuf, recvcount, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Scatterv, Iscatterv, scatterv,
+                 (const void* sendbuf, const int* sendcounts, const int* displs, MPI_Datatype sendtype, void* recvbuf,
+                  int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),
+                 (sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root, comm))
 
-GPUDT_EXPORT int MPI_Alltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                              MPI_Datatype recvtype, MPI_Comm comm) {
-  return exchange("MPI_Alltoall", {peers(comm), peers(comm)}, PMPI_Alltoall, PMPI_Ialltoall, sendbuf, sendcount,
-                  sendtype, recvbuf, recvcount, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ialltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                               MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return exchange("MPI_Ialltoall", {peers(comm), peers(comm)}, PMPI_Alltoall, PMPI_Ialltoall, sendbuf, sendcount,
-                  sendtype, recvbuf, recvcount, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Reduce, Ireduce, reduce,
+                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
+                 (sendbuf, recvbuf, count, type, op, root, comm))
 
-GPUDT_EXPORT int MPI_Neighbor_allgather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                        int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
-  return exchange("MPI_Neighbor_allgather", one_to(neighbours(comm).into), PMPI_Neighbor_allgather,
-                  PMPI_Ineighbor_allgather, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ineighbor_allgather(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                         int recvcount, MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return exchange("MPI_Ineighbor_allgather", one_to(neighbours(comm).into), PMPI_Neighbor_allgather,
-                  PMPI_Ineighbor_allgather, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Allgather, Iallgather, exchange,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::peers(comm).gathering(), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
-GPUDT_EXPORT int MPI_Neighbor_alltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                       int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
-  return exchange("MPI_Neighbor_alltoall", neighbours(comm), PMPI_Neighbor_alltoall, PMPI_Ineighbor_alltoall, sendbuf,
-                  sendcount, sendtype, recvbuf, recvcount, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ineighbor_alltoall(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                        int recvcount, MPI_Datatype recvtype, MPI_Comm comm, MPI_Request* request) {
-  return exchange("MPI_Ineighbor_alltoall", neighbours(comm), PMPI_Neighbor_alltoall, PMPI_Ineighbor_alltoall, sendbuf,
-                  sendcount, sendtype, recvbuf, recvcount, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Allgatherv, Iallgatherv, gathering,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
+                  const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::peers(comm), sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
 
-GPUDT_EXPORT int MPI_Allgatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                const int recvcounts[], const int displs[], MPI_Datatype recvtype, MPI_Comm comm) {
-  return gathering("MPI_Allgatherv", peers(comm), PMPI_Allgatherv, PMPI_Iallgatherv, sendbuf, sendcount, sendtype,
-                   recvbuf, recvcounts, displs, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Iallgatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                 const int recvcounts[], const int displs[], MPI_Datatype recvtype, MPI_Comm comm,
-                                 MPI_Request* request) {
-  return gathering("MPI_Iallgatherv", peers(comm), PMPI_Allgatherv, PMPI_Iallgatherv, sendbuf, sendcount, sendtype,
-                   recvbuf, recvcounts, displs, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Alltoall, Ialltoall, exchange,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::peers(comm), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
-GPUDT_EXPORT int MPI_Neighbor_allgatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                         const int recvcounts[], const int displs[], MPI_Datatype recvtype,
-                                         MPI_Comm comm) {
-  return gathering("MPI_Neighbor_allgatherv", neighbours(comm).into, PMPI_Neighbor_allgatherv,
-                   PMPI_Ineighbor_allgatherv, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm,
-                   nullptr);
-}
-GPUDT_EXPORT int MPI_Ineighbor_allgatherv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                          const int recvcounts[], const int displs[], MPI_Datatype recvtype,
-                                          MPI_Comm comm, MPI_Request* request) {
-  return gathering("MPI_Ineighbor_allgatherv", neighbours(comm).into, PMPI_Neighbor_allgatherv,
-                   PMPI_Ineighbor_allgatherv, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm,
-                   request);
-}
+GPUDT_COLLECTIVE(Alltoallv, Ialltoallv, exchange_v,
+                 (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
+                  const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::peers(comm), sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype,
+                  comm))
 
-GPUDT_EXPORT int MPI_Alltoallv(const void* sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype,
-                               void* recvbuf, const int recvcounts[], const int rdispls[], MPI_Datatype recvtype,
-                               MPI_Comm comm) {
-  return exchange_v("MPI_Alltoallv", {peers(comm), peers(comm)}, PMPI_Alltoallv, PMPI_Ialltoallv, sendbuf, sendcounts,
-                    sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ialltoallv(const void* sendbuf, const int sendcounts[], const int sdispls[], MPI_Datatype sendtype,
-                                void* recvbuf, const int recvcounts[], const int rdispls[], MPI_Datatype recvtype,
-                                MPI_Comm comm, MPI_Request* request) {
-  return exchange_v("MPI_Ialltoallv", {peers(comm), peers(comm)}, PMPI_Alltoallv, PMPI_Ialltoallv, sendbuf, sendcounts,
-                    sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Alltoallw, Ialltoallw, exchange_w,
+                 (const void* sendbuf, const int* sendcounts, const int* sdispls, const MPI_Datatype* sendtypes,
+                  void* recvbuf, const int* recvcounts, const int* rdispls, const MPI_Datatype* recvtypes,
+                  MPI_Comm comm),
+                 (Partners::peers(comm), sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls,
+                  recvtypes, comm))
 
-GPUDT_EXPORT int MPI_Neighbor_alltoallv(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                                        MPI_Datatype sendtype, void* recvbuf, const int recvcounts[],
-                                        const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm) {
-  return exchange_v("MPI_Neighbor_alltoallv", neighbours(comm), PMPI_Neighbor_alltoallv, PMPI_Ineighbor_alltoallv,
-                    sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ineighbor_alltoallv(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                                         MPI_Datatype sendtype, void* recvbuf, const int recvcounts[],
-                                         const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm,
-                                         MPI_Request* request) {
-  return exchange_v("MPI_Ineighbor_alltoallv", neighbours(comm), PMPI_Neighbor_alltoallv, PMPI_Ineighbor_alltoallv,
-                    sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm, request);
-}
+GPUDT_COLLECTIVE(Neighbor_allgather, Ineighbor_allgather, exchange,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::neighbours(comm).gathering(), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype,
+                  comm))
 
-GPUDT_EXPORT int MPI_Alltoallw(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                               const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                               const int rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm) {
-  return exchange_w<int>("MPI_Alltoallw", {peers(comm), peers(comm)}, PMPI_Alltoallw, PMPI_Ialltoallw, sendbuf,
-                         sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ialltoallw(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                                const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                                const int rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm,
-                                MPI_Request* request) {
-  return exchange_w<int>("MPI_Ialltoallw", {peers(comm), peers(comm)}, PMPI_Alltoallw, PMPI_Ialltoallw, sendbuf,
-                         sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm, request);
-}
+GPUDT_COLLECTIVE(Neighbor_allgatherv, Ineighbor_allgatherv, gathering,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
+                  const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::neighbours(comm), sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype,
+                  comm))
 
-GPUDT_EXPORT int MPI_Neighbor_alltoallw(const void* sendbuf, const int sendcounts[], const MPI_Aint sdispls[],
-                                        const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                                        const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm) {
-  return exchange_w<MPI_Aint>("MPI_Neighbor_alltoallw", neighbours(comm), PMPI_Neighbor_alltoallw,
-                              PMPI_Ineighbor_alltoallw, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts,
-                              rdispls, recvtypes, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ineighbor_alltoallw(const void* sendbuf, const int sendcounts[], const MPI_Aint sdispls[],
-                                         const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                                         const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm,
-                                         MPI_Request* request) {
-  return exchange_w<MPI_Aint>("MPI_Ineighbor_alltoallw", neighbours(comm), PMPI_Neighbor_alltoallw,
-                              PMPI_Ineighbor_alltoallw, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts,
-                              rdispls, recvtypes, comm, request);
-}
+GPUDT_COLLECTIVE(Neighbor_alltoall, Ineighbor_alltoall, exchange,
+                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
+                  MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::neighbours(comm), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
-GPUDT_EXPORT int MPI_Reduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, int root,
-                            MPI_Comm comm) {
-  return reduce("MPI_Reduce", sendbuf, recvbuf, count, type, op, root, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ireduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, int root,
-                             MPI_Comm comm, MPI_Request* request) {
-  return reduce("MPI_Ireduce", sendbuf, recvbuf, count, type, op, root, comm, request);
-}
+GPUDT_COLLECTIVE(Neighbor_alltoallv, Ineighbor_alltoallv, exchange_v,
+                 (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
+                  const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
+                 (Partners::neighbours(comm), sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
+                  recvtype, comm))
 
-GPUDT_EXPORT int MPI_Allreduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                               MPI_Comm comm) {
-  return reduction("MPI_Allreduce", 1, true, PMPI_Allreduce, PMPI_Iallreduce, sendbuf, recvbuf, count, type, op, comm,
-                   nullptr);
-}
-GPUDT_EXPORT int MPI_Iallreduce(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                                MPI_Comm comm, MPI_Request* request) {
-  return reduction("MPI_Iallreduce", 1, true, PMPI_Allreduce, PMPI_Iallreduce, sendbuf, recvbuf, count, type, op, comm,
-                   request);
-}
+GPUDT_COLLECTIVE(Neighbor_alltoallw, Ineighbor_alltoallw, exchange_w,
+                 (const void* sendbuf, const int* sendcounts, const MPI_Aint* sdispls, const MPI_Datatype* sendtypes,
+                  void* recvbuf, const int* recvcounts, const MPI_Aint* rdispls, const MPI_Datatype* recvtypes,
+                  MPI_Comm comm),
+                 (Partners::neighbours(comm), sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls,
+                  recvtypes, comm))
 
-GPUDT_EXPORT int MPI_Scan(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-  return reduction("MPI_Scan", 1, true, PMPI_Scan, PMPI_Iscan, sendbuf, recvbuf, count, type, op, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Iscan(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                           MPI_Request* request) {
-  return reduction("MPI_Iscan", 1, true, PMPI_Scan, PMPI_Iscan, sendbuf, recvbuf, count, type, op, comm, request);
-}
+GPUDT_COLLECTIVE(Allreduce, Iallreduce, reduction,
+                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+                 (1, sendbuf, recvbuf, count, type, op, comm))
 
-GPUDT_EXPORT int MPI_Exscan(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                            MPI_Comm comm) {
-  return reduction("MPI_Exscan", 1, !is_first(comm), PMPI_Exscan, PMPI_Iexscan, sendbuf, recvbuf, count, type, op, comm,
-                   nullptr);
-}
-GPUDT_EXPORT int MPI_Iexscan(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
-                             MPI_Request* request) {
-  return reduction("MPI_Iexscan", 1, !is_first(comm), PMPI_Exscan, PMPI_Iexscan, sendbuf, recvbuf, count, type, op,
-                   comm, request);
-}
+GPUDT_COLLECTIVE(Scan, Iscan, reduction,
+                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+                 (1, sendbuf, recvbuf, count, type, op, comm))
 
-GPUDT_EXPORT int MPI_Reduce_scatter_block(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                                          MPI_Comm comm) {
-  return reduction("MPI_Reduce_scatter_block", local_size(comm), true, PMPI_Reduce_scatter_block,
-                   PMPI_Ireduce_scatter_block, sendbuf, recvbuf, count, type, op, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ireduce_scatter_block(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                                           MPI_Comm comm, MPI_Request* request) {
-  return reduction("MPI_Ireduce_scatter_block", local_size(comm), true, PMPI_Reduce_scatter_block,
-                   PMPI_Ireduce_scatter_block, sendbuf, recvbuf, count, type, op, comm, request);
-}
+GPUDT_COLLECTIVE(Exscan, Iexscan, exscan,
+                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+                 (sendbuf, recvbuf, count, type, op, comm))
 
-GPUDT_EXPORT int MPI_Reduce_scatter(const void* sendbuf, void* recvbuf, const int recvcounts[], MPI_Datatype type,
-                                    MPI_Op op, MPI_Comm comm) {
-  return reduce_scatter("MPI_Reduce_scatter", sendbuf, recvbuf, recvcounts, type, op, comm, nullptr);
-}
-GPUDT_EXPORT int MPI_Ireduce_scatter(const void* sendbuf, void* recvbuf, const int recvcounts[], MPI_Datatype type,
-                                     MPI_Op op, MPI_Comm comm, MPI_Request* request) {
-  return reduce_scatter("MPI_Ireduce_scatter", sendbuf, recvbuf, recvcounts, type, op, comm, request);
-}
+GPUDT_COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, reduction,
+                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+                 (sharers(comm), sendbuf, recvbuf, count, type, op, comm))
+
+GPUDT_COLLECTIVE(Reduce_scatter, Ireduce_scatter, reduce_scatter,
+                 (const void* sendbuf, void* recvbuf, const int* recvcounts, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm),
+                 (sendbuf, recvbuf, recvcounts, type, op, comm))
 
 GPUDT_EXPORT int MPI_Reduce_local(const void* inbuf, void* inoutbuf, int count, MPI_Datatype type, MPI_Op op) {
   constexpr const char* call = "MPI_Reduce_local";

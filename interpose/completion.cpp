@@ -80,7 +80,11 @@ class Requests {
   }
 
   static void tell(const Failed& failed) {
-    if (!failed.handler_called) raise(failed.comm, failed.error);
+    if (failed.handler_called) return;
+    if (failed.file != MPI_FILE_NULL)
+      raise(failed.file, failed.error);
+    else
+      raise(failed.comm, failed.error);
   }
 
   MPI_Request* user_;

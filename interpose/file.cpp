@@ -1,9 +1,8 @@
 // MPI-4.1 chapter 14: file access with device buffers. Data passes through mapped staging memory described by the
 // twin type; under a representation other than "native" MPI converts by datatype and so sees the user's own layout in
 // a host image instead.
-#include <cstring>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
 
@@ -11,7 +10,6 @@
 #include "interpose/export.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/report.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -29,54 +27,33 @@ bool is_native(MPI_File file) {
   return std::string_view(representation) == "native" || std::string_view(representation) == "internal";
 }
 
-/// A device buffer of a file operation, on the host for as long as the operation lasts.
-class FileBuffer : public Payload {
- public:
-  FileBuffer(const Operand& operand, MPI_Datatype type, bool native) : operand_(operand), type_(type) {
-    if (native)
-      staged_.emplace(operand);
-    else
-      image_.emplace(operand);
-  }
-  void* data() const { return staged_ ? staged_->data() : image_->buffer(); }
-  MPI_Datatype type() const { return staged_ ? operand_.twin() : type_; }
-
-  /// For a write: brings the data to the host.
-  void load() {
-    if (image_) return image_->fill();
-    staged_->start_pack();
-    staged_->wait();
-  }
-  /// For a read: an image goes back whole. It was filled before a read that may be short.
-  void start_unpack(std::int64_t bytes) override {
-    if (image_)
-      image_->spill();
-    else
-      staged_->start_unpack(bytes);
-  }
-  bool done() override { return image_ || staged_->done(); }
-  void wait() {
-    if (staged_) staged_->wait();
-  }
-  bool native() const { return staged_.has_value(); }
-
- private:
-  Operand operand_;
-  MPI_Datatype type_;
-  std::optional<Staged> staged_;
-  std::optional<HostImage> image_;
-};
-
-using FileBufferRef = std::shared_ptr<FileBuffer>;
-
 enum class Access { read, write };
 
-/// Null if MPI can have the buffer as it is.
-FileBufferRef prepare(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type) {
+/// A device buffer of a file operation, on the host for as long as the operation lasts; (data, type) is what MPI sees.
+struct FileBuffer {
+  std::shared_ptr<Payload> payload;  ///< null: MPI can have the buffer as it is
+  void* data;
+  MPI_Datatype type;
+
+  explicit operator bool() const { return payload != nullptr; }
+};
+
+/// Brings the data to the host, for a read too: MPI libraries have been seen to report bytes beyond the end of the file
+/// as read that they have not written, and those must come back as they were.
+FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type) {
   Operand operand;
-  if (file == MPI_FILE_NULL || !resolve_mapped(buf, count, type, call, operand)) return nullptr;
-  auto buffer = std::make_shared<FileBuffer>(operand, type, is_native(file));
-  if (access == Access::write || !buffer->native()) buffer->load();
+  if (file == MPI_FILE_NULL || !resolve_mapped(buf, count, type, call, operand))
+    return {nullptr, const_cast<void*>(buf), type};
+  FileBuffer buffer{};
+  if (is_native(file)) {
+    auto staged = std::make_shared<Staged>(operand);
+    buffer = {staged, staged->data(), operand.twin()};
+  } else {
+    auto image = std::make_shared<HostImage>(operand);
+    buffer = {image, image->buffer(), type};
+  }
+  buffer.payload->start_pack();
+  buffer.payload->wait();
   return buffer;
 }
 
@@ -86,36 +63,40 @@ std::int64_t bytes_of(const MPI_Status& status) {
   return bytes;
 }
 
+/// Takes what MPI has read back to the device.
+void bring_back(const FileBuffer& buffer, const MPI_Status& status) {
+  buffer.payload->start_unpack(bytes_of(status));
+  buffer.payload->wait();
+}
+
 /// `pmpi(buffer, type, status)`.
-template <class Call>
+template <class Pmpi>
 int blocking(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type,
-             MPI_Status* status, Call pmpi) {
+             MPI_Status* status, Pmpi pmpi) {
   return guarded(file, call, [&] {
-    const FileBufferRef buffer = prepare(access, call, file, buf, count, type);
-    if (!buffer) return pmpi(const_cast<void*>(buf), type, status);
+    const FileBuffer buffer = prepare(call, file, buf, count, type);
+    if (!buffer) return pmpi(buffer.data, buffer.type, status);
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = pmpi(buffer->data(), buffer->type(), seen);
-    if (code != MPI_SUCCESS || access == Access::write) return code;
-    buffer->start_unpack(bytes_of(*seen));
-    buffer->wait();
+    const int code = pmpi(buffer.data, buffer.type, seen);
+    if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });
 }
 
 /// `pmpi(buffer, type, request)`.
-template <class Call>
+template <class Pmpi>
 int nonblocking(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type,
-                MPI_Request* request, Call pmpi) {
+                MPI_Request* request, Pmpi pmpi) {
   return guarded(file, call, [&] {
-    FileBufferRef buffer = prepare(access, call, file, buf, count, type);
-    if (!buffer) return pmpi(const_cast<void*>(buf), type, request);
+    FileBuffer buffer = prepare(call, file, buf, count, type);
+    if (!buffer) return pmpi(buffer.data, buffer.type, request);
     auto operation = std::make_unique<Operation>();
-    // A write's status carries its count, too: only a receive copies it.
     operation->kind = access == Access::read ? Operation::Kind::receive : Operation::Kind::deliver_status;
-    const int code = pmpi(buffer->data(), buffer->type(), &operation->inner);
+    operation->file = file;
+    const int code = pmpi(buffer.data, buffer.type, &operation->inner);
     if (code != MPI_SUCCESS) return code;
-    operation->payload = std::move(buffer);
+    operation->payload = std::move(buffer.payload);
     return engine_submit(operation.release(), /*issued=*/true, request);
   });
 }
@@ -123,51 +104,47 @@ int nonblocking(Access access, const char* call, MPI_File file, const void* buf,
 /// Buffers between the begin and the end of a split collective; one at a time for each file.
 class SplitBuffers {
  public:
-  void put(MPI_File file, FileBufferRef buffer) {
+  void put(MPI_File file, FileBuffer buffer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     buffers_[file] = std::move(buffer);
   }
-  FileBufferRef take(MPI_File file) {
+  FileBuffer take(MPI_File file) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto entry = buffers_.find(file);
-    if (entry == buffers_.end()) return nullptr;
-    FileBufferRef buffer = std::move(entry->second);
+    if (entry == buffers_.end()) return {};
+    FileBuffer buffer = std::move(entry->second);
     buffers_.erase(entry);
     return buffer;
   }
 
  private:
   std::mutex mutex_;
-  std::unordered_map<MPI_File, FileBufferRef> buffers_;
+  std::unordered_map<MPI_File, FileBuffer> buffers_;
 };
 
 SplitBuffers split_buffers;
 
 /// `pmpi(buffer, type)`.
-template <class Call>
-int split_begin(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type,
-                Call pmpi) {
+template <class Pmpi>
+int split_begin(const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type, Pmpi pmpi) {
   return guarded(file, call, [&] {
-    FileBufferRef buffer = prepare(access, call, file, buf, count, type);
-    if (!buffer) return pmpi(const_cast<void*>(buf), type);
-    const int code = pmpi(buffer->data(), buffer->type());
-    if (code == MPI_SUCCESS) split_buffers.put(file, std::move(buffer));
+    FileBuffer buffer = prepare(call, file, buf, count, type);
+    const int code = pmpi(buffer.data, buffer.type);
+    if (buffer && code == MPI_SUCCESS) split_buffers.put(file, std::move(buffer));
     return code;
   });
 }
 
 /// `pmpi(buffer, status)`.
-template <class Call>
-int split_end(Access access, const char* call, MPI_File file, const void* buf, MPI_Status* status, Call pmpi) {
+template <class Pmpi>
+int split_end(Access access, const char* call, MPI_File file, const void* buf, MPI_Status* status, Pmpi pmpi) {
   return guarded(file, call, [&] {
-    const FileBufferRef buffer = active.load() ? split_buffers.take(file) : nullptr;
+    const FileBuffer buffer = active.load() ? split_buffers.take(file) : FileBuffer{};
     if (!buffer) return pmpi(const_cast<void*>(buf), status);
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = pmpi(buffer->data(), seen);
-    if (code != MPI_SUCCESS || access == Access::write) return code;
-    buffer->start_unpack(bytes_of(*seen));
-    buffer->wait();
+    const int code = pmpi(buffer.data, seen);
+    if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });
 }
@@ -243,7 +220,7 @@ GPUDT_EXPORT int MPI_File_read_ordered(MPI_File file, void* buf, int count, MPI_
       [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_read_ordered(file, at, count, as, seen); });
 }
 GPUDT_EXPORT int MPI_File_read_all_begin(MPI_File file, void* buf, int count, MPI_Datatype type) {
-  return split_begin(Access::read, "MPI_File_read_all_begin", file, buf, count, type,
+  return split_begin("MPI_File_read_all_begin", file, buf, count, type,
                      [&](void* at, MPI_Datatype as) { return PMPI_File_read_all_begin(file, at, count, as); });
 }
 GPUDT_EXPORT int MPI_File_read_all_end(MPI_File file, void* buf, MPI_Status* status) {
@@ -251,16 +228,16 @@ GPUDT_EXPORT int MPI_File_read_all_end(MPI_File file, void* buf, MPI_Status* sta
                    [&](void* at, MPI_Status* seen) { return PMPI_File_read_all_end(file, at, seen); });
 }
 GPUDT_EXPORT int MPI_File_read_at_all_begin(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type) {
-  return split_begin(
-      Access::read, "MPI_File_read_at_all_begin", file, buf, count, type,
-      [&](void* at, MPI_Datatype as) { return PMPI_File_read_at_all_begin(file, offset, at, count, as); });
+  return split_begin("MPI_File_read_at_all_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) {
+    return PMPI_File_read_at_all_begin(file, offset, at, count, as);
+  });
 }
 GPUDT_EXPORT int MPI_File_read_at_all_end(MPI_File file, void* buf, MPI_Status* status) {
   return split_end(Access::read, "MPI_File_read_at_all_end", file, buf, status,
                    [&](void* at, MPI_Status* seen) { return PMPI_File_read_at_all_end(file, at, seen); });
 }
 GPUDT_EXPORT int MPI_File_read_ordered_begin(MPI_File file, void* buf, int count, MPI_Datatype type) {
-  return split_begin(Access::read, "MPI_File_read_ordered_begin", file, buf, count, type,
+  return split_begin("MPI_File_read_ordered_begin", file, buf, count, type,
                      [&](void* at, MPI_Datatype as) { return PMPI_File_read_ordered_begin(file, at, count, as); });
 }
 GPUDT_EXPORT int MPI_File_read_ordered_end(MPI_File file, void* buf, MPI_Status* status) {
@@ -338,7 +315,7 @@ GPUDT_EXPORT int MPI_File_write_ordered(MPI_File file, const void* buf, int coun
       [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_write_ordered(file, at, count, as, seen); });
 }
 GPUDT_EXPORT int MPI_File_write_all_begin(MPI_File file, const void* buf, int count, MPI_Datatype type) {
-  return split_begin(Access::write, "MPI_File_write_all_begin", file, buf, count, type,
+  return split_begin("MPI_File_write_all_begin", file, buf, count, type,
                      [&](void* at, MPI_Datatype as) { return PMPI_File_write_all_begin(file, at, count, as); });
 }
 GPUDT_EXPORT int MPI_File_write_all_end(MPI_File file, const void* buf, MPI_Status* status) {
@@ -347,16 +324,16 @@ GPUDT_EXPORT int MPI_File_write_all_end(MPI_File file, const void* buf, MPI_Stat
 }
 GPUDT_EXPORT int MPI_File_write_at_all_begin(MPI_File file, MPI_Offset offset, const void* buf, int count,
                                              MPI_Datatype type) {
-  return split_begin(
-      Access::write, "MPI_File_write_at_all_begin", file, buf, count, type,
-      [&](void* at, MPI_Datatype as) { return PMPI_File_write_at_all_begin(file, offset, at, count, as); });
+  return split_begin("MPI_File_write_at_all_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) {
+    return PMPI_File_write_at_all_begin(file, offset, at, count, as);
+  });
 }
 GPUDT_EXPORT int MPI_File_write_at_all_end(MPI_File file, const void* buf, MPI_Status* status) {
   return split_end(Access::write, "MPI_File_write_at_all_end", file, buf, status,
                    [&](void* at, MPI_Status* seen) { return PMPI_File_write_at_all_end(file, at, seen); });
 }
 GPUDT_EXPORT int MPI_File_write_ordered_begin(MPI_File file, const void* buf, int count, MPI_Datatype type) {
-  return split_begin(Access::write, "MPI_File_write_ordered_begin", file, buf, count, type,
+  return split_begin("MPI_File_write_ordered_begin", file, buf, count, type,
                      [&](void* at, MPI_Datatype as) { return PMPI_File_write_ordered_begin(file, at, count, as); });
 }
 GPUDT_EXPORT int MPI_File_write_ordered_end(MPI_File file, const void* buf, MPI_Status* status) {

@@ -2,48 +2,69 @@
 #include "interpose/host_image.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "datatype/reference.hpp"
-#include "interpose/report.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-device::Staging staging_for(const Operand& operand) {
-  return device::acquire(device::StagingKind::mapped, operand.ordinal, static_cast<std::size_t>(operand.bytes()));
-}
-
-void transfer(device::Direction direction, const Operand& operand, void* packed) {
-  const Timed timed(Clock::transfer);
-  device::start(direction, operand.ordinal, operand.info->layout(), operand.count, operand.buffer, 0, operand.bytes(),
-                packed)
-      .wait();
-}
+/// An operator may rely on the alignment of the user's buffer, up to this.
+constexpr std::uintptr_t alignment = 64;
 
 }  // namespace
 
-HostImage::HostImage(const Operand& operand) : operand_(operand) {
+HostImage::HostImage(const Operand& operand) : staged_(operand) {
   const datatype::Layout& layout = operand.info->layout();
   const std::int64_t last = (operand.count - 1) * layout.extent();
-  low_ = layout.true_lb() + std::min<std::int64_t>(0, last);
+  const std::int64_t low = layout.true_lb() + std::min<std::int64_t>(0, last);
   const std::int64_t high = layout.true_ub() + std::max<std::int64_t>(0, last);
-  memory_.reset(new std::byte[static_cast<std::size_t>(high - low_)]);
+  memory_.reset(new std::byte[static_cast<std::size_t>(high - low) + alignment]);
+  const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
+  const auto wanted = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(low);
+  base_ = first + (wanted - first) % alignment - static_cast<std::uintptr_t>(low);
 }
 
 void* HostImage::buffer() const {
-  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory_.get()) - static_cast<std::uintptr_t>(low_));
+  return reinterpret_cast<void*>(base_);
 }
 
-void HostImage::fill() const {
-  const device::Staging staging = staging_for(operand_);
-  transfer(device::Direction::pack, operand_, staging.data());
-  datatype::unpack(operand_.info->layout(), operand_.count, buffer(), 0, operand_.bytes(), staging.data());
+void HostImage::start_pack() {
+  staged_.start_pack();
+  filling_ = true;
 }
 
-void HostImage::spill() const {
-  const device::Staging staging = staging_for(operand_);
-  datatype::pack(operand_.info->layout(), operand_.count, buffer(), 0, operand_.bytes(), staging.data());
-  transfer(device::Direction::unpack, operand_, staging.data());
+void HostImage::start_unpack(std::int64_t) {
+  const Operand& operand = staged_.operand();
+  datatype::pack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
+  staged_.start_unpack(operand.bytes());
+}
+
+bool HostImage::done() {
+  if (!staged_.done()) return false;
+  arrived();
+  return true;
+}
+
+void HostImage::wait() {
+  staged_.wait();
+  arrived();
+}
+
+void HostImage::arrived() {
+  if (!std::exchange(filling_, false)) return;
+  const Operand& operand = staged_.operand();
+  datatype::unpack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
+}
+
+void HostImage::fill() {
+  start_pack();
+  wait();
+}
+
+void HostImage::spill() {
+  start_unpack(staged_.operand().bytes());
+  wait();
 }
 
 }  // namespace gpudt::interpose

@@ -5,25 +5,35 @@
 #include <cstddef>
 #include <memory>
 
-#include "interpose/operand.hpp"
+#include "interpose/operation.hpp"
 
 namespace gpudt::interpose {
 
-class HostImage {
+/// Packing brings the operand's data here by way of staging memory, unpacking brings all of it back. Gaps between
+/// blocks are not touched on either side.
+class HostImage : public Payload {
  public:
-  /// Memory for the span of `operand`; undefined contents. May throw std::bad_alloc.
+  /// Memory for the span of `operand`, aligned as the user's; undefined contents. May throw std::bad_alloc.
   explicit HostImage(const Operand& operand);
 
   /// The address that stands for the user's buffer argument.
   void* buffer() const;
-  /// Copies the operand's data here, or back; gaps between blocks are not touched. May throw device::Error.
-  void fill() const;
-  void spill() const;
+  void start_pack() override;
+  void start_unpack(std::int64_t bytes) override;
+  bool done() override;
+  void wait() override;
+
+  /// Packs or unpacks, and waits. May throw device::Error.
+  void fill();
+  void spill();
 
  private:
-  Operand operand_;
-  std::int64_t low_ = 0;
+  void arrived();
+
+  Staged staged_;
+  std::uintptr_t base_ = 0;  ///< of the user's buffer, moved here
   std::unique_ptr<std::byte[]> memory_;
+  bool filling_ = false;  ///< staging memory holds what belongs here
 };
 
 }  // namespace gpudt::interpose

@@ -82,8 +82,12 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
   if (!resolve_layout(buffer, count, type, operand)) return false;
   operand.protocol = Protocol::mapped_staging;
-  record(call, operand, operand.info->layout().shape(count));
+  note_operand(call, operand);
   return true;
+}
+
+void note_operand(const char* call, const Operand& operand) {
+  record(call, operand, operand.info->layout().shape(operand.count));
 }
 
 }  // namespace gpudt::interpose

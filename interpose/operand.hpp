@@ -51,6 +51,9 @@ inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, c
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
 
+/// For the report and the trace: an operand that the caller has made itself.
+void note_operand(const char* call, const Operand& operand);
+
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.
 device::Location locate_buffer(const void* buffer, MPI_Datatype type);

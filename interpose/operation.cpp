@@ -68,6 +68,7 @@ class Engine {
   void order(MPI_Comm comm, int peer);
   void order_all();
   void forget_comm(MPI_Comm comm);
+  void serve(EngineService service);
   bool hook();
   void stop();
   int live() const { return live_.load(std::memory_order_relaxed); }
@@ -93,6 +94,7 @@ class Engine {
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
   std::atomic<bool> busy_{false};
   std::atomic<int> cancels_{0};
+  std::atomic<EngineService> service_{nullptr};
 
   std::mutex mutex_;  // guards incoming_ and deferred_by_channel_
   std::vector<std::pair<Operation*, bool>> incoming_;
@@ -119,7 +121,8 @@ int query(void* extra, MPI_Status* status) {
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
   if (operation->error != MPI_SUCCESS)
-    failed_here().push_back({operation->request, operation->comm, operation->error, operation->handler_called});
+    failed_here().push_back(
+        {operation->request, operation->comm, operation->file, operation->error, operation->handler_called});
   return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
 }
 
@@ -159,7 +162,9 @@ int Engine::submit(Operation* operation, bool issued, MPI_Request* request) {
 }
 
 int Engine::progress() {
-  if (live_.load(std::memory_order_acquire) == 0 || inside_engine) return 0;
+  if ((live_.load(std::memory_order_acquire) == 0 && service_.load(std::memory_order_relaxed) == nullptr) ||
+      inside_engine)
+    return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   inside_engine = true;
   take_incoming();
@@ -167,6 +172,7 @@ int Engine::progress() {
   int completions = issue_packed();
   completions += test_inner();
   completions += finish_unpacked();
+  if (const EngineService service = service_.load()) completions += service();
   inside_engine = false;
   busy_.store(false, std::memory_order_release);
   return completions;
@@ -175,10 +181,12 @@ int Engine::progress() {
 void Engine::take_incoming() {
   std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [operation, issued] : incoming_) {
-    if (issued)
-      watch(operation);
-    else
+    if (!issued)
       packing_.push_back(operation);
+    else if (operation->inner == MPI_REQUEST_NULL)
+      unpacking_.push_back(operation);
+    else
+      watch(operation);
   }
   incoming_.clear();
 }
@@ -388,6 +396,13 @@ void Engine::forget_comm(MPI_Comm comm) {
   busy_.store(false, std::memory_order_release);
 }
 
+void Engine::serve(EngineService service) {
+  service_.store(service);
+  while (busy_.exchange(true, std::memory_order_acquire)) {
+  }
+  busy_.store(false, std::memory_order_release);
+}
+
 bool Engine::hook() {
   using Register = int (*)(ProgressCallback);
   const auto hook_in = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "opal_progress_register"));
@@ -443,6 +458,9 @@ void engine_forget_comm(MPI_Comm comm) {
 }
 void engine_order_all() {
   engine.order_all();
+}
+void engine_service(EngineService service) {
+  engine.serve(service);
 }
 int engine_held() {
   return held.load(std::memory_order_relaxed);

@@ -20,28 +20,32 @@
 
 namespace gpudt::interpose {
 
-/// What an operation moves: how it gets ready for MPI, and back into device memory.
+/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
 class Payload {
  public:
   Payload() = default;
   Payload(const Payload&) = delete;
   Payload& operator=(const Payload&) = delete;
   virtual ~Payload() = default;
+  /// Starts bringing the user's data to where MPI takes it.
+  virtual void start_pack() = 0;
   /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.
   virtual void start_unpack(std::int64_t bytes) = 0;
-  /// True when the pack or unpack started last is done. May throw device::Error.
+  /// True when the pack or unpack started last is done.
   virtual bool done() = 0;
+  /// Returns when done() is true.
+  virtual void wait() = 0;
 };
 
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
   explicit Staged(const Operand& operand);  ///< acquires the staging memory; may throw device::Error
-  void start_pack();
+  void start_pack() override;
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !transfer_ || transfer_.done(); }
-  void wait();
+  void wait() override;
   void* data() const { return staging_.data(); }
   const Operand& operand() const { return operand_; }
 
@@ -68,6 +72,7 @@ struct Operation {
   std::shared_ptr<Payload> payload;
   const Staged* source = nullptr;  ///< send: the payload as what it is
   MPI_Comm comm = MPI_COMM_NULL;   ///< for errors and order; MPI_COMM_NULL once the user has freed it
+  MPI_File file = MPI_FILE_NULL;   ///< for errors, of an operation on a file
   int peer = MPI_PROC_NULL;        ///< send: destination, for the order of sends
   int tag = 0;
   NonblockingSend send = nullptr;        ///< send: how to start it; null for a persistent one, which is started instead
@@ -105,8 +110,14 @@ void engine_stop();
 
 /// Makes the generalized request of `operation` and hands the operation to the engine. A send starts in state
 /// "packing" (its pack has been started), unless `issued`; a receive is always issued (inner is active).
+/// Issued without an inner request, it completes when its payload says done.
 /// Takes over the caller's reference. Returns the error of MPI_Grequest_start, if any.
 int engine_submit(Operation* operation, bool issued, MPI_Request* request);
+
+/// Work of another part that MPI's progress is to drive: returns the number of completions. Like the engine's own, it
+/// never runs within itself, nor in two threads at once. There is one at most; null: none, and the last call has ended.
+using EngineService = int (*)();
+void engine_service(EngineService service);
 
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
@@ -128,6 +139,7 @@ int engine_held();
 struct Failed {
   MPI_Request request;
   MPI_Comm comm;
+  MPI_File file;  ///< MPI_FILE_NULL: the error belongs to `comm`
   int error;
   bool handler_called;
 };

@@ -15,7 +15,8 @@ namespace {
 
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
-  StagedRef staged;
+  std::shared_ptr<Payload> payload;
+  const Staged* source = nullptr;  ///< send: the payload as what it is
   MPI_Comm comm = MPI_COMM_NULL;
   int peer = MPI_PROC_NULL;
   MPI_Request real = MPI_REQUEST_NULL;    ///< on the staging memory; also the user's handle
@@ -42,6 +43,12 @@ PersistentRef find(MPI_Request request) {
   return entry == registry.end() ? nullptr : entry->second;
 }
 
+void enter(PersistentRef persistent) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  registry[persistent->real] = std::move(persistent);
+  registered.fetch_add(1);
+}
+
 using SendInit = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
 
 /// `init(buffer, type, request)` makes the real persistent request.
@@ -53,16 +60,16 @@ int make(Init init, const char* call, Operation::Kind kind, const void* buf, int
     if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand))
       return init(const_cast<void*>(buf), type, request);
     auto persistent = std::make_shared<Persistent>();
+    const auto staged = std::make_shared<Staged>(operand);
     persistent->kind = kind;
-    persistent->staged = std::make_shared<Staged>(operand);
+    persistent->payload = staged;
+    persistent->source = staged.get();
     persistent->comm = comm;
     persistent->peer = peer;
-    const int code = init(persistent->staged->data(), operand.twin(), &persistent->real);
+    const int code = init(staged->data(), operand.twin(), &persistent->real);
     if (code != MPI_SUCCESS) return code;
     *request = persistent->real;
-    const std::lock_guard<std::mutex> lock(registry_mutex);
-    registry[persistent->real] = std::move(persistent);
-    registered.fetch_add(1);
+    enter(std::move(persistent));
     return code;
   });
 }
@@ -79,21 +86,19 @@ int start_ours(const PersistentRef& persistent) {
     return fail(persistent->comm, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
   auto operation = std::make_unique<Operation>();
   operation->kind = persistent->kind;
-  operation->payload = persistent->staged;
-  operation->source = persistent->staged.get();
+  operation->payload = persistent->payload;
+  operation->source = persistent->source;
   operation->comm = persistent->comm;
   operation->peer = persistent->peer;
   operation->persistent = true;
   operation->inner = persistent->real;
   operation->keep = persistent;
-  const bool receive = persistent->kind == Operation::Kind::receive;
-  if (receive) {
-    const int code = PMPI_Start(&operation->inner);
-    if (code != MPI_SUCCESS) return code;
-  } else {
-    persistent->staged->start_pack();
-  }
-  return engine_submit(operation.release(), receive, &persistent->active);
+  const bool send = persistent->kind == Operation::Kind::send;
+  if (persistent->kind != Operation::Kind::receive) persistent->payload->start_pack();
+  if (persistent->kind == Operation::Kind::fill) persistent->payload->wait();  // collectives start in program order
+  if (!send)
+    if (const int code = PMPI_Start(&operation->inner)) return code;
+  return engine_submit(operation.release(), /*issued=*/!send, &persistent->active);
 }
 
 int start(MPI_Request* request) {
@@ -104,6 +109,15 @@ int start(MPI_Request* request) {
 }
 
 }  // namespace
+
+void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MPI_Comm comm, MPI_Request real) {
+  auto persistent = std::make_shared<Persistent>();
+  persistent->kind = kind;
+  persistent->payload = std::move(payload);
+  persistent->comm = comm;
+  persistent->real = real;
+  enter(std::move(persistent));
+}
 
 int persistent_count() {
   return registered.load(std::memory_order_relaxed);

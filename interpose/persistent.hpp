@@ -7,9 +7,16 @@
 
 #include <mpi.h>
 
+#include <memory>
 #include <vector>
 
+#include "interpose/operation.hpp"
+
 namespace gpudt::interpose {
+
+/// Makes a persistent request of ours from `real`, a persistent request of MPI's on the payload's memory, which is also
+/// the handle for the user. Operation::Kind::fill: a collective; its inputs are packed before each start of `real`.
+void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MPI_Comm comm, MPI_Request real);
 
 /// Persistent requests of ours that exist.
 int persistent_count();
