@@ -50,7 +50,7 @@ enum class Choice { automatic, cuda, sim, none };
 
 struct Config {
   Choice choice = Choice::automatic;
-  std::size_t staging_limit = 0;                   ///< bytes of staging memory in use and idle, 0: no limit
+  std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
 };
 

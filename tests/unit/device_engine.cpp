@@ -418,6 +418,30 @@ TEST_CASE("engine: started and stopped again and again, with layouts that outliv
   }
 }
 
+TEST_CASE("engine: transfers and staging that outlive it", "[device]") {
+  const Type type(vector_of(100, 1, 2));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  Buffer user(800);
+  user.number(9);
+  void* packed = nullptr;
+  REQUIRE(cudaMallocHost(&packed, 400) == cudaSuccess);
+  std::vector<Transfer> transfers;
+  Staging staging;
+  {
+    const Session session;
+    staging = device::acquire(StagingKind::device, 0, 100);
+    for (int i = 0; i < 300; ++i)
+      transfers.push_back(device::start(Direction::pack, 0, *layout, 1, user.device(), 0, 400, packed));
+    transfers.push_back(device::copy(0, packed, user.device(), 0));
+  }
+  const auto expected = packed_by_mpi(user.host.data(), 1, type.get());
+  CHECK(std::memcmp(packed, expected.data(), 400) == 0);  // stop() has waited
+  for (Transfer& transfer : transfers) CHECK(transfer.done());
+  transfers.clear();
+  staging = {};
+  REQUIRE(cudaFreeHost(packed) == cudaSuccess);
+}
+
 TEST_CASE("engine: without a runtime", "[device]") {
   const Session session({device::Choice::none});
   CHECK(std::string(device::runtime_name()) == "none");

@@ -1,5 +1,6 @@
 // The simulated device's memory: who may touch it, what is known about it, and what happens out of bounds.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,23 +45,31 @@ int fatal_signal_of(Action action) {
 }
 
 const gpudt_sim_api_table& api() {
-  return *gpudt_sim_api();
+  // Looked up, since the library may be preloaded rather than linked.
+  static const auto entry = reinterpret_cast<decltype(&gpudt_sim_api)>(dlsym(RTLD_DEFAULT, "gpudt_sim_api"));
+  REQUIRE(entry != nullptr);
+  return *entry();
 }
 
 /// A kernel that stores one byte at the place that the program knows as the address.
+struct Store {
+  char* address;
+  std::ptrdiff_t distance;
+};
 void store_byte(void* args) {
-  const char* begin = nullptr;
-  std::size_t bytes = 0;
-  std::ptrdiff_t distance = 0;
-  api().device_range(&begin, &bytes, &distance);
-  *(*static_cast<char**>(args) + distance) = 'x';
+  const Store& store = *static_cast<Store*>(args);
+  *(store.address + store.distance) = 'x';
 }
 
 /// What a kernel on device 0 that stores at `address` leaves behind; resets the device.
 cudaError_t error_of_store(char* address) {
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreate(&stream) == cudaSuccess);
-  REQUIRE(api().launch(stream, store_byte, &address, sizeof address) == cudaSuccess);
+  const char* begin = nullptr;
+  std::size_t bytes = 0;
+  Store store = {address, 0};
+  api().device_range(&begin, &bytes, &store.distance);
+  REQUIRE(api().launch(stream, store_byte, &store, sizeof store) == cudaSuccess);
   return cudaStreamSynchronize(stream);
 }
 

@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "device/sim/sim_api.h"
 #include "tests/support/catch.hpp"
 
 namespace {
@@ -206,7 +205,7 @@ class Process {
 
 std::string sim_library() {
   Dl_info info;
-  REQUIRE(dladdr(reinterpret_cast<void*>(gpudt_sim_api), &info) != 0);
+  REQUIRE(dladdr(dlsym(RTLD_DEFAULT, "gpudt_sim_api"), &info) != 0);
   return info.dli_fname;
 }
 
