@@ -94,6 +94,18 @@ void join_adjacent(Words& displs, Words& contents, std::int64_t stride) {
   contents.resize(kept);
 }
 
+/// Equal blocks of which only a few could be joined are better left equal: a regular list needs no prefix sums and no
+/// search. True if joining neighbours would save less than one block in `regular_worth`.
+constexpr std::size_t regular_worth = 8;
+
+bool stays_regular(const Words& displs, const Words& lengths) {
+  if (displs.empty() || lengths.front() == 0 || !all_equal(lengths)) return false;
+  std::size_t joined = 0;
+  for (std::size_t i = 1; i < displs.size(); ++i)
+    if (displs[i] == displs[i - 1] + lengths.front()) ++joined;
+  return joined * regular_worth < displs.size();
+}
+
 void append_run(Words& displs, Words& lengths, std::int64_t displ, std::int64_t length) {
   if (!displs.empty() && displs.back() + lengths.back() == displ) {
     lengths.back() += length;
@@ -249,7 +261,7 @@ Ref Tree::indexed(Words displs, Ref child) {
   return indexed_unmerged(std::move(displs), child);
 }
 
-/// indexed(), when no two neighbours can be joined.
+/// indexed(), when no two neighbours can be joined, or too few to be worth it.
 Ref Tree::indexed_unmerged(Words displs, Ref child) {
   const std::int64_t offset = rebase(displs) + child.offset;
   if (displs.size() == 1) return {child.node, offset};
@@ -306,6 +318,10 @@ Ref Tree::blocks(Words displs, Words counts, std::int64_t stride, Ref child) {
 }
 
 Ref Tree::segments(Words displs, Words lengths) {
+  if (stays_regular(displs, lengths)) {
+    const std::int64_t length = lengths.front();
+    return indexed_unmerged(std::move(displs), run(length));
+  }
   join_adjacent(displs, lengths, 1);
   if (displs.empty()) return {};
   if (all_equal(lengths)) return indexed_unmerged(std::move(displs), run(lengths.front()));

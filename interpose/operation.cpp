@@ -225,11 +225,11 @@ int Engine::issue_packed() {
 }
 
 void Engine::issue(Operation* operation) {
-  if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load() && !operation->persistent) {
+  if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
     operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
   } else if (operation->error == MPI_SUCCESS) {
     const Operand& operand = operation->source->operand();
-    operation->error = operation->persistent
+    operation->error = operation->send == nullptr
                            ? PMPI_Start(&operation->inner)
                            : operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
                                              operation->peer, operation->tag, operation->comm, &operation->inner);

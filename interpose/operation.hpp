@@ -75,8 +75,7 @@ struct Operation {
   MPI_File file = MPI_FILE_NULL;   ///< for errors, of an operation on a file
   int peer = MPI_PROC_NULL;        ///< send: destination, for the order of sends
   int tag = 0;
-  NonblockingSend send = nullptr;        ///< send: how to start it; null for a persistent one, which is started instead
-  bool persistent = false;               ///< inner is a persistent request that belongs to somebody else
+  NonblockingSend send = nullptr;        ///< send: how to start it; null: inner is a persistent request, to be started
   MPI_Request inner = MPI_REQUEST_NULL;  ///< the real operation on the staging memory
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
   std::shared_ptr<void> keep;              ///< what else must outlive the operation

@@ -16,9 +16,11 @@ namespace {
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
-  const Staged* source = nullptr;  ///< send: the payload as what it is
-  MPI_Comm comm = MPI_COMM_NULL;
+  const Staged* source = nullptr;  ///< send and receive: the payload as what it is
+  MPI_Comm comm = MPI_COMM_NULL;   ///< MPI_COMM_NULL once the user has freed it
   int peer = MPI_PROC_NULL;
+  int tag = 0;
+  NonblockingSend send = nullptr;
   MPI_Request real = MPI_REQUEST_NULL;    ///< on the staging memory; also the user's handle
   MPI_Request active = MPI_REQUEST_NULL;  ///< the generalized request while started
 
@@ -51,21 +53,31 @@ void enter(PersistentRef persistent) {
 
 using SendInit = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
 
+/// How a persistent send or receive begins each time.
+struct Form {
+  Operation::Kind kind;
+  NonblockingSend send;  ///< null for a receive
+  int peer;
+  int tag;
+};
+
 /// `init(buffer, type, request)` makes the real persistent request.
 template <class Init>
-int make(Init init, const char* call, Operation::Kind kind, const void* buf, int count, MPI_Datatype type, int peer,
-         MPI_Comm comm, MPI_Request* request) {
+int make(Init init, const char* call, const Form& form, const void* buf, int count, MPI_Datatype type, MPI_Comm comm,
+         MPI_Request* request) {
   return guarded(comm, call, [&] {
     Operand operand;
-    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand))
+    if (form.peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand))
       return init(const_cast<void*>(buf), type, request);
     auto persistent = std::make_shared<Persistent>();
     const auto staged = std::make_shared<Staged>(operand);
-    persistent->kind = kind;
+    persistent->kind = form.kind;
     persistent->payload = staged;
     persistent->source = staged.get();
     persistent->comm = comm;
-    persistent->peer = peer;
+    persistent->peer = form.peer;
+    persistent->tag = form.tag;
+    persistent->send = form.send;
     const int code = init(staged->data(), operand.twin(), &persistent->real);
     if (code != MPI_SUCCESS) return code;
     *request = persistent->real;
@@ -74,11 +86,20 @@ int make(Init init, const char* call, Operation::Kind kind, const void* buf, int
   });
 }
 
-int send_init(SendInit pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
-              MPI_Comm comm, MPI_Request* request) {
+int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void* buf, int count, MPI_Datatype type,
+              int dest, int tag, MPI_Comm comm, MPI_Request* request) {
   return make([&](const void* from, MPI_Datatype as,
                   MPI_Request* real) { return pmpi(from, count, as, dest, tag, comm, real); },
-              call, Operation::Kind::send, buf, count, type, dest, comm, request);
+              call, {Operation::Kind::send, each, dest, tag}, buf, count, type, comm, request);
+}
+
+/// The real request is not started as long as the communicator is known: Open MPI 4.1 frees one that is truncated, and
+/// loses the data of a buffered one that is started again.
+int start_receive(const Persistent& persistent, MPI_Request* inner) {
+  if (persistent.comm == MPI_COMM_NULL) return PMPI_Start(&(*inner = persistent.real));
+  const Operand& operand = persistent.source->operand();
+  return PMPI_Irecv(persistent.source->data(), static_cast<int>(operand.count), operand.twin(), persistent.peer,
+                    persistent.tag, persistent.comm, inner);
 }
 
 int start_ours(const PersistentRef& persistent) {
@@ -90,15 +111,26 @@ int start_ours(const PersistentRef& persistent) {
   operation->source = persistent->source;
   operation->comm = persistent->comm;
   operation->peer = persistent->peer;
-  operation->persistent = true;
-  operation->inner = persistent->real;
+  operation->tag = persistent->tag;
   operation->keep = persistent;
-  const bool send = persistent->kind == Operation::Kind::send;
-  if (persistent->kind != Operation::Kind::receive) persistent->payload->start_pack();
-  if (persistent->kind == Operation::Kind::fill) persistent->payload->wait();  // collectives start in program order
-  if (!send)
-    if (const int code = PMPI_Start(&operation->inner)) return code;
-  return engine_submit(operation.release(), /*issued=*/!send, &persistent->active);
+  int code = MPI_SUCCESS;
+  switch (persistent->kind) {
+    case Operation::Kind::send:
+      persistent->payload->start_pack();
+      operation->send = persistent->comm == MPI_COMM_NULL ? nullptr : persistent->send;
+      operation->inner = operation->send == nullptr ? persistent->real : MPI_REQUEST_NULL;
+      return engine_submit(operation.release(), /*issued=*/false, &persistent->active);
+    case Operation::Kind::receive:
+      code = start_receive(*persistent, &operation->inner);
+      break;
+    default:  // a collective: they start in program order
+      persistent->payload->start_pack();
+      persistent->payload->wait();
+      operation->inner = persistent->real;
+      code = PMPI_Start(&operation->inner);
+  }
+  if (code != MPI_SUCCESS) return code;
+  return engine_submit(operation.release(), /*issued=*/true, &persistent->active);
 }
 
 int start(MPI_Request* request) {
@@ -158,26 +190,26 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Send_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                MPI_Request* request) {
-  return send_init(PMPI_Send_init, "MPI_Send_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Send_init, PMPI_Isend, "MPI_Send_init", buf, count, type, dest, tag, comm, request);
 }
 GPUDT_EXPORT int MPI_Bsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Bsend_init, "MPI_Bsend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Bsend_init, PMPI_Ibsend, "MPI_Bsend_init", buf, count, type, dest, tag, comm, request);
 }
 GPUDT_EXPORT int MPI_Ssend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Ssend_init, "MPI_Ssend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Ssend_init, PMPI_Issend, "MPI_Ssend_init", buf, count, type, dest, tag, comm, request);
 }
 GPUDT_EXPORT int MPI_Rsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Rsend_init, "MPI_Rsend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Rsend_init, PMPI_Irsend, "MPI_Rsend_init", buf, count, type, dest, tag, comm, request);
 }
 
 GPUDT_EXPORT int MPI_Recv_init(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                                MPI_Request* request) {
   return make([&](void* to, MPI_Datatype as,
                   MPI_Request* real) { return PMPI_Recv_init(to, count, as, source, tag, comm, real); },
-              "MPI_Recv_init", Operation::Kind::receive, buf, count, type, source, comm, request);
+              "MPI_Recv_init", {Operation::Kind::receive, nullptr, source, tag}, buf, count, type, comm, request);
 }
 
 GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
