@@ -591,17 +591,27 @@ constexpr int lane_words = longest_lane_run / 4;
 /// Words of shared memory per warp: a group of the longest runs, and what shifting reads beyond.
 constexpr int group_words = lanes * lane_words + 4;
 
-/// Groups of 32 runs that lie whole in a range.
+/// The whole runs of a range in groups of 32, of which the last may have fewer. The first group begins at a multiple of
+/// 32 runs, so that its packed side is 16-byte aligned if position 0 is.
 struct GroupRange {
-  std::int64_t first, last;  ///< groups [first, last)
-  std::int64_t bytes;        ///< packed bytes of a group
+  std::int64_t first, last;           ///< groups [first, last)
+  std::int64_t bytes;                 ///< packed bytes of a full group
+  std::int64_t runs_end;              ///< run after the last
+  std::int64_t head_end, tail_begin;  ///< positions: [begin, head_end) and [tail_begin, end) are not in groups
 };
 
 template <class Map>
 GPUDT_HD GroupRange whole_groups(const Job<Map>& job) {
-  const std::int64_t bytes = job.map.run_bytes * lanes;
-  const std::int64_t first = (job.begin + bytes - 1) / bytes, last = job.end / bytes;
-  return {first, first < last ? last : first, bytes};
+  const std::int64_t run = job.map.run_bytes, bytes = run * lanes;
+  const std::int64_t first = (job.begin + bytes - 1) / bytes, runs_end = job.end / run;
+  if (first * lanes >= runs_end) return {first, first, bytes, runs_end, job.end, job.end};
+  return {first, (runs_end + lanes - 1) / lanes, bytes, runs_end, first * bytes, runs_end * run};
+}
+
+/// Runs of a group, 1 to 32.
+GPUDT_HD int group_runs(const GroupRange& groups, std::int64_t group) {
+  const std::int64_t left = groups.runs_end - group * lanes;
+  return left < lanes ? static_cast<int>(left) : lanes;
 }
 
 /// The widest access, 1, 4 or 8 bytes, that addresses allow whose bits are or-ed into `bits`.
@@ -684,7 +694,7 @@ GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int wo
 }
 
 /// Pack: writes the aligned words that begin in this lane's run to the group's packed image. `next` is the first
-/// word of the next lane's run (any value for the last lane).
+/// word of the next lane's run (any value for the last lane: what it adds lies beyond the group).
 GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[lane_words + 1], std::uint32_t next,
                            std::uint32_t* image) {
   const int full = bytes >> 2;
@@ -808,35 +818,41 @@ void run_gather(const Job<Map>& job, const Memory& memory, std::int64_t begin, s
 }
 
 template <bool unpack, class Map, class Memory>
-void run_group(const Job<Map>& job, const Memory& memory, std::int64_t group, std::int64_t group_bytes) {
-  const int bytes = static_cast<int>(job.map.run_bytes);
-  const Address packed = job.packed + static_cast<Address>(group * group_bytes);
+void run_group(const Job<Map>& job, const Memory& memory, const GroupRange& groups, std::int64_t group) {
+  const int run = static_cast<int>(job.map.run_bytes), runs = group_runs(groups, group), bytes = run * runs;
+  const Address packed = job.packed + static_cast<Address>(group * groups.bytes);
   alignas(16) std::uint32_t image[group_words] = {};
+  auto* image_bytes = reinterpret_cast<std::uint8_t*>(image);
   std::uint32_t bits = 0;
-  for (int lane = 0; lane < lanes; ++lane) bits |= static_cast<std::uint32_t>(lane_run(job, group, lane));
+  for (int lane = 0; lane < runs; ++lane) bits |= static_cast<std::uint32_t>(lane_run(job, group, lane));
   const int word = access_width(bits);
+  const auto in_words = bytes / 16 * 16;
   if constexpr (unpack) {
-    for (int i = 0; i < 2 * bytes; ++i) {
-      const Word16 word = memory.template load<Word16>(packed + 16 * static_cast<Address>(i));
-      std::memcpy(image + 4 * i, &word, sizeof word);
+    for (int i = 0; i < in_words; i += 16) {
+      const Word16 value = memory.template load<Word16>(packed + static_cast<Address>(i));
+      std::memcpy(image_bytes + i, &value, sizeof value);
     }
-    for (int lane = 0; lane < lanes; ++lane) {
+    for (int i = in_words; i < bytes; ++i)
+      image_bytes[i] = memory.template load<std::uint8_t>(packed + static_cast<Address>(i));
+    for (int lane = 0; lane < runs; ++lane) {
       std::uint32_t x[lane_words + 1] = {};
-      run_from_image(lane, bytes, image, x);
-      store_run(memory, lane_run(job, group, lane), bytes, word, x);
+      run_from_image(lane, run, image, x);
+      store_run(memory, lane_run(job, group, lane), run, word, x);
     }
   } else {
     std::uint32_t x[lanes][lane_words + 1], first[lanes + 1] = {};
-    for (int lane = 0; lane < lanes; ++lane) {
-      load_run(memory, lane_run(job, group, lane), bytes, word, x[lane]);
+    for (int lane = 0; lane < runs; ++lane) {
+      load_run(memory, lane_run(job, group, lane), run, word, x[lane]);
       first[lane] = x[lane][0];
     }
-    for (int lane = 0; lane < lanes; ++lane) run_to_image(lane, bytes, x[lane], first[lane + 1], image);
-    for (int i = 0; i < 2 * bytes; ++i) {
-      Word16 word;
-      std::memcpy(&word, image + 4 * i, sizeof word);
-      memory.template store<Word16>(packed + 16 * static_cast<Address>(i), word);
+    for (int lane = 0; lane < runs; ++lane) run_to_image(lane, run, x[lane], first[lane + 1], image);
+    for (int i = 0; i < in_words; i += 16) {
+      Word16 value;
+      std::memcpy(&value, image_bytes + i, sizeof value);
+      memory.template store<Word16>(packed + static_cast<Address>(i), value);
     }
+    for (int i = in_words; i < bytes; ++i)
+      memory.template store<std::uint8_t>(packed + static_cast<Address>(i), image_bytes[i]);
   }
 }
 
@@ -846,10 +862,10 @@ void run_job(const KernelArgs& args, const Job<Map>& job, const Memory& memory) 
   if constexpr (requires { job.map.run_bytes; }) {
     if (args.method == Method::runs) {
       const GroupRange groups = whole_groups(job);
-      run_gather<unpack>(job, memory, job.begin, groups.first * groups.bytes);
+      run_gather<unpack>(job, memory, job.begin, groups.head_end);
       for (std::int64_t group = groups.first; group < groups.last; ++group)
-        run_group<unpack>(job, memory, group, groups.bytes);
-      return run_gather<unpack>(job, memory, groups.last * groups.bytes, job.end);
+        run_group<unpack>(job, memory, groups, group);
+      return run_gather<unpack>(job, memory, groups.tail_begin, job.end);
     }
   }
   switch (args.word) {

@@ -80,15 +80,17 @@ std::int32_t natural_word(const KernelArgs& args) {
   return lowest_bit(packed | user | static_cast<Address>(args.shape.align));
 }
 
-/// Whether warps can move whole groups of runs: equal short runs, at least one group, a packed side whose groups are
-/// 16-byte aligned, and not so few bytes that one block with a thread per byte is quicker.
+/// Whether warps can move groups of runs: equal short ones, of which most are in groups, on a packed side where groups
+/// are 16-byte aligned.
 bool suits_runs(const KernelArgs& args) {
   const Shape& shape = args.shape;
   if (shape.kind != ShapeKind::strided && shape.kind != ShapeKind::list) return false;
   if (shape.run < shortest_lane_run || shape.run > longest_lane_run) return false;
   const Address packed = reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin);
+  if (packed % 16 != 0 || args.end > narrow_limit) return false;
   const std::int64_t group = lanes * shape.run;
-  return packed % 16 == 0 && args.end <= narrow_limit && args.end - args.begin >= std::max(latency_bytes, 2 * group);
+  const std::int64_t head = ceil_divide(args.begin, group) * group - args.begin;
+  return 2 * head <= args.end - args.begin;
 }
 
 void choose_method(KernelArgs& args) {
@@ -166,6 +168,7 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
       break;
     case Method::runs:
       items = ceil_divide(bytes, args.shape.run);
+      single = block_threads;
       tile = block_threads;
       break;
   }

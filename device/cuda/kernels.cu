@@ -372,47 +372,71 @@ __global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_co
   complete(launch.completion);
 }
 
+/// Moves a group's packed bytes between memory and the warp's image of them: whole words, then bytes.
+template <bool to_image, class Memory>
+__device__ __forceinline__ void move_image(const Memory& memory, Address packed, int bytes, int lane,
+                                           std::uint32_t* image) {
+  auto* image_bytes = reinterpret_cast<std::uint8_t*>(image);
+  for (int i = 16 * lane; i + 16 <= bytes; i += 16 * lanes) {
+    auto* word = reinterpret_cast<Word16*>(image_bytes + i);
+    if constexpr (to_image)
+      *word = memory.template load<Word16>(packed + static_cast<Address>(i));
+    else
+      memory.template store<Word16>(packed + static_cast<Address>(i), *word);
+  }
+  const int i = (bytes & ~15) + lane;
+  if (i >= bytes) return;
+  if constexpr (to_image)
+    image_bytes[i] = memory.template load<std::uint8_t>(packed + static_cast<Address>(i));
+  else
+    memory.template store<std::uint8_t>(packed + static_cast<Address>(i), image_bytes[i]);
+}
+
 /// Each warp moves groups of 32 runs through its own piece of shared memory.
 template <bool unpack, class Map>
 __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
   const Job<Map>& job = launch.mapped_job();
   const DeviceMemory memory{launch.streaming};
   const GroupRange groups = whole_groups(job);
-  const int lane = static_cast<int>(threadIdx.x % lanes), warp = static_cast<int>(threadIdx.x / lanes);
-  const int bytes = static_cast<int>(job.map.run_bytes);
+  const int lane = static_cast<int>(threadIdx.x % lanes);
+  const int warps = static_cast<int>(blockDim.x / lanes), warp = static_cast<int>(threadIdx.x / lanes);
+  const int run = static_cast<int>(job.map.run_bytes);
   __shared__ alignas(16) std::uint32_t images[runs_threads / lanes][group_words];
   std::uint32_t* image = images[warp];
 
-  for (std::int64_t group = groups.first + blockIdx.x * (runs_threads / lanes) + warp; group < groups.last;
-       group += gridDim.x * (runs_threads / lanes)) {
+  for (std::int64_t group = groups.first + static_cast<std::int64_t>(blockIdx.x) * warps + warp; group < groups.last;
+       group += static_cast<std::int64_t>(gridDim.x) * warps) {
+    const int runs = group_runs(groups, group), bytes = run * runs;
+    const bool active = lane < runs;
+    const Address user = lane_run(job, group, active ? lane : 0);
     const Address packed = job.packed + static_cast<Address>(group * groups.bytes);
-    const Address user = lane_run(job, group, lane);
     const int word = access_width(__reduce_or_sync(~0u, static_cast<unsigned>(user)));
-    std::uint32_t x[lane_words + 1];
+    std::uint32_t x[lane_words + 1] = {};
     if constexpr (unpack) {
-      for (int i = lane; i < 2 * bytes; i += lanes)
-        *reinterpret_cast<Word16*>(image + 4 * i) = memory.load<Word16>(packed + 16 * static_cast<Address>(i));
+      move_image<true>(memory, packed, bytes, lane, image);
       __syncwarp();
-      run_from_image(lane, bytes, image, x);
-      store_run(memory, user, bytes, word, x);
+      if (active) {
+        run_from_image(lane, run, image, x);
+        store_run(memory, user, run, word, x);
+      }
     } else {
-      load_run(memory, user, bytes, word, x);
-      run_to_image(lane, bytes, x, __shfl_down_sync(~0u, x[0], 1), image);
+      if (active) load_run(memory, user, run, word, x);
+      const std::uint32_t next = __shfl_down_sync(~0u, x[0], 1);
+      if (active) run_to_image(lane, run, x, next, image);
       __syncwarp();
-      for (int i = lane; i < 2 * bytes; i += lanes)
-        memory.store<Word16>(packed + 16 * static_cast<Address>(i), *reinterpret_cast<Word16*>(image + 4 * i));
+      move_image<false>(memory, packed, bytes, lane, image);
     }
     __syncwarp();  // the next group overwrites the image
   }
 
   if (blockIdx.x == gridDim.x - 1) {
-    const std::int64_t head_end = groups.first * groups.bytes, tail_begin = groups.last * groups.bytes;
-    const PackedWords head = packed_words(job.packed, job.begin, head_end);
-    const PackedWords tail = packed_words(job.packed, tail_begin, job.end);
+    const PackedWords head = packed_words(job.packed, job.begin, groups.head_end);
+    const PackedWords tail = packed_words(job.packed, groups.tail_begin, job.end);
     for (std::int64_t i = threadIdx.x; i < head.count + tail.count; i += blockDim.x) {
       const bool in_head = i < head.count;
       move_packed_word<unpack>(job, memory, in_head ? head : tail, in_head ? i : i - head.count,
-                               in_head ? job.begin : tail_begin, in_head ? head_end : job.end, job.map.whole());
+                               in_head ? job.begin : groups.tail_begin, in_head ? groups.head_end : job.end,
+                               job.map.whole());
     }
   }
   complete(launch.completion);
