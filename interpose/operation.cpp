@@ -297,14 +297,16 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   operation->inner = MPI_REQUEST_NULL;
   operation->error = error;
   operation->handler_called = error != MPI_SUCCESS;
-  int cancelled = 0;
-  PMPI_Test_cancelled(&status, &cancelled);
-  operation->cancelled = cancelled != 0;
-  if (operation->kind == Operation::Kind::send) return;
   if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
+  if (operation->file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
+    int cancelled = 0;
+    PMPI_Test_cancelled(&status, &cancelled);
+    operation->cancelled = cancelled != 0;
+  }
+  if (operation->kind == Operation::Kind::send) return;
   operation->from = status.MPI_SOURCE;
   operation->received_tag = status.MPI_TAG;
-  if (cancelled) return;
+  if (operation->cancelled) return;
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   operation->bytes = bytes;
