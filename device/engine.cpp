@@ -56,15 +56,20 @@ bool Transfer::State::done() {
     finished = channel->runtime().event_done(channel->ordinal(), event);
   } else {
     finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
-    if (!finished && ++polls % polls_per_clock == 0) {
-      const auto now = std::chrono::steady_clock::now();
-      if (now - checked >= error_check_period) {
-        checked = now;
-        channel->runtime().stream_check(channel->ordinal(), channel->stream());
-      }
-    }
+    if (!finished && ++polls % polls_per_clock == 0) check_now_and_then();
   }
   return finished;
+}
+
+/// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
+void Transfer::State::check_now_and_then() {
+  const auto now = std::chrono::steady_clock::now();
+  if (checked == std::chrono::steady_clock::time_point()) {
+    checked = now;
+  } else if (now - checked >= error_check_period) {
+    checked = now;
+    channel->runtime().stream_check(channel->ordinal(), channel->stream());
+  }
 }
 
 void Transfer::State::wait() {
@@ -119,6 +124,7 @@ StateOwner Channel::take() {
   state->finished = true;  // nothing to wait for until something has been started
   state->by_event = false;
   state->polls = 0;
+  state->checked = {};
   ++state->sequence;
   return StateOwner(state);
 }

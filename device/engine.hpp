@@ -33,6 +33,7 @@ struct Transfer::State {
 
   bool done();
   void wait();
+  void check_now_and_then();
   static void operator delete(State* state, std::destroying_delete_t) noexcept;
 };
 

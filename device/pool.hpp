@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -50,7 +51,9 @@ class Pool {
     StagingKind kind;
     int ordinal;
     std::size_t bytes;
-    auto operator<=>(const Class&) const = default;
+    bool operator<(const Class& other) const {
+      return std::tie(kind, ordinal, bytes) < std::tie(other.kind, other.ordinal, other.bytes);
+    }
   };
   /// One allocation of the runtime: a slab of equal blocks, or a single one.
   struct Chunk {

@@ -171,18 +171,20 @@ cudaError_t Memory::place(Block block, int file, std::size_t file_offset, void**
 
 void Memory::remove(Blocks::iterator at) {
   const Block& block = at->second;
-  protect(block, false);
+  bool restored = protect(block, false);
   if (block.opened_from.empty()) {
     fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.region),
               static_cast<off_t>(block.region_bytes));
     used_[account(block)] -= block.region_bytes;
   } else {
     for (char* view : {user_, alias_})
-      mmap(view + block.region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
-           static_cast<off_t>(block.region));
+      restored = mmap(view + block.region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
+                      static_cast<off_t>(block.region)) != MAP_FAILED &&
+                 restored;
     opened_.erase(block.opened_from);
   }
-  zone(block.kind).give(block.region, block.region_bytes + page);
+  // Addresses that the system did not let us take back are never used again.
+  if (restored) zone(block.kind).give(block.region, block.region_bytes + page);
   blocks_.erase(at);
 }
 
