@@ -48,7 +48,9 @@ if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 # There may be more ranks than cores: a rank that waits gives way.
-mpi() { timeout --kill-after=5 "$seconds" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@"; }
+mpi() {
+  timeout --kill-after=5 "$seconds" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@" </dev/null
+}
 
 # shellcheck disable=SC2086  # several settings
 case $without in

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the GPUDT_ variables: runs `messages` under mpirun and reads what it and the library say.
+"""Tests of the GPUDT_ variables and of whole runs: runs `messages` under mpirun and reads what it and the library say.
 
 usage: environment.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MESSAGES
 
@@ -42,6 +42,8 @@ ALL_RIGHT = [f"rank {rank}: {what}: right" for rank in range(RANKS) for what in 
 
 
 class Environment(unittest.TestCase):
+    """The variables, and what only a whole run of a program shows."""
+
     def assert_right(self, run):
         self.assertEqual(run.code, 0, run.text)
         self.assertEqual(run.results, ALL_RIGHT, run.text)
@@ -125,9 +127,12 @@ class Environment(unittest.TestCase):
 
     def test_device_that_is_not_there(self):
         """A host program goes on; the reason is given."""
-        run = Run("host", "GPUDT_DEVICE=sim", "LD_PRELOAD=" + Run.library)
+        loaded = subprocess.run(["ldd", Run.program], capture_output=True, text=True, check=True).stdout
+        # A build without CUDA links its programs with the simulated device; a build with CUDA can be without it.
+        missing = "cuda" if "libgpudt-sim" in loaded else "sim"
+        run = Run("host", "GPUDT_DEVICE=" + missing, "LD_PRELOAD=" + Run.library)
         self.assert_right(run)
-        self.assertTrue(run.lines("sim"), run.text)
+        self.assertTrue(run.lines(missing), run.text)
 
     def test_no_device(self):
         run = Run("host", "GPUDT_DEVICE=none")
@@ -146,6 +151,20 @@ class Environment(unittest.TestCase):
         self.assertEqual(run.code, 0, run.text)
         self.assertEqual(run.results, sorted(ALL_RIGHT + [f"rank {rank}: large: right" for rank in range(RANKS)]),
                          run.text)
+
+    def test_fatal_errors_end_the_program(self):
+        run = Run("fatal")
+        self.assertNotEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, [], run.text)
+        self.assertTrue(run.lines("MPI_ERR_TRUNCATE"), run.text)
+
+    def test_what_is_under_way_at_finalize_arrives(self):
+        for settings in ((), ("GPUDT_SIM_DELAY_US=2000",), ("GPUDT_REPORT=1",)):
+            with self.subTest(settings):
+                run = Run("leave", *settings)
+                self.assertEqual(run.code, 0, run.text)
+                left = [f"rank {rank}: left {tag}: right" for rank in range(RANKS) for tag in (2, 3)]
+                self.assertEqual(run.results, sorted(ALL_RIGHT + left), run.text)
 
     def test_forward(self):
         """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory."""

@@ -186,6 +186,9 @@ TEST_CASE("no bytes at all", "[memory]") {
       exchange_both_ways({nothing, 5, send, nothing, 5, receive}, 20);
       exchange_both_ways({nothing, 3, send, some, 2, receive}, 30);
     }
+  MPI_Status status{};
+  MPI_OK(MPI_Sendrecv(nullptr, 0, some, partner(), 1, nullptr, 0, some, partner(), 1, comm(), &status));
+  check_count(status, some, 0);
 }
 
 TEST_CASE("more than 2^31 elements in one message", "[memory][huge]") {

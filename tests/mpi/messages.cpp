@@ -1,9 +1,11 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit
+// usage: messages device|host|limit|fatal|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
-//   limit   a message too large for GPUDT_STAGING_LIMIT, then a small one
+//   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
+//   fatal   a message too long for its receive, with the error handler that MPI starts with
+//   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
@@ -56,6 +58,8 @@ class Buffer {
 };
 
 int rank = 0, ranks = 1;
+constexpr int beyond_limit = 1 << 20;  ///< ints: 4 MiB, where environment.py sets 1 MiB
+constexpr int leaving = 50000;         ///< ints
 
 /// One message of `blocks` ints, `stride` apart, round the ring; the error class of the send or the receive.
 int exchange(int blocks, int stride, bool& right) {
@@ -90,7 +94,32 @@ void report(const char* what, int blocks, int stride) {
   MPI_Barrier(MPI_COMM_WORLD);
 }
 
-constexpr int beyond_limit = 1 << 20;  ///< ints: 4 MiB, where environment.py sets 1 MiB
+/// Two ints are sent where one is received.
+void truncate() {
+  Buffer out(2), in(1);
+  const int to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
+  MPI_Sendrecv(out.data(), 2, MPI_INT, to, 1, in.data(), 1, MPI_INT, from, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  std::printf("rank %d: not stopped\n", rank);
+}
+
+/// What is left under way here has to reach the other side while this one is in MPI_Finalize.
+void send_and_leave(const Buffer& freed, const Buffer& buffered, std::vector<char>& attached) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Isend(freed.data(), leaving, MPI_INT, (rank + 1) % ranks, 2, MPI_COMM_WORLD, &request);
+  MPI_Request_free(&request);
+  MPI_Buffer_attach(attached.data(), static_cast<int>(attached.size()));
+  MPI_Bsend(buffered.data(), leaving, MPI_INT, (rank + 1) % ranks, 3, MPI_COMM_WORLD);
+}
+
+void receive_what_was_left() {
+  Buffer in(leaving);
+  for (const int tag : {2, 3}) {
+    MPI_Recv(in.data(), leaving, MPI_INT, (rank + ranks - 1) % ranks, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    const std::vector<int> values = in.get();
+    const auto right = std::count(values.begin(), values.end(), (rank + ranks - 1) % ranks + 1);
+    std::printf("rank %d: left %d: %s\n", rank, tag, right == leaving ? "right" : "wrong");
+  }
+}
 
 }  // namespace
 
@@ -100,10 +129,21 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "limit") report("large", beyond_limit, 2);
   report("contiguous", 1000, 1);
   report("strided", 1000, 3);
+  if (mode == "leave") {
+    Buffer freed(leaving), buffered(leaving);
+    freed.set(std::vector<int>(leaving, rank + 1));
+    buffered.set(std::vector<int>(leaving, rank + 1));
+    std::vector<char> attached(leaving * sizeof(int) + MPI_BSEND_OVERHEAD);
+    send_and_leave(freed, buffered, attached);
+    receive_what_was_left();
+    MPI_Finalize();
+    return 0;
+  }
   MPI_Finalize();
   return 0;
 }

@@ -144,3 +144,86 @@ TEST_CASE("Irsend and Rsend of device memory complete only with their data gone"
     lock_step();
   }
 }
+
+TEST_CASE("a synchronous send waits for its receive", "[modes]") {
+  if (!all_have_partners()) return;
+  constexpr double patience = 0.02;  // seconds in which it must not complete
+  for (const int blocks : {10, 20000})
+    for (const Place place : basic_places) {
+      const Type type = vector(blocks, 1, 2);
+      INFO(place_name(place) << ", " << type.text());
+      step(place_name(place));
+      Buffer in(place, type, 1), out(place, type, 1);
+      out.fill(mix(seed(), static_cast<std::uint64_t>(rank())));
+      MPI_Request request = MPI_REQUEST_NULL;
+      int complete = 0;
+      MPI_OK(MPI_Issend(out.address(), 1, type, partner(), 3, comm(), &request));
+      for (const double start = PMPI_Wtime(); complete == 0 && PMPI_Wtime() - start < patience;)
+        MPI_OK(MPI_Test(&request, &complete, MPI_STATUS_IGNORE));
+      CHECK(complete == 0);
+      lock_step();
+      MPI_OK(MPI_Recv(in.address(), 1, type, partner(), 3, comm(), MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      in.expect(stream_of(type, 1, mix(seed(), static_cast<std::uint64_t>(partner()))));
+      CHECK(in.difference() == "");
+    }
+}
+
+TEST_CASE("a buffered send waits for nobody", "[modes]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(20000, 1, 2);
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    step(place_name(place));
+    Buffer first(place, type, 1), second(place, type, 1), out(place, type, 1);
+    out.fill(mix(seed(), static_cast<std::uint64_t>(rank())));
+    MPI_Request request = MPI_REQUEST_NULL, receives[2];
+    {
+      BsendBuffer attached(1 << 20);
+      MPI_OK(MPI_Bsend(out.address(), 1, type, partner(), 3, comm()));
+      MPI_OK(MPI_Ibsend(out.address(), 1, type, partner(), 3, comm(), &request));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      out.poison();
+      lock_step();  // both sides have sent, and nobody has received
+      MPI_OK(MPI_Irecv(first.address(), 1, type, partner(), 3, comm(), &receives[0]));
+      MPI_OK(MPI_Irecv(second.address(), 1, type, partner(), 3, comm(), &receives[1]));
+    }  // detaching the buffer waits until it is empty
+    MPI_OK(MPI_Waitall(2, receives, MPI_STATUSES_IGNORE));
+    for (Buffer* in : {&first, &second}) {
+      in->expect(stream_of(type, 1, mix(seed(), static_cast<std::uint64_t>(partner()))));
+      CHECK(in->difference() == "");
+    }
+  }
+}
+
+TEST_CASE("one buffer is sent several times at once, in overlapping pieces", "[modes]") {
+  if (!all_have_partners()) return;
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  PMPI_Type_create_hvector(50, 4, 8, MPI_DOUBLE, &made);  // blocks of 32 bytes, 8 bytes apart
+  const Type overlapping(made, "hvector, blocks that overlap"), packed = plain(MPI_DOUBLE);
+  PMPI_Type_create_hvector(100, 1, 0, MPI_DOUBLE, &made);
+  const Type repeated(made, "hvector of stride 0");
+  for (const Type* type : {&overlapping, &repeated})
+    for (const Place send : basic_places)
+      for (const Place receive : basic_places) {
+        INFO(type->text());
+        const int count = static_cast<int>(type->size()) / 8;
+        std::vector<Buffer> in;
+        std::vector<MPI_Request> requests(8);
+        Buffer out(send, *type, 1);
+        out.fill(mix(seed(), static_cast<std::uint64_t>(rank())));
+        for (int i = 0; i < 4; ++i) {
+          in.emplace_back(receive, packed, count);
+          MPI_OK(MPI_Irecv(in.back().address(), count, packed, partner(), i, comm(),
+                           &requests[static_cast<std::size_t>(i)]));
+        }
+        for (int i = 0; i < 4; ++i)
+          MPI_OK(MPI_Isend(out.address(), 1, *type, partner(), i, comm(), &requests[static_cast<std::size_t>(4 + i)]));
+        MPI_OK(MPI_Waitall(8, requests.data(), MPI_STATUSES_IGNORE));
+        for (Buffer& buffer : in) {
+          buffer.expect(stream_of(*type, 1, mix(seed(), static_cast<std::uint64_t>(partner()))));
+          CHECK(buffer.difference() == "");
+        }
+        CHECK(out.difference() == "");
+      }
+}
