@@ -102,6 +102,11 @@ class Layout {
   std::span<const std::byte> serialised() const;
   Program program() const;
 
+  /// All of the layout but its attachments, for another process of the same build and machine type.
+  std::vector<std::byte> to_bytes() const;
+  /// The layout that to_bytes() made `bytes` of; nullptr if they are no layout. Throws std::bad_alloc.
+  static std::shared_ptr<const Layout> from_bytes(std::span<const std::byte> bytes);
+
   /// One line for traces: "strided 3-D 64x64x8 B".
   std::string describe() const;
 

@@ -2,6 +2,7 @@
 // chooses the form of one element.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "datatype/tree.hpp"
 
@@ -87,7 +88,51 @@ Shape shape_of(const std::vector<Node>& nodes, std::int64_t offset) {
   return shape;
 }
 
+/// What a layout knows besides its serialised words.
+struct Summary {
+  std::int64_t size, lb, extent, true_lb, true_ub, runs, depth;
+  std::uint64_t mask;
+  Shape element;
+};
+static_assert(std::is_trivially_copyable_v<Summary>);
+
 }  // namespace
+
+std::vector<std::byte> Layout::to_bytes() const {
+  const Summary summary{size_, lb_, extent_, true_lb_, true_ub_, runs_, depth_, mask_, element_};
+  const std::span<const std::byte> words = serialised();
+  std::vector<std::byte> bytes(sizeof summary + words.size());
+  std::memcpy(bytes.data(), &summary, sizeof summary);
+  std::memcpy(bytes.data() + sizeof summary, words.data(), words.size());
+  return bytes;
+}
+
+LayoutRef Layout::from_bytes(std::span<const std::byte> bytes) {
+  Summary summary;
+  SerialisedHeader header;
+  if (bytes.size() < sizeof summary + sizeof header || bytes.size() % sizeof(std::int64_t) != 0) return nullptr;
+  std::memcpy(&summary, bytes.data(), sizeof summary);
+  const std::span<const std::byte> words = bytes.subspan(sizeof summary);
+  std::memcpy(&header, words.data(), sizeof header);
+  const std::size_t wanted = sizeof header + static_cast<std::size_t>(header.node_count) * sizeof(Node) +
+                             static_cast<std::size_t>(header.lookaside_words) * sizeof(std::int64_t);
+  if (header.magic != SerialisedHeader().magic || header.version != SerialisedHeader().version ||
+      words.size() != wanted)
+    return nullptr;
+  auto layout = std::make_shared<Layout>();
+  layout->size_ = summary.size;
+  layout->lb_ = summary.lb;
+  layout->extent_ = summary.extent;
+  layout->true_lb_ = summary.true_lb;
+  layout->true_ub_ = summary.true_ub;
+  layout->runs_ = summary.runs;
+  layout->depth_ = static_cast<int>(summary.depth);
+  layout->mask_ = summary.mask;
+  layout->element_ = summary.element;
+  layout->words_.resize(words_of(words.size()));
+  std::memcpy(layout->words_.data(), words.data(), words.size());
+  return layout;
+}
 
 LayoutRef Serialiser::serialise(const Tree& tree, Ref root, Bounds bounds) {
   const std::vector<std::uint32_t> order = preorder(tree, root.node);
