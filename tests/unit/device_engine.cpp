@@ -348,6 +348,29 @@ TEST_CASE("engine: work of one direction runs in the order it was started", "[de
   CHECK(first.done());
 }
 
+TEST_CASE("engine: an unpack waits for its layout even if that is uploaded behind packs", "[device]") {
+  const Session session;
+  const Type plain(vector_of(64, 1, 2)), listed(indexed(300));
+  const datatype::LayoutRef plain_layout = datatype::decode(plain.get()), layout = datatype::decode(listed.get());
+  const auto bytes = static_cast<std::size_t>(layout->size());
+  Buffer source(512), user(user_bytes(*layout, 1));
+  user.number(7);
+  std::vector<unsigned char> stream(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) stream[i] = static_cast<unsigned char>(i * 5 + 1);
+  const Staging in = device::acquire(StagingKind::mapped, 0, bytes),
+                out = device::acquire(StagingKind::mapped, 0, bytes);
+  const Staging idle = device::acquire(StagingKind::mapped, 0, 256);
+  std::memcpy(in.data(), stream.data(), bytes);
+  std::vector<Transfer> before;
+  for (int i = 0; i < 300; ++i)
+    before.push_back(device::start(Direction::pack, 0, *plain_layout, 1, source.device(), 0, 256, idle.data()));
+  Buffer other(user_bytes(*layout, 1));
+  Transfer pack = device::start(Direction::pack, 0, *layout, 1, other.device(), 0, layout->size(), out.data());
+  device::start(Direction::unpack, 0, *layout, 1, user.device(), 0, layout->size(), in.data()).wait();
+  CHECK(user.get() == unpacked(user.host, 1, listed.get(), stream, 0, layout->size()));
+  pack.wait();
+}
+
 TEST_CASE("engine: threads share layouts, GPUs and staging", "[device]") {
   const Session session;
   std::atomic<int> wrong{0};
