@@ -159,7 +159,7 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
     case Method::words:
       items = ceil_divide(bytes, args.word);
       single = single_block_words;
-      tile = block_threads * words_per_thread;
+      tile = std::int64_t{block_threads} * words_per_thread;
       break;
     case Method::gather:
       items = ceil_divide(bytes, 16) + 1;

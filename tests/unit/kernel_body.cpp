@@ -245,7 +245,7 @@ Message contiguous(std::int64_t total, std::int64_t offset) {
   return message;
 }
 
-Message strided(std::int64_t run, std::vector<datatype::Dim> dims, std::int64_t offset) {
+Message strided(std::int64_t run, const std::vector<datatype::Dim>& dims, std::int64_t offset) {
   Message message;
   Shape& shape = message.shape;
   shape.kind = ShapeKind::strided;
