@@ -33,6 +33,7 @@ static void fill(int step) {
           inside ? value(place[0] * rows + row - 1, place[1] * columns + column - 1, step) : -1.0;
     }
   check(cudaMemcpy(grid_on_gpu, grid, sizeof(double) * (rows + 2) * width, cudaMemcpyHostToDevice));
+  check(cudaStreamSynchronize(NULL)); /* a copy from pageable memory may still be under way */
 }
 
 /* Columns first, then whole rows with their corners. */

@@ -54,6 +54,7 @@ class Block {
   void fill(int step) {
     for_each_point([&](const Index& at, float& point) { point = halo_sides(at) == 0 ? value(at, step) : -1.0F; });
     check(cudaMemcpy(device_, host_.data(), points * sizeof(float), cudaMemcpyHostToDevice));
+    check(cudaStreamSynchronize(nullptr));  // a copy from pageable memory may still be under way
   }
 
   void exchange() {

@@ -27,6 +27,9 @@ module support
       import :: c_int, c_ptr
       type(c_ptr), value :: pointer
     end function
+    integer(c_int) function cudaDeviceSynchronize() bind(C, name='cudaDeviceSynchronize')
+      import :: c_int
+    end function
     integer(c_int) function cudaMemcpy(to, from, bytes, kind) bind(C, name='cudaMemcpy')
       import :: c_int, c_ptr, c_size_t
       type(c_ptr), value :: to, from
@@ -65,6 +68,8 @@ contains
     real(dp), target, contiguous, intent(in) :: host(:)
     if (cudaMemcpy(c_loc(device(1)), c_loc(host(1)), 8_c_size_t * size(host), host_to_device) /= 0) &
       error stop 'cudaMemcpy to the device failed'
+    ! A copy from pageable memory may still be under way.
+    if (cudaDeviceSynchronize() /= 0) error stop 'cudaDeviceSynchronize failed'
   end subroutine
 
   subroutine download(host, device)

@@ -44,7 +44,11 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   char* device() const { return static_cast<char*>(address_); }
-  void put() const { REQUIRE(cudaMemcpy(address_, host.data(), host.size(), cudaMemcpyHostToDevice) == cudaSuccess); }
+  /// cudaMemcpy from pageable memory may return before the bytes are where other streams see them.
+  void put() const {
+    REQUIRE(cudaMemcpy(address_, host.data(), host.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  }
   std::vector<unsigned char> get() const {
     std::vector<unsigned char> bytes(host.size());
     REQUIRE(cudaMemcpy(bytes.data(), address_, bytes.size(), cudaMemcpyDeviceToHost) == cudaSuccess);
@@ -158,6 +162,7 @@ void write_staging(const Staging& staging, StagingKind kind, const std::vector<u
     std::memcpy(staging.data(), from.data(), from.size());
   else
     REQUIRE(cudaMemcpy(staging.data(), from.data(), from.size(), cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
 }
 
 void check_pack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,

@@ -36,6 +36,11 @@ void cuda_check(cudaError_t error) {
   REQUIRE(error == cudaSuccess);
 }
 
+/// cudaMemset and cudaMemcpy from pageable memory may return before the bytes are where other streams see them.
+void settle() {
+  cuda_check(cudaStreamSynchronize(nullptr));
+}
+
 /// The device library, started for one test case.
 class Device {
  public:
@@ -78,6 +83,7 @@ class Memory {
   void write(const Bytes& bytes) {
     reserve(static_cast<std::int64_t>(bytes.size()));
     cuda_check(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyDefault));
+    settle();
   }
   Bytes read(std::size_t size) const {
     Bytes bytes(size);
@@ -339,6 +345,7 @@ TEST_CASE("offsets beyond 4 GiB on the device", "[kernel][device]") {
   const Bytes source = random.bytes(blocks * run), other = random.bytes(blocks * run);
   for (std::int64_t i = 0; i < blocks; ++i)
     cuda_check(cudaMemcpy(user + i * stride, source.data() + i * run, run, cudaMemcpyDefault));
+  settle();
   Memory packed(Side::mapped);
   packed.write(other);
   const int ordinal = device::classify(user).ordinal;
@@ -375,11 +382,13 @@ void check_large(std::int64_t run, std::int64_t count, std::int64_t user_shift) 
     const std::int64_t bytes = std::min(chunk, span - at);
     cuda_check(cudaMemcpy(from + at, numbered(at, bytes).data(), static_cast<std::size_t>(bytes), cudaMemcpyDefault));
   }
+  settle();
   const OwnedType type = std::move(hvector(static_cast<int>(count), static_cast<int>(run), 2 * run, MPI_BYTE).commit());
   const datatype::LayoutRef layout = datatype::decode(type);
   const int ordinal = device::classify(from).ordinal;
   device::start(Direction::pack, ordinal, *layout, 1, from, 0, total, packed.reserve(0)).wait();
   cuda_check(cudaMemset(from, 0, static_cast<std::size_t>(span)));
+  settle();
   device::start(Direction::unpack, ordinal, *layout, 1, from, 0, total, packed.reserve(0)).wait();
   std::int64_t wrong = 0;
   Bytes piece(static_cast<std::size_t>(chunk));
