@@ -47,6 +47,10 @@ fi
 if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+# With this off, as some containers set it, Open MPI 4.1 has no windows for programs with threads.
+if [ "${OMPI_MCA_btl_vader_single_copy_mechanism:-}" = none ]; then
+  export OMPI_MCA_btl_vader_single_copy_mechanism=emulated
+fi
 # There may be more ranks than cores: a rank that waits gives way.
 mpi() {
   timeout --kill-after=5 "$seconds" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@" </dev/null

@@ -158,11 +158,12 @@ void read_staging(const Staging& staging, StagingKind kind, std::vector<unsigned
 }
 
 void write_staging(const Staging& staging, StagingKind kind, const std::vector<unsigned char>& from) {
-  if (kind == StagingKind::mapped)
-    std::memcpy(staging.data(), from.data(), from.size());
-  else
+  if (kind == StagingKind::device) {
     REQUIRE(cudaMemcpy(staging.data(), from.data(), from.size(), cudaMemcpyHostToDevice) == cudaSuccess);
     REQUIRE(cudaStreamSynchronize(nullptr) == cudaSuccess);
+  } else {
+    std::memcpy(staging.data(), from.data(), from.size());
+  }
 }
 
 void check_pack(Buffer& user, const Case& which, const Type& type, const datatype::Layout& layout, StagingKind kind,
