@@ -16,7 +16,6 @@
 
 namespace gpudt::interpose {
 namespace {
-constexpr std::int64_t all_bytes = std::numeric_limits<std::int64_t>::max();
 constexpr int host_memory = -1;  ///< stands for a GPU
 }  // namespace
 
@@ -26,8 +25,9 @@ class Collective::Buffers : public Payload {
   void start_pack() override {
     for (Payload* input : inputs) input->start_pack();
   }
+  /// Always everything: the status of a collective tells no number of bytes.
   void start_unpack(std::int64_t) override {
-    for (Payload* output : outputs) output->start_unpack(all_bytes);
+    for (const auto& [output, bytes] : outputs) output->start_unpack(bytes);
   }
   bool done() override {
     return std::all_of(moved.begin(), moved.end(), [](const auto& payload) { return payload->done(); });
@@ -37,9 +37,9 @@ class Collective::Buffers : public Payload {
     for (const auto& payload : moved) payload->wait();
   }
 
-  void add(Role role, std::unique_ptr<Payload> payload) {
+  void add(Role role, const Operand& operand, std::unique_ptr<Payload> payload) {
     if (role != Role::out) inputs.push_back(payload.get());
-    if (role != Role::in) outputs.push_back(payload.get());
+    if (role != Role::in) outputs.emplace_back(payload.get(), operand.bytes());
     moved.push_back(std::move(payload));
   }
 
@@ -51,7 +51,8 @@ class Collective::Buffers : public Payload {
   }
 
   std::vector<std::unique_ptr<Payload>> moved;
-  std::vector<Payload*> inputs, outputs;
+  std::vector<Payload*> inputs;
+  std::vector<std::pair<Payload*, std::int64_t>> outputs;  ///< with all their bytes
   bool packed = false;
   // What MPI may look at until then.
   std::tuple<std::vector<std::vector<int>>, std::vector<std::vector<MPI_Aint>>> displs;
@@ -135,7 +136,7 @@ Collective::Buffers& Collective::buffers() {
 void* Collective::stage(Role role, const Operand& operand) {
   auto staged = std::make_unique<Staged>(operand);
   void* const data = staged->data();
-  buffers().add(role, std::move(staged));
+  buffers().add(role, operand, std::move(staged));
   return data;
 }
 
@@ -155,7 +156,7 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
     return {const_cast<void*>(shifted(stage(role, operand), -shape.offset)), type};
   auto image = std::make_unique<HostImage>(operand);
   void* const data = image->buffer();
-  buffers().add(role, std::move(image));
+  buffers().add(role, operand, std::move(image));
   return {data, type};
 }
 
@@ -270,7 +271,7 @@ std::shared_ptr<Payload> Collective::hand_over() {
 
 void Collective::unpack_outputs() {
   if (!buffers_) return;
-  buffers_->start_unpack(all_bytes);
+  buffers_->start_unpack(0);
   buffers_->wait();
 }
 
