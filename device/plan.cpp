@@ -25,10 +25,13 @@ constexpr int host_bytes_in_flight = 256 << 10;
 constexpr int host_blocks_gather = host_bytes_in_flight / (block_threads * 16);
 constexpr int host_blocks_general_per_multiprocessor = 2;
 
-/// Runs from this length on are gathered into 16-byte words rather than moved in 4-byte ones.
-constexpr std::int64_t gather_run = 16;
-/// Below this many packed bytes, short runs are moved in narrow words: the most threads, the least latency.
-constexpr std::int64_t latency_bytes = 4096;
+/// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words are
+/// made of two pieces.
+constexpr std::int64_t wide_run = 128;
+/// 1- and 2-byte words: messages up to this size of runs shorter than this are moved in words nevertheless. That takes
+/// the most threads and the least time for one word; otherwise runs are gathered.
+constexpr std::int64_t narrow_word_bytes = 1024;
+constexpr std::int64_t narrow_word_run = 16;
 /// From this many packed bytes on, the data are taken not to fit the caches.
 constexpr std::int64_t streaming_bytes = std::int64_t{24} << 20;
 
@@ -105,11 +108,11 @@ void choose_method(KernelArgs& args) {
     args.method = Method::gather;
   } else if (word == 4) {
     // Unpacked in words: 4-byte stores of neighbouring threads fill whole sectors, those of one thread do not.
-    if (args.unpack == 0 && run >= gather_run && bytes > latency_bytes) args.method = Method::gather;
+    if (args.unpack == 0 && run >= wide_run && bytes > single_block_words * word) args.method = Method::gather;
   } else if (word < 4) {
     if (suits_runs(args)) {
       args.method = Method::runs;
-    } else if (bytes > latency_bytes / 4 || run >= gather_run) {
+    } else if (bytes > narrow_word_bytes || run >= narrow_word_run) {
       args.method = Method::gather;
     }
   }
