@@ -7,6 +7,7 @@
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/window_pending.hpp"
+#include "interpose/window_registry.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -35,6 +36,7 @@ int check_put(const Operand& operand, const Target& target, MPI_Win win) {
 }
 
 int put(const Origin& origin, const Target& target, MPI_Win win) {
+  if (const auto served = served_window(win)) return served->put("MPI_Put", origin, target, nullptr);
   Operand operand;
   if (target.rank == MPI_PROC_NULL || !resolve_mapped(origin.buffer, origin.count, origin.type, "MPI_Put", operand))
     return PMPI_Put(origin.buffer, origin.count, origin.type, target.rank, target.displacement, target.count,
@@ -54,6 +56,7 @@ Given given(Collective& buffers, Role role, Shown shown, const Origin& origin, i
 }
 
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
+  if (const auto served = served_window(win)) return served->put("MPI_Rput", origin, target, request);
   Collective buffers("MPI_Rput", MPI_COMM_NULL);
   const Given from = given(buffers, Role::in, Shown::by_size, origin, target.rank);
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
@@ -63,6 +66,7 @@ int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* r
 }
 
 int get(const char* call, const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
+  if (const auto served = served_window(win)) return served->get(call, origin, target, request);
   Collective buffers(call, MPI_COMM_NULL);
   const Given to = given(buffers, Role::out, Shown::by_size, origin, target.rank);
   if (request == nullptr)
@@ -78,6 +82,7 @@ int get(const char* call, const Origin& origin, const Target& target, MPI_Win wi
 
 int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
                MPI_Request* request) {
+  if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
   Collective buffers(call, MPI_COMM_NULL);
   const Given from = given(buffers, Role::in, Shown::by_element, origin, target.rank);
   if (request == nullptr)
@@ -93,6 +98,7 @@ int accumulate(const char* call, const Origin& origin, const Target& target, MPI
 
 int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
                    MPI_Win win, MPI_Request* request) {
+  if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
   Collective buffers(call, MPI_COMM_NULL);
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
   const Given from = op == MPI_NO_OP ? Given{const_cast<void*>(origin.buffer), origin.type}
@@ -111,6 +117,8 @@ int get_accumulate(const char* call, const Origin& origin, const Origin& result,
 
 int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, MPI_Aint displacement, MPI_Op op,
                  MPI_Win win) {
+  if (const auto served = served_window(win))
+    return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
   Collective buffers("MPI_Fetch_and_op", MPI_COMM_NULL);
   const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
   const Given to = given(buffers, Role::out, Shown::by_element, {result, 1, type}, rank);
@@ -120,6 +128,8 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
 
 int compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type, int rank,
                      MPI_Aint displacement, MPI_Win win) {
+  if (const auto served = served_window(win))
+    return served->compare_and_swap(origin, compare, result, {rank, displacement, 1, type});
   Collective buffers("MPI_Compare_and_swap", MPI_COMM_NULL);
   const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
   const Given with = given(buffers, Role::in, Shown::by_element, {compare, 1, type}, rank);
@@ -129,15 +139,24 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
   });
 }
 
-/// Wraps a call that completes the window's accesses to `rank`.
-template <class Sync>
-int synchronise(const char* call, MPI_Win win, int rank, Sync pmpi) {
+/// A call that completes the accesses to `rank` of a window: `own(served window)` or `pmpi()`.
+template <class Own, class Pmpi>
+int synchronise(const char* call, MPI_Win win, int rank, Own own, Pmpi pmpi) {
+  if (const auto served = served_window(win)) return own(*served);
   return pending_accesses.synchronise(call, win, rank, pmpi);
+}
+
+/// A call that completes nothing.
+template <class Own, class Pmpi>
+int dispatch(MPI_Win win, Own own, Pmpi pmpi) {
+  const auto served = served_window(win);
+  return served ? own(*served) : pmpi();
 }
 
 }  // namespace
 
 void one_sided_stop() {
+  registry_clear();
   pending_accesses.clear();
 }
 
@@ -225,41 +244,78 @@ GPUDT_EXPORT int MPI_Compare_and_swap(const void* origin, const void* compare, v
 // --- synchronisation -------------------------------------------------------------------------------------------------
 
 GPUDT_EXPORT int MPI_Win_fence(int assert, MPI_Win win) {
-  return synchronise("MPI_Win_fence", win, all_ranks, [&] { return PMPI_Win_fence(assert, win); });
+  return synchronise(
+      "MPI_Win_fence", win, all_ranks, [&](ServedWindow& served) { return served.fence(assert); },
+      [&] { return PMPI_Win_fence(assert, win); });
+}
+GPUDT_EXPORT int MPI_Win_start(MPI_Group group, int assert, MPI_Win win) {
+  return dispatch(
+      win, [&](ServedWindow& served) { return served.start(group, assert); },
+      [&] { return PMPI_Win_start(group, assert, win); });
 }
 GPUDT_EXPORT int MPI_Win_complete(MPI_Win win) {
-  return synchronise("MPI_Win_complete", win, all_ranks, [&] { return PMPI_Win_complete(win); });
+  return synchronise(
+      "MPI_Win_complete", win, all_ranks, [](ServedWindow& served) { return served.complete(); },
+      [&] { return PMPI_Win_complete(win); });
+}
+GPUDT_EXPORT int MPI_Win_post(MPI_Group group, int assert, MPI_Win win) {
+  return dispatch(
+      win, [&](ServedWindow& served) { return served.post(group, assert); },
+      [&] { return PMPI_Win_post(group, assert, win); });
+}
+GPUDT_EXPORT int MPI_Win_wait(MPI_Win win) {
+  return dispatch(
+      win, [](ServedWindow& served) { return served.wait(); }, [&] { return PMPI_Win_wait(win); });
+}
+GPUDT_EXPORT int MPI_Win_test(MPI_Win win, int* flag) {
+  return dispatch(
+      win, [&](ServedWindow& served) { return served.test(flag); }, [&] { return PMPI_Win_test(win, flag); });
+}
+GPUDT_EXPORT int MPI_Win_lock(int type, int rank, int assert, MPI_Win win) {
+  return dispatch(
+      win, [&](ServedWindow& served) { return served.lock(type, rank, assert); },
+      [&] { return PMPI_Win_lock(type, rank, assert, win); });
 }
 GPUDT_EXPORT int MPI_Win_unlock(int rank, MPI_Win win) {
-  return synchronise("MPI_Win_unlock", win, rank, [&] { return PMPI_Win_unlock(rank, win); });
+  return synchronise(
+      "MPI_Win_unlock", win, rank, [&](ServedWindow& served) { return served.unlock(rank); },
+      [&] { return PMPI_Win_unlock(rank, win); });
+}
+GPUDT_EXPORT int MPI_Win_lock_all(int assert, MPI_Win win) {
+  return dispatch(
+      win, [&](ServedWindow& served) { return served.lock_all(assert); },
+      [&] { return PMPI_Win_lock_all(assert, win); });
 }
 GPUDT_EXPORT int MPI_Win_unlock_all(MPI_Win win) {
-  return synchronise("MPI_Win_unlock_all", win, all_ranks, [&] { return PMPI_Win_unlock_all(win); });
+  return synchronise(
+      "MPI_Win_unlock_all", win, all_ranks, [](ServedWindow& served) { return served.unlock_all(); },
+      [&] { return PMPI_Win_unlock_all(win); });
 }
 GPUDT_EXPORT int MPI_Win_flush(int rank, MPI_Win win) {
-  return synchronise("MPI_Win_flush", win, rank, [&] { return PMPI_Win_flush(rank, win); });
+  constexpr const char* call = "MPI_Win_flush";
+  return synchronise(
+      call, win, rank, [&](ServedWindow& served) { return served.flush(call, rank); },
+      [&] { return PMPI_Win_flush(rank, win); });
 }
 GPUDT_EXPORT int MPI_Win_flush_all(MPI_Win win) {
-  return synchronise("MPI_Win_flush_all", win, all_ranks, [&] { return PMPI_Win_flush_all(win); });
+  constexpr const char* call = "MPI_Win_flush_all";
+  return synchronise(
+      call, win, all_ranks, [](ServedWindow& served) { return served.flush(call, all_ranks); },
+      [&] { return PMPI_Win_flush_all(win); });
 }
 GPUDT_EXPORT int MPI_Win_flush_local(int rank, MPI_Win win) {
-  return synchronise("MPI_Win_flush_local", win, rank, [&] { return PMPI_Win_flush_local(rank, win); });
+  constexpr const char* call = "MPI_Win_flush_local";
+  return synchronise(
+      call, win, rank, [&](ServedWindow& served) { return served.flush_local(call, rank); },
+      [&] { return PMPI_Win_flush_local(rank, win); });
 }
 GPUDT_EXPORT int MPI_Win_flush_local_all(MPI_Win win) {
-  return synchronise("MPI_Win_flush_local_all", win, all_ranks, [&] { return PMPI_Win_flush_local_all(win); });
+  constexpr const char* call = "MPI_Win_flush_local_all";
+  return synchronise(
+      call, win, all_ranks, [](ServedWindow& served) { return served.flush_local(call, all_ranks); },
+      [&] { return PMPI_Win_flush_local_all(win); });
 }
-GPUDT_EXPORT int MPI_Win_free(MPI_Win* win) {
-  const MPI_Win freed = *win;
-  const int code = PMPI_Win_free(win);
-  if (code == MPI_SUCCESS) pending_accesses.forget(freed);
-  return code;
-}
-
-// A window over device memory would crash in MPI at the first access from another rank.
-GPUDT_EXPORT int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
-  if (size > 0 && active.load() && gpudt::device::classify(base).on_device())
-    return fail(comm, "MPI_Win_create", MPI_ERR_BASE,
-                "argument base is device memory; windows over device memory are not supported: use host memory "
-                "for the window (the origin of MPI_Put and MPI_Rput may be device memory)");
-  return PMPI_Win_create(base, size, disp_unit, info, comm, win);
+GPUDT_EXPORT int MPI_Win_sync(MPI_Win win) {
+  return dispatch(
+      win, [](ServedWindow& served) { return served.sync(); }, [&] { return PMPI_Win_sync(win); });
 }

@@ -3,6 +3,8 @@
 
 #include <mpi.h>
 
+#include <limits>
+
 namespace gpudt::interpose {
 
 /// The origin's side of an access: the program's (buffer, count, datatype).
@@ -21,7 +23,7 @@ struct Target {
 };
 
 /// Stands for every rank of a window.
-inline constexpr int all_ranks = -1;
+inline constexpr int all_ranks = std::numeric_limits<int>::min();
 
 /// At MPI_Finalize: lets go of accesses to windows that the program has neither synchronised nor freed.
 void one_sided_stop();

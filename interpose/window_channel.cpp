@@ -1,0 +1,460 @@
+// Sends, receives and applies the messages of served windows.
+#include "interpose/window_channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "interpose/errors.hpp"
+#include "interpose/log.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr int message_tag = 0;     ///< of messages; their large data have tags of their own
+constexpr int data_tags = 32767;   ///< how many: MPI promises at least that many tags
+constexpr int receive_burst = 16;  ///< messages taken in one pass
+constexpr int test_window = 64;    ///< requests looked at in one pass
+constexpr std::size_t cached_layouts = 256;
+
+}  // namespace
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+bool WindowMemory::attach(void* base, std::int64_t size) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(base);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto next = regions_.lower_bound(begin);
+  if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
+  if (next != regions_.begin()) {
+    const auto& [previous, length] = *std::prev(next);
+    if (previous + static_cast<std::uintptr_t>(length) > begin) return false;
+  }
+  return regions_.emplace(begin, size).second;
+}
+
+bool WindowMemory::detach(const void* base) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return regions_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
+}
+
+void* WindowMemory::address(std::int64_t displacement, const Span& span) const {
+  if (!dynamic_) {
+    if (displacement + span.low < 0 || displacement + span.high > size_) return nullptr;
+    return static_cast<char*>(base_) + displacement;
+  }
+  const auto place = static_cast<std::uintptr_t>(displacement);
+  const std::uintptr_t low = place + static_cast<std::uintptr_t>(span.low);
+  const std::uintptr_t high = place + static_cast<std::uintptr_t>(span.high);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto next = regions_.upper_bound(low);
+  if (next == regions_.begin()) return nullptr;
+  const auto& [begin, size] = *std::prev(next);
+  return high <= begin + static_cast<std::uintptr_t>(size) ? reinterpret_cast<void*>(place) : nullptr;
+}
+
+datatype::LayoutRef LayoutCache::find(std::span<const std::byte> bytes) {
+  const std::string_view key(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const auto entry = layouts_.find(key);
+  if (entry != layouts_.end()) return entry->second;
+  datatype::LayoutRef layout = datatype::Layout::from_bytes(bytes);
+  if (layouts_.size() == cached_layouts) layouts_.clear();
+  return layouts_.emplace(key, std::move(layout)).first->second;
+}
+
+// --- requests --------------------------------------------------------------------------------------------------------
+
+void RequestSet::add(int code, MPI_Request request, std::function<void(int)> then) {
+  if (code != MPI_SUCCESS) return then(code);
+  requests_.push_back(request);
+  then_.push_back(std::move(then));
+}
+
+/// A window of the requests at a time. Testsome, not one Test each: it enters MPI's progress once.
+int RequestSet::poll() {
+  if (requests_.empty()) return 0;
+  if (next_ >= requests_.size()) next_ = 0;
+  const std::size_t count = std::min<std::size_t>(test_window, requests_.size() - next_);
+  int indices[test_window];
+  MPI_Status statuses[test_window];
+  int done = 0;
+  const int code = PMPI_Testsome(static_cast<int>(count), requests_.data() + next_, &done, indices, statuses);
+  if (done == MPI_UNDEFINED) done = 0;
+  std::vector<std::pair<std::function<void(int)>, int>> completed;
+  for (int i = 0; i < done; ++i) {
+    std::function<void(int)>& then = then_[next_ + static_cast<std::size_t>(indices[i])];
+    completed.emplace_back(std::exchange(then, nullptr),
+                           code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
+  }
+  std::size_t kept = next_;
+  for (std::size_t at = next_; at < requests_.size(); ++at) {
+    if (!then_[at]) continue;
+    requests_[kept] = requests_[at];
+    if (kept != at) then_[kept] = std::move(then_[at]);
+    ++kept;
+  }
+  requests_.resize(kept);
+  then_.resize(kept);
+  next_ += count - static_cast<std::size_t>(done);
+  for (const auto& [then, error] : completed) then(error);
+  return done;
+}
+
+// --- the channel -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Without the program's attributes, whose copy callbacks a duplicate would call.
+MPI_Comm private_copy(MPI_Comm comm) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm copy = MPI_COMM_NULL;
+  PMPI_Comm_group(comm, &group);
+  PMPI_Comm_create(comm, group, &copy);
+  PMPI_Group_free(&group);
+  PMPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
+  return copy;
+}
+
+std::size_t size_of(MPI_Comm comm) {
+  int size = 0;
+  PMPI_Comm_size(comm, &size);
+  return static_cast<std::size_t>(size);
+}
+
+}  // namespace
+
+/// A message on its way through this process, the target.
+struct WindowChannel::Incoming {
+  int source;
+  std::vector<std::byte> body;
+  MessageHeader header{};
+  bool arrived = false;
+  bool data_pending = false;
+  std::optional<TargetAccess> access{};
+
+  std::span<const std::byte> layout() const {
+    return std::span(body).subspan(sizeof header, static_cast<std::size_t>(header.layout_bytes));
+  }
+  const std::byte* data() const { return body.data() + sizeof header + header.layout_bytes; }
+};
+
+WindowChannel::WindowChannel(MPI_Comm comm, WindowMemory& memory)
+    : comm_(private_copy(comm)), memory_(memory), peers_(size_of(comm_)), locks_([this](int rank, std::uint64_t id) {
+        MessageHeader header;
+        header.kind = MessageKind::granted;
+        header.id = id;
+        send_answer(rank, header, {});
+      }) {}
+
+WindowChannel::~WindowChannel() {
+  PMPI_Comm_free(&comm_);
+}
+
+void WindowChannel::submit(const OriginOperationRef& operation) {
+  live_.fetch_add(1);
+  if (is_access(operation->header.kind)) {
+    peer(operation->rank).outstanding.fetch_add(1);
+    peer(operation->rank).submitted.fetch_add(1);
+  }
+  const std::lock_guard<std::mutex> lock(mailbox_mutex_);
+  mailbox_.push_back(operation);
+  mail_.store(true, std::memory_order_release);
+}
+
+int WindowChannel::progress() {
+  if (mail_.load(std::memory_order_acquire)) take_mailbox();
+  int events = send_ready();
+  events += receive();
+  events += requests_.poll();
+  events += finish_unpacked();
+  return events + apply();
+}
+
+// --- out -------------------------------------------------------------------------------------------------------------
+
+void WindowChannel::take_mailbox() {
+  std::vector<OriginOperationRef> taken;
+  {
+    const std::lock_guard<std::mutex> lock(mailbox_mutex_);
+    taken.swap(mailbox_);
+    mail_.store(false);
+  }
+  for (OriginOperationRef& operation : taken) {
+    operation->header.id = ++next_id_;
+    const int rank = operation->rank;
+    if (peer(rank).outgoing.empty()) sending_.push_back(rank);
+    peer(rank).outgoing.push_back(std::move(operation));
+  }
+}
+
+int WindowChannel::send_ready() {
+  int events = 0;
+  std::erase_if(sending_, [&](int rank) {
+    auto& outgoing = peer(rank).outgoing;
+    while (!outgoing.empty() && ready(outgoing.front())) {
+      send(outgoing.front());
+      outgoing.pop_front();
+      ++events;
+    }
+    return outgoing.empty();
+  });
+  return events;
+}
+
+bool WindowChannel::ready(const OriginOperationRef& operation) {
+  if (!operation->source) return true;
+  try {
+    return operation->source->done();
+  } catch (const device::Error& failure) {
+    log_error(std::string("packing the data of a one-sided access: ") + failure.what());
+    operation->error = error_class(failure);
+    return true;
+  }
+}
+
+int WindowChannel::next_tag() {
+  next_tag_ = next_tag_ % data_tags + 1;
+  return next_tag_;
+}
+
+void WindowChannel::send(const OriginOperationRef& operation) {
+  MessageHeader& header = operation->header;
+  std::optional<UserBuffer>& source = operation->source;
+  operation->answered_ = operation->error != MPI_SUCCESS || !expects_answer(header.kind);
+  if (operation->error != MPI_SUCCESS) return finish(operation);  // there is nothing to send
+  if (!operation->answered_) expected_.emplace(header.id, operation);
+  if (source && header.bytes <= inline_max) {
+    operation->packed.resize(static_cast<std::size_t>(header.bytes));
+    source->copy_to(operation->packed.data());
+    source.reset();
+  }
+  operation->unsent_ = source ? 2 : 1;
+  if (source) header.data_tag = next_tag();
+  const auto then = [this, operation](int error) { sent(operation, error); };
+  send_message(operation->rank, header,
+               operation->target_type ? operation->target_type->layout().to_bytes() : std::vector<std::byte>(),
+               source ? nullptr : operation->packed.data(), then);
+  if (!source) return;
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code =
+      PMPI_Isend(source->address(), source->count(), source->type(), operation->rank, header.data_tag, comm_, &request);
+  requests_.add(code, request, then);
+}
+
+void WindowChannel::send_message(int rank, MessageHeader header, const std::vector<std::byte>& layout,
+                                 const std::byte* data, std::function<void(int)> then) {
+  header.layout_bytes = static_cast<std::int64_t>(layout.size());
+  const std::size_t inlined = data != nullptr ? static_cast<std::size_t>(header.bytes) : 0;
+  auto body = std::make_shared<std::vector<std::byte>>(sizeof header + layout.size() + inlined);
+  std::memcpy(body->data(), &header, sizeof header);
+  std::copy(layout.begin(), layout.end(), body->begin() + sizeof header);
+  if (inlined != 0) std::memcpy(body->data() + sizeof header + layout.size(), data, inlined);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code =
+      PMPI_Isend(body->data(), static_cast<int>(body->size()), MPI_BYTE, rank, message_tag, comm_, &request);
+  requests_.add(code, request, [body, then = std::move(then)](int error) { then(error); });
+}
+
+void WindowChannel::send_answer(int rank, MessageHeader header, Block data) {
+  const bool apart = data.bytes() > inline_max;
+  if (apart) header.data_tag = next_tag();
+  live_.fetch_add(apart ? 2 : 1);
+  const auto then = [this](int) { live_.fetch_sub(1); };
+  send_message(rank, header, {}, apart || data.bytes() == 0 ? nullptr : data.data(), then);
+  if (!apart) return;
+  const auto block = std::make_shared<Block>(std::move(data));
+  const auto bytes = std::make_shared<Bytes>(block->bytes());
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = PMPI_Isend(block->data(), bytes->count(), bytes->type(), rank, header.data_tag, comm_, &request);
+  requests_.add(code, request, [block, bytes, then](int error) { then(error); });
+}
+
+void WindowChannel::sent(const OriginOperationRef& operation, int error) {
+  if (operation->error == MPI_SUCCESS) operation->error = error;
+  if (--operation->unsent_ != 0) return;
+  operation->source.reset();
+  operation->packed.clear();
+  finish(operation);
+}
+
+void WindowChannel::finish(const OriginOperationRef& operation) {
+  if (operation->unsent_ != 0 || !operation->answered_) return;
+  operation->destination.reset();
+  expected_.erase(operation->header.id);
+  Peer& target = peer(operation->rank);
+  int none = MPI_SUCCESS;
+  if (operation->error != MPI_SUCCESS && !operation->with_request)
+    target.error.compare_exchange_strong(none, operation->error);
+  const bool access = is_access(operation->header.kind);
+  operation->complete.store(true, std::memory_order_release);
+  if (access) target.outstanding.fetch_sub(1, std::memory_order_release);
+  live_.fetch_sub(1);
+}
+
+// --- in --------------------------------------------------------------------------------------------------------------
+
+int WindowChannel::receive() {
+  int taken = 0;
+  for (; taken < receive_burst; ++taken) {
+    int found = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    if (PMPI_Improbe(MPI_ANY_SOURCE, message_tag, comm_, &found, &message, &status) != MPI_SUCCESS || found == 0) break;
+    int bytes = 0;
+    PMPI_Get_count(&status, MPI_BYTE, &bytes);
+    const auto incoming = std::make_shared<Incoming>();
+    incoming->source = status.MPI_SOURCE;
+    incoming->body.resize(static_cast<std::size_t>(bytes));
+    auto& queue = peer(incoming->source).incoming;
+    if (queue.empty()) applying_.push_back(incoming->source);
+    queue.push_back(incoming);
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = PMPI_Imrecv(incoming->body.data(), bytes, MPI_BYTE, &message, &request);
+    requests_.add(code, request, [this, incoming](int) { arrived(incoming); });
+  }
+  return taken;
+}
+
+void WindowChannel::arrived(const std::shared_ptr<Incoming>& message) {
+  message->arrived = true;
+  std::memcpy(&message->header, message->body.data(), sizeof message->header);
+  if (is_access(message->header.kind))
+    access_arrived(message);
+  else if (is_answer(message->header.kind))
+    answer_arrived(*message);
+}
+
+void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
+  const MessageHeader& header = message->header;
+  const int source = message->source;
+  TargetAccess& access = message->access.emplace(
+      header, turn_,
+      [this, source](const MessageHeader& answer, Block data) { send_answer(source, answer, std::move(data)); });
+  const datatype::LayoutRef layout = layouts_.find(message->layout());
+  void* const address = layout ? memory_.address(header.displacement, span_of(*layout, header.count)) : nullptr;
+  if (address != nullptr)
+    access.set_place(TargetPlace(layout, header.count, address));
+  else
+    access.fail(MPI_ERR_RMA_RANGE);
+  if (header.bytes == 0) return;
+  std::byte* const to = access.incoming().data();
+  if (header.data_tag == 0) {
+    std::memcpy(to, message->data(), static_cast<std::size_t>(header.bytes));
+    return;
+  }
+  message->data_pending = true;
+  const auto bytes = std::make_shared<Bytes>(header.bytes);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = PMPI_Irecv(to, bytes->count(), bytes->type(), source, header.data_tag, comm_, &request);
+  requests_.add(code, request, [message, bytes](int) { message->data_pending = false; });
+}
+
+void WindowChannel::answer_arrived(const Incoming& message) {
+  const auto entry = expected_.find(message.header.id);
+  if (entry == expected_.end()) return;
+  const OriginOperationRef operation = entry->second;
+  if (operation->error == MPI_SUCCESS) operation->error = message.header.error;
+  if (message.header.kind == MessageKind::result) return result_arrived(operation, message);
+  operation->answered_ = true;
+  finish(operation);
+}
+
+void WindowChannel::result_arrived(const OriginOperationRef& operation, const Incoming& message) {
+  const MessageHeader& header = message.header;
+  if (header.error != MPI_SUCCESS) {
+    operation->answered_ = true;
+    return finish(operation);
+  }
+  const UserBuffer& destination = *operation->destination;
+  if (header.data_tag == 0) {
+    destination.copy_from(message.data());
+    return start_unpack(operation, MPI_SUCCESS);
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = PMPI_Irecv(destination.address(), destination.count(), destination.type(), message.source,
+                              header.data_tag, comm_, &request);
+  requests_.add(code, request, [this, operation](int error) { start_unpack(operation, error); });
+}
+
+void WindowChannel::start_unpack(const OriginOperationRef& operation, int error) {
+  if (operation->error == MPI_SUCCESS) operation->error = error;
+  try {
+    if (operation->error == MPI_SUCCESS) operation->destination->start_unpack();
+  } catch (const device::Error& failure) {
+    log_error(std::string("unpacking the result of a one-sided access: ") + failure.what());
+    operation->error = error_class(failure);
+  }
+  unpacking_.push_back(operation);
+}
+
+int WindowChannel::finish_unpacked() {
+  const auto gone = std::erase_if(unpacking_, [&](const OriginOperationRef& operation) {
+    try {
+      if (operation->error == MPI_SUCCESS && !operation->destination->done()) return false;
+    } catch (const device::Error& failure) {
+      log_error(std::string("unpacking the result of a one-sided access: ") + failure.what());
+      operation->error = error_class(failure);
+    }
+    operation->answered_ = true;
+    finish(operation);
+    return true;
+  });
+  return static_cast<int>(gone);
+}
+
+int WindowChannel::apply() {
+  int events = 0;
+  std::erase_if(applying_, [&](int rank) {
+    auto& incoming = peer(rank).incoming;
+    while (!incoming.empty() && apply(*incoming.front())) {
+      incoming.pop_front();
+      ++events;
+    }
+    return incoming.empty();
+  });
+  return events;
+}
+
+/// True when the message is done with.
+bool WindowChannel::apply(Incoming& message) {
+  if (!message.arrived || message.data_pending) return false;
+  Peer& origin = peer(message.source);
+  switch (message.header.kind) {
+    case MessageKind::lock:
+      locks_.request(message.source, message.header.lock_type, message.header.id);
+      return true;
+    case MessageKind::unlock:
+      locks_.release(message.source);
+      acknowledge(message);
+      return true;
+    case MessageKind::flush:
+      acknowledge(message);
+      return true;
+    case MessageKind::post:
+      origin.posts.fetch_add(1, std::memory_order_release);
+      return true;
+    case MessageKind::complete:
+      acknowledge(message);
+      origin.completes.fetch_add(1, std::memory_order_release);
+      return true;
+    default:
+      break;
+  }
+  if (is_answer(message.header.kind)) return true;
+  if (!message.access->advance()) return false;
+  // The origin of a fetch has been told.
+  if (origin.target_error == MPI_SUCCESS && !fetches(message.header.kind))
+    origin.target_error = message.access->error();
+  return true;
+}
+
+void WindowChannel::acknowledge(const Incoming& message) {
+  MessageHeader header;
+  header.kind = MessageKind::acknowledged;
+  header.id = message.header.id;
+  header.error = std::exchange(peer(message.source).target_error, MPI_SUCCESS);
+  send_answer(message.source, header, {});
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,182 @@
+// The messages of one served window: on their way out, in, and applied at the target.
+//
+// All of them travel on a communicator of the window's own, and MPI is entered for them from the engine alone
+// (engine_service): the threads of the program hand operations over and watch them complete. Messages from one process
+// are applied in the order in which they were sent.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "interpose/window_data.hpp"
+#include "interpose/window_message.hpp"
+#include "interpose/window_target.hpp"
+
+namespace gpudt::interpose {
+
+/// What a process wants of another, from the call that says so until it is complete here.
+struct OriginOperation {
+  int rank = MPI_PROC_NULL;
+  MessageHeader header;
+  datatype::TypeInfoRef target_type;      ///< accesses
+  std::optional<UserBuffer> source;       ///< of the data that is not in `packed`; its pack has been started
+  std::vector<std::byte> packed;          ///< data that is ready
+  std::optional<UserBuffer> destination;  ///< of what is fetched
+  bool with_request = false;              ///< its error is the request's
+
+  /// The buffers are the program's again; set last.
+  std::atomic<bool> complete{false};
+  int error = MPI_SUCCESS;
+
+ private:
+  friend class WindowChannel;
+  int unsent_ = 0;
+  bool answered_ = false;
+};
+
+using OriginOperationRef = std::shared_ptr<OriginOperation>;
+
+/// This process's part of a window's memory.
+class WindowMemory {
+ public:
+  WindowMemory(void* base, std::int64_t size) : base_(base), size_(size) {}  ///< of MPI_Win_create
+  WindowMemory() : dynamic_(true) {}                                         ///< of MPI_Win_create_dynamic
+  bool dynamic() const { return dynamic_; }
+  void* base() const { return base_; }
+  std::int64_t size() const { return size_; }
+  /// Dynamic: false if the region overlaps an attached one, or if none begins at `base`.
+  bool attach(void* base, std::int64_t size);
+  bool detach(const void* base);
+  /// Where `displacement` (in bytes, or absolute) leads; null if `span` around it is not window memory.
+  void* address(std::int64_t displacement, const Span& span) const;
+
+ private:
+  bool dynamic_ = false;
+  void* base_ = nullptr;
+  std::int64_t size_ = 0;
+  mutable std::mutex mutex_;
+  std::map<std::uintptr_t, std::int64_t> regions_;  ///< attached: begin and size
+};
+
+/// Pending requests of MPI and what follows them.
+class RequestSet {
+ public:
+  /// `code`: what the call that made the request returned; `then` gets it at once if it is an error.
+  void add(int code, MPI_Request request, std::function<void(int error)> then);
+  int poll();
+
+ private:
+  std::vector<MPI_Request> requests_;
+  std::vector<std::function<void(int)>> then_;
+  std::size_t next_ = 0;
+};
+
+/// Layouts made of the bytes of messages. Making one anew for each message would also make the device's copy anew.
+class LayoutCache {
+ public:
+  /// Null if the bytes are no layout.
+  datatype::LayoutRef find(std::span<const std::byte> bytes);
+
+ private:
+  std::map<std::string, datatype::LayoutRef, std::less<>> layouts_;  ///< by their bytes
+};
+
+class WindowChannel {
+ public:
+  /// Collective over `comm`, an intracommunicator.
+  WindowChannel(MPI_Comm comm, WindowMemory& memory);
+  ~WindowChannel();
+  WindowChannel(const WindowChannel&) = delete;
+  WindowChannel& operator=(const WindowChannel&) = delete;
+
+  MPI_Comm comm() const { return comm_; }
+  int ranks() const { return static_cast<int>(peers_.size()); }
+
+  // --- any thread
+  void submit(const OriginOperationRef& operation);
+  /// Accesses to `rank` that are not complete.
+  int outstanding(int rank) const { return peer(rank).outstanding.load(std::memory_order_acquire); }
+  /// Accesses to `rank` so far.
+  std::uint64_t submitted(int rank) const { return peer(rank).submitted.load(std::memory_order_acquire); }
+  /// The first error of accesses to `rank` since this was asked last.
+  int take_error(int rank) { return peer(rank).error.exchange(MPI_SUCCESS); }
+  /// Messages of these kinds that have come from `rank`.
+  int posts(int rank) const { return peer(rank).posts.load(std::memory_order_acquire); }
+  int completes(int rank) const { return peer(rank).completes.load(std::memory_order_acquire); }
+  /// True if every message has been given away.
+  bool quiet() const { return live_.load(std::memory_order_acquire) == 0; }
+
+  // --- the engine
+  int progress();
+
+ private:
+  struct Incoming;
+  struct Peer {
+    std::atomic<int> outstanding{0}, posts{0}, completes{0}, error{MPI_SUCCESS};
+    std::atomic<std::uint64_t> submitted{0};
+    // The engine's alone.
+    std::deque<OriginOperationRef> outgoing;
+    std::deque<std::shared_ptr<Incoming>> incoming;
+    int target_error = MPI_SUCCESS;  ///< of this peer's accesses since the last answer
+  };
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
+
+  // Out.
+  void take_mailbox();
+  int send_ready();
+  bool ready(const OriginOperationRef& operation);
+  void send(const OriginOperationRef& operation);
+  void send_answer(int rank, MessageHeader header, Block data);
+  void send_message(int rank, MessageHeader header, const std::vector<std::byte>& layout, const std::byte* data,
+                    std::function<void(int)> then);
+  int next_tag();
+  void sent(const OriginOperationRef& operation, int error);
+  void finish(const OriginOperationRef& operation);
+
+  // In.
+  int receive();
+  void arrived(const std::shared_ptr<Incoming>& message);
+  void access_arrived(const std::shared_ptr<Incoming>& message);
+  void answer_arrived(const Incoming& message);
+  void result_arrived(const OriginOperationRef& operation, const Incoming& message);
+  void start_unpack(const OriginOperationRef& operation, int error);
+  int finish_unpacked();
+  int apply();
+  bool apply(Incoming& message);
+  void acknowledge(const Incoming& message);
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  WindowMemory& memory_;
+  std::vector<Peer> peers_;
+  std::atomic<int> live_{0};
+
+  std::mutex mailbox_mutex_;
+  std::vector<OriginOperationRef> mailbox_;
+  std::atomic<bool> mail_{false};
+
+  // The engine's alone.
+  RequestSet requests_;
+  std::unordered_map<std::uint64_t, OriginOperationRef> expected_;
+  std::vector<OriginOperationRef> unpacking_;
+  std::vector<int> sending_, applying_;  ///< peers with something outgoing, or incoming
+  LayoutCache layouts_;
+  AtomicTurn turn_;
+  LockQueue locks_;
+  std::uint64_t next_id_ = 0;
+  int next_tag_ = 0;
+};
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,92 @@
+// Moves the data of accesses between the program's memory and what MPI sends and receives.
+#include "interpose/window_data.hpp"
+
+#include <algorithm>
+
+#include "datatype/reference.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+std::int64_t packed_bytes(const Origin& origin) {
+  MPI_Count size = 0;
+  PMPI_Type_size_x(origin.type, &size);
+  return origin.count * static_cast<std::int64_t>(size);
+}
+
+void* at(void* address, std::int64_t offset) {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(offset));
+}
+
+}  // namespace
+
+UserBuffer::UserBuffer(const char* call, const Origin& origin)
+    : buffer_(const_cast<void*>(origin.buffer)), count_(origin.count), bytes_(packed_bytes(origin)) {
+  Operand operand;
+  if (resolve_mapped(origin.buffer, origin.count, origin.type, call, operand))
+    staged_ = std::make_unique<Staged>(operand);
+  else
+    type_.emplace(origin.type);
+}
+
+void UserBuffer::start_pack() {
+  if (staged_) staged_->start_pack();
+}
+
+void UserBuffer::start_unpack() {
+  if (staged_) staged_->start_unpack(bytes_);
+}
+
+void* UserBuffer::address() const {
+  return staged_ ? staged_->data() : buffer_;
+}
+
+void UserBuffer::copy_to(std::byte* packed) const {
+  int position = 0;
+  PMPI_Pack(address(), count_, type(), packed, static_cast<int>(bytes_), &position, MPI_COMM_SELF);
+}
+
+void UserBuffer::copy_from(const std::byte* packed) const {
+  int position = 0;
+  PMPI_Unpack(packed, static_cast<int>(bytes_), &position, address(), count_, type(), MPI_COMM_SELF);
+}
+
+Block::Block(int ordinal, std::int64_t bytes) : bytes_(bytes) {
+  if (ordinal >= 0)
+    staging_ = device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
+  else
+    heap_.reset(new std::byte[static_cast<std::size_t>(bytes)]);
+}
+
+std::byte* Block::data() const {
+  return staging_ ? static_cast<std::byte*>(staging_.data()) : heap_.get();
+}
+
+Span span_of(const datatype::Layout& layout, std::int64_t count) {
+  const std::int64_t last = (count - 1) * layout.extent();
+  return {layout.true_lb() + std::min<std::int64_t>(0, last), layout.true_ub() + std::max<std::int64_t>(0, last)};
+}
+
+TargetPlace::TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address)
+    : layout_(std::move(layout)),
+      count_(count),
+      address_(address),
+      location_(device::classify(at(address, layout_->true_lb()))) {}
+
+device::Transfer TargetPlace::start_read(const Block& block) const {
+  if (location_.on_device())
+    return device::start(device::Direction::pack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
+                         block.data());
+  datatype::pack(*layout_, count_, address_, 0, bytes(), block.data());
+  return {};
+}
+
+device::Transfer TargetPlace::start_write(const Block& block) const {
+  if (location_.on_device())
+    return device::start(device::Direction::unpack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
+                         block.data());
+  datatype::unpack(*layout_, count_, address_, 0, bytes(), block.data());
+  return {};
+}
+
+}  // namespace gpudt::interpose

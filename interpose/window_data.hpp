@@ -1,0 +1,86 @@
+// The data of accesses to a served window, at the origin and at the target.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "datatype/layout.hpp"
+#include "device/device.hpp"
+#include "interpose/one_sided.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/window_pending.hpp"
+
+namespace gpudt::interpose {
+
+/// A buffer argument at the origin: host memory as it is, device memory staged. MPI is to send from it or receive into
+/// it.
+class UserBuffer {
+ public:
+  /// Throws device::Error.
+  UserBuffer(const char* call, const Origin& origin);
+
+  std::int64_t bytes() const { return bytes_; }
+  void start_pack();
+  void start_unpack();
+  /// The pack or unpack started last is done. May throw device::Error.
+  bool done() { return !staged_ || staged_->done(); }
+  bool on_device() const { return staged_ != nullptr; }
+
+  /// Between pack and unpack: for MPI.
+  void* address() const;
+  int count() const { return count_; }
+  MPI_Datatype type() const { return staged_ ? staged_->operand().twin() : type_->get(); }
+  /// Copies all packed bytes; at most INT_MAX of them.
+  void copy_to(std::byte* packed) const;
+  void copy_from(const std::byte* packed) const;
+
+ private:
+  void* buffer_;
+  int count_;
+  std::int64_t bytes_ = 0;
+  std::optional<KeptType> type_;    ///< of host memory
+  std::unique_ptr<Staged> staged_;  ///< device memory
+};
+
+/// Packed bytes on their way to or from the target's memory.
+class Block {
+ public:
+  Block() = default;
+  /// For use with GPU `ordinal`, or with host memory if it is negative. Throws device::Error or std::bad_alloc.
+  Block(int ordinal, std::int64_t bytes);
+  std::byte* data() const;
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::int64_t bytes_ = 0;
+  device::Staging staging_;
+  std::unique_ptr<std::byte[]> heap_;
+};
+
+/// The place of an access in the target's own memory.
+class TargetPlace {
+ public:
+  TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address);
+  int ordinal() const { return location_.on_device() ? location_.ordinal : -1; }
+  std::int64_t bytes() const { return count_ * layout_->size(); }
+  /// Between memory and all of a block made for ordinal(). Done at once in host memory. Throws device::Error.
+  device::Transfer start_read(const Block& block) const;
+  device::Transfer start_write(const Block& block) const;
+
+ private:
+  datatype::LayoutRef layout_;
+  std::int64_t count_;
+  void* address_;
+  device::Location location_;
+};
+
+/// Bytes that `count` elements touch, relative to the buffer's address.
+struct Span {
+  std::int64_t low, high;
+};
+Span span_of(const datatype::Layout& layout, std::int64_t count);
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,214 @@
+// Numbers for predefined handles, and the arithmetic of accumulates.
+#include "interpose/window_message.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <limits>
+
+#include "datatype/decode.hpp"
+#include "datatype/reference.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::int64_t chunk_bytes = std::int64_t(1) << 30;       ///< of a Bytes too long for an int
+constexpr std::int64_t combine_elements = std::int64_t(1) << 24;  ///< at a time
+
+const std::vector<MPI_Op>& operations() {
+  static const std::vector<MPI_Op> list = {MPI_SUM,    MPI_PROD,   MPI_MIN,     MPI_MAX,  MPI_LAND,
+                                           MPI_LOR,    MPI_LXOR,   MPI_BAND,    MPI_BOR,  MPI_BXOR,
+                                           MPI_MINLOC, MPI_MAXLOC, MPI_REPLACE, MPI_NO_OP};
+  return list;
+}
+
+/// Those that accumulates may use (MPI-4.1 section 6.9.2), Fortran's included.
+const std::vector<MPI_Datatype>& elements() {
+  static const std::vector<MPI_Datatype> list = {MPI_BYTE,
+                                                 MPI_CHAR,
+                                                 MPI_SIGNED_CHAR,
+                                                 MPI_UNSIGNED_CHAR,
+                                                 MPI_WCHAR,
+                                                 MPI_SHORT,
+                                                 MPI_UNSIGNED_SHORT,
+                                                 MPI_INT,
+                                                 MPI_UNSIGNED,
+                                                 MPI_LONG,
+                                                 MPI_UNSIGNED_LONG,
+                                                 MPI_LONG_LONG,
+                                                 MPI_UNSIGNED_LONG_LONG,
+                                                 MPI_INT8_T,
+                                                 MPI_INT16_T,
+                                                 MPI_INT32_T,
+                                                 MPI_INT64_T,
+                                                 MPI_UINT8_T,
+                                                 MPI_UINT16_T,
+                                                 MPI_UINT32_T,
+                                                 MPI_UINT64_T,
+                                                 MPI_FLOAT,
+                                                 MPI_DOUBLE,
+                                                 MPI_LONG_DOUBLE,
+                                                 MPI_C_BOOL,
+                                                 MPI_C_FLOAT_COMPLEX,
+                                                 MPI_C_DOUBLE_COMPLEX,
+                                                 MPI_C_LONG_DOUBLE_COMPLEX,
+                                                 MPI_AINT,
+                                                 MPI_OFFSET,
+                                                 MPI_COUNT,
+                                                 MPI_FLOAT_INT,
+                                                 MPI_DOUBLE_INT,
+                                                 MPI_LONG_INT,
+                                                 MPI_SHORT_INT,
+                                                 MPI_2INT,
+                                                 MPI_LONG_DOUBLE_INT,
+                                                 MPI_CHARACTER,
+                                                 MPI_LOGICAL,
+                                                 MPI_INTEGER,
+                                                 MPI_INTEGER1,
+                                                 MPI_INTEGER2,
+                                                 MPI_INTEGER4,
+                                                 MPI_INTEGER8,
+                                                 MPI_REAL,
+                                                 MPI_REAL4,
+                                                 MPI_REAL8,
+                                                 MPI_DOUBLE_PRECISION,
+                                                 MPI_COMPLEX,
+                                                 MPI_DOUBLE_COMPLEX,
+                                                 MPI_2INTEGER,
+                                                 MPI_2REAL,
+                                                 MPI_2DOUBLE_PRECISION,
+                                                 MPI_CXX_BOOL,
+                                                 MPI_CXX_FLOAT_COMPLEX,
+                                                 MPI_CXX_DOUBLE_COMPLEX,
+                                                 MPI_CXX_LONG_DOUBLE_COMPLEX};
+  return list;
+}
+
+template <class Handle>
+int index_of(const std::vector<Handle>& list, Handle handle) {
+  const auto at = std::find(list.begin(), list.end(), handle);
+  return at == list.end() ? -1 : static_cast<int>(at - list.begin());
+}
+
+struct Contents {
+  int combiner = MPI_COMBINER_NAMED;
+  std::vector<MPI_Datatype> types;
+  explicit Contents(MPI_Datatype type) {
+    int integers = 0, addresses = 0, count = 0;
+    PMPI_Type_get_envelope(type, &integers, &addresses, &count, &combiner);
+    if (count == 0) return;
+    std::vector<int> ints(static_cast<std::size_t>(integers));
+    std::vector<MPI_Aint> places(static_cast<std::size_t>(addresses));
+    types.resize(static_cast<std::size_t>(count));
+    PMPI_Type_get_contents(type, integers, addresses, count, ints.data(), places.data(), types.data());
+  }
+  ~Contents() {
+    for (MPI_Datatype& type : types) {
+      int integers = 0, addresses = 0, count = 0, own = MPI_COMBINER_NAMED;
+      PMPI_Type_get_envelope(type, &integers, &addresses, &count, &own);
+      if (own != MPI_COMBINER_NAMED && count != 0) PMPI_Type_free(&type);
+    }
+  }
+  Contents(const Contents&) = delete;
+  Contents& operator=(const Contents&) = delete;
+};
+
+int size_of(MPI_Datatype type) {
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  return size;
+}
+
+MPI_Datatype first_of_size(std::initializer_list<MPI_Datatype> candidates, int size) {
+  for (const MPI_Datatype candidate : candidates)
+    if (size_of(candidate) == size) return candidate;
+  return MPI_DATATYPE_NULL;
+}
+
+/// MPI_Type_create_f90_integer and its like make types that are predefined, but have no name of their own.
+MPI_Datatype predefined(MPI_Datatype type, int combiner) {
+  switch (combiner) {
+    case MPI_COMBINER_F90_INTEGER:
+      return first_of_size({MPI_INT8_T, MPI_INT16_T, MPI_INT32_T, MPI_INT64_T}, size_of(type));
+    case MPI_COMBINER_F90_REAL:
+      return first_of_size({MPI_FLOAT, MPI_DOUBLE, MPI_LONG_DOUBLE}, size_of(type));
+    case MPI_COMBINER_F90_COMPLEX:
+      return first_of_size({MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX}, size_of(type));
+    default:
+      return type;
+  }
+}
+
+void reduce(MPI_Op op, MPI_Datatype element, const char* in, char* inout, std::int64_t count, std::int64_t extent) {
+  for (std::int64_t at = 0; at < count; at += combine_elements)
+    PMPI_Reduce_local(in + at * extent, inout + at * extent, static_cast<int>(std::min(combine_elements, count - at)),
+                      element, op);
+}
+
+}  // namespace
+
+int operation_index(MPI_Op op) {
+  return index_of(operations(), op);
+}
+MPI_Op operation_at(int index) {
+  return operations()[static_cast<std::size_t>(index)];
+}
+int element_index(MPI_Datatype type) {
+  return index_of(elements(), type);
+}
+MPI_Datatype element_at(int index) {
+  return elements()[static_cast<std::size_t>(index)];
+}
+
+MPI_Datatype element_of(MPI_Datatype type) {
+  const Contents contents(type);
+  if (contents.types.empty()) return predefined(type, contents.combiner);
+  MPI_Datatype element = MPI_DATATYPE_NULL;
+  for (const MPI_Datatype member : contents.types) {
+    if (size_of(member) == 0) continue;
+    const MPI_Datatype own = element_of(member);
+    if (own == MPI_DATATYPE_NULL || (element != MPI_DATATYPE_NULL && own != element)) return MPI_DATATYPE_NULL;
+    element = own;
+  }
+  return element;
+}
+
+Bytes::Bytes(std::int64_t bytes) : count_(static_cast<int>(bytes)) {
+  if (bytes <= std::numeric_limits<int>::max()) return;
+  MPI_Datatype chunk = MPI_DATATYPE_NULL, chunks = MPI_DATATYPE_NULL;
+  PMPI_Type_contiguous(static_cast<int>(chunk_bytes), MPI_BYTE, &chunk);
+  PMPI_Type_contiguous(static_cast<int>(bytes / chunk_bytes), chunk, &chunks);
+  const int lengths[] = {1, static_cast<int>(bytes % chunk_bytes)};
+  const MPI_Aint displs[] = {0, static_cast<MPI_Aint>(bytes - bytes % chunk_bytes)};
+  const MPI_Datatype types[] = {chunks, MPI_BYTE};
+  PMPI_Type_create_struct(2, lengths, displs, types, &type_);
+  PMPI_Type_commit(&type_);
+  PMPI_Type_free(&chunk);
+  PMPI_Type_free(&chunks);
+  count_ = 1;
+}
+
+Bytes::~Bytes() {
+  if (type_ != MPI_BYTE) PMPI_Type_free(&type_);
+}
+
+void combine(MPI_Op op, MPI_Datatype element, const void* in, void* inout, std::int64_t bytes) {
+  if (op == MPI_NO_OP) return;
+  if (op == MPI_REPLACE) {
+    std::memcpy(inout, in, static_cast<std::size_t>(bytes));
+    return;
+  }
+  const datatype::TypeInfoRef info = datatype::type_info(element);
+  const datatype::Layout& layout = info->layout();
+  const std::int64_t count = bytes / layout.size();
+  if (layout.size() == layout.extent())
+    return reduce(op, element, static_cast<const char*>(in), static_cast<char*>(inout), count, layout.extent());
+  // Pair types with gaps: their operators want them in place.
+  std::vector<char> left(static_cast<std::size_t>(count * layout.extent())), right(left.size());
+  datatype::unpack(layout, count, left.data(), 0, bytes, in);
+  datatype::unpack(layout, count, right.data(), 0, bytes, inout);
+  reduce(op, element, left.data(), right.data(), count, layout.extent());
+  datatype::pack(layout, count, right.data(), 0, bytes, inout);
+}
+
+}  // namespace gpudt::interpose

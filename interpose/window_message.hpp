@@ -1,0 +1,100 @@
+// What the processes of a served window tell each other.
+//
+// A message is a header, the serialised layout of the data at the target, and the data, packed, or, if it is large,
+// the tag of another message that carries it.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "datatype/layout.hpp"
+
+namespace gpudt::interpose {
+
+enum class MessageKind : std::int32_t {
+  // Accesses.
+  put,
+  get,
+  accumulate,
+  get_accumulate,    ///< also MPI_Fetch_and_op
+  compare_and_swap,  ///< its data are the new value and the one to compare with
+  // Synchronisation.
+  lock,
+  unlock,
+  flush,
+  post,
+  complete,
+  // Answers.
+  granted,       ///< to lock
+  acknowledged,  ///< to unlock, flush and complete: all earlier accesses have been applied
+  result,        ///< to the accesses that fetch
+};
+
+inline bool is_access(MessageKind kind) {
+  return kind <= MessageKind::compare_and_swap;
+}
+inline bool is_answer(MessageKind kind) {
+  return kind >= MessageKind::granted;
+}
+/// Accumulates are atomic to each other.
+inline bool is_atomic(MessageKind kind) {
+  return kind >= MessageKind::accumulate && kind <= MessageKind::compare_and_swap;
+}
+inline bool fetches(MessageKind kind) {
+  return kind == MessageKind::get || kind == MessageKind::get_accumulate || kind == MessageKind::compare_and_swap;
+}
+
+inline bool expects_answer(MessageKind kind) {
+  return fetches(kind) || (!is_access(kind) && !is_answer(kind) && kind != MessageKind::post);
+}
+
+/// Bytes of data that travel in the message itself.
+inline constexpr std::int64_t inline_max = 8 * 1024;
+
+struct MessageHeader {
+  MessageKind kind = MessageKind::put;
+  std::int32_t error = MPI_SUCCESS;  ///< answers: of the access, or the first of the accesses since the last answer
+  std::int32_t op = -1;              ///< accumulates: operation_at()
+  std::int32_t element = -1;         ///< accumulates: element_at()
+  std::int32_t lock_type = 0;        ///< lock
+  std::int32_t data_tag = 0;         ///< of the message with the data; 0: they follow the layout
+  std::uint64_t id = 0;              ///< the origin's; an answer repeats it
+  std::int64_t displacement = 0;     ///< bytes from the window's base, or an address in a dynamic window
+  std::int64_t count = 0;            ///< elements of the layout
+  std::int64_t bytes = 0;            ///< data that this message brings
+  std::int64_t layout_bytes = 0;
+};
+
+/// A predefined operation of accumulates as a number that means the same in all processes; -1 for any other.
+int operation_index(MPI_Op op);
+MPI_Op operation_at(int index);
+
+/// A predefined datatype as such a number; -1 for any other.
+int element_index(MPI_Datatype type);
+MPI_Datatype element_at(int index);
+/// The one predefined datatype that `type` is made of; MPI_DATATYPE_NULL if there are several.
+MPI_Datatype element_of(MPI_Datatype type);
+
+/// A contiguous stretch of any length, as MPI is told of it.
+class Bytes {
+ public:
+  explicit Bytes(std::int64_t bytes);
+  ~Bytes();
+  Bytes(const Bytes&) = delete;
+  Bytes& operator=(const Bytes&) = delete;
+  int count() const { return count_; }
+  MPI_Datatype type() const { return type_; }
+
+ private:
+  int count_;
+  MPI_Datatype type_ = MPI_BYTE;
+};
+
+/// inout[i] = in[i] op inout[i] for the elements in `bytes` packed bytes; MPI_REPLACE and MPI_NO_OP too. May throw
+/// std::bad_alloc.
+void combine(MPI_Op op, MPI_Datatype element, const void* in, void* inout, std::int64_t bytes);
+
+}  // namespace gpudt::interpose

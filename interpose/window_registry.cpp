@@ -1,0 +1,73 @@
+// Finds served windows, and drives them.
+#include "interpose/window_registry.hpp"
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "interpose/operation.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+std::shared_mutex mutex;
+std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>> windows;
+std::atomic<std::size_t> count{0};
+
+int progress() {
+  std::vector<std::shared_ptr<ServedWindow>> driven;
+  {
+    const std::shared_lock<std::shared_mutex> lock(mutex);
+    driven.reserve(windows.size());
+    for (const auto& [handle, window] : windows) driven.push_back(window);
+  }
+  int events = 0;
+  for (const auto& window : driven) events += window->progress();
+  return events;
+}
+
+}  // namespace
+
+std::shared_ptr<ServedWindow> served_window(MPI_Win win) {
+  if (count.load(std::memory_order_acquire) == 0) return nullptr;
+  const std::shared_lock<std::shared_mutex> lock(mutex);
+  const auto entry = windows.find(win);
+  return entry == windows.end() ? nullptr : entry->second;
+}
+
+void registry_add(MPI_Win win, std::shared_ptr<ServedWindow> window) {
+  {
+    const std::lock_guard<std::shared_mutex> lock(mutex);
+    windows[win] = std::move(window);
+    count.store(windows.size(), std::memory_order_release);
+  }
+  engine_service(progress);
+}
+
+void registry_remove(MPI_Win win) {
+  std::shared_ptr<ServedWindow> window;
+  bool last = false;
+  {
+    const std::lock_guard<std::shared_mutex> lock(mutex);
+    const auto entry = windows.find(win);
+    if (entry == windows.end()) return;
+    window = std::move(entry->second);
+    windows.erase(entry);
+    last = windows.empty();
+    count.store(windows.size(), std::memory_order_release);
+  }
+  window->close();
+  if (last) engine_service(nullptr);
+}
+
+void registry_clear() {
+  engine_service(nullptr);
+  const std::lock_guard<std::shared_mutex> lock(mutex);
+  for (const auto& [handle, window] : windows) window->close();
+  windows.clear();
+  count.store(0, std::memory_order_release);
+}
+
+}  // namespace gpudt::interpose

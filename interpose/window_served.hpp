@@ -1,0 +1,134 @@
+// A window that gpudt serves by messages, because some process exposes device memory in it: accesses from the origin's
+// side, and the epochs in which they may be made.
+//
+// The program's handle is a real window of MPI's without memory, which carries its name, attributes and error handler.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interpose/errors.hpp"
+#include "interpose/one_sided.hpp"
+#include "interpose/window_channel.hpp"
+
+namespace gpudt::interpose {
+
+/// Why a call cannot be.
+struct Refusal {
+  int error;
+  std::string why;
+};
+
+class ServedWindow {
+ public:
+  /// Collective over `comm`. `win` belongs to the caller.
+  ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size, int disp_unit);
+  /// The same for a dynamic window.
+  ServedWindow(MPI_Win win, MPI_Comm comm);
+  ServedWindow(const ServedWindow&) = delete;
+  ServedWindow& operator=(const ServedWindow&) = delete;
+  ~ServedWindow();
+
+  // Accesses. With a request they are complete when it is, without one at the next synchronisation. Errors go to the
+  // window's error handler and are returned.
+  int put(const char* call, const Origin& origin, const Target& target, MPI_Request* request);
+  int get(const char* call, const Origin& result, const Target& target, MPI_Request* request);
+  int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Request* request);
+  int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
+                     MPI_Request* request);
+  int fetch_and_op(const void* origin, void* result, const Target& target, MPI_Op op);
+  int compare_and_swap(const void* origin, const void* compare, void* result, const Target& target);
+
+  int fence(int assert);
+  int post(MPI_Group group, int assert);
+  int start(MPI_Group group, int assert);
+  int complete();
+  int wait();
+  int test(int* flag);
+  int lock(int type, int rank, int assert);
+  int unlock(int rank);
+  int lock_all(int assert);
+  int unlock_all();
+  int flush(const char* call, int rank);        ///< or all_ranks
+  int flush_local(const char* call, int rank);  ///< or all_ranks
+  int sync();
+
+  int attach(void* base, MPI_Aint size);
+  int detach(const void* base);
+
+  const WindowMemory& memory() const { return memory_; }
+  const MPI_Aint* size_attribute() const { return &size_; }
+  /// Collective: returns when nothing is under way, in this process or from others.
+  void settle();
+  /// Called by the engine.
+  int progress();
+  /// Nothing of progress() runs any more, nor will. The window must be settled.
+  void close();
+
+ private:
+  enum class Lock {
+    none,
+    wanted,  ///< by MPI_Win_lock_all: to be had when first needed
+    asked,   ///< by another thread just now
+    held,
+    unchecked,  ///< MPI_MODE_NOCHECK: there is nothing to hold
+  };
+  struct Remote {
+    std::int64_t size;
+    std::int64_t disp_unit;
+  };
+
+  /// Runs `body`; its Refusal and what else it throws become errors of the window.
+  template <class Body>
+  int guard(const char* call, Body body);
+  /// An access: `check()` is MPI's verdict on the arguments, `build(operation)` adds the origin's data.
+  template <class Check, class Build>
+  int access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check, Build build);
+
+  // Accesses.
+  OriginOperationRef prepare(MessageKind kind, const Target& target, bool with_request);
+  void may_access(int rank, bool with_request);
+  void check_range(const Target& target, const datatype::Layout& layout) const;
+  int submit(OriginOperationRef operation, MPI_Request* request);
+
+  // Synchronisation.
+  OriginOperationRef tell(MessageKind kind, int rank, int lock_type = 0);
+  static void wait_for(const OriginOperation& operation);
+  void acquire(int rank, int type);
+  int complete_at(MessageKind kind, const std::vector<int>& ranks);
+  void wait_local(int rank);
+  int flush_at(std::vector<int> ranks);
+  int report(const char* call, int code) const;
+  std::vector<int> ranks_of(MPI_Group group) const;
+  std::vector<int> all() const;
+  int end_exposure();
+  bool exposure_over() const;
+  void check_rank(int rank) const;
+  std::vector<int> passive_targets(int rank) const;
+
+  MPI_Win win_;
+  MPI_Aint size_ = 0;
+  WindowMemory memory_;
+  WindowChannel channel_;
+  std::vector<Remote> remote_;  ///< empty for a dynamic window
+
+  std::mutex service_mutex_;  ///< held by progress()
+  bool closed_ = false;
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  bool fence_open_ = false;
+  bool lock_all_ = false;
+  std::vector<Lock> locks_;
+  std::vector<std::uint64_t> flushed_;       ///< accesses to each rank that are known to have been applied there
+  std::optional<std::vector<int>> targets_;  ///< between start and complete
+  std::optional<std::vector<int>> origins_;  ///< between post and wait
+  std::vector<int> posts_used_, completes_used_;
+};
+
+}  // namespace gpudt::interpose

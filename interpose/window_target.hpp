@@ -1,0 +1,96 @@
+// The target's side of a served window: accesses that have arrived are applied one after the other, and locks are
+// granted.
+#pragma once
+
+#include <mpi.h>
+
+#include <deque>
+#include <functional>
+#include <optional>
+
+#include "interpose/window_data.hpp"
+#include "interpose/window_message.hpp"
+
+namespace gpudt::interpose {
+
+/// One accumulate at a time has a window's memory to itself.
+class AtomicTurn {
+ public:
+  bool take(const void* who) {
+    if (owner_ == nullptr) owner_ = who;
+    return owner_ == who;
+  }
+  void give_back(const void* who) {
+    if (owner_ == who) owner_ = nullptr;
+  }
+
+ private:
+  const void* owner_ = nullptr;
+};
+
+/// An access being applied. Failures are kept, not thrown.
+class TargetAccess {
+ public:
+  /// Sends an answer to the origin: the data fetched (no bytes after a failure).
+  using Reply = std::function<void(MessageHeader, Block)>;
+
+  TargetAccess(const MessageHeader& header, AtomicTurn& turn, Reply reply)
+      : header_(header), turn_(turn), reply_(std::move(reply)) {}
+  ~TargetAccess() { turn_.give_back(this); }
+  TargetAccess(const TargetAccess&) = delete;
+  TargetAccess& operator=(const TargetAccess&) = delete;
+
+  /// Where the access goes, or, if it cannot be, the MPI error class why.
+  void set_place(TargetPlace place);
+  void fail(int error);
+
+  /// Memory for the data that came with the access; to be filled before the first advance().
+  const Block& incoming() const { return incoming_; }
+
+  /// Goes on as far as possible without waiting. True when the access is over.
+  bool advance();
+  int error() const { return error_; }
+
+ private:
+  enum class Step { begin, reading, writing, over };
+  bool step();
+  void finish_read();
+  void accumulate();
+  void answer(Block data);
+  bool reads() const;
+
+  MessageHeader header_;
+  AtomicTurn& turn_;
+  Reply reply_;
+  std::optional<TargetPlace> place_;
+  Block incoming_, current_;
+  device::Transfer transfer_;  // after the blocks: it must end before they go
+  Step step_ = Step::begin;
+  int error_ = MPI_SUCCESS;
+  bool answered_ = false;
+};
+
+/// Who holds the lock of this process's window memory, and who waits for it (MPI-4.1 section 12.5.3); in order.
+class LockQueue {
+ public:
+  /// Tells a process that it has the lock: the lock request's id.
+  using Grant = std::function<void(int rank, std::uint64_t id)>;
+  explicit LockQueue(Grant grant) : grant_(std::move(grant)) {}
+  void request(int rank, int type, std::uint64_t id);
+  void release(int rank);
+
+ private:
+  struct Waiting {
+    int rank;
+    int type;
+    std::uint64_t id;
+  };
+  void grant_waiting();
+
+  Grant grant_;
+  int exclusive_ = MPI_PROC_NULL;
+  int shared_ = 0;
+  std::deque<Waiting> waiting_;
+};
+
+}  // namespace gpudt::interpose
