@@ -31,6 +31,7 @@ C_TYPES = {
     "types": ("const MPI_Datatype *",),
     "op": ("MPI_Op",),
     "info": ("MPI_Info",),
+    "group": ("MPI_Group",),
     "comm": ("MPI_Comm",),
     "comm_ref": ("MPI_Comm *",),
     "win": ("MPI_Win",),

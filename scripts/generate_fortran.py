@@ -58,6 +58,7 @@ CONVERSIONS = {
     "types": ("const MPI_Fint*", "{types}({0}, {blocks}, {buffer})"),
     "op": ("const MPI_Fint*", "PMPI_Op_f2c(*{0})"),
     "info": ("const MPI_Fint*", "PMPI_Info_f2c(*{0})"),
+    "group": ("const MPI_Fint*", "PMPI_Group_f2c(*{0})"),
     "comm": ("const MPI_Fint*", "PMPI_Comm_f2c(*{0})"),
     "comm_ref": ("MPI_Fint*", "Comm({0})"),
     "win": ("const MPI_Fint*", "PMPI_Win_f2c(*{0})"),

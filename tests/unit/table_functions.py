@@ -17,8 +17,9 @@ import unittest
 
 from functions import NOT_BUFFERS, TOOL_PREFIX, read_prototypes, read_table
 
-# Interposed, but no functions of the standard: no program calls them from Fortran.
-C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support"}
+# Interposed, but no functions of the standard, which no program calls from Fortran; and attributes, which Fortran
+# programs get from MPI alone.
+C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", "MPI_Win_get_attr"}
 
 
 def exported(library):
