@@ -102,13 +102,25 @@ class Arranger {
     PMPI_Type_create_struct(static_cast<int>(parts.size()), ones.data(), places.data(), types.data(), &made);
     for (Draft& part : parts)
       if (part.temporary) PMPI_Type_free(&part.type);
-    return {made, text + "}"};
+    return apart({made, text + "}"});
   }
 
   int below(int limit) { return static_cast<int>(random_() % static_cast<std::uint64_t>(limit)); }
 
  private:
   MPI_Aint gap() { return below(3) == 0 ? 0 : below(24); }
+
+  /// The bounds of a struct are those of its resized members and subarrays alone, if it has any (MPI-4.1 section
+  /// 5.1.7), so that elements in a row might overlap: these are moved apart.
+  static Draft apart(Draft draft) {
+    const Bounds bounds = true_bounds(draft.type);
+    MPI_Aint lb = 0, extent = 0;
+    PMPI_Type_get_extent(draft.type, &lb, &extent);
+    if (extent >= bounds.width()) return draft;
+    MPI_Datatype made = MPI_DATATYPE_NULL;
+    PMPI_Type_create_resized(draft.type, bounds.low, bounds.width(), &made);
+    return draft.over(made, "apart(" + draft.text + ")");
+  }
 
   Draft contiguous(const Basic& basic, int count) {
     if (count == 1) return {basic.type, basic.name, false};
