@@ -191,6 +191,24 @@ TEST_CASE("no bytes at all", "[memory]") {
   check_count(status, some, 0);
 }
 
+namespace {
+
+char huge_pattern(std::size_t at) {
+  return static_cast<char>(at * 31 + at / 65536);
+}
+
+/// Calls `run(chunk, where it begins)` for the whole of `bytes` bytes.
+template <class Do>
+void in_chunks(std::size_t bytes, Do&& run) {
+  std::vector<char> chunk(std::size_t(64) << 20);
+  for (std::size_t begin = 0; begin < bytes; begin += chunk.size()) {
+    chunk.resize(std::min(chunk.size(), bytes - begin));
+    run(chunk, begin);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("more than 2^31 elements in one message", "[memory][huge]") {
   if (!huge_wanted() || !all_have_partners()) return;
   // 2^27 + 1 elements of 17 bytes: over 2 GiB in the message, over 2^31 basic elements, offsets over 2^31 bytes.
@@ -201,25 +219,29 @@ TEST_CASE("more than 2^31 elements in one message", "[memory][huge]") {
   const Type type(spaced, "17 of 20 CHAR");
   constexpr int count = (1 << 27) + 1;
   const auto bytes = static_cast<std::size_t>(count) * 20;
-  std::vector<char> pattern(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) pattern[i] = static_cast<char>(i * 31 + i / 65536);
   for (const bool first : {true, false}) {
     const bool sends = (rank() % 2 == 0) == first;
     Memory memory(Place::device, bytes);
-    step("2 GiB message");
+    step("filling");
+    in_chunks(bytes, [&](std::vector<char>& chunk, std::size_t begin) {
+      for (std::size_t i = 0; i < chunk.size(); ++i) chunk[i] = sends ? huge_pattern(begin + i) : '\0';
+      memory.write(chunk.data(), chunk.size(), begin);
+    });
+    step("sending");
     if (sends) {
-      memory.write(pattern.data(), bytes);
       MPI_OK(MPI_Send(memory.data(), count, type, partner(), 1, comm()));
       continue;
     }
-    std::vector<char> zeros(bytes, 0);
-    memory.write(zeros.data(), bytes);
     MPI_Status status{};
     MPI_OK(MPI_Recv(memory.data(), count, type, partner(), 1, comm(), &status));
     check_count(status, type, count);
-    memory.read(zeros.data(), bytes);
+    step("verifying");
     std::size_t wrong = 0;
-    for (std::size_t i = 0; i < bytes; ++i) wrong += zeros[i] != (i % 20 < 17 ? pattern[i] : '\0') ? 1 : 0;
+    in_chunks(bytes, [&](std::vector<char>& chunk, std::size_t begin) {
+      memory.read(chunk.data(), chunk.size(), begin);
+      for (std::size_t i = 0; i < chunk.size(); ++i)
+        wrong += chunk[i] != ((begin + i) % 20 < 17 ? huge_pattern(begin + i) : '\0') ? 1 : 0;
+    });
     CHECK(wrong == 0);
   }
 }
