@@ -10,7 +10,7 @@
 #define TAG_OF(name) name%MPI_TAG
 #define NTH_TAG(name, i) name(i)%MPI_TAG
 #define ADDRESS(name) type(c_ptr) :: name
-#define IS_ADDRESS_OF(name, array) c_associated(name, c_loc(array(1)))
+#define IS_ADDRESS_OF(name, array) is_address_of(name, array)
 #define AND_IERROR
 #define ONLY_IERROR
 #else

@@ -3,7 +3,7 @@
 #include "interface.h"
 program point_to_point
   USE_MPI
-  use, intrinsic :: iso_c_binding
+  use, intrinsic :: iso_c_binding, only: c_ptr
   use support
   implicit none
   INCLUDE_MPI

@@ -5,7 +5,7 @@ module support
   private
   public :: dp, device_array, device_free, upload, download, check, failures
   public :: pattern_blocks, pattern_length, pattern_stride, pattern_size, in_pattern
-  public :: value, fill, poison, verify, verify_all
+  public :: is_address_of, value, fill, poison, verify, verify_all
 
   integer, parameter :: dp = c_double
   integer :: failures = 0
@@ -62,6 +62,12 @@ contains
     real(dp), pointer, contiguous, intent(in) :: array(:)
     if (cudaFree(c_loc(array(1))) /= 0) error stop 'cudaFree failed'
   end subroutine
+
+  logical function is_address_of(address, array)
+    type(c_ptr), intent(in) :: address
+    real(dp), pointer, contiguous, intent(in) :: array(:)
+    is_address_of = c_associated(address, c_loc(array(1)))
+  end function
 
   subroutine upload(device, host)
     real(dp), pointer, contiguous, intent(in) :: device(:)
