@@ -1,0 +1,120 @@
+// Regions (region.hpp).
+#include "tests/mpi/region.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpudt::test {
+namespace {
+
+constexpr std::size_t guard_bytes = 192;
+
+struct Bounds {
+  MPI_Aint low = 0, high = 0;
+};
+
+/// Of the bytes that the blocks touch, from the address.
+Bounds bounds_of(const std::vector<Region::Block>& blocks) {
+  Bounds all;
+  bool any = false;
+  for (const Region::Block& block : blocks) {
+    int size = 0;
+    PMPI_Type_size(block.type, &size);
+    if (block.count == 0 || size == 0) continue;
+    MPI_Aint lb = 0, extent = 0, low = 0, width = 0;
+    PMPI_Type_get_extent(block.type, &lb, &extent);
+    PMPI_Type_get_true_extent(block.type, &low, &width);
+    const MPI_Aint last = (block.count - 1) * extent;
+    const MPI_Aint first = block.displ + low + std::min<MPI_Aint>(0, last);
+    const MPI_Aint end = block.displ + low + width + std::max<MPI_Aint>(0, last);
+    all = any ? Bounds{std::min(all.low, first), std::max(all.high, end)} : Bounds{first, end};
+    any = true;
+  }
+  return all;
+}
+
+std::size_t packed_size(const std::vector<Region::Block>& blocks) {
+  std::size_t bytes = 0;
+  for (const Region::Block& block : blocks) {
+    int size = 0;
+    PMPI_Type_size(block.type, &size);
+    bytes += static_cast<std::size_t>(block.count) * static_cast<std::size_t>(size);
+  }
+  return bytes;
+}
+
+std::size_t whole_bytes(const Bounds& bounds, std::size_t skew) {
+  return 2 * guard_bytes + skew + static_cast<std::size_t>(bounds.high - bounds.low);
+}
+
+}  // namespace
+
+Region::Region(Place place, const std::vector<Block>& blocks, std::size_t skew)
+    : blocks_(blocks),
+      packed_bytes_(packed_size(blocks)),
+      origin_(static_cast<std::ptrdiff_t>(guard_bytes + skew) - bounds_of(blocks).low),
+      initial_(whole_bytes(bounds_of(blocks), skew)),
+      reference_(initial_),
+      is_data_(initial_.size()),
+      memory_(place, initial_.size()) {
+  std::vector<char> zeros = initial_, ones = initial_;
+  unpack(zeros, Stream(packed_bytes_, '\x00'));
+  unpack(ones, Stream(packed_bytes_, '\xff'));
+  for (std::size_t i = 0; i < zeros.size(); ++i) is_data_[i] = zeros[i] != ones[i];
+  fill(0);
+}
+
+void Region::unpack(std::vector<char>& image, const Stream& packed) const {
+  if (packed.empty()) return;  // MPI_Unpack takes no null pointer
+  int position = 0;
+  for (const Block& block : blocks_)
+    if (block.count != 0)
+      PMPI_Unpack(packed.data(), static_cast<int>(packed.size()), &position, image.data() + origin_ + block.displ,
+                  static_cast<int>(block.count), block.type, MPI_COMM_WORLD);
+}
+
+void Region::fill(std::uint64_t key) {
+  for (std::size_t at = 0; at < initial_.size(); at += sizeof(std::uint64_t)) {
+    const std::uint64_t value = mix(key, at);
+    std::memcpy(initial_.data() + at, &value, std::min(sizeof value, initial_.size() - at));
+  }
+  reference_ = initial_;
+  memory_.write(initial_.data(), initial_.size());
+}
+
+void Region::put(const void* elements, int count, MPI_Datatype basic) {
+  Stream packed(packed_bytes_);
+  int position = 0;
+  PMPI_Pack(elements, count, basic, packed.data(), static_cast<int>(packed.size()), &position, MPI_COMM_WORLD);
+  unpack(initial_, packed);
+  reference_ = initial_;
+  memory_.write(initial_.data(), initial_.size());
+}
+
+std::string Region::difference() const {
+  return compare(true);
+}
+
+std::string Region::difference_outside() const {
+  return compare(false);
+}
+
+std::string Region::compare(bool data_too) const {
+  std::vector<char> found(initial_.size());
+  memory_.read(found.data(), found.size());
+  std::size_t wrong = 0, first = 0, wrong_data = 0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (is_data_[i] && !data_too) continue;
+    if (found[i] == (is_data_[i] ? reference_[i] : initial_[i])) continue;
+    if (wrong++ == 0) first = i;
+    wrong_data += is_data_[i] ? 1 : 0;
+  }
+  if (wrong == 0) return "";
+  return std::to_string(wrong) + " of " + std::to_string(found.size()) + " bytes differ, " +
+         std::to_string(wrong_data) + " of them data, first at offset " +
+         std::to_string(static_cast<std::ptrdiff_t>(first) - origin_) + ": found " +
+         std::to_string(static_cast<unsigned char>(found[first])) + ", expected " +
+         std::to_string(static_cast<unsigned char>(is_data_[first] ? reference_[first] : initial_[first]));
+}
+
+}  // namespace gpudt::test
