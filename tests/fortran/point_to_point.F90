@@ -23,6 +23,7 @@ program point_to_point
   call fill(from, rank)
 
   call send_modes()
+  call without_status()
   call sendrecv()
   call persistent()
   call one_of_many()
@@ -43,7 +44,6 @@ program point_to_point
 contains
 
   subroutine send_modes()
-    HANDLE(MPI_Request) :: request
     real(dp) :: attached(4 * pattern_size)
     real(dp), pointer, contiguous :: attached_on_device(:)
     ADDRESS(detached)
@@ -60,12 +60,6 @@ contains
     call check(bytes == 8 * size(attached), 'size of the detached device buffer')
     call check(IS_ADDRESS_OF(detached, attached_on_device), 'address of the detached device buffer')
     call device_free(attached_on_device)
-
-    call poison(to)
-    call MPI_Isend(from, 1, blocks, right, 0, MPI_COMM_WORLD, request AND_IERROR)
-    call MPI_Recv(to, 1, blocks, left, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE AND_IERROR)
-    call MPI_Wait(request, MPI_STATUS_IGNORE AND_IERROR)
-    call verify(to, left, 'data of MPI_Recv without a status')
   end subroutine
 
   subroutine send_in_all_modes()
@@ -101,6 +95,24 @@ contains
     if (mode == 7) call MPI_Ibsend(from, 1, blocks, right, mode, MPI_COMM_WORLD, request AND_IERROR)
     if (mode == 8) call MPI_Irsend(from, 1, blocks, right, mode, MPI_COMM_WORLD, request AND_IERROR)
     call MPI_Wait(request, MPI_STATUS_IGNORE AND_IERROR)
+  end subroutine
+
+  ! MPI_STATUS_IGNORE and MPI_STATUSES_IGNORE are no memory to write to.
+  subroutine without_status()
+    HANDLE(MPI_Request) :: requests(2)
+    integer :: before(2)
+    before = [TAG_OF(MPI_STATUS_IGNORE), NTH_TAG(MPI_STATUSES_IGNORE, 1)]
+    call poison(to)
+    call MPI_Isend(from, 1, blocks, right, 77, MPI_COMM_WORLD, requests(1) AND_IERROR)
+    call MPI_Recv(to, 1, blocks, left, 77, MPI_COMM_WORLD, MPI_STATUS_IGNORE AND_IERROR)
+    call MPI_Wait(requests(1), MPI_STATUS_IGNORE AND_IERROR)
+    call verify(to, left, 'data of MPI_Recv without a status')
+    call poison(to)
+    call MPI_Irecv(to, 1, blocks, left, 77, MPI_COMM_WORLD, requests(1) AND_IERROR)
+    call MPI_Isend(from, 1, blocks, right, 77, MPI_COMM_WORLD, requests(2) AND_IERROR)
+    call MPI_Waitall(2, requests, MPI_STATUSES_IGNORE AND_IERROR)
+    call verify(to, left, 'data of MPI_Waitall without statuses')
+    call check(all([TAG_OF(MPI_STATUS_IGNORE), NTH_TAG(MPI_STATUSES_IGNORE, 1)] == before), 'no status is written')
   end subroutine
 
   subroutine sendrecv()
@@ -295,7 +307,7 @@ contains
     call poison(to)
     external_size = bytes
     external_position = 0
-    call MPI_Pack_external('external32', from, 1, blocks, packed_array, external_size, external_position AND_IERROR)
+    call MPI_Pack_external('external32  ', from, 1, blocks, packed_array, external_size, external_position AND_IERROR)
     call check(external_position == external_size, 'position after MPI_Pack_external')
     external_position = 0
     call MPI_Unpack_external('external32', packed_array, external_size, external_position, to, 1, blocks AND_IERROR)
