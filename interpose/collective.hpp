@@ -55,6 +55,9 @@ struct Forms {
   std::type_identity_t<int (*)(Args..., MPI_Request*)> nonblocking;  // the first alone says what Args are
   std::type_identity_t<int (*)(Args..., MPI_Info, MPI_Request*)> persistent;
 };
+// What GCC deduces by itself; Clang does so from version 17 on.
+template <class... Args, class... Others>
+Forms(int (*)(Args...), Others...) -> Forms<Args...>;
 
 class Collective {
  public:

@@ -306,16 +306,15 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t count, enum cudaMemcpy
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpy2D(void* to, size_t toPitch, const void* from, size_t fromPitch, size_t width, size_t height,
                          enum cudaMemcpyKind kind);
-cudaError_t cudaMemcpy2DAsync(void* to, size_t toPitch, const void* from, size_t fromPitch, size_t width,
-                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t toPitch, const void* from, size_t fromPitch, size_t width, size_t height,
+                              enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemcpyPeer(void* to, int toDevice, const void* from, int fromDevice, size_t count);
 cudaError_t cudaMemcpyPeerAsync(void* to, int toDevice, const void* from, int fromDevice, size_t count,
                                 cudaStream_t stream);
 cudaError_t cudaMemset(void* address, int value, size_t count);
 cudaError_t cudaMemsetAsync(void* address, int value, size_t count, cudaStream_t stream);
 cudaError_t cudaMemset2D(void* address, size_t pitch, int value, size_t width, size_t height);
-cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
-                              cudaStream_t stream);
+cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height, cudaStream_t stream);
 
 /* Streams. */
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
