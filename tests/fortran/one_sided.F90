@@ -1,4 +1,4 @@
-! One-sided communication between device arrays and windows of host memory.
+! One-sided communication between device arrays, and windows of host and of device memory.
 #include "interface.h"
 program one_sided
   USE_MPI
@@ -10,7 +10,9 @@ program one_sided
   HANDLE(MPI_Win) :: window
   HANDLE(MPI_Info) :: info
   integer(MPI_ADDRESS_KIND) :: zero = 0, window_size = 8 * pattern_size
-  real(dp), target, asynchronous :: shown(pattern_size)  ! the window
+  real(dp), target, asynchronous :: shown(pattern_size)  ! the window of host memory
+  real(dp), pointer, contiguous :: shown_on_device(:)    ! the window of device memory
+  logical :: device_window
   real(dp) :: expected(pattern_size)
   real(dp), pointer, contiguous :: from(:), to(:)
 
@@ -25,17 +27,15 @@ program one_sided
   to => device_array(pattern_size)
   call fill(from, rank)
   info = MPI_INFO_NULL
+  device_window = .false.
   call MPI_Win_create(shown, window_size, 8, info, MPI_COMM_WORLD, window AND_IERROR)
+  call all_calls()
+  device_window = .true.
+  shown_on_device => device_array(pattern_size)
+  call MPI_Win_create(shown_on_device, window_size, 8, info, MPI_COMM_WORLD, window AND_IERROR)
+  call all_calls()
+  call device_free(shown_on_device)
 
-  call fences()
-  call locks()
-  call requests()
-  call accumulates()
-  call one_number()
-  call started_and_posted()
-
-  call MPI_Win_free(window AND_IERROR)
-  call check(window == MPI_WIN_NULL, 'window is null after MPI_Win_free')
   call device_free(from)
   call device_free(to)
   call MPI_Type_free(blocks AND_IERROR)
@@ -44,16 +44,29 @@ program one_sided
 
 contains
 
+  subroutine all_calls()
+    call fences()
+    call locks()
+    call requests()
+    call accumulates()
+    call one_number()
+    call started_and_posted()
+    call MPI_Win_free(window AND_IERROR)
+    call check(window == MPI_WIN_NULL, 'window is null after MPI_Win_free')
+  end subroutine
+
   ! In the window, between two barriers, lies what process `origin` has, `times` times; the gaps are as they were.
   subroutine verify_window(origin, times, what)
     integer, intent(in) :: origin, times
     character(*), intent(in) :: what
+    if (device_window) call download(shown, shown_on_device)
     expected = [(merge(times * value(origin, i), 0.0_dp, in_pattern(i)), i = 1, pattern_size)]
     call check(all(abs(shown - expected) <= 0), what)
   end subroutine
 
   subroutine clear()
     shown = 0
+    if (device_window) call upload(shown_on_device, shown)
     call MPI_Barrier(MPI_COMM_WORLD AND_IERROR)
   end subroutine
 
@@ -142,6 +155,7 @@ contains
     call MPI_Win_fence(0, window AND_IERROR)
     call download(first, to)
     call check(abs(first(1)) <= 0, 'result of MPI_Fetch_and_op')
+    if (device_window) call download(shown, shown_on_device)
     call check(abs(shown(1) - value(left, 1)) <= 0, 'data of MPI_Fetch_and_op')
 
     ! Integers are all that MPI compares: the first half of a number, and zero.
