@@ -1,8 +1,9 @@
-# What the scripts have in common; to be sourced. Sets `root` and `build`, and defines what is below.
+# What the scripts have in common; to be sourced. Sets `root` and `build` (BUILD_DIR, if that is set), and
+# defines what is below.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-build=${GPUDT_BUILD:-$root/build}
+build=${BUILD_DIR:-$root/build}
 
 say() { printf '== %s\n' "$*"; }
 die() {
@@ -21,11 +22,11 @@ have_gpu() {
 
 have_nvcc() { command -v nvcc >/dev/null 2>&1 || [ -x "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc" ]; }
 
-# Configures once, with GPUDT_MESON_ARGS, and builds.
+# Configures once, with MESON_ARGS, and builds.
 build_all() {
   if [ ! -f "$build/build.ninja" ]; then
     # shellcheck disable=SC2086  # several arguments
-    meson setup "$build" "$root" ${GPUDT_MESON_ARGS:-}
+    meson setup "$build" "$root" ${MESON_ARGS:-}
   fi
   ninja -C "$build"
 }

@@ -45,8 +45,7 @@ alone_with() { run_mpi 1 300 "LD_PRELOAD=$preload" -- "$@"; }
 measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1
 
 # Packing alone: one buffer at all sizes, then buffers in rotation so that no cache helps.
-measure packbench alone_with "$bin/gpudt-packbench" --sizes 1K:16M --factor 16 --iterations 60 --seconds 0.05 \
-  --ways mpi,kernel,memcpy2d
+measure packbench alone_with "$bin/gpudt-packbench" --sizes 1K:16M --iterations 60 --seconds 0.05
 measure packbench-rotated alone_with "$bin/gpudt-packbench" --sizes 16M --targets device --rotate 512M \
   --iterations 40 --seconds 0.05 --ways mpi,kernel
 

@@ -25,7 +25,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator  # noqa: E402
 
 API_WAYS = ("memcpy2d", "blocks")
 FIGURE_6_LAYOUTS = ("vector:8", "vector:32", "vector:128")
@@ -102,8 +102,11 @@ def size_axis(axes, label):
 
 
 def time_axis(axes, label):
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(plain if high < 10 * low else NullFormatter())
     axes.set_ylabel(label)
 
 
@@ -133,24 +136,28 @@ def best_api(rows):
 def figure_4(rows, machine):
     if not rows:
         return None
-    figure, (api, gpudt, relative) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+    figure = plt.figure(figsize=(13, 4.2), layout="constrained")
+    api, relative = figure.add_subplot(1, 3, 1), figure.add_subplot(1, 3, 3)
+    gpudt = figure.add_subplot(1, 3, 2, sharey=api)
     for index, (layout, group) in enumerate(by_layout(rows).items()):
         style = {"color": f"C{index % 10}", "marker": "o^"[index // 10 % 2], "label": layout}
         ours = [row for row in group if row.way == "mpi"]
         line(api, best_api(group), lambda row: row.median, **style)
         line(gpudt, ours, lambda row: row.median, **style)
         line(relative, [row for row in ours if row.ratio], lambda row: row.ratio, **style)
-    limits = [limit for axes in (api, gpudt) for limit in axes.get_ylim()]
     for axes, title in ((api, "CUDA API (2-D copies, or one per block)"), (gpudt, "gpudt (MPI_Pack)")):
         size_axis(axes, "packed size")
-        time_axis(axes, "time to host memory (µs)")
-        axes.set_ylim(min(limits), max(limits))
         axes.set_title(title)
-    size_axis(relative, "packed size")
-    relative.axhline(1, color="black", linewidth=0.8)
-    relative.set_ylim(0, max(1.2, 1.1 * relative.get_ylim()[1]))
-    relative.set_ylabel("time relative to a kernel by hand")
-    relative.set_title("gpudt / hand-written kernel")
+    time_axis(api, "time to host memory (µs)")
+    if relative.lines:
+        size_axis(relative, "packed size")
+        relative.axhline(1, color="black", linewidth=0.8)
+        relative.set_ylim(0, max(1.2, 1.1 * relative.get_ylim()[1]))
+        relative.set_ylabel("time relative to a kernel by hand")
+        relative.set_title("gpudt / hand-written kernel")
+    else:
+        relative.set_axis_off()
+        relative.text(0.5, 0.5, "no kernel by hand was measured", ha="center")
     handles, labels = gpudt.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6)
     figure.suptitle(f"Packing into host memory, {machine}")
