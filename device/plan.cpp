@@ -19,10 +19,15 @@ constexpr std::int64_t single_block_gather_words = 256;
 constexpr int block_threads = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
+/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
+constexpr int list_blocks_per_multiprocessor = 8;
 
 /// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
 constexpr int host_bytes_in_flight = 256 << 10;
 constexpr int host_blocks_gather = host_bytes_in_flight / (block_threads * 16);
+/// So many times the thread blocks where each byte costs more waiting: lists, and runs through shared memory.
+constexpr int host_list_factor = 4;
+constexpr int host_runs_factor = 3;
 constexpr int host_blocks_general_per_multiprocessor = 2;
 
 /// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words are
@@ -96,12 +101,20 @@ bool suits_runs(const KernelArgs& args) {
   return 2 * head <= args.end - args.begin;
 }
 
+/// Whether 32 bits hold every position, in units of `unit` bytes, that the kernel computes with. Irregular lists are
+/// searched in bytes.
+bool fits_narrow(const KernelArgs& args, std::int64_t unit) {
+  const Shape& shape = args.shape;
+  const bool searched = shape.kind == ShapeKind::list && shape.run == 0;
+  return args.end / unit <= narrow_limit && !(searched && shape.list_size > narrow_limit);
+}
+
 void choose_method(KernelArgs& args) {
   const std::int64_t bytes = args.end - args.begin;
   const std::int64_t run = typical_run(args.shape);
   const std::int32_t word = natural_word(args);
   const bool general = args.shape.kind == ShapeKind::general;
-  const bool words_fit = general || args.end / word <= narrow_limit;
+  const bool words_fit = general || fits_narrow(args, word);
   args.word = word;
   args.method = Method::words;
   if (!words_fit) {
@@ -117,7 +130,7 @@ void choose_method(KernelArgs& args) {
     }
   }
   if (args.method != Method::words) args.word = 16;
-  args.narrow = !general && (args.method == Method::words || args.end <= narrow_limit) ? 1 : 0;
+  args.narrow = !general && (args.method == Method::words || fits_narrow(args, 1)) ? 1 : 0;
 }
 
 void set_divisors(KernelArgs& args) {
@@ -148,11 +161,14 @@ void set_divisors(KernelArgs& args) {
 
 /// The most blocks worth launching: all resident at once, since each works through its share of the tiles.
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
-  if (!hints.packed_is_host) return hints.multiprocessors * blocks_per_multiprocessor;
+  const bool list = args.shape.kind == ShapeKind::list;
+  const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
+  if (!hints.packed_is_host) return resident;
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
-  const int most = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
-                                                : host_blocks_gather;
-  return std::min(most, hints.multiprocessors * blocks_per_multiprocessor);
+  const int plain = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
+                                                 : host_blocks_gather;
+  const int factor = args.method == Method::runs ? host_runs_factor : list ? host_list_factor : 1;
+  return std::min(plain * factor, resident);
 }
 
 void set_grid(KernelArgs& args, const PlanHints& hints) {
