@@ -31,6 +31,7 @@ has_meson() {
 }
 
 look_around() {
+  need python3 on_path python3
   need g++ on_path g++
   need pkg-config on_path pkg-config
   need ninja-build on_path ninja
@@ -56,7 +57,6 @@ for option in "$@"; do
     need clang-format on_path clang-format
     need clang-tidy on_path clang-tidy
   else
-    need python3 on_path python3
     need python3-matplotlib python3 -c 'import matplotlib'
   fi
 done
