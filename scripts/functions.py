@@ -63,6 +63,8 @@ NOT_BUFFERS = {
     "MPI_Win_allocate_shared": "gives an address",
     "MPI_Win_shared_query": "gives an address",
     "MPI_Grequest_start": "extra state",
+    "MPIX_Grequest_start": "extra state",
+    "MPIX_Grequest_class_allocate": "extra state",
     "MPI_Register_datarep": "extra state",
     "MPI_Keyval_create": "extra state",
     "MPI_Comm_create_keyval": "extra state",
