@@ -1,6 +1,6 @@
 ! Collective communication on device arrays: blocking and nonblocking, in place, reductions, several types in one call,
 ! neighbourhoods.
-#include "interface.h"
+#include "interface.inc"
 program collectives
   USE_MPI
   use support

@@ -1,5 +1,5 @@
 ! Device arrays written to a file and read back, in each of MPI's ways.
-#include "interface.h"
+#include "interface.inc"
 program files
   USE_MPI
   use support

@@ -1,6 +1,6 @@
 ! A grid in GPU memory, cut into strips along both axes of a torus, as Fortran codes exchange its halo: rows by
 ! MPI_TYPE_VECTOR, columns as they lie, MPI_ISSEND, MPI_IRECV and MPI_WAITALL. Nothing in it knows of gpudt.
-#include "interface.h"
+#include "interface.inc"
 program halo
   USE_MPI
   use support

@@ -1,5 +1,5 @@
 ! One-sided communication between device arrays, and windows of host and of device memory.
-#include "interface.h"
+#include "interface.inc"
 program one_sided
   USE_MPI
   use support

@@ -1,6 +1,6 @@
 ! Point-to-point communication between device arrays: blocking and persistent sends, completion of several requests,
 ! statuses, indices and logicals, packing, and what stands for no buffer, no status and the bottom of memory.
-#include "interface.h"
+#include "interface.inc"
 program point_to_point
   USE_MPI
   use, intrinsic :: iso_c_binding, only: c_ptr
