@@ -101,7 +101,9 @@ const Operation& operation(const std::string& name) {
 
 Started::Started(const Operation& operation, Arguments arguments, Form form) : arguments_(std::move(arguments)) {
   const auto duplicate = [&](MPI_Datatype& type) {
-    if (type == MPI_DATATYPE_NULL) return;  // of an argument that means nothing here
+    int integers = 0, addresses = 0, types = 0, combiner = 0;
+    PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
+    if (combiner == MPI_COMBINER_NAMED) return;  // not to be freed
     PMPI_Type_dup(MPI_Datatype(type), &type);
     duplicates_.push_back(type);
   };

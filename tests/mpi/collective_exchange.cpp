@@ -2,6 +2,7 @@
 #include "tests/mpi/collective_exchange.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -284,6 +285,7 @@ Arguments arguments_of(const Exchange& e, const Builder& builder, const Side& ou
   return a;
 }
 
+/// By their first letters.
 std::string places_text(const std::vector<Place>& places) {
   std::string text;
   for (const Place place : places) text += place_name(place)[0];
@@ -300,41 +302,42 @@ std::string Exchange::text() const {
          places_text(receive_places) + ", " + types[0].send.text() + " to " + types[0].receive.text();
 }
 
-void exchange(const Exchange& e) {
-  const std::string text = e.text();
-  INFO(text);
-  step(text);
+Prepared prepare(const Exchange& e) {
   const Builder builder(e);
   const Side out = builder.sending(), in = builder.receiving();
   const auto me = static_cast<std::size_t>(rank());
   using Blocks = std::vector<Region::Block>;
   Region send(e.send_places[me], builder.gives() ? out.blocks : Blocks(), 8 * (me % 3));
   Region receive(e.receive_places[me], builder.takes() ? in.blocks : Blocks(), 4 * (me % 2));
-  perform(e.operation, e.form, arguments_of(e, builder, out, in, send.address(), receive.address()),
-          arguments_of(e, builder, out, in, send.reference(), receive.reference()), send, receive, [&](int round) {
-            const std::uint64_t key = mix(seed(), me * 4 + static_cast<std::size_t>(round));
-            send.fill(key);
-            receive.fill(key + 2);
-          });
+  Arguments arguments = arguments_of(e, builder, out, in, send.address(), receive.address());
+  Arguments reference = arguments_of(e, builder, out, in, send.reference(), receive.reference());
+  return {std::move(send), std::move(receive), std::move(arguments), std::move(reference)};
+}
+
+void Prepared::fill(int round) {
+  const std::uint64_t key = mix(seed(), static_cast<std::uint64_t>(rank() * 4 + round));
+  send.fill(key);
+  receive.fill(key + 2);
+}
+
+void exchange(const Exchange& e) {
+  const std::string text = e.text();
+  INFO(text);
+  step(text);
+  Prepared call = prepare(e);
+  perform(e.operation, e.form, call.arguments, call.reference, call.send, call.receive,
+          [&](int round) { call.fill(round); });
 }
 
 namespace {
-
-std::vector<Place> same(Place place) {
-  return std::vector<Place>(static_cast<std::size_t>(ranks()), place);
-}
-
-std::vector<Place> mixed(std::mt19937_64& random) {
-  std::vector<Place> list;
-  for (int i = 0; i < ranks(); ++i) list.push_back(random() % 2 == 0 ? Place::host : Place::device);
-  return list;
-}
 
 Type duplicate(const RandomType& type) {
   MPI_Datatype made = MPI_DATATYPE_NULL;
   PMPI_Type_dup(type.handle(), &made);
   return {made, type.description()};
 }
+
+}  // namespace
 
 /// Types of equal signature: different ones, or any tree twice. A tree has some bytes: Open MPI 4.1 crashes in
 /// persistent gathers of types that have none.
@@ -348,6 +351,20 @@ Pair random_types(std::mt19937_64& random) {
     Type send = duplicate(type);
     return {std::move(send), duplicate(type)};
   }
+}
+
+std::vector<Place> mixed(std::mt19937_64& random) {
+  constexpr Place choice[] = {Place::host,   Place::device,  Place::host,           Place::device,
+                              Place::pinned, Place::managed, Place::stream_ordered, Place::registered};
+  std::vector<Place> list;
+  for (int i = 0; i < ranks(); ++i) list.push_back(choice[random() % std::size(choice)]);
+  return list;
+}
+
+namespace {
+
+std::vector<Place> same(Place place) {
+  return std::vector<Place>(static_cast<std::size_t>(ranks()), place);
 }
 
 /// MPI_IN_PLACE has a meaning.

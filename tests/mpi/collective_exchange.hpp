@@ -67,8 +67,21 @@ struct Exchange {
   std::string text() const;
 };
 
+/// Buffers and arguments of one call, for this process.
+struct Prepared {
+  Region send, receive;
+  Arguments arguments, reference;
+
+  void fill(int round);
+};
+Prepared prepare(const Exchange& exchange);
+
 /// Makes the call and the reference call and compares.
 void exchange(const Exchange& exchange);
+/// Types of equal signature.
+Pair random_types(std::mt19937_64& random);
+/// A kind of memory for each process.
+std::vector<Place> mixed(std::mt19937_64& random);
 
 /// For one operation and form: every mix of places, and random ones; every root in turn, in place where that is legal,
 /// types at random.

@@ -56,11 +56,10 @@ Region::Region(Place place, const std::vector<Block>& blocks, std::size_t skew)
       initial_(whole_bytes(bounds_of(blocks), skew)),
       reference_(initial_),
       is_data_(initial_.size()),
+      is_undefined_(initial_.size()),
       memory_(place, initial_.size()) {
-  std::vector<char> zeros = initial_, ones = initial_;
-  unpack(zeros, Stream(packed_bytes_, '\x00'));
-  unpack(ones, Stream(packed_bytes_, '\xff'));
-  for (std::size_t i = 0; i < zeros.size(); ++i) is_data_[i] = zeros[i] != ones[i];
+  mark(false, is_data_);
+  mark(true, is_undefined_);
   fill(0);
 }
 
@@ -73,6 +72,15 @@ void Region::unpack(std::vector<char>& image, const Stream& packed) const {
                   static_cast<int>(block.count), block.type, MPI_COMM_WORLD);
 }
 
+/// Marks the bytes of all data, or of undefined data alone: those that unpacking changes.
+void Region::mark(bool undefined, std::vector<bool>& bytes) const {
+  Stream packed;
+  for (const Block& block : blocks_) packed.insert(packed.end(), packed_size({block}), block.undefined || !undefined);
+  std::vector<char> image(initial_.size());
+  unpack(image, packed);
+  for (std::size_t i = 0; i < image.size(); ++i) bytes[i] = image[i] != 0;
+}
+
 void Region::fill(std::uint64_t key) {
   for (std::size_t at = 0; at < initial_.size(); at += sizeof(std::uint64_t)) {
     const std::uint64_t value = mix(key, at);
@@ -82,10 +90,7 @@ void Region::fill(std::uint64_t key) {
   memory_.write(initial_.data(), initial_.size());
 }
 
-void Region::put(const void* elements, int count, MPI_Datatype basic) {
-  Stream packed(packed_bytes_);
-  int position = 0;
-  PMPI_Pack(elements, count, basic, packed.data(), static_cast<int>(packed.size()), &position, MPI_COMM_WORLD);
+void Region::put(const Stream& packed) {
   unpack(initial_, packed);
   reference_ = initial_;
   memory_.write(initial_.data(), initial_.size());
@@ -104,7 +109,7 @@ std::string Region::compare(bool data_too) const {
   memory_.read(found.data(), found.size());
   std::size_t wrong = 0, first = 0, wrong_data = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
-    if (is_data_[i] && !data_too) continue;
+    if (is_undefined_[i] || (is_data_[i] && !data_too)) continue;
     if (found[i] == (is_data_[i] ? reference_[i] : initial_[i])) continue;
     if (wrong++ == 0) first = i;
     wrong_data += is_data_[i] ? 1 : 0;

@@ -19,6 +19,7 @@ class Region {
     MPI_Aint displ;
     std::int64_t count;
     MPI_Datatype type;
+    bool undefined = false;  ///< the call may leave anything in it
   };
 
   /// The types must be committed, and may be freed afterwards. `skew` shifts the alignment.
@@ -26,8 +27,8 @@ class Region {
 
   /// Another pattern for each key, in the data as in gaps and guards.
   void fill(std::uint64_t key);
-  /// Replaces the data by `count` elements of a predefined type, in the order of the type maps.
-  void put(const void* elements, int count, MPI_Datatype basic);
+  /// Replaces the data by packed ones, in the order of the type maps.
+  void put(const Stream& packed);
 
   void* address() const { return memory_.data() + origin_; }
   void* reference() { return reference_.data() + origin_; }
@@ -39,13 +40,14 @@ class Region {
 
  private:
   void unpack(std::vector<char>& image, const Stream& packed) const;
+  void mark(bool undefined, std::vector<bool>& bytes) const;
   std::string compare(bool data_too) const;
 
   std::vector<Block> blocks_;
   std::size_t packed_bytes_ = 0;
   std::ptrdiff_t origin_ = 0;
   std::vector<char> initial_, reference_;
-  std::vector<bool> is_data_;
+  std::vector<bool> is_data_, is_undefined_;
   Memory memory_;
 };
 
