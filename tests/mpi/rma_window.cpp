@@ -1,0 +1,358 @@
+// Windows of every flavour with device memory in them, what they tell about themselves, and their errors.
+#include <array>
+
+#include "tests/mpi/rma.hpp"
+
+using namespace gpudt::test;
+
+namespace {
+
+std::uint64_t key_of(int from, int what) {
+  return mix(seed(), static_cast<std::uint64_t>(from) * 64 + static_cast<std::uint64_t>(what));
+}
+
+/// What a put or get of `origin`, filled with `key`, makes of an area filled with `before`.
+std::vector<char> after_move(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
+  Image image(target.type, target.count);
+  image.fill(before);
+  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
+  return image.bytes();
+}
+
+int put(const Area& out, const Side& origin, int rank, MPI_Aint displacement, const Side& target, MPI_Win window) {
+  return MPI_Put(out.address(), origin.count, origin.type, rank, displacement, target.count, target.type, window);
+}
+
+MPI_Win create(const Area& area, int disp_unit = 1) {
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(area.base(), area.bytes(), disp_unit, MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  return window;
+}
+
+Side integers(int count) {
+  return {plain(MPI_INT), count};
+}
+
+}  // namespace
+
+TEST_CASE("a window of device memory knows its attributes and its group", "[rma][window]") {
+  const Side side = integers(10 + rank());
+  for (const Place place : basic_places) {
+    const Area area(place, side);
+    MPI_Win window = create(area, 4);
+    void* base = nullptr;
+    const MPI_Aint* size = nullptr;
+    const int *disp_unit = nullptr, *flavor = nullptr;
+    int found = 0;
+    MPI_OK(MPI_Win_get_attr(window, MPI_WIN_BASE, &base, &found));
+    CHECK((found != 0 && base == area.base()));
+    MPI_OK(MPI_Win_get_attr(window, MPI_WIN_SIZE, static_cast<void*>(&size), &found));
+    CHECK((found != 0 && *size == area.bytes()));
+    MPI_OK(MPI_Win_get_attr(window, MPI_WIN_DISP_UNIT, static_cast<void*>(&disp_unit), &found));
+    CHECK((found != 0 && *disp_unit == 4));
+    MPI_OK(MPI_Win_get_attr(window, MPI_WIN_CREATE_FLAVOR, static_cast<void*>(&flavor), &found));
+    CHECK((found != 0 && *flavor == MPI_WIN_FLAVOR_CREATE));
+    MPI_Group group = MPI_GROUP_NULL, wanted = MPI_GROUP_NULL;
+    MPI_OK(MPI_Win_get_group(window, &group));
+    PMPI_Comm_group(comm(), &wanted);
+    int same = MPI_UNEQUAL;
+    PMPI_Group_compare(group, wanted, &same);
+    CHECK(same == MPI_IDENT);
+    PMPI_Group_free(&group);
+    PMPI_Group_free(&wanted);
+    MPI_OK(MPI_Win_free(&window));
+    CHECK(window == MPI_WIN_NULL);
+  }
+}
+
+TEST_CASE("each rank has its own displacement unit, and one has no memory", "[rma][window]") {
+  constexpr int each = 16;
+  const auto bytes = static_cast<std::size_t>(ranks() * each) * sizeof(int);
+  const bool empty = rank() == 1;
+  Memory memory(rank() % 2 == 0 ? Place::device : Place::host, bytes), out(Place::device, each * sizeof(int));
+  const std::vector<int> before(bytes / sizeof(int), -1), mine(each, rank());
+  memory.write(before.data(), bytes);
+  out.write(mine.data(), each * sizeof(int));
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(empty ? nullptr : memory.data(), empty ? 0 : static_cast<MPI_Aint>(bytes), 1 << rank(),
+                        MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  MPI_OK(MPI_Win_fence(0, window));
+  for (int target = 0; target < ranks(); ++target) {
+    const MPI_Aint place = rank() * each * static_cast<MPI_Aint>(sizeof(int)) / (1 << target);
+    const int code = MPI_Put(out.data(), each, MPI_INT, target, place, each, MPI_INT, window);
+    if (target != 1)
+      MPI_OK(code);
+    else
+      MPI_FAILS(code, MPI_ERR_RMA_RANGE);
+  }
+  MPI_OK(MPI_Win_fence(0, window));
+  std::vector<int> after(before.size());
+  memory.read(after.data(), bytes);
+  for (int from = 0; from < ranks(); ++from)
+    for (int i = 0; i < each; ++i) CHECK(after[static_cast<std::size_t>(from * each + i)] == (empty ? -1 : from));
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("puts and gets with unlike random types", "[rma][window]") {
+  auto random = random_numbers("rma");
+  for (int i = 0; i < scaled(40); ++i) {
+    Pair pair = random_pair(random);
+    const Side near{std::move(pair.send), 2}, far{std::move(pair.receive), 2};
+    INFO(near.text() << " to " << far.text());
+    step(near.text() + " to " + far.text());
+    const Place places[] = {i % 2 == 0 ? Place::device : Place::host, i % 3 == 0 ? Place::host : Place::device};
+    Area area(places[rank() % 2], far), out(Place::device, near), back(places[0], near);
+    MPI_Win window = create(area);
+    area.fill(key_of(rank(), 1));
+    out.fill(key_of(rank(), 2));
+    back.fill(key_of(rank(), 3));
+    MPI_OK(MPI_Win_fence(0, window));
+    MPI_OK(put(out, near, right_neighbour(), area.displacement(), far, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    CHECK(area.read() == after_move(far, key_of(rank(), 1), near, key_of(left_neighbour(), 2)));
+    MPI_OK(MPI_Get(back.address(), 2, near.type, right_neighbour(), area.displacement(), 2, far.type, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    CHECK(back.read() == after_move(near, key_of(rank(), 3), near, key_of(rank(), 2)));
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
+TEST_CASE("windows over every kind of memory", "[rma][window]") {
+  const Side side{vector(50, 3, 5, MPI_INT), 1};
+  for (const Place place :
+       {Place::host, Place::pinned, Place::device, Place::managed, Place::stream_ordered, Place::registered})
+    for (const Place other : {Place::host, Place::device, Place::managed, Place::stream_ordered}) {
+      INFO(place_name(other) << " to " << place_name(place));
+      Area area(place, side), out(other, side);
+      MPI_Win window = create(area);
+      area.fill(key_of(rank(), 1));
+      out.fill(key_of(rank(), 2));
+      MPI_OK(MPI_Win_fence(0, window));
+      MPI_OK(put(out, side, right_neighbour(), area.displacement(), side, window));
+      MPI_OK(MPI_Win_fence(0, window));
+      CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), 2)));
+      MPI_OK(MPI_Win_free(&window));
+    }
+}
+
+TEST_CASE("datatypes freed before the accesses complete", "[rma][window]") {
+  const Side kept{vector(5000, 3, 5, MPI_INT), 1};
+  for (const Place place : basic_places) {
+    Area area(Place::device, kept), out(place, kept), back(place, kept);
+    MPI_Win window = create(area);
+    area.fill(key_of(rank(), 1));
+    out.fill(key_of(rank(), 2));
+    back.fill(key_of(rank(), 3));
+    lock_step();
+    Type put_type = vector(5000, 3, 5, MPI_INT), get_type = vector(5000, 3, 5, MPI_INT);
+    MPI_OK(MPI_Win_lock_all(0, window));
+    MPI_OK(MPI_Put(out.address(), 1, put_type, right_neighbour(), area.displacement(), 1, put_type, window));
+    put_type.free();
+    MPI_OK(MPI_Win_flush(right_neighbour(), window));
+    MPI_OK(MPI_Get(back.address(), 1, get_type, right_neighbour(), area.displacement(), 1, get_type, window));
+    get_type.free();
+    MPI_OK(MPI_Win_unlock_all(window));
+    CHECK(back.read() == after_move(kept, key_of(rank(), 3), kept, key_of(rank(), 2)));
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
+TEST_CASE("several windows at once, on communicators of their own", "[rma][window]") {
+  const Side side{vector(30, 1, 2, MPI_INT), 1};
+  MPI_Comm half = MPI_COMM_NULL;
+  // In reverse order. Open MPI 4.1 has no windows of one process.
+  PMPI_Comm_split(comm(), ranks() < 4 ? 0 : rank() % 2, -rank(), &half);
+  int mine = 0, size = 0;
+  PMPI_Comm_rank(half, &mine);
+  PMPI_Comm_size(half, &size);
+  Area first(Place::device, side), second(Place::device, side), third(Place::host, side), out(Place::device, side);
+  MPI_Win windows[] = {create(first), MPI_WIN_NULL, create(third)};
+  MPI_OK(MPI_Win_create(second.base(), second.bytes(), 1, MPI_INFO_NULL, half, &windows[1]));
+  first.fill(key_of(rank(), 1));
+  second.fill(key_of(mine, 2));
+  third.fill(key_of(rank(), 3));
+  out.fill(key_of(rank(), 4));
+  for (MPI_Win window : windows) MPI_OK(MPI_Win_fence(0, window));
+  MPI_OK(put(out, side, right_neighbour(), first.displacement(), side, windows[0]));
+  MPI_OK(put(out, side, (mine + 1) % size, second.displacement(), side, windows[1]));
+  MPI_OK(put(out, side, left_neighbour(), third.displacement(), side, windows[2]));
+  for (MPI_Win window : windows) MPI_OK(MPI_Win_fence(0, window));
+  std::vector<int> world(static_cast<std::size_t>(size));
+  const int self = rank();
+  PMPI_Allgather(&self, 1, MPI_INT, world.data(), 1, MPI_INT, half);
+  const int before_me = world[static_cast<std::size_t>((mine + size - 1) % size)];
+  CHECK(first.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), 4)));
+  CHECK(second.read() == after_move(side, key_of(mine, 2), side, key_of(before_me, 4)));
+  CHECK(third.read() == after_move(side, key_of(rank(), 3), side, key_of(right_neighbour(), 4)));
+  for (MPI_Win& window : windows) MPI_OK(MPI_Win_free(&window));
+  PMPI_Comm_free(&half);
+}
+
+TEST_CASE("a dynamic window over host and device memory", "[rma][window]") {
+  const Side side{vector(300, 2, 5, MPI_INT), 1};
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  for (int round = 0; round < 3; ++round) {
+    Area areas[] = {Area(Place::device, side), Area(Place::host, side), Area(Place::device, side)};
+    Area out(Place::device, side), back(Place::host, side);
+    std::array<MPI_Aint, 3> mine = {}, theirs = {};
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      areas[i].fill(key_of(rank(), static_cast<int>(i)));
+      MPI_OK(MPI_Win_attach(window, areas[i].base(), areas[i].bytes()));
+      MPI_OK(MPI_Get_address(areas[i].address(), &mine[i]));
+    }
+    PMPI_Sendrecv(mine.data(), 3, MPI_AINT, left_neighbour(), 0, theirs.data(), 3, MPI_AINT, right_neighbour(), 0,
+                  comm(), MPI_STATUS_IGNORE);
+    out.fill(key_of(rank(), 10));
+    back.fill(key_of(rank(), 11));
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
+    for (std::size_t i = 0; i < 2; ++i) MPI_OK(put(out, side, right_neighbour(), theirs[i], side, window));
+    MPI_OK(MPI_Get(back.address(), 1, side.type, right_neighbour(), theirs[2], 1, side.type, window));
+    MPI_OK(MPI_Win_unlock(right_neighbour(), window));
+    CHECK(back.read() == after_move(side, key_of(rank(), 11), side, key_of(right_neighbour(), 2)));
+    lock_step();
+    for (int i = 0; i < 2; ++i)
+      CHECK(areas[i].read() == after_move(side, key_of(rank(), i), side, key_of(left_neighbour(), 10)));
+    for (const Area& area : areas) MPI_OK(MPI_Win_detach(window, area.base()));
+    lock_step();
+    // Nothing is attached there any more.
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
+    MPI_OK(put(out, side, right_neighbour(), theirs[0], side, window));
+    MPI_FAILS(MPI_Win_unlock(right_neighbour(), window), MPI_ERR_RMA_RANGE);
+    MPI_FAILS(MPI_Win_detach(window, areas[0].base()), MPI_ERR_RMA_ATTACH);
+    lock_step();
+  }
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("device buffers with memory that MPI allocates", "[rma][window]") {
+  const Side side = integers(1000);
+  const auto bytes = static_cast<MPI_Aint>(1000 * sizeof(int));
+  for (const bool shared : {false, true}) {
+    int* base = nullptr;
+    MPI_Win window = MPI_WIN_NULL;
+    MPI_OK(shared
+               ? MPI_Win_allocate_shared(bytes, sizeof(int), MPI_INFO_NULL, comm(), static_cast<void*>(&base), &window)
+               : MPI_Win_allocate(bytes, sizeof(int), MPI_INFO_NULL, comm(), static_cast<void*>(&base), &window));
+    Memory out(Place::device, static_cast<std::size_t>(bytes)), back(Place::device, static_cast<std::size_t>(bytes));
+    const std::vector<int> mine(1000, rank() + 1);
+    out.write(mine.data(), static_cast<std::size_t>(bytes));
+    MPI_OK(MPI_Win_fence(0, window));
+    MPI_OK(MPI_Put(out.data(), 1000, MPI_INT, right_neighbour(), 0, 1000, MPI_INT, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    for (int i = 0; i < 1000; ++i) REQUIRE(base[i] == left_neighbour() + 1);
+    MPI_OK(MPI_Win_fence(0, window));
+    MPI_OK(MPI_Accumulate(out.data(), 1000, MPI_INT, right_neighbour(), 0, 1000, MPI_INT, MPI_SUM, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    MPI_OK(MPI_Get(back.data(), 1000, MPI_INT, right_neighbour(), 0, 1000, MPI_INT, window));
+    MPI_OK(MPI_Win_fence(0, window));
+    std::vector<int> got(1000);
+    back.read(got.data(), static_cast<std::size_t>(bytes));
+    CHECK(got == std::vector<int>(1000, 2 * (rank() + 1)));
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
+TEST_CASE("accesses to nobody and of nothing", "[rma][window]") {
+  const Side side = integers(4);
+  Area area(Place::device, side), out(Place::device, side), result(Place::device, side);
+  MPI_Win window = create(area);
+  area.fill(key_of(rank(), 1));
+  result.fill(key_of(rank(), 2));
+  const auto before = area.read(), untouched = result.read();
+  lock_step();
+  MPI_OK(MPI_Win_lock_all(0, window));
+  MPI_OK(put(out, side, MPI_PROC_NULL, 0, side, window));
+  MPI_OK(MPI_Get(result.address(), 4, MPI_INT, MPI_PROC_NULL, 0, 4, MPI_INT, window));
+  MPI_OK(MPI_Get(result.address(), 0, MPI_INT, rank(), 0, 0, MPI_INT, window));
+  MPI_OK(MPI_Fetch_and_op(out.address(), result.address(), MPI_INT, MPI_PROC_NULL, 0, MPI_SUM, window));
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  MPI_OK(MPI_Rput(out.address(), 4, MPI_INT, MPI_PROC_NULL, 0, 4, MPI_INT, window, &requests[0]));
+  MPI_OK(MPI_Rget(result.address(), 0, MPI_INT, rank(), 0, 0, MPI_INT, window, &requests[1]));
+  MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+  MPI_OK(MPI_Win_unlock_all(window));
+  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, MPI_PROC_NULL, 0, window));
+  MPI_OK(MPI_Win_unlock(MPI_PROC_NULL, window));
+  lock_step();
+  CHECK(area.read() == before);
+  CHECK(result.read() == untouched);
+  MPI_OK(MPI_Win_free(&window));
+}
+
+namespace {
+
+int handler_calls = 0;
+void count_call(MPI_Win*, int*, ...) {
+  ++handler_calls;
+}
+
+void add(void*, void*, int*, MPI_Datatype*) {}
+
+}  // namespace
+
+TEST_CASE("errors go to the window's error handler, and the window stays usable", "[rma][window]") {
+  const Side side = integers(4);
+  Area area(Place::device, side), out(Place::device, side);
+  MPI_Win window = create(area);
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  MPI_OK(MPI_Win_create_errhandler(count_call, &handler));
+  MPI_OK(MPI_Win_set_errhandler(window, handler));
+  area.fill(key_of(rank(), 1));
+  out.fill(key_of(rank(), 2));
+  handler_calls = 0;
+  const auto put_at = [&](int rank, MPI_Aint place, int count) {
+    return MPI_Put(out.address(), count, MPI_INT, rank, place, count, MPI_INT, window);
+  };
+  // No epoch.
+  MPI_FAILS(put_at(rank(), 0, 1), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(MPI_Win_unlock(rank(), window), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(MPI_Win_unlock_all(window), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(MPI_Win_flush(rank(), window), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(MPI_Win_complete(window), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(MPI_Win_wait(window), MPI_ERR_RMA_SYNC);
+  int flag = 0;
+  MPI_FAILS(MPI_Win_test(window, &flag), MPI_ERR_RMA_SYNC);
+  // Arguments.
+  MPI_FAILS(MPI_Win_lock(12345, rank(), 0, window), MPI_ERR_LOCKTYPE);
+  MPI_FAILS(MPI_Win_lock(MPI_LOCK_SHARED, ranks(), 0, window), MPI_ERR_RANK);
+  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, rank(), 0, window));
+  MPI_FAILS(MPI_Win_lock(MPI_LOCK_SHARED, rank(), 0, window), MPI_ERR_RMA_SYNC);
+  MPI_FAILS(put_at(ranks(), 0, 1), MPI_ERR_RANK);
+  MPI_FAILS(put_at(rank(), -4, 1), MPI_ERR_DISP);
+  MPI_FAILS(put_at(rank(), area.bytes() - 8, 3), MPI_ERR_RMA_RANGE);
+  MPI_FAILS(put_at(rank(), 0, -1), MPI_ERR_COUNT);
+  MPI_FAILS(MPI_Put(out.address(), 3, MPI_INT, rank(), 0, 4, MPI_INT, window), MPI_ERR_TYPE);
+  MPI_FAILS(MPI_Put(out.address(), 1, MPI_DATATYPE_NULL, rank(), 0, 1, MPI_INT, window), MPI_ERR_TYPE);
+  MPI_Op own = MPI_OP_NULL;
+  MPI_OK(MPI_Op_create(add, 1, &own));
+  MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_INT, rank(), 0, 1, MPI_INT, own, window), MPI_ERR_OP);
+  MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_FLOAT, rank(), 0, 1, MPI_FLOAT, MPI_BAND, window), MPI_ERR_OP);
+  MPI_OK(MPI_Op_free(&own));
+  CHECK(handler_calls == 18);
+  CHECK(area.read() == after_move(side, key_of(rank(), 1), integers(0), 0));
+  // And then something right.
+  MPI_OK(put_at(rank(), area.displacement(), 4));
+  MPI_OK(MPI_Win_unlock(rank(), window));
+  CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(rank(), 2)));
+  MPI_OK(MPI_Errhandler_free(&handler));
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("windows come and go without leaving anything behind", "[rma][window]") {
+  const Side side = integers(100);
+  for (int i = 0; i < scaled(30); ++i) {
+    Area area(Place::device, side), out(Place::host, side);
+    MPI_Win window = create(area);
+    area.fill(key_of(rank(), 1));
+    out.fill(key_of(rank(), i));
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
+    MPI_OK(put(out, side, right_neighbour(), area.displacement(), side, window));
+    MPI_OK(MPI_Win_unlock(right_neighbour(), window));
+    // No barrier: freeing waits for all.
+    MPI_OK(MPI_Win_free(&window));
+    CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), i)));
+  }
+}
