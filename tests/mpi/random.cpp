@@ -2,8 +2,37 @@
 #include <algorithm>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/random_type.hpp"
 
 using namespace gpudt::test;
+
+namespace {
+
+Type duplicate_of(const RandomType& random_type) {
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  PMPI_Type_dup(random_type.handle(), &made);
+  return {made, random_type.description()};
+}
+
+}  // namespace
+
+// MPI_PACKED matches every signature, so that these trees need no partner of equal signature.
+TEST_CASE("random types of every combiner, packed on the other side", "[random]") {
+  if (!all_have_partners()) return;
+  auto random = random_numbers("every combiner");
+  const Type packed = plain(MPI_PACKED);
+  for (int i = 0; i < scaled(300); ++i) {
+    RandomTypeLimits limits;
+    limits.unpack_safe = i % 2 == 1;
+    const Type type = duplicate_of(RandomType(random, limits));
+    const int count = 1 + static_cast<int>(random() % 8), bytes = static_cast<int>(type.size()) * count;
+    const Place place = basic_places[random() % 4 == 0 ? 0 : 1], other = basic_places[random() % 2];
+    if (limits.unpack_safe)
+      exchange_both_ways({packed, bytes, other, type, count, place}, 10);
+    else
+      exchange_both_ways({type, count, place, packed, bytes, other}, 20);
+  }
+}
 
 TEST_CASE("random types of equal signature", "[random]") {
   if (!all_have_partners()) return;
