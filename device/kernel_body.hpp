@@ -604,6 +604,7 @@ constexpr int lanes = 32;             ///< threads of a warp: each moves one run
 constexpr int shortest_lane_run = 3;  ///< so that an aligned word touches at most two runs
 constexpr int longest_lane_run = 32;
 constexpr int lane_words = longest_lane_run / 4;
+constexpr int few_lane_words = 5;  ///< shorter runs have a kernel of their own, with less to unroll
 /// Words of shared memory per warp: a group of the longest runs, and what shifting reads beyond.
 constexpr int group_words = lanes * lane_words + 4;
 
@@ -635,15 +636,16 @@ GPUDT_HD int access_width(std::uint32_t bits) {
   return (bits & 3) != 0 ? 1 : (bits & 4) != 0 ? 4 : 8;
 }
 
-/// Loads one run of `bytes` at `address` into x, with accesses of at most `word` bytes, which the address allows.
-template <class Memory>
-GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int word, std::uint32_t (&x)[lane_words + 1]) {
+/// Loads one run of `bytes`, at most 4 * (size - 1), at `address` into x, with accesses of at most `word` bytes, which
+/// the address allows.
+template <int size, class Memory>
+GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int word, std::uint32_t (&x)[size]) {
   const int full = bytes >> 2;
   GPUDT_UNROLL
-  for (int i = 0; i <= lane_words; ++i) x[i] = 0;
+  for (int i = 0; i < size; ++i) x[i] = 0;
   if (word >= 4) {
     GPUDT_UNROLL
-    for (int i = 0; i < lane_words; i += 2) {
+    for (int i = 0; i < size - 1; i += 2) {
       const Address from = address + 4 * static_cast<Address>(i);
       if (word >= 8 && i + 1 < full) {
         const auto pair = memory.template load<std::uint64_t>(from);
@@ -661,11 +663,11 @@ GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int wor
       tail |= static_cast<std::uint32_t>(memory.template load<std::uint8_t>(from + static_cast<Address>(bytes & 2)))
               << (8 * (bytes & 2));
     GPUDT_UNROLL
-    for (int i = 0; i < lane_words; ++i) x[i] = i == full ? tail : x[i];
+    for (int i = 0; i < size - 1; ++i) x[i] = i == full ? tail : x[i];
     return;
   }
   GPUDT_UNROLL
-  for (int i = 0; i < lane_words; ++i) {
+  for (int i = 0; i < size - 1; ++i) {
     GPUDT_UNROLL
     for (int j = 0; j < 4; ++j)
       if (4 * i + j < bytes)
@@ -675,14 +677,13 @@ GPUDT_HD void load_run(const Memory& memory, Address address, int bytes, int wor
   }
 }
 
-template <class Memory>
-GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int word,
-                        const std::uint32_t (&x)[lane_words + 1]) {
+template <int size, class Memory>
+GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int word, const std::uint32_t (&x)[size]) {
   const int full = bytes >> 2;
   if (word >= 4) {
     std::uint32_t tail = 0;
     GPUDT_UNROLL
-    for (int i = 0; i < lane_words; i += 2) {
+    for (int i = 0; i < size - 1; i += 2) {
       const Address to = address + 4 * static_cast<Address>(i);
       if (word >= 8 && i + 1 < full) {
         memory.template store<std::uint64_t>(to, x[i] | (static_cast<std::uint64_t>(x[i + 1]) << 32));
@@ -700,7 +701,7 @@ GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int wo
     return;
   }
   GPUDT_UNROLL
-  for (int i = 0; i < lane_words; ++i) {
+  for (int i = 0; i < size - 1; ++i) {
     GPUDT_UNROLL
     for (int j = 0; j < 4; ++j)
       if (4 * i + j < bytes)
@@ -711,13 +712,13 @@ GPUDT_HD void store_run(const Memory& memory, Address address, int bytes, int wo
 
 /// Pack: writes the aligned words that begin in this lane's run to the group's packed image. `next` is the first
 /// word of the next lane's run (any value for the last lane: what it adds lies beyond the group).
-GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[lane_words + 1], std::uint32_t next,
-                           std::uint32_t* image) {
+template <int size>
+GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[size], std::uint32_t next, std::uint32_t* image) {
   const int full = bytes >> 2;
   const auto tail_bits = static_cast<std::uint32_t>(8 * (bytes & 3));
   const std::uint32_t rest = tail_bits == 0 ? 0u : next >> (32 - tail_bits);
   GPUDT_UNROLL
-  for (int i = 0; i <= lane_words; ++i) {
+  for (int i = 0; i < size; ++i) {
     const std::uint32_t joined = x[i] | (next << tail_bits);  // without a tail, x[full] is 0
     x[i] = i == full ? joined : i == full + 1 ? rest : x[i];
   }
@@ -725,18 +726,19 @@ GPUDT_HD void run_to_image(int lane, int bytes, std::uint32_t (&x)[lane_words + 
   const int first = (begin + 3) >> 2, count = ((begin + bytes + 3) >> 2) - first;
   const auto bits = static_cast<std::uint32_t>(8 * (4 * first - begin));
   GPUDT_UNROLL
-  for (int i = 0; i < lane_words; ++i)
+  for (int i = 0; i < size - 1; ++i)
     if (i < count) image[first + i] = funnel_right(x[i], x[i + 1], bits);
 }
 
 /// Unpack: this lane's run out of the group's packed image. Bits beyond the run are whatever follows it.
-GPUDT_HD void run_from_image(int lane, int bytes, const std::uint32_t* image, std::uint32_t (&x)[lane_words + 1]) {
+template <int size>
+GPUDT_HD void run_from_image(int lane, int bytes, const std::uint32_t* image, std::uint32_t (&x)[size]) {
   const int begin = lane * bytes;
   const int first = begin >> 2, count = (bytes + 3) >> 2;
   const auto bits = static_cast<std::uint32_t>(8 * (begin & 3));
   std::uint32_t low = image[first];
   GPUDT_UNROLL
-  for (int i = 0; i < lane_words; ++i) {
+  for (int i = 0; i < size - 1; ++i) {
     if (i < count) {
       const std::uint32_t high = image[first + i + 1];
       x[i] = funnel_right(low, high, bits);

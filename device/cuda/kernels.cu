@@ -313,9 +313,10 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
   const auto move_round = [&](std::int64_t round, const typename Map::Tile& tile) {
     const Index idle = units(round).first;
     const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
-    Address to[words_per_thread];
+    Address from[words_per_thread], to[words_per_thread];
     Word words[words_per_thread] = {};
     bool inside[words_per_thread];
+    // All places before the first load of data: what lists look up for them is then under way at the same time.
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
       const Index item = begin + u * blockDim.x;  // wraps to a large number before the first
@@ -324,10 +325,12 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
       const Index unit = inside[u] ? first + item : idle;
       const Address user = job.user + static_cast<Address>(job.map.place(unit, tile).offset);
       const Address packed = job.packed + static_cast<Address>(unit) * sizeof(Word);
+      from[u] = unpack ? packed : user;
       to[u] = unpack ? user : packed;
-      Access<Word>::load(unpack ? packed : user, inside[u] && !launch.streaming, inside[u] && launch.streaming,
-                         words[u]);
     }
+#pragma unroll
+    for (int u = 0; u < words_per_thread; ++u)
+      Access<Word>::load(from[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
       Access<Word>::store(to[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
@@ -372,19 +375,19 @@ __global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_co
   complete(launch.completion);
 }
 
-/// Moves a group's packed bytes between memory and the warp's image of them: whole words, then bytes.
+/// Moves packed bytes between memory and the block's image of them: whole words, then bytes.
 template <bool to_image, class Memory>
-__device__ __forceinline__ void move_image(const Memory& memory, Address packed, int bytes, int lane,
-                                           std::uint32_t* image) {
+__device__ __forceinline__ void move_image(const Memory& memory, Address packed, int bytes, std::uint32_t* image) {
   auto* image_bytes = reinterpret_cast<std::uint8_t*>(image);
-  for (int i = 16 * lane; i + 16 <= bytes; i += 16 * lanes) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int i = 16 * thread; i + 16 <= bytes; i += 16 * threads) {
     auto* word = reinterpret_cast<Word16*>(image_bytes + i);
     if constexpr (to_image)
       *word = memory.template load<Word16>(packed + static_cast<Address>(i));
     else
       memory.template store<Word16>(packed + static_cast<Address>(i), *word);
   }
-  const int i = (bytes & ~15) + lane;
+  const int i = (bytes & ~15) + thread;
   if (i >= bytes) return;
   if constexpr (to_image)
     image_bytes[i] = memory.template load<std::uint8_t>(packed + static_cast<Address>(i));
@@ -392,8 +395,9 @@ __device__ __forceinline__ void move_image(const Memory& memory, Address packed,
     memory.template store<std::uint8_t>(packed + static_cast<Address>(i), image_bytes[i]);
 }
 
-/// Each warp moves groups of 32 runs through its own piece of shared memory.
-template <bool unpack, class Map>
+/// Each warp moves a group of 32 runs at a time. The images of a block's groups lie one behind the other in shared
+/// memory, so that the packed side is accessed in whole segments although a group is none.
+template <bool unpack, int words, class Map>
 __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
   const Job<Map>& job = launch.mapped_job();
   const DeviceMemory memory{launch.streaming};
@@ -401,20 +405,22 @@ __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const _
   const int lane = static_cast<int>(threadIdx.x % lanes);
   const int warps = static_cast<int>(blockDim.x / lanes), warp = static_cast<int>(threadIdx.x / lanes);
   const int run = static_cast<int>(job.map.run_bytes);
-  __shared__ alignas(16) std::uint32_t images[runs_threads / lanes][group_words];
-  std::uint32_t* image = images[warp];
+  __shared__ alignas(16) std::uint32_t block_image[runs_threads * words + lanes];
+  std::uint32_t* const image = block_image + warp * (lanes / 4) * run;
 
-  for (std::int64_t group = groups.first + static_cast<std::int64_t>(blockIdx.x) * warps + warp; group < groups.last;
-       group += static_cast<std::int64_t>(gridDim.x) * warps) {
-    const int runs = group_runs(groups, group), bytes = run * runs;
+  for (std::int64_t base = groups.first + static_cast<std::int64_t>(blockIdx.x) * warps; base < groups.last;
+       base += static_cast<std::int64_t>(gridDim.x) * warps) {
+    const std::int64_t group = base + warp, left = groups.runs_end - base * lanes;
+    const int bytes = run * static_cast<int>(min(left, static_cast<std::int64_t>(warps * lanes)));
+    const int runs = group < groups.last ? group_runs(groups, group) : 0;
     const bool active = lane < runs;
-    const Address user = lane_run(job, group, active ? lane : 0);
-    const Address packed = job.packed + static_cast<Address>(group * groups.bytes);
+    const Address user = active ? lane_run(job, group, lane) : 0;
+    const Address packed = job.packed + static_cast<Address>(base * groups.bytes);
     const int word = access_width(__reduce_or_sync(~0u, static_cast<unsigned>(user)));
-    std::uint32_t x[lane_words + 1] = {};
+    std::uint32_t x[words + 1] = {};
     if constexpr (unpack) {
-      move_image<true>(memory, packed, bytes, lane, image);
-      __syncwarp();
+      move_image<true>(memory, packed, bytes, block_image);
+      __syncthreads();
       if (active) {
         run_from_image(lane, run, image, x);
         store_run(memory, user, run, word, x);
@@ -423,10 +429,10 @@ __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const _
       if (active) load_run(memory, user, run, word, x);
       const std::uint32_t next = __shfl_down_sync(~0u, x[0], 1);
       if (active) run_to_image(lane, run, x, next, image);
-      __syncwarp();
-      move_image<false>(memory, packed, bytes, lane, image);
+      __syncthreads();
+      move_image<false>(memory, packed, bytes, block_image);
     }
-    __syncwarp();  // the next group overwrites the image
+    __syncthreads();  // the next groups overwrite the image
   }
 
   if (blockIdx.x == gridDim.x - 1) {
@@ -458,10 +464,10 @@ Kernel<Map> words_instance(bool unpack) {
     return nullptr;
 }
 
-template <class Map>
+template <int words, class Map>
 Kernel<Map> runs_instance(bool unpack) {
   if constexpr (requires(Map map) { map.run_bytes; } && sizeof(typename Map::Index) == 4)
-    return unpack ? runs_kernel<true, Map> : runs_kernel<false, Map>;
+    return unpack ? runs_kernel<true, words, Map> : runs_kernel<false, words, Map>;
   else
     return nullptr;
 }
@@ -494,7 +500,8 @@ Kernel<Map> instance(const KernelArgs& args) {
     case Method::gather:
       return gather_instance<Map>(unpack);
     case Method::runs:
-      return runs_instance<Map>(unpack);
+      return args.shape.run <= 4 * few_lane_words ? runs_instance<few_lane_words, Map>(unpack)
+                                                  : runs_instance<lane_words, Map>(unpack);
     default:
       return words_instance<Map>(unpack, args.word);
   }
@@ -509,10 +516,10 @@ cudaError_t load(const void* kernel) {
 template <class Map>
 cudaError_t load_instances() {
   for (const bool unpack : {false, true}) {
-    Kernel<Map> kernels[] = {gather_instance<Map>(unpack),   runs_instance<Map>(unpack),
-                             words_instance<Map>(unpack, 1), words_instance<Map>(unpack, 2),
-                             words_instance<Map>(unpack, 4), words_instance<Map>(unpack, 8),
-                             words_instance<Map>(unpack, 16)};
+    Kernel<Map> kernels[] = {gather_instance<Map>(unpack),           runs_instance<few_lane_words, Map>(unpack),
+                             runs_instance<lane_words, Map>(unpack), words_instance<Map>(unpack, 1),
+                             words_instance<Map>(unpack, 2),         words_instance<Map>(unpack, 4),
+                             words_instance<Map>(unpack, 8),         words_instance<Map>(unpack, 16)};
     for (const Kernel<Map> kernel : kernels)
       if (const cudaError_t error = load(reinterpret_cast<const void*>(kernel)); error != cudaSuccess) return error;
   }
