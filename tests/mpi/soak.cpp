@@ -1,7 +1,7 @@
 // Many mixed nonblocking messages, and no growth of memory: after a first part that fills the pools, a second part
 // must add neither host memory nor GPU memory.
 //
-// usage: soak [messages] (default 4000), under mpirun with an even number of ranks
+// usage: soak [messages] (default 20000), under mpirun with an even number of ranks
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int default_messages = 4000;
+constexpr int default_messages = 20000;
 constexpr int in_flight = 24;
 constexpr long growth_allowed = 4 << 20;  ///< bytes of host memory: the allocator's own slack
 constexpr std::uint64_t seed = 20240229;
