@@ -338,7 +338,7 @@ void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
   else
     access.fail(MPI_ERR_RMA_RANGE);
   if (header.bytes == 0) return;
-  std::byte* const to = access.incoming().data();
+  std::byte* const to = access.incoming();
   if (header.data_tag == 0) {
     std::memcpy(to, message->data(), static_cast<std::size_t>(header.bytes));
     return;

@@ -2,6 +2,7 @@
 #include "interpose/window_data.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "datatype/reference.hpp"
 
@@ -73,11 +74,20 @@ TargetPlace::TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* a
       address_(address),
       location_(device::classify(at(address, layout_->true_lb()))) {}
 
+/// The place of all bytes, if they are contiguous: the host reference goes element by element.
+void* TargetPlace::contiguous() const {
+  const datatype::Shape shape = layout_->shape(count_);
+  return shape.kind == datatype::ShapeKind::contiguous ? at(address_, shape.offset) : nullptr;
+}
+
 device::Transfer TargetPlace::start_read(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::pack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
                          block.data());
-  datatype::pack(*layout_, count_, address_, 0, bytes(), block.data());
+  if (const void* const from = contiguous())
+    std::memcpy(block.data(), from, static_cast<std::size_t>(bytes()));
+  else
+    datatype::pack(*layout_, count_, address_, 0, bytes(), block.data());
   return {};
 }
 
@@ -85,7 +95,10 @@ device::Transfer TargetPlace::start_write(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::unpack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
                          block.data());
-  datatype::unpack(*layout_, count_, address_, 0, bytes(), block.data());
+  if (void* const to = contiguous())
+    std::memcpy(to, block.data(), static_cast<std::size_t>(bytes()));
+  else
+    datatype::unpack(*layout_, count_, address_, 0, bytes(), block.data());
   return {};
 }
 

@@ -71,6 +71,8 @@ class TargetPlace {
   device::Transfer start_write(const Block& block) const;
 
  private:
+  void* contiguous() const;
+
   datatype::LayoutRef layout_;
   std::int64_t count_;
   void* address_;

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
 
 namespace gpudt::interpose {
@@ -16,6 +18,16 @@ std::shared_mutex mutex;
 std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>> windows;
 std::atomic<std::size_t> count{0};
 
+/// Nothing may be thrown into MPI's progress.
+int driven_once(ServedWindow& window) {
+  try {
+    return window.progress();
+  } catch (const std::exception& error) {
+    log_error(std::string("one-sided communication: ") + error.what());
+    return 0;
+  }
+}
+
 int progress() {
   std::vector<std::shared_ptr<ServedWindow>> driven;
   {
@@ -24,7 +36,7 @@ int progress() {
     for (const auto& [handle, window] : windows) driven.push_back(window);
   }
   int events = 0;
-  for (const auto& window : driven) events += window->progress();
+  for (const auto& window : driven) events += driven_once(*window);
   return events;
 }
 

@@ -22,7 +22,7 @@ void TargetAccess::set_place(TargetPlace place) {
 
 void TargetAccess::fail(int error) {
   error_ = error;
-  incoming_ = Block(-1, header_.bytes);  // the data come all the same
+  if (header_.bytes != 0) incoming_ = Block(-1, header_.bytes);  // the data come all the same
 }
 
 bool TargetAccess::advance() {

@@ -45,7 +45,7 @@ class TargetAccess {
   void fail(int error);
 
   /// Memory for the data that came with the access; to be filled before the first advance().
-  const Block& incoming() const { return incoming_; }
+  std::byte* incoming() const { return incoming_.data(); }
 
   /// Goes on as far as possible without waiting. True when the access is over.
   bool advance();

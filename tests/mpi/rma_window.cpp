@@ -356,3 +356,47 @@ TEST_CASE("windows come and go without leaving anything behind", "[rma][window]"
     CHECK(area.read() == after_move(side, key_of(rank(), 1), side, key_of(left_neighbour(), i)));
   }
 }
+
+TEST_CASE("a target without staging memory refuses, and goes on", "[rma-staging]") {
+  constexpr int large = 1 << 20;  // integers: more than GPUDT_STAGING_LIMIT in this run
+  const Side side = integers(large);
+  Area area(Place::device, side), out(Place::host, side), result(Place::host, side);
+  MPI_Win window = create(area);
+  area.fill(key_of(rank(), 1));
+  result.fill(key_of(rank(), 2));
+  const auto before = area.read(), untouched = result.read();
+  lock_step();
+  const auto lock = [&] { MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window)); };
+  const auto unlock = [&] { return MPI_Win_unlock(right_neighbour(), window); };
+  lock();
+  MPI_OK(put(out, side, right_neighbour(), area.displacement(), side, window));
+  MPI_FAILS(unlock(), MPI_ERR_NO_MEM);
+  lock();
+  MPI_OK(MPI_Get(result.address(), large, MPI_INT, right_neighbour(), area.displacement(), large, MPI_INT, window));
+  MPI_FAILS(unlock(), MPI_ERR_NO_MEM);
+  lock();
+  MPI_OK(MPI_Accumulate(out.address(), large, MPI_INT, right_neighbour(), area.displacement(), large, MPI_INT, MPI_SUM,
+                        window));
+  MPI_FAILS(unlock(), MPI_ERR_NO_MEM);
+  lock();
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Rget(result.address(), large, MPI_INT, right_neighbour(), area.displacement(), large, MPI_INT, window,
+                  &request));
+  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_NO_MEM);
+  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+  MPI_OK(unlock());
+  lock_step();
+  CHECK(area.read() == before);
+  CHECK(result.read() == untouched);
+  // What fits goes on.
+  out.fill(key_of(rank(), 3));
+  lock();
+  MPI_OK(MPI_Put(out.address(), 1000, MPI_INT, right_neighbour(), area.displacement(), 1000, MPI_INT, window));
+  MPI_OK(MPI_Get(result.address(), 1000, MPI_INT, right_neighbour(), area.displacement(), 1000, MPI_INT, window));
+  MPI_OK(unlock());
+  lock_step();
+  CHECK(area.read() != before);
+  CHECK(result.read() != untouched);
+  MPI_OK(MPI_Win_free(&window));
+}
