@@ -93,10 +93,10 @@ const char* form_name(Form form) {
   return names[static_cast<int>(form)];
 }
 
-const Operation& operation(const std::string& name) {
+const Operation& operation(std::string_view name) {
   for (const Operation& entry : operations)
     if (entry.name == name) return entry;
-  throw std::logic_error("no operation " + name);
+  throw std::logic_error("no operation " + std::string(name));
 }
 
 Started::Started(const Operation& operation, Arguments arguments, Form form) : arguments_(std::move(arguments)) {

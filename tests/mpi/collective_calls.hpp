@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/mpi/region.hpp"
@@ -55,7 +56,7 @@ struct Operation {
 };
 
 extern const std::vector<Operation> operations;
-const Operation& operation(const std::string& name);
+const Operation& operation(std::string_view name);
 
 /// A call of a form with a request, on datatypes that are freed as soon as the call has returned, as MPI allows (but
 /// those of a persistent request live as long as this: Open MPI 4.1 crashes otherwise). Keeps the arrays of counts,
