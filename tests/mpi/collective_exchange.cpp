@@ -260,23 +260,23 @@ class Builder {
   Flow flow_;
 };
 
-/// For arguments that mean nothing on this process.
-void* const nowhere = reinterpret_cast<void*>(std::uintptr_t(16));
+constexpr int insignificant_count = 4096;  ///< bytes
 
 Arguments arguments_of(const Exchange& e, const Builder& builder, const Side& out, const Side& in, const void* sendbuf,
                        void* recvbuf) {
   Arguments a;
   a.comm = e.peers.comm();
   a.root = e.peers.root_argument(e.root);
-  a.sendbuf = builder.send_in_place() ? MPI_IN_PLACE : builder.gives() ? sendbuf : nowhere;
-  a.sendcount = builder.gives() ? out.count : 1;
+  a.sendbuf = builder.send_in_place() ? MPI_IN_PLACE : sendbuf;
+  // What means nothing on this process asks for more than its buffer has room for.
+  a.sendcount = builder.gives() ? out.count : insignificant_count;
   a.sendtype = builder.gives() ? out.type : MPI_BYTE;
   a.sendcounts = out.counts;
   a.sdispls = out.displs;
   a.sdispls_bytes = out.displs_bytes;
   a.sendtypes = out.types;
-  a.recvbuf = builder.receive_in_place() ? MPI_IN_PLACE : builder.takes() ? recvbuf : nowhere;
-  a.recvcount = builder.takes() ? in.count : 1;
+  a.recvbuf = builder.receive_in_place() ? MPI_IN_PLACE : recvbuf;
+  a.recvcount = builder.takes() ? in.count : insignificant_count;
   a.recvtype = builder.takes() ? in.type : MPI_BYTE;
   a.recvcounts = in.counts;
   a.rdispls = in.displs;

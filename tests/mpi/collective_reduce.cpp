@@ -109,8 +109,8 @@ std::vector<Family> families() {
 
 // --- operators of the program's own ----------------------------------------------------------------------------------
 
-/// The operator has been given something else than the program's datatype, or elements out of line.
-bool operator_misused = false;
+bool other_type_given = false;  ///< an operator has been given something else than the program's datatype
+bool misaligned_given = false;  ///< an operator has been given operands less aligned than the program's buffers
 
 /// The operands of an operator are of the program's type, and a member of type T at `place` is aligned.
 template <class T>
@@ -120,7 +120,8 @@ void check_operands(const void* in, const void* inout, MPI_Datatype type, MPI_Ai
   const auto aligned = [place](const void* address) {
     return (reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(place)) % alignof(T) == 0;
   };
-  if (found != extent || !aligned(in) || !aligned(inout)) operator_misused = true;
+  if (found != extent) other_type_given = true;
+  if (!aligned(in) || !aligned(inout)) misaligned_given = true;
 }
 
 constexpr MPI_Aint matrix_extent = 40, matrix_step = 8;
@@ -150,7 +151,7 @@ void multiply(void* in, void* inout, int* count, MPI_Datatype* type) {
   }
 }
 
-constexpr MPI_Aint record_extent = 48, record_double = 16, record_short = 8;
+constexpr MPI_Aint record_extent = 48, record_double = 16, record_short = 6;
 
 /// Sums of records of a short and a double, whose first byte lies beyond the element's address.
 void add_records(void* in, void* inout, int* count, MPI_Datatype* type) {
@@ -165,6 +166,35 @@ void add_records(void* in, void* inout, int* count, MPI_Datatype* type) {
     sum = static_cast<short>(sum + other);
     std::memcpy(to + record_short, &sum, sizeof sum);
   }
+}
+
+/// Sums of an int and a double that follow one another, but do not begin where the element does.
+constexpr MPI_Aint tight_extent = 16, tight_int = 4, tight_double = 8;
+
+void add_tight(void* in, void* inout, int* count, MPI_Datatype* type) {
+  check_operands<double>(in, inout, *type, tight_extent, tight_double);
+  for (int n = 0; n < *count; ++n) {
+    const auto* const from = static_cast<const char*>(in) + n * tight_extent;
+    auto* const to = static_cast<char*>(inout) + n * tight_extent;
+    *reinterpret_cast<double*>(to + tight_double) += *reinterpret_cast<const double*>(from + tight_double);
+    *reinterpret_cast<int*>(to + tight_int) += *reinterpret_cast<const int*>(from + tight_int);
+  }
+}
+
+Type tight_type() {
+  const int lengths[] = {1, 1};
+  const MPI_Aint places[] = {tight_int, tight_double};
+  const MPI_Datatype types[] = {MPI_INT, MPI_DOUBLE};
+  MPI_Datatype record = MPI_DATATYPE_NULL, made = MPI_DATATYPE_NULL;
+  PMPI_Type_create_struct(2, lengths, places, types, &record);
+  PMPI_Type_create_resized(record, 0, tight_extent, &made);
+  PMPI_Type_free(&record);
+  return {made, "int and double"};
+}
+
+void put_tight(Stream& packed, int value) {
+  append(packed, value);
+  append(packed, value * 0.25);
 }
 
 Type matrix_type() {
@@ -232,6 +262,7 @@ std::vector<Reducer> reducers() {
   list.emplace_back(plain(MPI_DOUBLE_INT), put_pair<double>, MPI_MAXLOC);
   list.emplace_back(matrix_type(), put_matrix, multiply, false);
   list.emplace_back(record_type(), put_record, add_records, true);
+  list.emplace_back(tight_type(), put_tight, add_tight, true);
   return list;
 }
 
@@ -298,11 +329,11 @@ void reduce(const Reduction& r) {
     const MPI_Datatype type = r.reducer.type();
     return any ? Blocks{{0, elements, type}, {elements * r.reducer.type().extent(), rest, type, true}} : Blocks();
   };
+  // A buffer that means nothing on this process has no room for a message.
   const bool sends = part.gives && !part.in_place;
   Region send(r.send_place, blocks(sends, part.given), 8);
   Region receive(r.receive_place, blocks(part.takes, part.taken, part.in_place ? part.given - part.taken : 0), 24);
 
-  void* const nowhere = reinterpret_cast<void*>(std::uintptr_t(16));  // means nothing on this process
   Arguments arguments;
   arguments.comm = r.peers.comm();
   arguments.root = r.peers.root_argument(r.root);
@@ -310,11 +341,11 @@ void reduce(const Reduction& r) {
   arguments.recvtype = r.reducer.type();
   arguments.recvcounts = shares(r);
   arguments.recvcount = r.operation.flow == Flow::reduce_scatter ? arguments.recvcounts[0] : r.count;
-  arguments.sendbuf = part.in_place ? MPI_IN_PLACE : part.gives ? send.address() : nowhere;
-  arguments.recvbuf = part.takes ? receive.address() : nowhere;
+  arguments.sendbuf = part.in_place ? MPI_IN_PLACE : send.address();
+  arguments.recvbuf = receive.address();
   Arguments reference = arguments;
-  if (sends) reference.sendbuf = send.reference();
-  if (part.takes) reference.recvbuf = receive.reference();
+  if (!part.in_place) reference.sendbuf = send.reference();
+  reference.recvbuf = receive.reference();
 
   perform(r.operation, r.form, arguments, reference, send, receive, [&](int round) {
     const std::uint64_t key = mix(seed(), static_cast<std::uint64_t>(rank() * 2 + round));
@@ -334,14 +365,15 @@ bool is_reduction(const Operation& operation) {
 }
 
 void reduce_all(const Peers& peers) {
-  operator_misused = false;
+  other_type_given = misaligned_given = false;
   int number = 0;
   const int multiple = 12;  // of the sizes of all groups
   for (const Operation& operation : operations) {
     if (!is_reduction(operation) || (peers.inter() && operation.flow == Flow::scan)) continue;
     for (const Form form : forms)
       for (const Reducer& reducer : reducers())
-        for (const int count : {0, multiple, 10 * multiple}) {
+        for (const int count : {0, 1, multiple, 10 * multiple}) {
+          if (count == 1 && operation.flow == Flow::reduce_scatter) continue;
           const bool in_place = !peers.inter() && number % 3 == 1;
           // Some processes have their data elsewhere.
           const auto [send, receive] = mixes[static_cast<std::size_t>(number + rank() / 2) % std::size(mixes)];
@@ -349,7 +381,7 @@ void reduce_all(const Peers& peers) {
           ++number;
         }
   }
-  CHECK(!operator_misused);
+  CHECK(!other_type_given);  // but Open MPI misaligns buffers of its own
 }
 
 }  // namespace
@@ -382,7 +414,7 @@ TEST_CASE("every predefined operator on every type it is for", "[collective][red
 }
 
 TEST_CASE("Reduce_local", "[collective][reduce]") {
-  operator_misused = false;
+  other_type_given = misaligned_given = false;
   for (const Reducer& reducer : reducers())
     for (const auto& [in_place, inout_place] : mixes)
       for (const int count : {0, 1, 50}) {
@@ -400,5 +432,6 @@ TEST_CASE("Reduce_local", "[collective][reduce]") {
         CHECK(in.difference() == "");
         CHECK(inout.difference() == "");
       }
-  CHECK(!operator_misused);
+  CHECK(!other_type_given);
+  CHECK(!misaligned_given);
 }

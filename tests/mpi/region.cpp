@@ -43,8 +43,15 @@ std::size_t packed_size(const std::vector<Region::Block>& blocks) {
   return bytes;
 }
 
+/// From the beginning of the memory to the address: aligned but for the skew.
+std::ptrdiff_t origin_of(const Bounds& bounds, std::size_t skew) {
+  constexpr std::ptrdiff_t alignment = 64;
+  const std::ptrdiff_t least = static_cast<std::ptrdiff_t>(guard_bytes) - bounds.low;
+  return (least + alignment - 1) / alignment * alignment + static_cast<std::ptrdiff_t>(skew);
+}
+
 std::size_t whole_bytes(const Bounds& bounds, std::size_t skew) {
-  return 2 * guard_bytes + skew + static_cast<std::size_t>(bounds.high - bounds.low);
+  return static_cast<std::size_t>(origin_of(bounds, skew) + bounds.high) + guard_bytes;
 }
 
 }  // namespace
@@ -52,7 +59,7 @@ std::size_t whole_bytes(const Bounds& bounds, std::size_t skew) {
 Region::Region(Place place, const std::vector<Block>& blocks, std::size_t skew)
     : blocks_(blocks),
       packed_bytes_(packed_size(blocks)),
-      origin_(static_cast<std::ptrdiff_t>(guard_bytes + skew) - bounds_of(blocks).low),
+      origin_(origin_of(bounds_of(blocks), skew)),
       initial_(whole_bytes(bounds_of(blocks), skew)),
       reference_(initial_),
       is_data_(initial_.size()),

@@ -22,7 +22,8 @@ class Region {
     bool undefined = false;  ///< the call may leave anything in it
   };
 
-  /// The types must be committed, and may be freed afterwards. `skew` shifts the alignment.
+  /// The types must be committed, and may be freed afterwards. `skew` shifts the
+  /// alignment of the address.
   Region(Place place, const std::vector<Block>& blocks, std::size_t skew = 0);
 
   /// Another pattern for each key, in the data as in gaps and guards.
