@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "interpose/operation.hpp"
+#include "interpose/report.hpp"
 
 namespace gpudt::interpose {
 
@@ -89,8 +90,9 @@ class Collective {
   /// Runs `blocking()`.
   template <class Blocking>
   int run(Blocking blocking) {
+    if (!staged()) return blocking();
     pack_inputs();
-    const int code = blocking();
+    const int code = in_mpi(blocking);
     if (code == MPI_SUCCESS) unpack_outputs();
     return code;
   }

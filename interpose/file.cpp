@@ -10,6 +10,7 @@
 #include "interpose/export.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/report.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -78,7 +79,7 @@ int blocking(Access access, const char* call, MPI_File file, const void* buf, in
     if (!buffer) return pmpi(buffer.data, buffer.type, status);
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = pmpi(buffer.data, buffer.type, seen);
+    const int code = in_mpi([&] { return pmpi(buffer.data, buffer.type, seen); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });
@@ -143,7 +144,7 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
     if (!buffer) return pmpi(const_cast<void*>(buf), status);
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = pmpi(buffer.data, seen);
+    const int code = in_mpi([&] { return pmpi(buffer.data, seen); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });
@@ -154,189 +155,52 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
 
 using namespace gpudt::interpose;
 
-// --- read ----------------------------------------------------------------------------------------------------
+// The MPI functions of one form of access. `Bytes` is what the buffer points to; `offset` is a bracketed list, empty or
+// the explicit offset's parameter, and `place` the same as an argument.
+#define GPUDT_LIST(...) __VA_ARGS__
+#define GPUDT_BLOCKING(name, access, Bytes, offset, place)                                                    \
+  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Bytes* buf, int count, MPI_Datatype type, \
+                                   MPI_Status* status) {                                                      \
+    return blocking(access, "MPI_File_" #name, file, buf, count, type, status,                                \
+                    [&](void* at, MPI_Datatype as, MPI_Status* seen) {                                        \
+                      return PMPI_File_##name(file, GPUDT_LIST place at, count, as, seen);                    \
+                    });                                                                                       \
+  }
+#define GPUDT_NONBLOCKING(name, access, Bytes, offset, place)                                                 \
+  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Bytes* buf, int count, MPI_Datatype type, \
+                                   MPI_Request* request) {                                                    \
+    return nonblocking(access, "MPI_File_" #name, file, buf, count, type, request,                            \
+                       [&](void* at, MPI_Datatype as, MPI_Request* real) {                                    \
+                         return PMPI_File_##name(file, GPUDT_LIST place at, count, as, real);                 \
+                       });                                                                                    \
+  }
+#define GPUDT_SPLIT(name, access, Bytes, offset, place)                                                     \
+  GPUDT_EXPORT int MPI_File_##name##_begin(MPI_File file, GPUDT_LIST offset Bytes* buf, int count,          \
+                                           MPI_Datatype type) {                                             \
+    return split_begin("MPI_File_" #name "_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) { \
+      return PMPI_File_##name##_begin(file, GPUDT_LIST place at, count, as);                                \
+    });                                                                                                     \
+  }                                                                                                         \
+  GPUDT_EXPORT int MPI_File_##name##_end(MPI_File file, Bytes* buf, MPI_Status* status) {                   \
+    return split_end(access, "MPI_File_" #name "_end", file, buf, status,                                   \
+                     [&](void* at, MPI_Status* seen) { return PMPI_File_##name##_end(file, at, seen); });   \
+  }
+// All accesses of a verb: at the individual pointer, at an explicit offset, at the shared pointer, in order.
+#define GPUDT_ACCESSES(verb, access, Bytes)                                             \
+  GPUDT_BLOCKING(verb, access, Bytes, (), ())                                           \
+  GPUDT_BLOCKING(verb##_all, access, Bytes, (), ())                                     \
+  GPUDT_BLOCKING(verb##_at, access, Bytes, (MPI_Offset offset, ), (offset, ))           \
+  GPUDT_BLOCKING(verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, ))       \
+  GPUDT_BLOCKING(verb##_shared, access, Bytes, (), ())                                  \
+  GPUDT_BLOCKING(verb##_ordered, access, Bytes, (), ())                                 \
+  GPUDT_NONBLOCKING(i##verb, access, Bytes, (), ())                                     \
+  GPUDT_NONBLOCKING(i##verb##_all, access, Bytes, (), ())                               \
+  GPUDT_NONBLOCKING(i##verb##_at, access, Bytes, (MPI_Offset offset, ), (offset, ))     \
+  GPUDT_NONBLOCKING(i##verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, )) \
+  GPUDT_NONBLOCKING(i##verb##_shared, access, Bytes, (), ())                            \
+  GPUDT_SPLIT(verb##_all, access, Bytes, (), ())                                        \
+  GPUDT_SPLIT(verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, ))          \
+  GPUDT_SPLIT(verb##_ordered, access, Bytes, (), ())
 
-GPUDT_EXPORT int MPI_File_read(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::read, "MPI_File_read", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_read(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iread(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Request* request) {
-  return nonblocking(
-      Access::read, "MPI_File_iread", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iread(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_read_all(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::read, "MPI_File_read_all", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_read_all(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iread_all(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Request* request) {
-  return nonblocking(
-      Access::read, "MPI_File_iread_all", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iread_all(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_read_at(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type,
-                                  MPI_Status* status) {
-  return blocking(Access::read, "MPI_File_read_at", file, buf, count, type, status,
-                  [&](void* at, MPI_Datatype as, MPI_Status* seen) {
-                    return PMPI_File_read_at(file, offset, at, count, as, seen);
-                  });
-}
-GPUDT_EXPORT int MPI_File_iread_at(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type,
-                                   MPI_Request* request) {
-  return nonblocking(Access::read, "MPI_File_iread_at", file, buf, count, type, request,
-                     [&](void* at, MPI_Datatype as, MPI_Request* real) {
-                       return PMPI_File_iread_at(file, offset, at, count, as, real);
-                     });
-}
-GPUDT_EXPORT int MPI_File_read_at_all(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type,
-                                      MPI_Status* status) {
-  return blocking(Access::read, "MPI_File_read_at_all", file, buf, count, type, status,
-                  [&](void* at, MPI_Datatype as, MPI_Status* seen) {
-                    return PMPI_File_read_at_all(file, offset, at, count, as, seen);
-                  });
-}
-GPUDT_EXPORT int MPI_File_iread_at_all(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type,
-                                       MPI_Request* request) {
-  return nonblocking(Access::read, "MPI_File_iread_at_all", file, buf, count, type, request,
-                     [&](void* at, MPI_Datatype as, MPI_Request* real) {
-                       return PMPI_File_iread_at_all(file, offset, at, count, as, real);
-                     });
-}
-GPUDT_EXPORT int MPI_File_read_shared(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::read, "MPI_File_read_shared", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_read_shared(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iread_shared(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Request* request) {
-  return nonblocking(
-      Access::read, "MPI_File_iread_shared", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iread_shared(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_read_ordered(MPI_File file, void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::read, "MPI_File_read_ordered", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_read_ordered(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_read_all_begin(MPI_File file, void* buf, int count, MPI_Datatype type) {
-  return split_begin("MPI_File_read_all_begin", file, buf, count, type,
-                     [&](void* at, MPI_Datatype as) { return PMPI_File_read_all_begin(file, at, count, as); });
-}
-GPUDT_EXPORT int MPI_File_read_all_end(MPI_File file, void* buf, MPI_Status* status) {
-  return split_end(Access::read, "MPI_File_read_all_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_read_all_end(file, at, seen); });
-}
-GPUDT_EXPORT int MPI_File_read_at_all_begin(MPI_File file, MPI_Offset offset, void* buf, int count, MPI_Datatype type) {
-  return split_begin("MPI_File_read_at_all_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) {
-    return PMPI_File_read_at_all_begin(file, offset, at, count, as);
-  });
-}
-GPUDT_EXPORT int MPI_File_read_at_all_end(MPI_File file, void* buf, MPI_Status* status) {
-  return split_end(Access::read, "MPI_File_read_at_all_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_read_at_all_end(file, at, seen); });
-}
-GPUDT_EXPORT int MPI_File_read_ordered_begin(MPI_File file, void* buf, int count, MPI_Datatype type) {
-  return split_begin("MPI_File_read_ordered_begin", file, buf, count, type,
-                     [&](void* at, MPI_Datatype as) { return PMPI_File_read_ordered_begin(file, at, count, as); });
-}
-GPUDT_EXPORT int MPI_File_read_ordered_end(MPI_File file, void* buf, MPI_Status* status) {
-  return split_end(Access::read, "MPI_File_read_ordered_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_read_ordered_end(file, at, seen); });
-}
-
-// --- write ----------------------------------------------------------------------------------------------------
-
-GPUDT_EXPORT int MPI_File_write(MPI_File file, const void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::write, "MPI_File_write", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_write(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iwrite(MPI_File file, const void* buf, int count, MPI_Datatype type, MPI_Request* request) {
-  return nonblocking(
-      Access::write, "MPI_File_iwrite", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iwrite(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_write_all(MPI_File file, const void* buf, int count, MPI_Datatype type, MPI_Status* status) {
-  return blocking(
-      Access::write, "MPI_File_write_all", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_write_all(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iwrite_all(MPI_File file, const void* buf, int count, MPI_Datatype type,
-                                     MPI_Request* request) {
-  return nonblocking(
-      Access::write, "MPI_File_iwrite_all", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iwrite_all(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_write_at(MPI_File file, MPI_Offset offset, const void* buf, int count, MPI_Datatype type,
-                                   MPI_Status* status) {
-  return blocking(Access::write, "MPI_File_write_at", file, buf, count, type, status,
-                  [&](void* at, MPI_Datatype as, MPI_Status* seen) {
-                    return PMPI_File_write_at(file, offset, at, count, as, seen);
-                  });
-}
-GPUDT_EXPORT int MPI_File_iwrite_at(MPI_File file, MPI_Offset offset, const void* buf, int count, MPI_Datatype type,
-                                    MPI_Request* request) {
-  return nonblocking(Access::write, "MPI_File_iwrite_at", file, buf, count, type, request,
-                     [&](void* at, MPI_Datatype as, MPI_Request* real) {
-                       return PMPI_File_iwrite_at(file, offset, at, count, as, real);
-                     });
-}
-GPUDT_EXPORT int MPI_File_write_at_all(MPI_File file, MPI_Offset offset, const void* buf, int count, MPI_Datatype type,
-                                       MPI_Status* status) {
-  return blocking(Access::write, "MPI_File_write_at_all", file, buf, count, type, status,
-                  [&](void* at, MPI_Datatype as, MPI_Status* seen) {
-                    return PMPI_File_write_at_all(file, offset, at, count, as, seen);
-                  });
-}
-GPUDT_EXPORT int MPI_File_iwrite_at_all(MPI_File file, MPI_Offset offset, const void* buf, int count, MPI_Datatype type,
-                                        MPI_Request* request) {
-  return nonblocking(Access::write, "MPI_File_iwrite_at_all", file, buf, count, type, request,
-                     [&](void* at, MPI_Datatype as, MPI_Request* real) {
-                       return PMPI_File_iwrite_at_all(file, offset, at, count, as, real);
-                     });
-}
-GPUDT_EXPORT int MPI_File_write_shared(MPI_File file, const void* buf, int count, MPI_Datatype type,
-                                       MPI_Status* status) {
-  return blocking(
-      Access::write, "MPI_File_write_shared", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_write_shared(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_iwrite_shared(MPI_File file, const void* buf, int count, MPI_Datatype type,
-                                        MPI_Request* request) {
-  return nonblocking(
-      Access::write, "MPI_File_iwrite_shared", file, buf, count, type, request,
-      [&](void* at, MPI_Datatype as, MPI_Request* real) { return PMPI_File_iwrite_shared(file, at, count, as, real); });
-}
-GPUDT_EXPORT int MPI_File_write_ordered(MPI_File file, const void* buf, int count, MPI_Datatype type,
-                                        MPI_Status* status) {
-  return blocking(
-      Access::write, "MPI_File_write_ordered", file, buf, count, type, status,
-      [&](void* at, MPI_Datatype as, MPI_Status* seen) { return PMPI_File_write_ordered(file, at, count, as, seen); });
-}
-GPUDT_EXPORT int MPI_File_write_all_begin(MPI_File file, const void* buf, int count, MPI_Datatype type) {
-  return split_begin("MPI_File_write_all_begin", file, buf, count, type,
-                     [&](void* at, MPI_Datatype as) { return PMPI_File_write_all_begin(file, at, count, as); });
-}
-GPUDT_EXPORT int MPI_File_write_all_end(MPI_File file, const void* buf, MPI_Status* status) {
-  return split_end(Access::write, "MPI_File_write_all_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_write_all_end(file, at, seen); });
-}
-GPUDT_EXPORT int MPI_File_write_at_all_begin(MPI_File file, MPI_Offset offset, const void* buf, int count,
-                                             MPI_Datatype type) {
-  return split_begin("MPI_File_write_at_all_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) {
-    return PMPI_File_write_at_all_begin(file, offset, at, count, as);
-  });
-}
-GPUDT_EXPORT int MPI_File_write_at_all_end(MPI_File file, const void* buf, MPI_Status* status) {
-  return split_end(Access::write, "MPI_File_write_at_all_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_write_at_all_end(file, at, seen); });
-}
-GPUDT_EXPORT int MPI_File_write_ordered_begin(MPI_File file, const void* buf, int count, MPI_Datatype type) {
-  return split_begin("MPI_File_write_ordered_begin", file, buf, count, type,
-                     [&](void* at, MPI_Datatype as) { return PMPI_File_write_ordered_begin(file, at, count, as); });
-}
-GPUDT_EXPORT int MPI_File_write_ordered_end(MPI_File file, const void* buf, MPI_Status* status) {
-  return split_end(Access::write, "MPI_File_write_ordered_end", file, buf, status,
-                   [&](void* at, MPI_Status* seen) { return PMPI_File_write_ordered_end(file, at, seen); });
-}
+GPUDT_ACCESSES(read, Access::read, void)
+GPUDT_ACCESSES(write, Access::write, const void)

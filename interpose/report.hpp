@@ -41,6 +41,13 @@ class Timed {
   std::chrono::steady_clock::time_point begin_;
 };
 
+/// `call()`, whose time is spent in MPI.
+template <class Call>
+int in_mpi(Call call) {
+  const Timed timed(Clock::mpi);
+  return call();
+}
+
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.
 void report_fallback(const char* reason);
 
