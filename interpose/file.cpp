@@ -155,52 +155,52 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
 
 using namespace gpudt::interpose;
 
-// The MPI functions of one form of access. `Bytes` is what the buffer points to; `offset` is a bracketed list, empty or
-// the explicit offset's parameter, and `place` the same as an argument.
+// The MPI functions of one form of access. `Buffer` is the type of its buffer argument; `offset` is a bracketed list,
+// empty or the explicit offset's parameter, and `place` the same as an argument.
 #define GPUDT_LIST(...) __VA_ARGS__
-#define GPUDT_BLOCKING(name, access, Bytes, offset, place)                                                    \
-  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Bytes* buf, int count, MPI_Datatype type, \
+#define GPUDT_BLOCKING(name, access, Buffer, offset, place)                                                   \
+  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Buffer buf, int count, MPI_Datatype type, \
                                    MPI_Status* status) {                                                      \
     return blocking(access, "MPI_File_" #name, file, buf, count, type, status,                                \
                     [&](void* at, MPI_Datatype as, MPI_Status* seen) {                                        \
                       return PMPI_File_##name(file, GPUDT_LIST place at, count, as, seen);                    \
                     });                                                                                       \
   }
-#define GPUDT_NONBLOCKING(name, access, Bytes, offset, place)                                                 \
-  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Bytes* buf, int count, MPI_Datatype type, \
+#define GPUDT_NONBLOCKING(name, access, Buffer, offset, place)                                                \
+  GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Buffer buf, int count, MPI_Datatype type, \
                                    MPI_Request* request) {                                                    \
     return nonblocking(access, "MPI_File_" #name, file, buf, count, type, request,                            \
                        [&](void* at, MPI_Datatype as, MPI_Request* real) {                                    \
                          return PMPI_File_##name(file, GPUDT_LIST place at, count, as, real);                 \
                        });                                                                                    \
   }
-#define GPUDT_SPLIT(name, access, Bytes, offset, place)                                                     \
-  GPUDT_EXPORT int MPI_File_##name##_begin(MPI_File file, GPUDT_LIST offset Bytes* buf, int count,          \
+#define GPUDT_SPLIT(name, access, Buffer, offset, place)                                                    \
+  GPUDT_EXPORT int MPI_File_##name##_begin(MPI_File file, GPUDT_LIST offset Buffer buf, int count,          \
                                            MPI_Datatype type) {                                             \
     return split_begin("MPI_File_" #name "_begin", file, buf, count, type, [&](void* at, MPI_Datatype as) { \
       return PMPI_File_##name##_begin(file, GPUDT_LIST place at, count, as);                                \
     });                                                                                                     \
   }                                                                                                         \
-  GPUDT_EXPORT int MPI_File_##name##_end(MPI_File file, Bytes* buf, MPI_Status* status) {                   \
+  GPUDT_EXPORT int MPI_File_##name##_end(MPI_File file, Buffer buf, MPI_Status* status) {                   \
     return split_end(access, "MPI_File_" #name "_end", file, buf, status,                                   \
                      [&](void* at, MPI_Status* seen) { return PMPI_File_##name##_end(file, at, seen); });   \
   }
 // All accesses of a verb: at the individual pointer, at an explicit offset, at the shared pointer, in order.
-#define GPUDT_ACCESSES(verb, access, Bytes)                                             \
-  GPUDT_BLOCKING(verb, access, Bytes, (), ())                                           \
-  GPUDT_BLOCKING(verb##_all, access, Bytes, (), ())                                     \
-  GPUDT_BLOCKING(verb##_at, access, Bytes, (MPI_Offset offset, ), (offset, ))           \
-  GPUDT_BLOCKING(verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, ))       \
-  GPUDT_BLOCKING(verb##_shared, access, Bytes, (), ())                                  \
-  GPUDT_BLOCKING(verb##_ordered, access, Bytes, (), ())                                 \
-  GPUDT_NONBLOCKING(i##verb, access, Bytes, (), ())                                     \
-  GPUDT_NONBLOCKING(i##verb##_all, access, Bytes, (), ())                               \
-  GPUDT_NONBLOCKING(i##verb##_at, access, Bytes, (MPI_Offset offset, ), (offset, ))     \
-  GPUDT_NONBLOCKING(i##verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, )) \
-  GPUDT_NONBLOCKING(i##verb##_shared, access, Bytes, (), ())                            \
-  GPUDT_SPLIT(verb##_all, access, Bytes, (), ())                                        \
-  GPUDT_SPLIT(verb##_at_all, access, Bytes, (MPI_Offset offset, ), (offset, ))          \
-  GPUDT_SPLIT(verb##_ordered, access, Bytes, (), ())
+#define GPUDT_ACCESSES(verb, access, Buffer)                                             \
+  GPUDT_BLOCKING(verb, access, Buffer, (), ())                                           \
+  GPUDT_BLOCKING(verb##_all, access, Buffer, (), ())                                     \
+  GPUDT_BLOCKING(verb##_at, access, Buffer, (MPI_Offset offset, ), (offset, ))           \
+  GPUDT_BLOCKING(verb##_at_all, access, Buffer, (MPI_Offset offset, ), (offset, ))       \
+  GPUDT_BLOCKING(verb##_shared, access, Buffer, (), ())                                  \
+  GPUDT_BLOCKING(verb##_ordered, access, Buffer, (), ())                                 \
+  GPUDT_NONBLOCKING(i##verb, access, Buffer, (), ())                                     \
+  GPUDT_NONBLOCKING(i##verb##_all, access, Buffer, (), ())                               \
+  GPUDT_NONBLOCKING(i##verb##_at, access, Buffer, (MPI_Offset offset, ), (offset, ))     \
+  GPUDT_NONBLOCKING(i##verb##_at_all, access, Buffer, (MPI_Offset offset, ), (offset, )) \
+  GPUDT_NONBLOCKING(i##verb##_shared, access, Buffer, (), ())                            \
+  GPUDT_SPLIT(verb##_all, access, Buffer, (), ())                                        \
+  GPUDT_SPLIT(verb##_at_all, access, Buffer, (MPI_Offset offset, ), (offset, ))          \
+  GPUDT_SPLIT(verb##_ordered, access, Buffer, (), ())
 
-GPUDT_ACCESSES(read, Access::read, void)
-GPUDT_ACCESSES(write, Access::write, const void)
+GPUDT_ACCESSES(read, Access::read, void*)
+GPUDT_ACCESSES(write, Access::write, const void*)
