@@ -1,11 +1,13 @@
 // MPI-4.1 chapter 12: accesses to windows from device memory, and the synchronisation calls that complete them.
 #include "interpose/one_sided.hpp"
 
+#include <limits>
 #include <memory>
 
 #include "interpose/collective.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/window_message.hpp"
 #include "interpose/window_pending.hpp"
 #include "interpose/window_registry.hpp"
 
@@ -46,19 +48,59 @@ int put(const Origin& origin, const Target& target, MPI_Win win) {
   return MPI_SUCCESS;
 }
 
-enum class Shown { by_size, by_element };  ///< what MPI must know of the data's type
-
 /// A buffer of an access, staged if it is device memory. Nothing moves to or from MPI_PROC_NULL.
-Given given(Collective& buffers, Role role, Shown shown, const Origin& origin, int rank) {
+Given given(Collective& buffers, Role role, const Origin& origin, int rank) {
   if (rank == MPI_PROC_NULL) return {const_cast<void*>(origin.buffer), origin.type};
-  return shown == Shown::by_size ? buffers.buffer(role, origin.buffer, origin.count, origin.type)
-                                 : buffers.reduction(role, origin.buffer, origin.count, origin.type);
+  return buffers.buffer(role, origin.buffer, origin.count, origin.type);
 }
+
+/// The same for accumulates, in which MPI must know the data's element type. Packed data is a run of elements to it,
+/// unless it knows only the datatype to have gaps (MPI_DOUBLE_INT).
+class GivenElements {
+ public:
+  GivenElements(Collective& buffers, Role role, const Origin& origin, int rank)
+      : buffer(const_cast<void*>(origin.buffer)), type(origin.type) {
+    Operand operand;
+    if (rank == MPI_PROC_NULL || !resolve_layout(origin.buffer, origin.count, origin.type, operand)) return;
+    const MPI_Datatype element = element_of(type);
+    const std::int64_t elements = element == type ? 0 : packed_elements(operand, element);
+    if (elements == 0) {
+      buffer = buffers.reduction(role, origin.buffer, origin.count, origin.type).buffer;
+      return;
+    }
+    buffer = buffers.buffer(role, origin.buffer, origin.count, origin.type).buffer;
+    PMPI_Type_contiguous(static_cast<int>(elements), element, &type);
+    PMPI_Type_commit(&type);
+    owned_ = true;
+  }
+  ~GivenElements() {
+    if (owned_) PMPI_Type_free(&type);
+  }
+  GivenElements(const GivenElements&) = delete;
+  GivenElements& operator=(const GivenElements&) = delete;
+
+  void* buffer;
+  MPI_Datatype type;
+
+ private:
+  /// How many elements packed data of the type is, for each of the origin's count; 0 if it is no run of elements.
+  static std::int64_t packed_elements(const Operand& operand, MPI_Datatype element) {
+    if (element == MPI_DATATYPE_NULL) return 0;
+    MPI_Aint lb = 0, extent = 0;
+    MPI_Count size = 0;
+    PMPI_Type_get_extent(element, &lb, &extent);
+    PMPI_Type_size_x(element, &size);
+    const std::int64_t elements = operand.info->layout().size() / static_cast<std::int64_t>(size);
+    return extent == size && elements <= std::numeric_limits<int>::max() ? elements : 0;
+  }
+
+  bool owned_ = false;
+};
 
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->put("MPI_Rput", origin, target, request);
   Collective buffers("MPI_Rput", MPI_COMM_NULL);
-  const Given from = given(buffers, Role::in, Shown::by_size, origin, target.rank);
+  const Given from = given(buffers, Role::in, origin, target.rank);
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
     return PMPI_Rput(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count, target.type,
                      win, real);
@@ -68,7 +110,7 @@ int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* r
 int get(const char* call, const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get(call, origin, target, request);
   Collective buffers(call, MPI_COMM_NULL);
-  const Given to = given(buffers, Role::out, Shown::by_size, origin, target.rank);
+  const Given to = given(buffers, Role::out, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
       return PMPI_Get(to.buffer, origin.count, to.type, target.rank, target.displacement, target.count, target.type,
@@ -84,7 +126,7 @@ int accumulate(const char* call, const Origin& origin, const Target& target, MPI
                MPI_Request* request) {
   if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
   Collective buffers(call, MPI_COMM_NULL);
-  const Given from = given(buffers, Role::in, Shown::by_element, origin, target.rank);
+  const GivenElements from(buffers, Role::in, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
       return PMPI_Accumulate(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count,
@@ -101,9 +143,8 @@ int get_accumulate(const char* call, const Origin& origin, const Origin& result,
   if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
   Collective buffers(call, MPI_COMM_NULL);
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
-  const Given from = op == MPI_NO_OP ? Given{const_cast<void*>(origin.buffer), origin.type}
-                                     : given(buffers, Role::in, Shown::by_element, origin, target.rank);
-  const Given to = given(buffers, Role::out, Shown::by_element, result, target.rank);
+  const GivenElements from(buffers, Role::in, origin, op == MPI_NO_OP ? MPI_PROC_NULL : target.rank);
+  const GivenElements to(buffers, Role::out, result, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
       return PMPI_Get_accumulate(from.buffer, origin.count, from.type, to.buffer, result.count, to.type, target.rank,
@@ -120,8 +161,8 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
   if (const auto served = served_window(win))
     return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
   Collective buffers("MPI_Fetch_and_op", MPI_COMM_NULL);
-  const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
-  const Given to = given(buffers, Role::out, Shown::by_element, {result, 1, type}, rank);
+  const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
+  const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
   return access(buffers, rank, win,
                 [&] { return PMPI_Fetch_and_op(from.buffer, to.buffer, type, rank, displacement, op, win); });
 }
@@ -131,9 +172,9 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
   if (const auto served = served_window(win))
     return served->compare_and_swap(origin, compare, result, {rank, displacement, 1, type});
   Collective buffers("MPI_Compare_and_swap", MPI_COMM_NULL);
-  const Given from = given(buffers, Role::in, Shown::by_element, {origin, 1, type}, rank);
-  const Given with = given(buffers, Role::in, Shown::by_element, {compare, 1, type}, rank);
-  const Given to = given(buffers, Role::out, Shown::by_element, {result, 1, type}, rank);
+  const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
+  const GivenElements with(buffers, Role::in, {compare, 1, type}, rank);
+  const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
   return access(buffers, rank, win, [&] {
     return PMPI_Compare_and_swap(from.buffer, with.buffer, to.buffer, type, rank, displacement, win);
   });

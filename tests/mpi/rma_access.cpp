@@ -17,8 +17,6 @@ struct Places {
   bool served_by_mpi() const { return target[0] == Place::host && target[1] == Place::host; }
 };
 
-const Places host_only_places = {"host to host", Place::host, {Place::host, Place::host}};
-
 std::uint64_t key_of(int from, std::uint64_t what) {
   return mix(seed(), static_cast<std::uint64_t>(from) * 64 + what);
 }
@@ -146,19 +144,14 @@ std::string difference(const Outcome& found, const Outcome& wanted) {
          difference("target", found.target, wanted.target);
 }
 
-/// On all ranks alike.
-bool agree(bool mine) {
-  const int vote = mine ? 1 : 0;
-  int all = 0;
-  PMPI_Allreduce(&vote, &all, 1, MPI_INT, MPI_MIN, comm());
-  return all != 0;
-}
-
 void check_calls(const Places& places, const Side& origin, const Side& target, std::size_t epoch_step) {
   const bool single = origin.count * origin.type.size() == sizeof(int);
-  Setting host_only(host_only_places, origin, target), setting(places, origin, target);
+  const bool dense_target = target.type.size() == sizeof(int);
+  Setting setting(places, origin, target);
   for (const AccessCall& call : access_calls) {
     if (single != call.single) continue;
+    // Open MPI 4.1 overruns its own memory in fetching accumulates with derived datatypes at the target.
+    if (places.served_by_mpi() && call.fetches && !dense_target) continue;
     const Outcome wanted = expected(call, origin, target);
     for (std::size_t i = 0; i < epochs.size(); i += epoch_step) {
       const Epoch& epoch = epochs[i];
@@ -166,9 +159,6 @@ void check_calls(const Places& places, const Side& origin, const Side& target, s
       const std::string text = std::string(call.name) + ", " + epoch.name + ", " + places.name + ", " + origin.text() +
                                " to " + target.text();
       step(text);
-      // Open MPI 4.1 gets some fetching accumulates with derived datatypes wrong, with host memory too.
-      if (places.served_by_mpi() && call.fetches && !agree(difference(host_only.run(call, epoch), wanted).empty()))
-        continue;
       INFO(text);
       CHECK(difference(setting.run(call, epoch), wanted) == "");
     }
