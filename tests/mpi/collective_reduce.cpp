@@ -435,3 +435,11 @@ TEST_CASE("Reduce_local", "[collective][reduce]") {
   CHECK(!other_type_given);
   CHECK(!misaligned_given);
 }
+
+TEST_CASE("reductions of large messages", "[collective][reduce]") {
+  const Peers peers = Peers::all();
+  for (const Operation& operation : operations)
+    if (is_reduction(operation))
+      for (const Reducer& reducer : reducers())
+        reduce({operation, Form::blocking, peers, reducer, 12000, 0, false, Place::device, Place::device});
+}
