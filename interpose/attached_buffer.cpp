@@ -9,6 +9,7 @@
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operand.hpp"
+#include "interpose/operation.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -55,6 +56,7 @@ GPUDT_EXPORT int MPI_Buffer_attach(void* buffer, int size) {
 }
 
 GPUDT_EXPORT int MPI_Buffer_detach(void* buffer_addr, int* size) {
+  engine_order_all();  // buffered sends whose packs are under way have yet to reach the buffer
   const int code = PMPI_Buffer_detach(buffer_addr, size);
   auto** const address = static_cast<void**>(buffer_addr);
   if (code == MPI_SUCCESS) *address = stand_in.give_back(*address);

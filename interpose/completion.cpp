@@ -4,6 +4,7 @@
 // the errors of operations on device buffers to the right error handler, which MPI cannot know. When no request is
 // ours they pass straight through.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "interpose/errors.hpp"
@@ -22,7 +23,7 @@ class Requests {
     seen_.assign(user, user + count);
     persistent_exchange(seen_, mine_);
     given_ = seen_;
-    failed_here().clear();
+    outer_ = std::exchange(failed_here(), {});
   }
 
   MPI_Request* data() { return seen_.empty() ? user_ : given_.data(); }
@@ -59,7 +60,7 @@ class Requests {
 
   /// After a call that frees nothing.
   int finish_none(int code) {
-    failed_here().clear();
+    take_failed();
     return code;
   }
 
@@ -73,10 +74,9 @@ class Requests {
     }
   }
 
-  std::vector<Failed> take_failed() const {
-    std::vector<Failed> failures;
-    if (!seen_.empty()) failures.swap(failed_here());
-    return failures;
+  std::vector<Failed> take_failed() {
+    if (seen_.empty()) return {};
+    return std::exchange(failed_here(), std::move(outer_));
   }
 
   static void tell(const Failed& failed) {
@@ -90,6 +90,7 @@ class Requests {
   MPI_Request* user_;
   std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
   std::vector<MPI_Request> given_;  ///< what the call makes of them
+  std::vector<Failed> outer_;       ///< failures of a call during which an error handler made this one
   std::vector<bool> mine_;          ///< persistent requests of ours
 };
 

@@ -42,13 +42,13 @@ bool mpi_is_cuda_aware(int forced) {
 }
 
 int stop(MPI_Comm, int, void*, void*) {
-  engine_stop();
+  const bool ended = engine_stop();
   persistent_stop();
   one_sided_stop();
   if (report_wanted) report_print();
   active.store(false);
   datatype::cache_stop();
-  device::stop();
+  if (ended) device::stop();  // else its staging memory is left to the pending receives
   log_stop();
   return MPI_SUCCESS;
 }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "interpose/errors.hpp"
@@ -70,7 +71,7 @@ class Engine {
   void forget_comm(MPI_Comm comm);
   void serve(EngineService service);
   bool hook();
-  void stop();
+  bool stop();
   int live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
@@ -84,6 +85,8 @@ class Engine {
   int finish_unpacked();
   void complete(Operation* operation);
   void cancel_wanted();
+  bool only_receives() const;
+  void cancel_receives();
   void deferred_gone(const Operation& operation);
   bool deferred_on(const Channel& channel);
   bool deferred_on(MPI_Comm comm);
@@ -161,20 +164,33 @@ int Engine::submit(Operation* operation, bool issued, MPI_Request* request) {
   return MPI_SUCCESS;
 }
 
+/// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
+class Hold {
+ public:
+  explicit Hold(std::atomic<bool>& busy) : busy_(busy) { inside_engine = true; }
+  ~Hold() {
+    inside_engine = false;
+    busy_.store(false, std::memory_order_release);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
 int Engine::progress() {
   if ((live_.load(std::memory_order_acquire) == 0 && service_.load(std::memory_order_relaxed) == nullptr) ||
       inside_engine)
     return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
-  inside_engine = true;
+  const Hold hold(busy_);
   take_incoming();
   if (cancels_.load() != 0) cancel_wanted();
   int completions = issue_packed();
   completions += test_inner();
   completions += finish_unpacked();
   if (const EngineService service = service_.load()) completions += service();
-  inside_engine = false;
-  busy_.store(false, std::memory_order_release);
   return completions;
 }
 
@@ -266,11 +282,14 @@ int Engine::test_inner() {
   if (done == MPI_UNDEFINED) done = 0;
   std::vector<Operation*> completed;
   completed.reserve(static_cast<std::size_t>(done));
+  bool handler_called = false;  // MPI calls the handler of the first failed request alone
   for (int i = 0; i < done; ++i) {
     const std::size_t at = window_ + static_cast<std::size_t>(indices[i]);
-    completed.push_back(inner_operations_[at]);
+    Operation* const operation = inner_operations_[at];
+    completed.push_back(operation);
     inner_operations_[at] = nullptr;
-    inner_completed(completed.back(), statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
+    inner_completed(operation, statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
+    if (operation->handler_called && std::exchange(handler_called, true)) operation->handler_called = false;
   }
   std::size_t kept = window_;
   for (std::size_t at = window_; at < inner_.size(); ++at) {
@@ -400,6 +419,7 @@ void Engine::forget_comm(MPI_Comm comm) {
 
 void Engine::serve(EngineService service) {
   service_.store(service);
+  if (inside_engine) return;  // called by an error handler: waiting would be waiting for oneself
   while (busy_.exchange(true, std::memory_order_acquire)) {
   }
   busy_.store(false, std::memory_order_release);
@@ -409,28 +429,53 @@ bool Engine::hook() {
   using Register = int (*)(ProgressCallback);
   const auto hook_in = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "opal_progress_register"));
   if (hook_in == nullptr) return false;
-  const ProgressCallback callback = [] { return engine.progress(); };
+  const ProgressCallback callback = [] {
+    try {
+      return engine.progress();
+    } catch (const std::exception& error) {  // MPI's progress engine is C
+      log_error(std::string("progress: ") + error.what());
+      return 0;
+    }
+  };
   if (hook_in(callback) != 0) return false;
   hooked_ = callback;
   return true;
 }
 
-void Engine::stop() {
+/// A receive that the program has given up may never be matched; everything else comes to its end.
+bool may_never_end(const Operation& operation) {
+  return operation.kind == Operation::Kind::receive && operation.file == MPI_FILE_NULL;
+}
+
+bool Engine::only_receives() const {
+  return packing_.empty() && unpacking_.empty() &&
+         std::all_of(inner_operations_.begin(), inner_operations_.end(),
+                     [](const Operation* operation) { return may_never_end(*operation); });
+}
+
+void Engine::cancel_receives() {
+  log_warning("MPI_Finalize: " + std::to_string(live()) +
+              " operations on device buffers are still pending; the receives among them are cancelled");
+  for (Operation* operation : inner_operations_)
+    if (may_never_end(*operation)) operation->cancel_wanted = true;
+  cancels_.fetch_add(1);
+}
+
+bool Engine::stop() {
   order_all();
-  const auto deadline = std::chrono::steady_clock::now() + stop_patience;
-  while (live() != 0 && std::chrono::steady_clock::now() < deadline) progress();
-  if (live() != 0) {
-    log_warning("MPI_Finalize: " + std::to_string(live()) +
-                " operations on device buffers are still pending; the receives among them are cancelled");
-    for (Operation* operation : inner_operations_) operation->cancel_wanted = true;
-    cancels_.fetch_add(1);
-    const auto last = std::chrono::steady_clock::now() + stop_patience;
-    while (live() != 0 && std::chrono::steady_clock::now() < last) progress();
+  const auto patience = std::chrono::steady_clock::now() + stop_patience;
+  bool cancelled = false;
+  while (live() != 0) {
+    progress();
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= patience && only_receives() && !std::exchange(cancelled, true)) cancel_receives();
+    if (now >= patience + stop_patience && only_receives()) break;
   }
   using Unregister = int (*)(ProgressCallback);
   const auto unhook = reinterpret_cast<Unregister>(dlsym(RTLD_DEFAULT, "opal_progress_unregister"));
   if (hooked_ != nullptr && unhook != nullptr) unhook(hooked_);
   hooked_ = nullptr;
+  return live() == 0;
 }
 
 }  // namespace
@@ -443,8 +488,8 @@ std::vector<Failed>& failed_here() {
 bool engine_start() {
   return engine.hook();
 }
-void engine_stop() {
-  engine.stop();
+bool engine_stop() {
+  return engine.stop();
 }
 int engine_submit(Operation* operation, bool issued, MPI_Request* request) {
   return engine.submit(operation, issued, request);

@@ -104,8 +104,9 @@ struct Operation {
 
 /// Hooks into MPI's progress. False if this MPI offers no hook.
 bool engine_start();
-/// Lets pending sends go out and pending receives end (cancelling those that no message matches), and unhooks.
-void engine_stop();
+/// Lets pending operations end, cancelling receives that no message matches, and unhooks. False if some could not be
+/// ended: MPI may still write to their staging memory.
+bool engine_stop();
 
 /// Makes the generalized request of `operation` and hands the operation to the engine. A send starts in state
 /// "packing" (its pack has been started), unless `issued`; a receive is always issued (inner is active).
