@@ -96,6 +96,10 @@ void close_lock_all(MPI_Win window, int) {
 void flush(MPI_Win window, int target) {
   MPI_OK(MPI_Win_flush(target, window));
 }
+void flush_and_sync(MPI_Win window, int target) {
+  flush(window, target);
+  MPI_OK(MPI_Win_sync(window));
+}
 void flush_all(MPI_Win window, int) {
   MPI_OK(MPI_Win_flush_all(window));
 }
@@ -118,6 +122,7 @@ const std::vector<Epoch> epochs = {
     {"lock_all", true, false, open_lock_all, nothing, close_lock_all},
     {"lock, flush", true, true, open_shared, flush, close_lock},
     {"lock, flush_local", true, true, open_shared, flush_local, close_lock},
+    {"lock_all, flush, sync", true, true, open_lock_all, flush_and_sync, close_lock_all},
     {"lock_all, flush_all", true, true, open_lock_all, flush_all, close_lock_all},
     {"lock_all, flush_local_all", true, true, open_lock_all, flush_local_all, close_lock_all},
 };

@@ -1,4 +1,5 @@
 // Windows of every flavour with device memory in them, what they tell about themselves, and their errors.
+#include <algorithm>
 #include <array>
 
 #include "tests/mpi/rma.hpp"
@@ -252,6 +253,40 @@ TEST_CASE("device buffers with memory that MPI allocates", "[rma][window]") {
     std::vector<int> got(1000);
     back.read(got.data(), static_cast<std::size_t>(bytes));
     CHECK(got == std::vector<int>(1000, 2 * (rank() + 1)));
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
+TEST_CASE("every rank starts towards one that has posted to all", "[rma][window]") {
+  constexpr int each = 500;
+  const auto bytes = static_cast<std::size_t>(ranks() * each) * sizeof(int);
+  for (const int assert : {0, MPI_MODE_NOCHECK}) {
+    Memory memory(rank() == 0 ? Place::device : Place::host, bytes), out(Place::device, each * sizeof(int));
+    const std::vector<int> mine(each, rank() + 1);
+    out.write(mine.data(), each * sizeof(int));
+    MPI_Win window = MPI_WIN_NULL;
+    MPI_OK(MPI_Win_create(memory.data(), static_cast<MPI_Aint>(bytes), sizeof(int), MPI_INFO_NULL, comm(), &window));
+    MPI_Group all = MPI_GROUP_NULL, first = MPI_GROUP_NULL;
+    const int zero = 0;
+    PMPI_Comm_group(comm(), &all);
+    PMPI_Group_incl(all, 1, &zero, &first);
+    for (int round = 0; round < 5; ++round) {
+      const std::vector<int> none(bytes / sizeof(int), 0);
+      memory.write(none.data(), bytes);
+      if (rank() == 0) MPI_OK(MPI_Win_post(all, assert, window));
+      if (assert != 0) lock_step();  // unchecked: the program sees to it that posts come first
+      MPI_OK(MPI_Win_start(first, assert, window));
+      MPI_OK(MPI_Put(out.data(), each, MPI_INT, 0, rank() * each, each, MPI_INT, window));
+      MPI_OK(MPI_Win_complete(window));
+      if (rank() != 0) continue;
+      MPI_OK(MPI_Win_wait(window));
+      std::vector<int> after(none.size());
+      memory.read(after.data(), bytes);
+      for (int from = 0; from < ranks(); ++from)
+        CHECK(std::count(after.begin() + from * each, after.begin() + (from + 1) * each, from + 1) == each);
+    }
+    PMPI_Group_free(&all);
+    PMPI_Group_free(&first);
     MPI_OK(MPI_Win_free(&window));
   }
 }
