@@ -98,6 +98,12 @@ bool has_blocks(int blocks, const int* counts) {
          std::none_of(counts, counts + blocks, [](int count) { return count < 0; });
 }
 
+/// MPI moves block `i`.
+bool moves(int i, const int* counts, const Absent& absent) {
+  const auto at = static_cast<std::size_t>(i);
+  return counts[i] > 0 && (at >= absent.size() || !absent[at]);
+}
+
 const void* shifted(const void* address, std::int64_t bytes) {
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
 }
@@ -161,29 +167,32 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
 }
 
 GivenV Collective::buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs,
-                            MPI_Datatype type) {
+                            MPI_Datatype type, const Absent& absent) {
   const GivenV unchanged{const_cast<void*>(address), type, displs};
   if (address == MPI_IN_PLACE || !active.load() || type == MPI_DATATYPE_NULL || displs == nullptr ||
       !has_blocks(blocks, counts))
     return unchanged;
+  int first = 0;
+  while (first < blocks && !moves(first, counts, absent)) ++first;
+  if (first == blocks) return unchanged;
   MPI_Aint lb = 0, extent = 0;
   PMPI_Type_get_extent(type, &lb, &extent);
-  const auto first = std::find_if(counts, counts + blocks, [](int count) { return count > 0; }) - counts;
   const device::Location location = locate_buffer(shifted(address, displs[first] * extent), type);
   if (!location.on_device()) return unchanged;
   const auto element = datatype::type_info(type);
   if (!element || element->layout().size() == 0) return unchanged;
 
-  MPI_Datatype all = MPI_DATATYPE_NULL;
-  PMPI_Type_indexed(blocks, counts, displs, type, &all);
-  const Operand operand{const_cast<void*>(address), 1, take_layout(all), location.ordinal, Protocol::mapped_staging};
-  note_operand(call_, operand);
-  std::vector<int> packed;
+  std::vector<int> moving, packed;
   std::int64_t place = 0;
   for (int i = 0; i < blocks; ++i) {
+    moving.push_back(moves(i, counts, absent) ? counts[i] : 0);
     packed.push_back(narrow<int>(place, call_));
-    place += counts[i];
+    place += moving.back();
   }
+  MPI_Datatype all = MPI_DATATYPE_NULL;
+  PMPI_Type_indexed(blocks, moving.data(), displs, type, &all);
+  const Operand operand{const_cast<void*>(address), 1, take_layout(all), location.ordinal, Protocol::mapped_staging};
+  note_operand(call_, operand);
   void* const data = stage(role, operand);
   buffers_->infos.push_back(element);
   return {data, element->twin(), buffers_->keep(std::move(packed))};
@@ -214,7 +223,7 @@ void Collective::stage_blocks(Role role, const void* address, int ordinal, std::
 
 template <class Displacement>
 GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int blocks, const int* counts,
-                                          const Displacement* displs, const MPI_Datatype* types) {
+                                          const Displacement* displs, const MPI_Datatype* types, const Absent& absent) {
   const GivenW<Displacement> unchanged{const_cast<void*>(address), types, displs};
   if (address == MPI_IN_PLACE || !active.load() || displs == nullptr || types == nullptr || !has_blocks(blocks, counts))
     return unchanged;
@@ -222,7 +231,7 @@ GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int bl
   std::set<int> gpus;
   int gpu = host_memory;
   for (int i = 0; i < blocks; ++i) {
-    if (counts[i] == 0) continue;
+    if (!moves(i, counts, absent)) continue;
     if (types[i] == MPI_DATATYPE_NULL) return unchanged;  // MPI reports it
     if (size_of(types[i]) == 0) continue;
     // With MPI_BOTTOM the next block may lie elsewhere.
@@ -254,9 +263,10 @@ GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int bl
   return {reinterpret_cast<void*>(anchor->place), buffers_->types.back().data(), buffers_->keep(std::move(places))};
 }
 
-template GivenW<int> Collective::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*);
-template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const int*, const MPI_Aint*,
-                                               const MPI_Datatype*);
+template GivenW<int> Collective::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*,
+                                          const Absent&);
+template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const int*, const MPI_Aint*, const MPI_Datatype*,
+                                               const Absent&);
 
 void Collective::pack_inputs() {
   if (!buffers_ || std::exchange(buffers_->packed, true)) return;
@@ -318,20 +328,23 @@ Blocks neighbours(MPI_Comm comm) {
   }
 }
 
-std::vector<bool> present_neighbours(MPI_Comm comm) {
+Absent absent_neighbours(MPI_Comm comm) {
+  Absent absent;
   int topology = MPI_UNDEFINED, dims = 0;
   if (comm != MPI_COMM_NULL) PMPI_Topo_test(comm, &topology);
-  if (topology != MPI_CART) return {};  // graphs have no edges to MPI_PROC_NULL
+  if (topology != MPI_CART) return absent;  // graphs have no edges to MPI_PROC_NULL
   PMPI_Cartdim_get(comm, &dims);
-  std::vector<bool> present;
+  if (dims > static_cast<int>(max_grid_dims))
+    throw device::Error(device::Failure::runtime, "neighbourhood collectives work on grids of up to " +
+                                                      std::to_string(max_grid_dims) + " dimensions");
   for (int dim = 0; dim < dims; ++dim) {
     int before = MPI_PROC_NULL, after = MPI_PROC_NULL;
     PMPI_Cart_shift(comm, dim, 1, &before, &after);
-    present.push_back(before != MPI_PROC_NULL);
-    present.push_back(after != MPI_PROC_NULL);
+    const auto at = static_cast<std::size_t>(2 * dim);
+    absent[at] = before == MPI_PROC_NULL;
+    absent[at + 1] = after == MPI_PROC_NULL;
   }
-  const bool all = std::find(present.begin(), present.end(), false) == present.end();
-  return all ? std::vector<bool>() : present;
+  return absent;
 }
 
 bool is_root(MPI_Comm comm, int root) {

@@ -8,6 +8,7 @@
 
 #include <mpi.h>
 
+#include <bitset>
 #include <memory>
 #include <type_traits>
 #include <vector>
@@ -41,6 +42,11 @@ struct GivenW {
   const Displacement* displs;
 };
 
+/// Dimensions of a cartesian grid on which neighbourhood collectives work with device memory.
+inline constexpr std::size_t max_grid_dims = 64;
+/// The blocks of a neighbourhood collective whose neighbour is MPI_PROC_NULL.
+using Absent = std::bitset<2 * max_grid_dims>;
+
 /// Which of the three forms of a collective the user calls.
 struct Call {
   const char* name;
@@ -69,13 +75,15 @@ class Collective {
   Given buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type);
   /// The same for a reduction: MPI sees the user's own layout, which its operator needs.
   Given reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type);
-  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first.
-  GivenV buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs, MPI_Datatype type);
+  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first. MPI
+  /// leaves the blocks of absent neighbours alone.
+  GivenV buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs, MPI_Datatype type,
+                  const Absent& absent = {});
   /// `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address. With MPI_BOTTOM each may lie
   /// in memory of its own.
   template <class Displacement>
   GivenW<Displacement> buffer_w(Role role, const void* address, int blocks, const int* counts,
-                                const Displacement* displs, const MPI_Datatype* types);
+                                const Displacement* displs, const MPI_Datatype* types, const Absent& absent = {});
 
   /// Runs the form that `call` says.
   template <class... Args>
@@ -149,9 +157,8 @@ struct Blocks {
 };
 /// Those of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
 Blocks neighbours(MPI_Comm comm);
-/// For each block of a neighbourhood collective whether there is a neighbour: MPI leaves the blocks of MPI_PROC_NULL
-/// alone. Empty if there are all.
-std::vector<bool> present_neighbours(MPI_Comm comm);
+/// May throw device::Error.
+Absent absent_neighbours(MPI_Comm comm);
 /// This process gives to, or gets from, all others as the root.
 bool is_root(MPI_Comm comm, int root);
 /// This process is one of those that the root serves; the root of an intracommunicator serves itself.

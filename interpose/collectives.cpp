@@ -111,95 +111,82 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
 // --- exchanges -------------------------------------------------------------------------------------------------------
 
 /// What a process takes part with in an exchange: blocks for its peers, or for its neighbours in a topology.
-class Partners {
- public:
-  static Partners peers(MPI_Comm comm) {
-    const int count = comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
-    return Partners({count, count}, {});
-  }
-  static Partners neighbours(MPI_Comm comm) {
-    return Partners(interpose::neighbours(comm),
-                    active.load(std::memory_order_acquire) ? present_neighbours(comm) : std::vector<bool>());
-  }
-  /// The same, but one block goes out to all.
-  Partners gathering() const { return Partners({1, blocks_.into}, present_); }
+struct Partners : Blocks {
+  Absent absent;
 
-  int out_of() const { return blocks_.out_of; }
-  int into() const { return blocks_.into; }
-  /// Blocks whose neighbour is MPI_PROC_NULL stay what they are: they must not come back from uninitialised staging.
-  Role receiving(const void* sendbuf) const { return present_.empty() ? out_or_inout(sendbuf) : Role::inout; }
-
-  /// For each block the number of elements that move.
-  class Counts {
-   public:
-    Counts(const int* counts, const std::vector<bool>& present) : counts_(counts) {
-      if (present.empty() || counts == nullptr) return;
-      for (std::size_t i = 0; i < present.size(); ++i) moving_.push_back(present[i] ? counts[i] : 0);
-      counts_ = moving_.data();
-    }
-    operator const int*() const { return counts_; }  // NOLINT(google-explicit-constructor): an array like the user's
-
-   private:
-    const int* counts_;
-    std::vector<int> moving_;
-  };
-  Counts moving(const int* counts) const { return Counts(counts, present_); }
-
- private:
-  Partners(Blocks blocks, std::vector<bool> present) : blocks_(blocks), present_(std::move(present)) {}
-
-  Blocks blocks_;
-  std::vector<bool> present_;  ///< empty: all
+  /// The blocks of absent neighbours stay what they are: they must not come back from uninitialised staging memory.
+  Role receiving(const void* sendbuf) const { return absent.none() ? out_or_inout(sendbuf) : Role::inout; }
 };
+using FindPartners = Partners (*)(MPI_Comm);
+
+Partners peers(MPI_Comm comm) {
+  const int count = comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
+  return {{count, count}, {}};
+}
+
+Partners all_neighbours(MPI_Comm comm) {
+  return {neighbours(comm), active.load(std::memory_order_acquire) ? absent_neighbours(comm) : Absent()};
+}
+
+/// The same for operations in which one block goes out to all.
+template <FindPartners find>
+Partners one_block_to(MPI_Comm comm) {
+  Partners partners = find(comm);
+  partners.out_of = 1;
+  return partners;
+}
 
 template <class Pmpi>
-int exchange(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, int sendcount,
+int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, int sendcount,
              MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const Partners partners = find(comm);
     Collective c(call.name, comm);
-    const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of(), sendtype);
-    const Given out =
-        c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into(), recvtype);
+    const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
+    const Given out = c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
     return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
   });
 }
 
 template <class Pmpi>
-int gathering(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, int sendcount,
+int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, int sendcount,
               MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype,
               MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const Partners partners = find(comm);
     Collective c(call.name, comm);
     const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     const GivenV out =
-        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), displs, recvtype);
+        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
     return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
   });
 }
 
 template <class Pmpi>
-int exchange_v(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, const int* sendcounts,
+int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const int* sendcounts,
                const int* sdispls, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* rdispls,
                MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const Partners partners = find(comm);
     Collective c(call.name, comm);
-    const GivenV in = c.buffer_v(Role::in, sendbuf, partners.out_of(), partners.moving(sendcounts), sdispls, sendtype);
+    const GivenV in = c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
     const GivenV out =
-        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), rdispls, recvtype);
+        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
     return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
                  comm);
   });
 }
 
 template <class Pmpi, class Displacement>
-int exchange_w(const Call& call, const Pmpi& pmpi, const Partners& partners, const void* sendbuf, const int* sendcounts,
+int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const int* sendcounts,
                const Displacement* sdispls, const MPI_Datatype* sendtypes, void* recvbuf, const int* recvcounts,
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const Partners partners = find(comm);
     Collective c(call.name, comm);
-    const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of(), partners.moving(sendcounts), sdispls, sendtypes);
+    const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
     const auto out =
-        c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into(), partners.moving(recvcounts), rdispls, recvtypes);
+        c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
     return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs, out.types,
                  comm);
   });
@@ -319,60 +306,55 @@ GPUDT_COLLECTIVE(Reduce, Ireduce, reduce,
 GPUDT_COLLECTIVE(Allgather, Iallgather, exchange,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
                   MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::peers(comm).gathering(), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
+                 (one_block_to<peers>, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
 GPUDT_COLLECTIVE(Allgatherv, Iallgatherv, gathering,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
                   const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::peers(comm), sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
+                 (peers, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
 
 GPUDT_COLLECTIVE(Alltoall, Ialltoall, exchange,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
                   MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::peers(comm), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
+                 (peers, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
 GPUDT_COLLECTIVE(Alltoallv, Ialltoallv, exchange_v,
                  (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
                   const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::peers(comm), sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype,
-                  comm))
+                 (peers, sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm))
 
 GPUDT_COLLECTIVE(Alltoallw, Ialltoallw, exchange_w,
                  (const void* sendbuf, const int* sendcounts, const int* sdispls, const MPI_Datatype* sendtypes,
                   void* recvbuf, const int* recvcounts, const int* rdispls, const MPI_Datatype* recvtypes,
                   MPI_Comm comm),
-                 (Partners::peers(comm), sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls,
-                  recvtypes, comm))
+                 (peers, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm))
 
 GPUDT_COLLECTIVE(Neighbor_allgather, Ineighbor_allgather, exchange,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
                   MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::neighbours(comm).gathering(), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype,
-                  comm))
+                 (one_block_to<all_neighbours>, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
 GPUDT_COLLECTIVE(Neighbor_allgatherv, Ineighbor_allgatherv, gathering,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
                   const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::neighbours(comm), sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype,
-                  comm))
+                 (all_neighbours, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
 
 GPUDT_COLLECTIVE(Neighbor_alltoall, Ineighbor_alltoall, exchange,
                  (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
                   MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::neighbours(comm), sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
+                 (all_neighbours, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
 
 GPUDT_COLLECTIVE(Neighbor_alltoallv, Ineighbor_alltoallv, exchange_v,
                  (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
                   const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
-                 (Partners::neighbours(comm), sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls,
-                  recvtype, comm))
+                 (all_neighbours, sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm))
 
 GPUDT_COLLECTIVE(Neighbor_alltoallw, Ineighbor_alltoallw, exchange_w,
                  (const void* sendbuf, const int* sendcounts, const MPI_Aint* sdispls, const MPI_Datatype* sendtypes,
                   void* recvbuf, const int* recvcounts, const MPI_Aint* rdispls, const MPI_Datatype* recvtypes,
                   MPI_Comm comm),
-                 (Partners::neighbours(comm), sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls,
-                  recvtypes, comm))
+                 (all_neighbours, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes,
+                  comm))
 
 GPUDT_COLLECTIVE(Allreduce, Iallreduce, reduction,
                  (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
