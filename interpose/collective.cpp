@@ -340,7 +340,7 @@ Absent absent_neighbours(MPI_Comm comm) {
   for (int dim = 0; dim < dims; ++dim) {
     int before = MPI_PROC_NULL, after = MPI_PROC_NULL;
     PMPI_Cart_shift(comm, dim, 1, &before, &after);
-    const auto at = static_cast<std::size_t>(2 * dim);
+    const std::size_t at = 2 * static_cast<std::size_t>(dim);
     absent[at] = before == MPI_PROC_NULL;
     absent[at + 1] = after == MPI_PROC_NULL;
   }
