@@ -154,7 +154,7 @@ MPI_Op operation_at(int index) {
   return operations()[static_cast<std::size_t>(index)];
 }
 int element_index(MPI_Datatype type) {
-  return index_of(elements(), type);
+  return type == MPI_DATATYPE_NULL ? -1 : index_of(elements(), type);  // an MPI without Fortran has null entries
 }
 MPI_Datatype element_at(int index) {
   return elements()[static_cast<std::size_t>(index)];
