@@ -22,11 +22,33 @@ have_gpu() {
 
 have_nvcc() { command -v nvcc >/dev/null 2>&1 || [ -x "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc" ]; }
 
-# Configures once, with MESON_ARGS, and builds.
+python_with_mpi4py() { python3 "$root/tests/apps/python_calls.py" find; }
+
+# Prints the Fortran compiler: FC, or the one of MPI's compiler wrapper, whose modules it reads, or any other.
+fortran_compiler() {
+  local name
+  for name in "${FC:-}" "$(mpifort --showme:command 2>/dev/null)" "$(mpifort -show 2>/dev/null | cut -d ' ' -f 1)" \
+    gfortran $(compgen -c gfortran- | grep -x 'gfortran-[0-9]*' | sort -rV | head -n 1) flang-new flang nvfortran ifx; do
+    if [ -n "$name" ] && command -v "$name"; then
+      return
+    fi
+  done
+  return 1
+}
+
+# Configures once, with MESON_ARGS, and builds. A build folder made without a Fortran compiler, where there is one now,
+# is configured again.
 build_all() {
-  if [ ! -f "$build/build.ninja" ]; then
+  local again=() compiler
+  if compiler=$(fortran_compiler); then
+    export FC=$compiler
+  fi
+  if [ -f "$build/build.ninja" ] && [ -n "${FC:-}" ] && ! grep -q '^rule fortran_COMPILER' "$build/build.ninja"; then
+    again=(--reconfigure)
+  fi
+  if [ ! -f "$build/build.ninja" ] || [ ${#again[@]} -gt 0 ]; then
     # shellcheck disable=SC2086  # several arguments
-    meson setup "$build" "$root" ${MESON_ARGS:-}
+    meson setup "${again[@]}" "$build" "$root" ${MESON_ARGS:-}
   fi
   ninja -C "$build"
 }

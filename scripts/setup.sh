@@ -3,20 +3,31 @@
 # Things are looked for where the compiler and Meson would, so whatever was installed in another way counts, and where
 # nothing is missing neither the network nor root is needed.
 #
-# usage: setup.sh [--checks] [--plot]
+# usage: setup.sh [--tests] [--checks] [--plot]
+#   --tests   also what some tests need and are skipped without, so that failing to install it is no error: a Fortran
+#             compiler, mpi4py
 #   --checks  also what .ci/run needs: clang-format, clang-tidy
 #   --plot    also what plot.py needs: matplotlib
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
+usage='usage: setup.sh [--tests] [--checks] [--plot]'
 missing=()
+wanted=()  # missing, but not needed
 
 # need PACKAGE COMMAND...: the package is missing unless the command succeeds.
 need() {
   local package=$1
   shift
   "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+# want PACKAGE COMMAND...: the same for what can be done without.
+want() {
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || wanted+=("$package")
 }
 
 on_path() { command -v "$1"; }
@@ -45,35 +56,48 @@ look_around() {
   need libspdlog-dev has_library spdlog spdlog/spdlog.h
 }
 
-for option in "$@"; do
-  case $option in
-    --checks | --plot) ;;
-    *) die "unknown option '$option'; usage: setup.sh [--checks] [--plot]" ;;
-  esac
-done
 look_around
 for option in "$@"; do
-  if [ "$option" = --checks ]; then
-    need clang-format on_path clang-format
-    need clang-tidy on_path clang-tidy
-  else
-    need python3-matplotlib python3 -c 'import matplotlib'
-  fi
+  case $option in
+    --tests)
+      want gfortran fortran_compiler
+      want python3-mpi4py python_with_mpi4py
+      ;;
+    --checks)
+      need clang-format on_path clang-format
+      need clang-tidy on_path clang-tidy
+      ;;
+    --plot) need python3-matplotlib python3 -c 'import matplotlib' ;;
+    *) die "unknown option '$option'; $usage" ;;
+  esac
 done
 
-if [ ${#missing[@]} -eq 0 ]; then
-  say "set-up: everything is there"
-else
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  as_root=(sudo)
+fi
+install() {
+  "${as_root[@]}" apt-get update -qq &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+}
+
+if [ ${#missing[@]} -gt 0 ]; then
   say "set-up: missing: ${missing[*]}"
   command -v apt-get >/dev/null 2>&1 || die "no apt-get here; install by other means: ${missing[*]}"
-  as_root=()
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 || die "neither root nor sudo; as root: apt-get install ${missing[*]}"
-    as_root=(sudo)
+  if [ ${#as_root[@]} -gt 0 ] && ! on_path sudo >/dev/null; then
+    die "neither root nor sudo; as root: apt-get install ${missing[*]}"
   fi
-  "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  install "${missing[@]}"
   has_meson || die "Meson 1.0 or later is needed; the distribution has $(meson --version) (try: pip install meson)"
+fi
+if [ ${#wanted[@]} -gt 0 ]; then
+  say "set-up: missing, for some tests: ${wanted[*]}"
+  if ! install "${wanted[@]}"; then
+    say "set-up: could not install ${wanted[*]}: the tests that need them will be SKIPPED"
+  fi
+fi
+if [ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then
+  say "set-up: everything is there"
 fi
 
 if have_gpu && ! have_nvcc; then

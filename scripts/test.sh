@@ -6,7 +6,7 @@ set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-"$root/scripts/setup.sh" || die "set-up failed"
+"$root/scripts/setup.sh" --tests || die "set-up failed"
 build_all || die "the build failed"
 
 if [ "$(id -u)" -eq 0 ]; then
