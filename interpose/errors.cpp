@@ -12,8 +12,8 @@ int raise(MPI_Comm comm, int code) {
   return code;
 }
 
-int raise(MPI_Win win, int code) {
-  PMPI_Win_call_errhandler(win, code);
+int raise(OfWindow window, int code) {
+  PMPI_Win_call_errhandler(window.win, code);
   return code;
 }
 

@@ -12,10 +12,15 @@ namespace gpudt::interpose {
 
 int error_class(const device::Error& error);
 
+/// A window as the one whose error handler is meant: in MPICH all handles but files are of one type.
+struct OfWindow {
+  MPI_Win win;
+};
+
 /// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL) with `code` and returns `code`, if the
 /// handler returns.
 int raise(MPI_Comm comm, int code);
-int raise(MPI_Win win, int code);
+int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
 
 /// Logs `what`, naming the MPI call and its argument, and raises `code`.

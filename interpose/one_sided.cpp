@@ -209,35 +209,35 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Put(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                          int target_count, MPI_Datatype target_type, MPI_Win win) {
-  return guarded(win, "MPI_Put", [&] {
+  return guarded(OfWindow{win}, "MPI_Put", [&] {
     return put({origin, count, type}, {rank, displacement, target_count, target_type}, win);
   });
 }
 
 GPUDT_EXPORT int MPI_Rput(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                           int target_count, MPI_Datatype target_type, MPI_Win win, MPI_Request* request) {
-  return guarded(win, "MPI_Rput", [&] {
+  return guarded(OfWindow{win}, "MPI_Rput", [&] {
     return rput({origin, count, type}, {rank, displacement, target_count, target_type}, win, request);
   });
 }
 
 GPUDT_EXPORT int MPI_Get(void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement, int target_count,
                          MPI_Datatype target_type, MPI_Win win) {
-  return guarded(win, "MPI_Get", [&] {
+  return guarded(OfWindow{win}, "MPI_Get", [&] {
     return get("MPI_Get", {origin, count, type}, {rank, displacement, target_count, target_type}, win, nullptr);
   });
 }
 
 GPUDT_EXPORT int MPI_Rget(void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement, int target_count,
                           MPI_Datatype target_type, MPI_Win win, MPI_Request* request) {
-  return guarded(win, "MPI_Rget", [&] {
+  return guarded(OfWindow{win}, "MPI_Rget", [&] {
     return get("MPI_Rget", {origin, count, type}, {rank, displacement, target_count, target_type}, win, request);
   });
 }
 
 GPUDT_EXPORT int MPI_Accumulate(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                                 int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win) {
-  return guarded(win, "MPI_Accumulate", [&] {
+  return guarded(OfWindow{win}, "MPI_Accumulate", [&] {
     return accumulate("MPI_Accumulate", {origin, count, type}, {rank, displacement, target_count, target_type}, op, win,
                       nullptr);
   });
@@ -246,7 +246,7 @@ GPUDT_EXPORT int MPI_Accumulate(const void* origin, int count, MPI_Datatype type
 GPUDT_EXPORT int MPI_Raccumulate(const void* origin, int count, MPI_Datatype type, int rank, MPI_Aint displacement,
                                  int target_count, MPI_Datatype target_type, MPI_Op op, MPI_Win win,
                                  MPI_Request* request) {
-  return guarded(win, "MPI_Raccumulate", [&] {
+  return guarded(OfWindow{win}, "MPI_Raccumulate", [&] {
     return accumulate("MPI_Raccumulate", {origin, count, type}, {rank, displacement, target_count, target_type}, op,
                       win, request);
   });
@@ -255,7 +255,7 @@ GPUDT_EXPORT int MPI_Raccumulate(const void* origin, int count, MPI_Datatype typ
 GPUDT_EXPORT int MPI_Get_accumulate(const void* origin, int count, MPI_Datatype type, void* result, int result_count,
                                     MPI_Datatype result_type, int rank, MPI_Aint displacement, int target_count,
                                     MPI_Datatype target_type, MPI_Op op, MPI_Win win) {
-  return guarded(win, "MPI_Get_accumulate", [&] {
+  return guarded(OfWindow{win}, "MPI_Get_accumulate", [&] {
     return get_accumulate("MPI_Get_accumulate", {origin, count, type}, {result, result_count, result_type},
                           {rank, displacement, target_count, target_type}, op, win, nullptr);
   });
@@ -264,7 +264,7 @@ GPUDT_EXPORT int MPI_Get_accumulate(const void* origin, int count, MPI_Datatype 
 GPUDT_EXPORT int MPI_Rget_accumulate(const void* origin, int count, MPI_Datatype type, void* result, int result_count,
                                      MPI_Datatype result_type, int rank, MPI_Aint displacement, int target_count,
                                      MPI_Datatype target_type, MPI_Op op, MPI_Win win, MPI_Request* request) {
-  return guarded(win, "MPI_Rget_accumulate", [&] {
+  return guarded(OfWindow{win}, "MPI_Rget_accumulate", [&] {
     return get_accumulate("MPI_Rget_accumulate", {origin, count, type}, {result, result_count, result_type},
                           {rank, displacement, target_count, target_type}, op, win, request);
   });
@@ -272,13 +272,13 @@ GPUDT_EXPORT int MPI_Rget_accumulate(const void* origin, int count, MPI_Datatype
 
 GPUDT_EXPORT int MPI_Fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, MPI_Aint displacement,
                                   MPI_Op op, MPI_Win win) {
-  return guarded(win, "MPI_Fetch_and_op",
+  return guarded(OfWindow{win}, "MPI_Fetch_and_op",
                  [&] { return fetch_and_op(origin, result, type, rank, displacement, op, win); });
 }
 
 GPUDT_EXPORT int MPI_Compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type,
                                       int rank, MPI_Aint displacement, MPI_Win win) {
-  return guarded(win, "MPI_Compare_and_swap",
+  return guarded(OfWindow{win}, "MPI_Compare_and_swap",
                  [&] { return compare_and_swap(origin, compare, result, type, rank, displacement, win); });
 }
 

@@ -78,7 +78,7 @@ GPUDT_EXPORT int MPI_Win_detach(MPI_Win win, const void* base) {
 }
 
 GPUDT_EXPORT int MPI_Win_free(MPI_Win* win) {
-  return guarded(*win, "MPI_Win_free", [&] { return free_window(win); });
+  return guarded(OfWindow{*win}, "MPI_Win_free", [&] { return free_window(win); });
 }
 
 /// Where the window lies is what MPI does not know of a served one.

@@ -117,7 +117,7 @@ PendingAccesses::Claim::~Claim() {
 int PendingAccesses::Claim::issue(const char* call) const {
   int result = MPI_SUCCESS;
   for (const auto& access : mine_) {
-    const int code = guarded(win_, call, [&] { return access->issue(win_); });
+    const int code = guarded(OfWindow{win_}, call, [&] { return access->issue(win_); });
     if (result == MPI_SUCCESS) result = code;
   }
   return result;

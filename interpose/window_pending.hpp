@@ -70,7 +70,7 @@ class PendingAccesses {
   template <class Sync>
   int synchronise(const char* call, MPI_Win win, int rank, Sync pmpi) {
     if (count_.load(std::memory_order_acquire) == 0) return pmpi();
-    return guarded(win, call, [&] {
+    return guarded(OfWindow{win}, call, [&] {
       const Claim claim(*this, win, rank);
       // MPI synchronises whatever happened to the accesses: the other ranks wait for it.
       const int issued = claim.issue(call);

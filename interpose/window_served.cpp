@@ -92,11 +92,11 @@ void combine_with(OriginOperation& operation, MPI_Op op, const Target& target) {
 
 template <class Body>
 int ServedWindow::guard(const char* call, Body body) {
-  return guarded(win_, call, [&] {
+  return guarded(OfWindow{win_}, call, [&] {
     try {
       return body();
     } catch (const Refusal& refusal) {
-      return fail(win_, call, refusal.error, refusal.why);
+      return fail(OfWindow{win_}, call, refusal.error, refusal.why);
     }
   });
 }
@@ -373,7 +373,7 @@ int ServedWindow::flush_at(std::vector<int> ranks) {
 }
 
 int ServedWindow::report(const char* call, int code) const {
-  return code == MPI_SUCCESS ? code : fail(win_, call, code, "an access of this epoch has failed");
+  return code == MPI_SUCCESS ? code : fail(OfWindow{win_}, call, code, "an access of this epoch has failed");
 }
 
 int ServedWindow::fence(int assert) {
