@@ -32,6 +32,7 @@ void become_general(Shape& shape) {
   shape.ndims = 0;
   shape.run = 0;
   shape.list_count = shape.list_size = shape.list_displs = shape.list_prefix = 0;
+  shape.list_longest = 0;
   std::fill(std::begin(shape.dims), std::end(shape.dims), Dim{});
 }
 

@@ -57,6 +57,7 @@ struct Shape {
   std::int64_t list_size = 0;
   std::int64_t list_displs = 0;  ///< index into the lookaside buffer of list_count displacements
   std::int64_t list_prefix = 0;  ///< irregular only: index of list_count + 1 packed offsets, from 0 to list_size
+  std::int64_t list_longest = 0;  ///< bytes of the longest run
   // general: `count` elements, `extent` bytes apart; byte `pos` of an element lies at `offset` + locate(program, root,
   // pos) from the element's address. root, offset, count and extent mean the same in every kind but empty.
   std::int64_t count = 0;

@@ -60,8 +60,15 @@ Node node_of(const Tree& tree, const TreeNode& from, const std::vector<std::uint
   return node;
 }
 
+std::int64_t longest_run(const Node& segments, const Words& lookaside) {
+  const std::int64_t* prefix = lookaside.data() + segments.prefix;
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < segments.count; ++i) longest = std::max(longest, prefix[i + 1] - prefix[i]);
+  return longest;
+}
+
 /// The form of the element at nodes[0], which lies at `offset`.
-Shape shape_of(const std::vector<Node>& nodes, std::int64_t offset) {
+Shape shape_of(const std::vector<Node>& nodes, const Words& lookaside, std::int64_t offset) {
   Shape shape;
   if (nodes.empty()) return shape;
   shape.offset = offset;
@@ -80,6 +87,7 @@ Shape shape_of(const std::vector<Node>& nodes, std::int64_t offset) {
     shape.list_size = node->size;
     shape.list_displs = node->displs;
     shape.list_prefix = regular ? 0 : node->prefix;
+    shape.list_longest = regular ? shape.run : longest_run(*node, lookaside);
   } else {
     shape.kind = ShapeKind::general;
     shape.ndims = 0;
@@ -153,7 +161,7 @@ LayoutRef Serialiser::serialise(const Tree& tree, Ref root, Bounds bounds) {
   layout->runs_ = top.runs;
   layout->depth_ = top.depth;
   layout->mask_ = top.mask | static_cast<std::uint64_t>(root.offset);
-  layout->element_ = shape_of(nodes, root.offset);
+  layout->element_ = shape_of(nodes, lookaside, root.offset);
   layout->element_.extent = bounds.extent;
 
   SerialisedHeader header;

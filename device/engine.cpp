@@ -224,7 +224,8 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
     return Transfer(
         channel.start_copy(pack ? packed : run, pack ? run : packed, static_cast<std::size_t>(end - begin)));
   }
-  KernelArgs args = plan(shape, !pack, user, packed, begin, end, {on.traits.multiprocessors, is_host(packed_kind)});
+  const PlanHints hints = {on.traits.multiprocessors, is_host(packed_kind), layout.program().lookaside};
+  KernelArgs args = plan(shape, !pack, user, packed, begin, end, hints);
   if (shape.kind == datatype::ShapeKind::list || shape.kind == datatype::ShapeKind::general)
     args.program = Upload::of(layout, ordinal).program(*this, channel, layout);
   if (shape.kind == datatype::ShapeKind::general) {
@@ -252,7 +253,7 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   shape.extent = 1;
   void* const source = const_cast<void*>(from);
   KernelArgs args = plan(shape, !pack, pack ? source : to, pack ? to : source, 0, shape.total,
-                         {on.traits.multiprocessors, is_host(packed.kind)});
+                         {on.traits.multiprocessors, is_host(packed.kind), nullptr});
   return Transfer(channel.start_kernel(args));
 }
 

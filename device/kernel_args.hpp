@@ -16,12 +16,14 @@ struct Divisor {
   std::uint32_t shift = 0;
 };
 
-/// How the bytes are moved. The packed stream is always divided among the threads, never the index lists, so that
-/// runs of unlike length keep all threads busy.
+/// How the bytes are moved. The packed stream is divided among the threads rather than the index lists, so that runs of
+/// unlike length keep all threads busy; where the longest run is not much longer than the others, a list may be
+/// divided.
 enum class Method : std::int32_t {
-  words,   ///< both sides in words of `word` bytes: no word straddles a run or is misaligned
-  gather,  ///< packed side in aligned 16-byte words, each put together from pieces of runs (unpack: taken apart)
-  runs,    ///< short runs of odd length: a warp moves 32 whole runs at a time through shared memory
+  words,    ///< both sides in words of `word` bytes: no word straddles a run or is misaligned
+  gather,   ///< packed side in aligned 16-byte words, each put together from pieces of runs (unpack: taken apart)
+  runs,     ///< short runs of odd length: a warp moves 32 whole runs at a time through shared memory
+  entries,  ///< irregular lists without long runs: a few threads move each run in words, so that nothing is searched
 };
 
 struct KernelArgs {
@@ -32,7 +34,8 @@ struct KernelArgs {
   const datatype::Node* nodes = nullptr;
   std::int64_t node_count = 0;
   /// Divisors by the bytes or, for Method::words, the words of: [0] the innermost repeated thing (strided: a run;
-  /// list: the list; general: an element); [1 .. ndims-1] the *count* of that dim; [max_dims] a regular list's run.
+  /// list: the list; general: an element); [1 .. ndims-1] the *count* of that dim; [max_dims] a regular list's run, or
+  /// for Method::entries the count of the list.
   Divisor divide[datatype::max_dims + 1];
   char* user = nullptr;    ///< the user's address; only addresses of runs are meaningful (MPI_BOTTOM: null)
   char* packed = nullptr;  ///< where packed byte `begin` goes to or comes from
@@ -42,6 +45,12 @@ struct KernelArgs {
   std::int32_t word = 1;    ///< bytes per access: words: of both sides; runs: of the user's side; gather: 16
   std::int32_t narrow = 1;  ///< all positions fit 31 bits: 32-bit arithmetic and narrow divisors
   std::int32_t grid = 1, block = 32;
+  /// entries: those of the list, counted through its repetitions, that hold positions begin .. end-1, and the threads
+  /// that move each (2 to this power).
+  std::int64_t first_entry = 0, last_entry = 0;
+  std::int32_t entry_threads_log = 0;
+  /// Irregular lists: rounds that a thread block takes one after the other before the other blocks' follow.
+  std::int32_t consecutive_rounds = 1;
   std::int32_t streaming = 0;  ///< the data exceed the caches: loads and stores are marked as not to be kept
   /// Device memory, zero before and after the launch; launches that share it must follow each other on one stream.
   /// Not used (may be null) when grid == 1 or flag is null.
@@ -54,6 +63,7 @@ struct KernelArgs {
 struct PlanHints {
   int multiprocessors = 1;
   bool packed_is_host = false;  ///< the packed side is reached over the host link: few thread blocks suffice
+  const std::int64_t* lookaside = nullptr;  ///< the layout's lookaside buffer on the host; null if not at hand
 };
 
 /// Fills everything but program, nodes, node_count, counter, flag and flag_value. Pure and cheap (no allocation).

@@ -7,6 +7,7 @@
 // a byte); a *run* is a contiguous piece of the user's data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
@@ -86,6 +87,15 @@ struct RunPlace {
 /// Maps that need no preparation of a tile of the stream.
 struct NoTile {};
 
+/// A word of a list in global memory, which nothing writes while kernels run.
+GPUDT_HD std::int64_t list_word(const std::int64_t* at) {
+#if defined(__CUDA_ARCH__)
+  return __ldg(at);
+#else
+  return *at;
+#endif
+}
+
 /// Nested strides of at most `most` levels.
 template <int most>
 struct Levels {
@@ -148,6 +158,8 @@ struct StridedMap {
     const std::int64_t inner = static_cast<std::int64_t>(unit - index * static_cast<Index>(run.value)) << unit_shift;
     return {base + levels.offset(index) + inner, inner, run_bytes - inner};
   }
+  /// Where a run begins.
+  GPUDT_HD std::int64_t run_offset(Index index) const { return base + levels.offset(index); }
 };
 
 /// One run. plan() rebases its positions, so that only those from begin to end have bytes behind them.
@@ -202,7 +214,10 @@ struct RegularMap {
     }
     const Index entry = divide(unit, run);
     const std::int64_t inner = static_cast<std::int64_t>(unit - entry * static_cast<Index>(run.value)) << unit_shift;
-    return {offset + displs[entry] + inner, inner, run_bytes - inner};
+    return {offset + list_word(displs + entry) + inner, inner, run_bytes - inner};
+  }
+  GPUDT_HD std::int64_t run_offset(Index index) const {
+    return place(index * static_cast<Index>(run.value), NoTile()).offset;
   }
 };
 
@@ -280,6 +295,52 @@ struct IrregularMap {
   }
 };
 
+/// The runs of an irregular list one by one, for Method::entries. All positions fit 32 bits.
+struct EntryMap {
+  using Index = std::uint32_t;
+  using Tile = NoTile;
+  static constexpr int dims = datatype::max_dims;
+  std::int64_t base;
+  Divisor entries;  ///< of the list
+  std::int32_t list_size;
+  Index first, last;
+  std::int32_t threads_log;
+  const std::int64_t* displs;
+  const std::int64_t* prefix;
+  Levels<datatype::max_dims> levels;
+
+  explicit EntryMap(const KernelArgs& args)
+      : base(args.shape.offset),
+        entries(args.divide[datatype::max_dims]),
+        list_size(static_cast<std::int32_t>(args.shape.list_size)),
+        first(static_cast<Index>(args.first_entry)),
+        last(static_cast<Index>(args.last_entry)),
+        threads_log(args.entry_threads_log),
+        displs(args.program.lookaside + args.shape.list_displs),
+        prefix(args.program.lookaside + args.shape.list_prefix) {
+    levels.set(args);
+  }
+
+  struct Entry {
+    std::int64_t offset;           ///< from the user's address
+    std::int32_t position, bytes;  ///< in the packed stream
+  };
+  /// Entry `index`, counted through the list's repetitions.
+  GPUDT_HD Entry entry(Index index) const {
+    std::int64_t offset = base;
+    std::int32_t position = 0;
+    if (levels.ndims > 0) {
+      const Index traversal = divide(index, entries);
+      index -= traversal * static_cast<Index>(entries.value);
+      offset += levels.offset(traversal);
+      position = static_cast<std::int32_t>(traversal) * list_size;
+    }
+    const auto start = static_cast<std::int32_t>(list_word(prefix + index));
+    const auto end = static_cast<std::int32_t>(list_word(prefix + index + 1));
+    return {offset + list_word(displs + index), position + start, end - start};
+  }
+};
+
 /// Any type: the point-based traversal.
 struct GeneralMap {
   using Index = std::uint64_t;
@@ -353,6 +414,8 @@ struct HostMemory {
 
 /// Independent loads that each thread of Method::words has in flight.
 constexpr int words_per_thread = 4;
+/// Threads of a block, unless a single block does it all.
+constexpr int block_threads = 256;
 
 /// The whole words of a range, and the bytes before and after them.
 struct WordRange {
@@ -397,6 +460,28 @@ GPUDT_HD void move_byte(const Job<Map>& job, const Memory& memory, std::int64_t 
     memory.template store<std::uint8_t>(user, memory.template load<std::uint8_t>(packed));
   else
     memory.template store<std::uint8_t>(packed, memory.template load<std::uint8_t>(user));
+}
+
+// --- Method::entries ------------------------------------------------------------------------------------------------
+
+/// Entries that each thread has in flight, and words of each.
+constexpr int entries_per_thread = 2;
+constexpr int words_per_entry = 1;
+
+/// The part of an entry that lies in a job's range. Ranges are whole words here, as entries are.
+struct EntryWords {
+  Address user, packed;
+  std::int32_t count;
+};
+
+template <class Word>
+GPUDT_HD EntryWords entry_words(const Job<EntryMap>& job, EntryMap::Index index) {
+  const EntryMap::Entry entry = job.map.entry(index);
+  const auto begin = static_cast<std::int32_t>(job.begin), end = static_cast<std::int32_t>(job.end);
+  const std::int32_t low = entry.position < begin ? begin : entry.position;
+  const std::int32_t high = entry.position + entry.bytes < end ? entry.position + entry.bytes : end;
+  return {job.user + static_cast<Address>(entry.offset + (low - entry.position)),
+          job.packed + static_cast<Address>(low), (high - low) / static_cast<std::int32_t>(sizeof(Word))};
 }
 
 // --- Method::gather -------------------------------------------------------------------------------------------------
@@ -609,26 +694,20 @@ constexpr int few_lane_words = 5;  ///< shorter runs have a kernel of their own,
 constexpr int group_words = lanes * lane_words + 4;
 
 /// The whole runs of a range in groups of 32, of which the last may have fewer. The first group begins at a multiple of
-/// 32 runs, so that its packed side is 16-byte aligned if position 0 is.
+/// 32 runs, so that its packed side is 16-byte aligned if position 0 is. All positions fit 32 bits.
 struct GroupRange {
-  std::int64_t first, last;           ///< groups [first, last)
-  std::int64_t bytes;                 ///< packed bytes of a full group
-  std::int64_t runs_end;              ///< run after the last
+  std::int32_t first;                 ///< group
+  std::int32_t runs_end;              ///< run after the last; no run if not beyond the first group's first
   std::int64_t head_end, tail_begin;  ///< positions: [begin, head_end) and [tail_begin, end) are not in groups
 };
 
 template <class Map>
 GPUDT_HD GroupRange whole_groups(const Job<Map>& job) {
-  const std::int64_t run = job.map.run_bytes, bytes = run * lanes;
-  const std::int64_t first = (job.begin + bytes - 1) / bytes, runs_end = job.end / run;
-  if (first * lanes >= runs_end) return {first, first, bytes, runs_end, job.end, job.end};
-  return {first, (runs_end + lanes - 1) / lanes, bytes, runs_end, first * bytes, runs_end * run};
-}
-
-/// Runs of a group, 1 to 32.
-GPUDT_HD int group_runs(const GroupRange& groups, std::int64_t group) {
-  const std::int64_t left = groups.runs_end - group * lanes;
-  return left < lanes ? static_cast<int>(left) : lanes;
+  const auto run = static_cast<std::uint32_t>(job.map.run_bytes), bytes = run * lanes;
+  const auto first = static_cast<std::int32_t>((static_cast<std::uint32_t>(job.begin) + bytes - 1) / bytes);
+  const auto runs_end = static_cast<std::int32_t>(static_cast<std::uint32_t>(job.end) / run);
+  if (first * lanes >= runs_end) return {first, first * lanes, job.end, job.end};
+  return {first, runs_end, static_cast<std::int64_t>(first) * bytes, static_cast<std::int64_t>(runs_end) * run};
 }
 
 /// The widest access, 1, 4 or 8 bytes, that addresses allow whose bits are or-ed into `bits`.
@@ -747,12 +826,10 @@ GPUDT_HD void run_from_image(int lane, int bytes, const std::uint32_t* image, st
   }
 }
 
-/// Where the run of `lane` in `group` begins.
+/// Where a run begins.
 template <class Map>
-GPUDT_HD Address lane_run(const Job<Map>& job, std::int64_t group, int lane) {
-  const std::int64_t position = (group * lanes + lane) * job.map.run_bytes;
-  return job.user +
-         static_cast<Address>(job.map.place(static_cast<typename Map::Index>(position), job.map.whole()).offset);
+GPUDT_HD Address run_address(const Job<Map>& job, std::int32_t index) {
+  return job.user + static_cast<Address>(job.map.run_offset(static_cast<typename Map::Index>(index)));
 }
 
 // --- choice of the instance -----------------------------------------------------------------------------------------
@@ -762,7 +839,7 @@ using AllMaps =
     std::tuple<StridedMap<std::uint32_t, 0>, StridedMap<std::uint32_t, 1>, StridedMap<std::uint32_t, 3>,
                StridedMap<std::uint32_t, datatype::max_dims>, StridedMap<std::uint64_t, 0>,
                StridedMap<std::uint64_t, datatype::max_dims>, RegularMap<std::uint32_t>, RegularMap<std::uint64_t>,
-               IrregularMap<std::uint32_t>, IrregularMap<std::uint64_t>, GeneralMap>;
+               IrregularMap<std::uint32_t>, IrregularMap<std::uint64_t>, EntryMap, GeneralMap>;
 
 /// Returns visit(std::type_identity<Map>()) with the type of the map that `args` describes, the same for a kernel
 /// launch and for run_on_host(). Words of less than 4 bytes are for small messages only: all strided ones share an
@@ -776,6 +853,7 @@ auto visit_map(const KernelArgs& args, Visit&& visit) {
   const bool regular = args.shape.run > 0;
   switch (args.shape.kind) {
     case ShapeKind::list:
+      if (args.method == Method::entries) return visit(std::type_identity<EntryMap>());
       if (regular && args.narrow) return visit(std::type_identity<RegularMap<Narrow>>());
       if (regular) return visit(std::type_identity<RegularMap<Wide>>());
       if (args.narrow) return visit(std::type_identity<IrregularMap<Narrow>>());
@@ -824,6 +902,18 @@ void run_words(const Job<Map>& job, const Memory& memory) {
   for (std::int64_t p = range.tail_begin; p < job.end; ++p) move_byte<unpack>(job, memory, p);
 }
 
+template <class Word, bool unpack, class Memory>
+void run_words(const Job<EntryMap>& job, const Memory& memory) {
+  for (EntryMap::Index i = job.map.first; i < job.map.last; ++i) {
+    const EntryWords entry = entry_words<Word>(job, i);
+    for (std::int32_t w = 0; w < entry.count; ++w) {
+      const Address user = entry.user + static_cast<Address>(w) * sizeof(Word);
+      const Address packed = entry.packed + static_cast<Address>(w) * sizeof(Word);
+      memory.template store<Word>(unpack ? user : packed, memory.template load<Word>(unpack ? packed : user));
+    }
+  }
+}
+
 template <bool unpack, class Map, class Memory>
 void run_gather(const Job<Map>& job, const Memory& memory, std::int64_t begin, std::int64_t end) {
   const PackedWords words = packed_words(job.packed, begin, end);
@@ -836,13 +926,13 @@ void run_gather(const Job<Map>& job, const Memory& memory, std::int64_t begin, s
 }
 
 template <bool unpack, class Map, class Memory>
-void run_group(const Job<Map>& job, const Memory& memory, const GroupRange& groups, std::int64_t group) {
-  const int run = static_cast<int>(job.map.run_bytes), runs = group_runs(groups, group), bytes = run * runs;
-  const Address packed = job.packed + static_cast<Address>(group * groups.bytes);
+void run_group(const Job<Map>& job, const Memory& memory, std::int32_t first_run, int runs) {
+  const int run = static_cast<int>(job.map.run_bytes), bytes = run * runs;
+  const Address packed = job.packed + static_cast<Address>(first_run) * static_cast<Address>(run);
   alignas(16) std::uint32_t image[group_words] = {};
   auto* image_bytes = reinterpret_cast<std::uint8_t*>(image);
   std::uint32_t bits = 0;
-  for (int lane = 0; lane < runs; ++lane) bits |= static_cast<std::uint32_t>(lane_run(job, group, lane));
+  for (int lane = 0; lane < runs; ++lane) bits |= static_cast<std::uint32_t>(run_address(job, first_run + lane));
   const int word = access_width(bits);
   const auto in_words = bytes / 16 * 16;
   if constexpr (unpack) {
@@ -855,15 +945,15 @@ void run_group(const Job<Map>& job, const Memory& memory, const GroupRange& grou
     for (int lane = 0; lane < runs; ++lane) {
       std::uint32_t x[lane_words + 1] = {};
       run_from_image(lane, run, image, x);
-      store_run(memory, lane_run(job, group, lane), run, word, x);
+      store_run(memory, run_address(job, first_run + lane), run, word, x);
     }
   } else {
-    std::uint32_t x[lanes][lane_words + 1], first[lanes + 1] = {};
+    std::uint32_t x[lanes][lane_words + 1], heads[lanes + 1] = {};
     for (int lane = 0; lane < runs; ++lane) {
-      load_run(memory, lane_run(job, group, lane), run, word, x[lane]);
-      first[lane] = x[lane][0];
+      load_run(memory, run_address(job, first_run + lane), run, word, x[lane]);
+      heads[lane] = x[lane][0];
     }
-    for (int lane = 0; lane < runs; ++lane) run_to_image(lane, run, x[lane], first[lane + 1], image);
+    for (int lane = 0; lane < runs; ++lane) run_to_image(lane, run, x[lane], heads[lane + 1], image);
     for (int i = 0; i < in_words; i += 16) {
       Word16 value;
       std::memcpy(&value, image_bytes + i, sizeof value);
@@ -876,13 +966,14 @@ void run_group(const Job<Map>& job, const Memory& memory, const GroupRange& grou
 
 template <bool unpack, class Map, class Memory>
 void run_job(const KernelArgs& args, const Job<Map>& job, const Memory& memory) {
-  if (args.method == Method::gather) return run_gather<unpack>(job, memory, job.begin, job.end);
-  if constexpr (requires { job.map.run_bytes; }) {
+  if constexpr (requires { &Map::place; })
+    if (args.method == Method::gather) return run_gather<unpack>(job, memory, job.begin, job.end);
+  if constexpr (requires { &Map::run_offset; }) {
     if (args.method == Method::runs) {
       const GroupRange groups = whole_groups(job);
       run_gather<unpack>(job, memory, job.begin, groups.head_end);
-      for (std::int64_t group = groups.first; group < groups.last; ++group)
-        run_group<unpack>(job, memory, groups, group);
+      for (std::int32_t i = groups.first * lanes; i < groups.runs_end; i += lanes)
+        run_group<unpack>(job, memory, i, std::min(lanes, groups.runs_end - i));
       return run_gather<unpack>(job, memory, groups.tail_begin, job.end);
     }
   }

@@ -16,7 +16,6 @@ using datatype::ShapeKind;
 /// At most so many words are moved by one thread block, a word per thread: no counter, lowest latency.
 constexpr std::int64_t single_block_words = 1024;
 constexpr std::int64_t single_block_gather_words = 256;
-constexpr int block_threads = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
 /// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
@@ -28,7 +27,18 @@ constexpr int host_blocks_gather = host_bytes_in_flight / (block_threads * 16);
 /// So many times the thread blocks where each byte costs more waiting: lists, and runs through shared memory.
 constexpr int host_list_factor = 4;
 constexpr int host_runs_factor = 3;
+/// Consecutive rounds need one search of the list together; but blocks that write far apart slow the host link by 1 %.
+constexpr std::int32_t list_rounds = 16;
+constexpr std::int32_t host_list_rounds = 1;
 constexpr int host_blocks_general_per_multiprocessor = 2;
+
+/// Irregular lists are divided by their runs if none is longer than so many times the mean: a thread has few rounds to
+/// make alone. Not for large messages to or from the host, where whole segments count for more than the search.
+constexpr std::int64_t entry_unevenness = 16;
+constexpr std::int64_t host_entry_bytes = 256 << 10;
+constexpr std::int64_t single_block_entry_threads = 512;
+constexpr int most_entry_threads_log = 5;
+constexpr int most_entry_blocks = 1 << 20;  ///< so that 32 bits number their threads
 
 /// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words are
 /// made of two pieces.
@@ -37,8 +47,10 @@ constexpr std::int64_t wide_run = 128;
 /// the most threads and the least time for one word; otherwise runs are gathered.
 constexpr std::int64_t narrow_word_bytes = 1024;
 constexpr std::int64_t narrow_word_run = 16;
-/// From this many packed bytes on, the data are taken not to fit the caches.
-constexpr std::int64_t streaming_bytes = std::int64_t{24} << 20;
+/// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once, which
+/// must not drive the lists out; the partial sectors that unpacking writes gain from staying.
+constexpr std::int64_t streaming_pack_bytes = std::int64_t{8} << 20;
+constexpr std::int64_t streaming_unpack_bytes = std::int64_t{24} << 20;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -109,7 +121,37 @@ bool fits_narrow(const KernelArgs& args, std::int64_t unit) {
   return args.end / unit <= narrow_limit && !(searched && shape.list_size > narrow_limit);
 }
 
-void choose_method(KernelArgs& args) {
+/// Whether the list is divided by its runs, in words of `word` bytes; then sets which runs these are.
+bool suits_entries(KernelArgs& args, std::int32_t word, const PlanHints& hints) {
+  const Shape& shape = args.shape;
+  if (shape.kind != ShapeKind::list || shape.run > 0 || word < 4) return false;
+  if (args.begin % word != 0 || args.end % word != 0 || args.end > narrow_limit) return false;
+  const std::int64_t bytes = args.end - args.begin;
+  if (hints.packed_is_host && bytes > host_entry_bytes) return false;
+  if (shape.list_longest > entry_unevenness * ceil_divide(shape.list_size, shape.list_count)) return false;
+  const std::int64_t repetitions = shape.total / shape.list_size;
+  if (shape.list_count > narrow_limit / repetitions) return false;
+  args.first_entry = 0;
+  args.last_entry = shape.list_count * repetitions;
+  if (bytes == shape.total) return true;
+  if (hints.lookaside == nullptr) return false;
+  const auto entry = [&](std::int64_t position) {
+    const std::int64_t repetition = position / shape.list_size;
+    return repetition * shape.list_count + datatype::find_block(hints.lookaside + shape.list_prefix, shape.list_count,
+                                                                position - repetition * shape.list_size);
+  };
+  args.first_entry = entry(args.begin);
+  args.last_entry = entry(args.end - 1) + 1;
+  return true;
+}
+
+void choose_entry_threads(KernelArgs& args) {
+  const std::int64_t mean = ceil_divide(args.shape.list_size, args.shape.list_count * args.word);
+  args.entry_threads_log =
+      std::min(static_cast<std::int32_t>(std::bit_width(static_cast<std::uint64_t>(mean - 1))), most_entry_threads_log);
+}
+
+void choose_method(KernelArgs& args, const PlanHints& hints) {
   const std::int64_t bytes = args.end - args.begin;
   const std::int64_t run = typical_run(args.shape);
   const std::int32_t word = natural_word(args);
@@ -119,6 +161,11 @@ void choose_method(KernelArgs& args) {
   args.method = Method::words;
   if (!words_fit) {
     args.method = Method::gather;
+  } else if (suits_entries(args, word, hints)) {
+    args.method = Method::entries;
+    choose_entry_threads(args);
+    args.narrow = 1;
+    return;
   } else if (word == 4) {
     // Unpacked in words: 4-byte stores of neighbouring threads fill whole sectors, those of one thread do not.
     if (args.unpack == 0 && run >= wide_run && bytes > single_block_words * word) args.method = Method::gather;
@@ -148,6 +195,8 @@ void set_divisors(KernelArgs& args) {
     case ShapeKind::list:
       args.divide[0] = by(shape.list_size);
       if (shape.run > 0) args.divide[datatype::max_dims] = by(shape.run);
+      if (args.method == Method::entries)
+        args.divide[datatype::max_dims] = make_divisor(static_cast<std::uint64_t>(shape.list_count), narrow);
       break;
     case ShapeKind::general:
       args.divide[0] = by(shape.total / shape.count);
@@ -162,6 +211,7 @@ void set_divisors(KernelArgs& args) {
 /// The most blocks worth launching: all resident at once, since each works through its share of the tiles.
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   const bool list = args.shape.kind == ShapeKind::list;
+  if (args.method == Method::entries) return most_entry_blocks;
   const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
   if (!hints.packed_is_host) return resident;
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
@@ -190,6 +240,11 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
       single = block_threads;
       tile = block_threads;
       break;
+    case Method::entries:
+      items = (args.last_entry - args.first_entry) << args.entry_threads_log;
+      single = single_block_entry_threads;
+      tile = std::int64_t{block_threads} * entries_per_thread;
+      break;
   }
   if (items <= single) {
     // At least 32 threads, which also move the up to 2 * 15 bytes of ragged ends.
@@ -213,10 +268,12 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   args.begin = begin;
   args.end = end;
   if (shape.kind == ShapeKind::contiguous) rebase_contiguous(args);
-  choose_method(args);
+  choose_method(args, hints);
   set_divisors(args);
   set_grid(args, hints);
-  args.streaming = !hints.packed_is_host && end - begin >= streaming_bytes ? 1 : 0;
+  args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
+  const std::int64_t streaming_from = unpack ? streaming_unpack_bytes : streaming_pack_bytes;
+  args.streaming = !hints.packed_is_host && end - begin >= streaming_from ? 1 : 0;
   return args;
 }
 

@@ -15,8 +15,10 @@ namespace {
 
 /// 64 registers per thread: enough for every kernel, and four blocks of 256 threads per multiprocessor.
 constexpr int most_threads = 1024;
-constexpr int runs_threads = 256;
-constexpr int runs_blocks = 4;
+constexpr int runs_blocks = 8;
+/// Lists wait twice, for the displacement and for the data: more threads with fewer registers hide it.
+constexpr int entry_threads = 512;
+constexpr int entry_blocks = 4;
 /// Entries of an irregular list that a block keeps in shared memory.
 constexpr int list_capacity = 1536;
 /// Entries that a window takes beyond those expected, and the most rounds that it serves.
@@ -38,6 +40,7 @@ template <class Map>
 struct Launch {
   Job<Map> job;
   Completion completion;
+  int consecutive_rounds;
   bool streaming;
 
   __device__ __forceinline__ const Job<Map>& mapped_job() const { return job; }
@@ -49,6 +52,7 @@ template <>
 struct Launch<GeneralMap> {
   Job<GeneralMap> job;
   Completion completion;
+  int consecutive_rounds;
   bool streaming;
   bool has_nodes;
   datatype::Node nodes[parameter_nodes];
@@ -199,15 +203,17 @@ class ListWindow {
     if (whole_) return static_cast<int>(min(left, std::int64_t{most_rounds}));
     __syncthreads();  // all are done with the window before
     const auto begin = map_.spot(units(round).first);
-    if (!known_ || traversal_ != begin.traversal) search(begin.position);
     const std::int64_t mean = max(map_.list_size / map_.list_count, std::int64_t{1});
+    const bool following = next_round_ == round && traversal_ == begin.traversal;
+    const bool guessed = !following && guess(begin.position, map_.spot(units(round).last).position);
+    if (!following && !guessed) search(begin.position);
     const std::int64_t per_round = bytes / mean + 1;
     const int wanted = static_cast<int>(
         min(min(left, std::int64_t{most_rounds}), max(list_capacity * 3 / 4 / per_round, std::int64_t{1})));
     const std::int64_t expected = wanted * per_round;
-    const auto count =
-        min(min(expected + expected / 4 + list_slack, std::int64_t{list_capacity}), map_.list_count - first_);
-    stage(first_, count);
+    const std::int64_t ample = guessed ? list_capacity : expected + expected / 4 + list_slack;
+    const auto count = min(min(ample, std::int64_t{list_capacity}), map_.list_count - first_);
+    if (!guessed) stage(first_, count);
     const std::int64_t end = shared_.prefix[count];
 
     int rounds = wanted;
@@ -222,12 +228,12 @@ class ListWindow {
       tile_ = map_.whole();  // a round across two traversals, or with more entries than a window holds
     rounds = max(rounds, 1);
 
-    known_ = false;
+    next_round_ = -1;
     if (rounds < left) {
       const auto next = map_.spot(units(round + rounds).first);
       if (next.traversal == begin.traversal && next.position <= end) {
         first_ += next.position < end ? datatype::find_block(shared_.prefix, count, next.position) : count;
-        known_ = true;
+        next_round_ = round + rounds;
       }
     }
     traversal_ = begin.traversal;
@@ -237,6 +243,16 @@ class ListWindow {
   __device__ __forceinline__ const ListTile& tile() const { return tile_; }
 
  private:
+  /// Stages a full window around where `begin` would lie if all runs were alike, and says whether it holds positions
+  /// `begin` to `last`: that spares the search where long and short runs are mixed well. Ends with a barrier.
+  __device__ __forceinline__ bool guess(std::int64_t begin, std::int64_t last) {
+    const auto entry = static_cast<std::int64_t>(static_cast<double>(begin) / static_cast<double>(map_.list_size) *
+                                                 static_cast<double>(map_.list_count));
+    first_ = max(min(entry, map_.list_count - 1) - list_capacity / 3, std::int64_t{0});
+    const std::int64_t count = min(std::int64_t{list_capacity}, map_.list_count - first_);
+    stage(first_, count);
+    return shared_.prefix[0] <= begin && max(begin, last) < shared_.prefix[count];
+  }
   /// Ends with a barrier.
   __device__ __forceinline__ void search(std::int64_t position) {
     if (threadIdx.x < 32) {
@@ -258,9 +274,9 @@ class ListWindow {
   const Map& map_;
   ListShared& shared_;
   ListTile tile_ = {};
-  std::int64_t first_ = 0;  ///< known_: the entry with which the next window begins
+  std::int64_t first_ = 0;        ///< the entry with which the window begins
+  std::int64_t next_round_ = -1;  ///< the round whose window begins at first_, if known
   Index traversal_ = 0;
-  bool known_ = false;
   bool whole_ = false;  ///< the window holds the whole list, once and for all
 };
 
@@ -270,16 +286,19 @@ constexpr bool is_tiled = !std::is_same_v<typename Map::Tile, NoTile>;
 template <class Map>
 using SharedOf = std::conditional_t<is_tiled<Map>, ListShared, NoTile>;
 
-/// Calls round(i, tile) for the rounds 0 .. rounds-1 that are this block's: for irregular lists consecutive ones.
+/// Calls round(i, tile) for the rounds 0 .. rounds-1 that are this block's: for irregular lists some consecutive ones,
+/// then those as many further on, so that all blocks together write to few pages of the host.
 template <class Map, class Shared, class Units, class Round>
-__device__ __forceinline__ void for_each_round(const Map& map, Shared& shared, std::int64_t rounds, int bytes,
-                                               const Units& units, const Round& round) {
+__device__ __forceinline__ void for_each_round(const Launch<Map>& launch, Shared& shared, std::int64_t rounds,
+                                               int bytes, const Units& units, const Round& round) {
   if constexpr (is_tiled<Map>) {
-    ListWindow<Map> window(map, shared);
-    const std::int64_t share = (rounds + gridDim.x - 1) / gridDim.x;
-    const std::int64_t end = min(rounds, (blockIdx.x + 1) * share);
-    for (std::int64_t i = blockIdx.x * share; i < end;)
-      for (int left = window.open(i, end - i, bytes, units); left > 0; --left, ++i) round(i, window.tile());
+    ListWindow<Map> window(launch.job.map, shared);
+    const std::int64_t share = min((rounds + gridDim.x - 1) / gridDim.x, std::int64_t{launch.consecutive_rounds});
+    for (std::int64_t begin = blockIdx.x * share; begin < rounds; begin += gridDim.x * share) {
+      const std::int64_t end = min(rounds, begin + share);
+      for (std::int64_t i = begin; i < end;)
+        for (int left = window.open(i, end - i, bytes, units); left > 0; --left, ++i) round(i, window.tile());
+    }
   } else {
     for (std::int64_t i = blockIdx.x; i < rounds; i += gridDim.x) round(i, NoTile{});
   }
@@ -303,7 +322,8 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
   const Address packed_first = job.packed + static_cast<Address>(range.first) * sizeof(Word);
   // Items 0 .. lead-1 stand for the words between the segment's beginning and the first word.
   const auto lead = static_cast<Index>((packed_first & (segment - 1)) / sizeof(Word));
-  const Index per_round = blockDim.x * words_per_thread;
+  constexpr Address width = sizeof(Word);
+  constexpr Index per_round = block_threads * words_per_thread;
   const std::int64_t rounds = count > 0 ? (static_cast<std::int64_t>(count) + lead + per_round - 1) / per_round : 0;
   const auto units = [&](std::int64_t round) -> UnitRange<Index> {
     const Index begin = static_cast<Index>(round) * per_round;
@@ -313,35 +333,35 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
   const auto move_round = [&](std::int64_t round, const typename Map::Tile& tile) {
     const Index idle = units(round).first;
     const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
-    Address from[words_per_thread], to[words_per_thread];
+    const Address packed =
+        packed_first + static_cast<Address>(round * per_round + threadIdx.x - static_cast<std::int64_t>(lead)) * width;
+    Address user[words_per_thread];
     Word words[words_per_thread] = {};
     bool inside[words_per_thread];
     // All places before the first load of data: what lists look up for them is then under way at the same time.
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
-      const Index item = begin + u * blockDim.x;  // wraps to a large number before the first
+      const Index item = begin + u * block_threads;  // wraps to a large number before the first
       inside[u] = item < count;
       // Idle threads compute the place of a word of the round, so that there is no branch.
-      const Index unit = inside[u] ? first + item : idle;
-      const Address user = job.user + static_cast<Address>(job.map.place(unit, tile).offset);
-      const Address packed = job.packed + static_cast<Address>(unit) * sizeof(Word);
-      from[u] = unpack ? packed : user;
-      to[u] = unpack ? user : packed;
+      user[u] = job.user + static_cast<Address>(job.map.place(inside[u] ? first + item : idle, tile).offset);
     }
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
-      Access<Word>::load(from[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
+      Access<Word>::load(unpack ? packed + u * (block_threads * width) : user[u], inside[u] && !launch.streaming,
+                         inside[u] && launch.streaming, words[u]);
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
-      Access<Word>::store(to[u], inside[u] && !launch.streaming, inside[u] && launch.streaming, words[u]);
+      Access<Word>::store(unpack ? user[u] : packed + u * (block_threads * width), inside[u] && !launch.streaming,
+                          inside[u] && launch.streaming, words[u]);
   };
   __shared__ SharedOf<Map> shared;
-  const int bytes = static_cast<int>(per_round * sizeof(Word));
-  if (count > blockDim.x) {
-    for_each_round(job.map, shared, rounds, bytes, units, move_round);
+  constexpr int bytes = per_round * sizeof(Word);
+  if (count > blockDim.x) {  // blocks of block_threads
+    for_each_round(launch, shared, rounds, bytes, units, move_round);
   } else {  // a word per thread: the least work for the least latency
     const auto all = [&](std::int64_t) { return UnitRange<Index>{first, first + count - 1}; };
-    for_each_round(job.map, shared, count > 0 ? 1 : 0, bytes, all, [&](std::int64_t, const typename Map::Tile& tile) {
+    for_each_round(launch, shared, count > 0 ? 1 : 0, bytes, all, [&](std::int64_t, const typename Map::Tile& tile) {
       if (threadIdx.x < count) move_word<Word, unpack>(job, memory, first + threadIdx.x, tile);
     });
   }
@@ -350,6 +370,55 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     const std::int64_t head = range.head_end - job.begin, tail = job.end - range.tail_begin;
     for (std::int64_t i = threadIdx.x; i < head + tail; i += blockDim.x)
       move_byte<unpack>(job, memory, i < head ? job.begin + i : range.tail_begin + (i - head));
+  }
+  complete(launch.completion);
+}
+
+/// 2^threads_log threads for each run; whoever has two runs loads from both before it stores.
+template <class Word, bool unpack>
+__global__ void __launch_bounds__(entry_threads, entry_blocks)
+    entries_kernel(const __grid_constant__ Launch<EntryMap> launch) {
+  using Index = EntryMap::Index;
+  const Job<EntryMap>& job = launch.job;
+  const DeviceMemory memory{launch.streaming};
+  const int threads = 1 << job.map.threads_log;
+  const int lane = static_cast<int>(threadIdx.x) & (threads - 1);
+  const Index step = (gridDim.x * blockDim.x) >> job.map.threads_log;
+  for (Index index = job.map.first + ((blockIdx.x * blockDim.x + threadIdx.x) >> job.map.threads_log);
+       index < job.map.last; index += entries_per_thread * step) {
+    EntryWords entry[entries_per_thread];
+    Word words[entries_per_thread][words_per_entry] = {};
+#pragma unroll
+    for (int e = 0; e < entries_per_thread; ++e) {
+      const bool inside = index + e * step < job.map.last;
+      entry[e] = entry_words<Word>(job, inside ? index + e * step : index);
+      const Address skipped = static_cast<Address>(lane) * sizeof(Word);
+      entry[e] = {entry[e].user + skipped, entry[e].packed + skipped, inside ? entry[e].count - lane : 0};
+    }
+    const auto each = [&](const auto& access) {
+#pragma unroll
+      for (int e = 0; e < entries_per_thread; ++e)
+#pragma unroll
+        for (int w = 0; w < words_per_entry; ++w) {
+          const bool inside = w * threads < entry[e].count;
+          const Address further = static_cast<Address>(w * threads) * sizeof(Word);
+          access(entry[e].user + further, entry[e].packed + further, inside && !launch.streaming,
+                 inside && launch.streaming, words[e][w]);
+        }
+    };
+    each([](Address user, Address packed, bool kept, bool streamed, Word& word) {
+      Access<Word>::load(unpack ? packed : user, kept, streamed, word);
+    });
+    each([](Address user, Address packed, bool kept, bool streamed, Word& word) {
+      Access<Word>::store(unpack ? user : packed, kept, streamed, word);
+    });
+#pragma unroll
+    for (int e = 0; e < entries_per_thread; ++e)
+      for (int w = words_per_entry * threads; w < entry[e].count; w += threads) {
+        const Address user = entry[e].user + static_cast<Address>(w) * sizeof(Word);
+        const Address packed = entry[e].packed + static_cast<Address>(w) * sizeof(Word);
+        memory.template store<Word>(unpack ? user : packed, memory.template load<Word>(unpack ? packed : user));
+      }
   }
   complete(launch.completion);
 }
@@ -366,7 +435,7 @@ __global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_co
     return {static_cast<Index>(max(low, job.begin)), static_cast<Index>(min(low + bytes, job.end) - 1)};
   };
   __shared__ SharedOf<Map> shared;
-  for_each_round(job.map, shared, (words.count + blockDim.x - 1) / blockDim.x, bytes, units,
+  for_each_round(launch, shared, (words.count + blockDim.x - 1) / blockDim.x, bytes, units,
                  [&](std::int64_t round, const typename Map::Tile& tile) {
                    const std::int64_t index = round * blockDim.x + threadIdx.x;
                    if (index < words.count)
@@ -395,27 +464,43 @@ __device__ __forceinline__ void move_image(const Memory& memory, Address packed,
     memory.template store<std::uint8_t>(packed + static_cast<Address>(i), image_bytes[i]);
 }
 
+/// What lies before and behind the groups. Not inlined: its registers would be the whole kernel's.
+template <bool unpack, class Map>
+__device__ __noinline__ void move_ends(const Launch<Map>& launch, const GroupRange& groups) {
+  const Job<Map>& job = launch.job;
+  const DeviceMemory memory{launch.streaming};
+  const PackedWords head = packed_words(job.packed, job.begin, groups.head_end);
+  const PackedWords tail = packed_words(job.packed, groups.tail_begin, job.end);
+  for (std::int64_t i = threadIdx.x; i < head.count + tail.count; i += blockDim.x) {
+    const bool in_head = i < head.count;
+    move_packed_word<unpack>(job, memory, in_head ? head : tail, in_head ? i : i - head.count,
+                             in_head ? job.begin : groups.tail_begin, in_head ? groups.head_end : job.end,
+                             job.map.whole());
+  }
+}
+
 /// Each warp moves a group of 32 runs at a time. The images of a block's groups lie one behind the other in shared
-/// memory, so that the packed side is accessed in whole segments although a group is none.
+/// memory, so that the packed side is accessed in whole segments although a group is none. Two images take turns: one
+/// barrier per round keeps their users apart.
 template <bool unpack, int words, class Map>
-__global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
-  const Job<Map>& job = launch.mapped_job();
+__global__ void __launch_bounds__(block_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
+  const Job<Map>& job = launch.job;
   const DeviceMemory memory{launch.streaming};
   const GroupRange groups = whole_groups(job);
   const int lane = static_cast<int>(threadIdx.x % lanes);
-  const int warps = static_cast<int>(blockDim.x / lanes), warp = static_cast<int>(threadIdx.x / lanes);
+  const int block = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
   const int run = static_cast<int>(job.map.run_bytes);
-  __shared__ alignas(16) std::uint32_t block_image[runs_threads * words + lanes];
-  std::uint32_t* const image = block_image + warp * (lanes / 4) * run;
+  __shared__ alignas(16) std::uint32_t images[2][block_threads * words + lanes];
+  int turn = 0;
 
-  for (std::int64_t base = groups.first + static_cast<std::int64_t>(blockIdx.x) * warps; base < groups.last;
-       base += static_cast<std::int64_t>(gridDim.x) * warps) {
-    const std::int64_t group = base + warp, left = groups.runs_end - base * lanes;
-    const int bytes = run * static_cast<int>(min(left, static_cast<std::int64_t>(warps * lanes)));
-    const int runs = group < groups.last ? group_runs(groups, group) : 0;
-    const bool active = lane < runs;
-    const Address user = active ? lane_run(job, group, lane) : 0;
-    const Address packed = job.packed + static_cast<Address>(base * groups.bytes);
+  for (int base = groups.first * lanes + static_cast<int>(blockIdx.x) * block; base < groups.runs_end;
+       base += static_cast<int>(gridDim.x) * block, turn ^= 1) {
+    std::uint32_t* const block_image = images[turn];
+    std::uint32_t* const image = block_image + thread / lanes * (lanes / 4) * run;
+    const int bytes = run * min(groups.runs_end - base, block);
+    const bool active = base + thread < groups.runs_end;
+    const Address user = active ? run_address(job, base + thread) : 0;
+    const Address packed = job.packed + static_cast<Address>(base) * static_cast<Address>(run);
     const int word = access_width(__reduce_or_sync(~0u, static_cast<unsigned>(user)));
     std::uint32_t x[words + 1] = {};
     if constexpr (unpack) {
@@ -432,19 +517,9 @@ __global__ void __launch_bounds__(runs_threads, runs_blocks) runs_kernel(const _
       __syncthreads();
       move_image<false>(memory, packed, bytes, block_image);
     }
-    __syncthreads();  // the next groups overwrite the image
   }
 
-  if (blockIdx.x == gridDim.x - 1) {
-    const PackedWords head = packed_words(job.packed, job.begin, groups.head_end);
-    const PackedWords tail = packed_words(job.packed, groups.tail_begin, job.end);
-    for (std::int64_t i = threadIdx.x; i < head.count + tail.count; i += blockDim.x) {
-      const bool in_head = i < head.count;
-      move_packed_word<unpack>(job, memory, in_head ? head : tail, in_head ? i : i - head.count,
-                               in_head ? job.begin : groups.tail_begin, in_head ? groups.head_end : job.end,
-                               job.map.whole());
-    }
-  }
+  if (blockIdx.x == gridDim.x - 1) move_ends<unpack>(launch, groups);
   complete(launch.completion);
 }
 
@@ -466,7 +541,7 @@ Kernel<Map> words_instance(bool unpack) {
 
 template <int words, class Map>
 Kernel<Map> runs_instance(bool unpack) {
-  if constexpr (requires(Map map) { map.run_bytes; } && sizeof(typename Map::Index) == 4)
+  if constexpr (requires { &Map::run_offset; } && sizeof(typename Map::Index) == 4)
     return unpack ? runs_kernel<true, words, Map> : runs_kernel<false, words, Map>;
   else
     return nullptr;
@@ -474,7 +549,10 @@ Kernel<Map> runs_instance(bool unpack) {
 
 template <class Map>
 Kernel<Map> gather_instance(bool unpack) {
-  return unpack ? gather_kernel<true, Map> : gather_kernel<false, Map>;
+  if constexpr (requires { &Map::place; })
+    return unpack ? gather_kernel<true, Map> : gather_kernel<false, Map>;
+  else
+    return nullptr;
 }
 
 template <class Map>
@@ -490,6 +568,25 @@ Kernel<Map> words_instance(bool unpack, int word) {
       return words_instance<std::uint16_t, Map>(unpack);
     default:
       return words_instance<std::uint8_t, Map>(unpack);
+  }
+}
+
+template <class Word>
+Kernel<EntryMap> entries_instance(bool unpack) {
+  return unpack ? entries_kernel<Word, true> : entries_kernel<Word, false>;
+}
+
+template <>
+Kernel<EntryMap> words_instance<EntryMap>(bool unpack, int word) {
+  switch (word) {
+    case 16:
+      return entries_instance<Word16>(unpack);
+    case 8:
+      return entries_instance<std::uint64_t>(unpack);
+    case 4:
+      return entries_instance<std::uint32_t>(unpack);
+    default:
+      return nullptr;
   }
 }
 
@@ -540,7 +637,8 @@ int launch_kernel(const KernelArgs& args, void* stream) {
     using Map = typename decltype(map)::type;
     const Kernel<Map> kernel = instance<Map>(args);
     if (kernel == nullptr) return cudaErrorInvalidValue;  // not a plan of plan.cpp
-    Launch<Map> launch{Job<Map>(args), {args.counter, args.flag, args.flag_value}, args.streaming != 0};
+    Launch<Map> launch{
+        Job<Map>(args), {args.counter, args.flag, args.flag_value}, args.consecutive_rounds, args.streaming != 0};
     launch.add(args);
     void* parameters[] = {&launch};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(args.grid)),

@@ -183,6 +183,7 @@ Launched check_launch(const Message& message, bool unpack, Address user, Address
   PlanHints hints;
   hints.multiprocessors = 132;
   hints.packed_is_host = packed_is_host;
+  hints.lookaside = message.lookaside.data();
   KernelArgs args =
       plan(message.shape, unpack, reinterpret_cast<void*>(user), reinterpret_cast<void*>(packed), begin, end, hints);
   args.program.lookaside = message.lookaside.data();
@@ -285,6 +286,7 @@ Message listed(const std::vector<std::int64_t>& lengths, bool regular, std::int6
     for (const std::int64_t length : lengths) message.lookaside.push_back(message.lookaside.back() + length);
   }
   for (const std::int64_t length : lengths) shape.list_size += length;
+  shape.list_longest = *std::max_element(lengths.begin(), lengths.end());
   shape.total = shape.list_size;
   if (repeat > 1) {
     shape.ndims = 1;
@@ -399,7 +401,7 @@ TEST_CASE("kernel bodies: lists", "[kernel]") {
     if (!regular) lengths.back() = unit;  // not all empty
     check_message(listed(lengths, regular, gap, repeat, unit * random(-3, 3)), random, &methods);
   }
-  CHECK(methods.size() == 3);
+  CHECK(methods.size() == 4);
 }
 
 TEST_CASE("kernel bodies: offsets and positions beyond 4 GiB", "[kernel]") {
@@ -445,7 +447,7 @@ TEST_CASE("plans: small messages take one thread block, the host link few", "[ke
   CHECK(planned(strided(8, {{128, 512}}, 0), true).block == 128);
   CHECK(planned(strided(8, {{1 << 20, 512}}, 0), true).grid <= 64);
   CHECK(planned(strided(8, {{1 << 20, 512}}, 0), false).grid > 132);
-  CHECK(planned(strided(8, {{1 << 20, 512}}, 0), false).streaming == 0);
+  CHECK(planned(strided(8, {{1 << 19, 512}}, 0), false).streaming == 0);
   CHECK(planned(strided(128, {{1 << 21, 512}}, 0), false).streaming == 1);
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), false).word == 16);
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), true).grid <= 64);
