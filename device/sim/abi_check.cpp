@@ -1,5 +1,6 @@
-// Holds the simulated device's cuda_runtime_api.h against the toolkit's: compiling it is the check. Macros are
-// compared by the preprocessor, which rejects a second definition that is not the same.
+// Holds the simulated device's cuda_runtime_api.h and cuda.h against the toolkit's: compiling it is the check. Macros
+// are compared by the preprocessor, which rejects a second definition that is not the same.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 
 namespace sim_abi {
 #define GPUDT_SIM_TYPES_ONLY
+#include "device/sim/include/cuda.h"
 #include "device/sim/include/cuda_runtime_api.h"
 }  // namespace sim_abi
 
@@ -114,3 +116,20 @@ SAME_PLACE(cudaDeviceProp, managedMemory);
 SAME_PLACE(cudaDeviceProp, memoryPoolsSupported);
 SAME_PLACE(cudaDeviceProp, ipcEventSupported);
 #endif
+
+SAME_VALUE(CUDA_SUCCESS);
+SAME_VALUE(CUDA_ERROR_INVALID_VALUE);
+SAME_VALUE(CUDA_ERROR_OUT_OF_MEMORY);
+SAME_VALUE(CUDA_ERROR_NOT_SUPPORTED);
+SAME_VALUE(CU_MEM_ALLOCATION_TYPE_PINNED);
+SAME_VALUE(CU_MEM_HANDLE_TYPE_NONE);
+SAME_VALUE(CU_MEM_LOCATION_TYPE_DEVICE);
+SAME_VALUE(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+SAME_VALUE(CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+SAME_SIZE(CUdeviceptr);
+SAME_SIZE(CUmemGenericAllocationHandle);
+SAME_SIZE(CUmemAllocationProp);
+SAME_PLACE(CUmemAllocationProp, requestedHandleTypes);
+SAME_PLACE(CUmemAllocationProp, location);
+SAME_SIZE(CUmemAccessDesc);
+SAME_PLACE(CUmemAccessDesc, flags);

@@ -184,7 +184,7 @@ void Memory::remove(Blocks::iterator at) {
     opened_.erase(block.opened_from);
   }
   // Addresses that the system did not let us take back are never used again.
-  if (restored) zone(block.kind).give(block.region, block.region_bytes + page);
+  if (restored && !block.reserved) zone(block.kind).give(block.region, block.region_bytes + page);
   blocks_.erase(at);
 }
 
@@ -213,7 +213,8 @@ cudaError_t Memory::release(void* address, bool pinned) {
   if (!address) return cudaSuccess;
   std::unique_lock lock(mutex_);
   const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
-  if (at == blocks_.end() || (at->second.kind == Kind::pinned) != pinned || !at->second.opened_from.empty())
+  if (at == blocks_.end() || (at->second.kind == Kind::pinned) != pinned || !at->second.opened_from.empty() ||
+      at->second.reserved)
     return cudaErrorInvalidValue;
   remove(at);
   return cudaSuccess;
@@ -225,6 +226,89 @@ void Memory::release_device(int device) {
     const auto block = at++;
     if (block->second.device == device) remove(block);
   }
+}
+
+cudaError_t Memory::reserve(std::size_t bytes, std::size_t alignment, void** address) {
+  if (bytes > size_) return cudaErrorMemoryAllocation;
+  std::unique_lock lock(mutex_);
+  std::size_t taken = 0;
+  if (!device_zone_.take(bytes + alignment + page, &taken)) return cudaErrorMemoryAllocation;
+  const auto base = reinterpret_cast<std::size_t>(user_);
+  const std::size_t offset = round_up(base + taken, alignment) - base;
+  // What lies around it, but for the guard page, is free again.
+  if (offset > taken) device_zone_.give(taken, offset - taken);
+  if (offset < taken + alignment) device_zone_.give(offset + bytes + page, taken + alignment - offset);
+  reserved_[offset] = bytes;
+  *address = user_ + offset;
+  return cudaSuccess;
+}
+
+cudaError_t Memory::unreserve(void* address, std::size_t bytes) {
+  std::unique_lock lock(mutex_);
+  const auto at = in_arena(address) ? reserved_.find(offset_of(address)) : reserved_.end();
+  if (at == reserved_.end() || at->second != bytes) return cudaErrorInvalidValue;
+  const auto mapped = blocks_.lower_bound(at->first);
+  if (mapped != blocks_.end() && mapped->first < at->first + bytes) return cudaErrorInvalidValue;
+  device_zone_.give(at->first, bytes + page);
+  reserved_.erase(at);
+  return cudaSuccess;
+}
+
+cudaError_t Memory::map(void* address, std::size_t bytes, int device) {
+  std::unique_lock lock(mutex_);
+  if (!in_arena(address)) return cudaErrorInvalidValue;
+  const std::size_t offset = offset_of(address);
+  auto range = reserved_.upper_bound(offset);
+  if (range == reserved_.begin()) return cudaErrorInvalidValue;
+  --range;
+  if (offset + bytes > range->first + range->second) return cudaErrorInvalidValue;
+  const auto next = blocks_.lower_bound(offset);
+  if (next != blocks_.end() && next->first < offset + bytes) return cudaErrorInvalidValue;
+  if (next != blocks_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > offset)
+    return cudaErrorInvalidValue;
+  if (used_[device] + bytes > device_bytes) return cudaErrorMemoryAllocation;
+  Block block;
+  block.region = offset;
+  block.region_bytes = block.bytes = bytes;
+  block.kind = Kind::device;
+  block.device = device;
+  block.id = next_id_++;
+  block.reserved = true;
+  used_[device] += bytes;
+  blocks_.emplace(offset, std::move(block));
+  return cudaSuccess;
+}
+
+std::pair<Memory::Blocks::iterator, Memory::Blocks::iterator> Memory::mappings(void* address, std::size_t bytes) {
+  const std::pair<Blocks::iterator, Blocks::iterator> none = {blocks_.end(), blocks_.end()};
+  if (!in_arena(address)) return none;
+  std::size_t offset = offset_of(address);
+  const std::size_t end = offset + bytes;
+  const auto first = blocks_.find(offset);
+  auto last = first;
+  while (offset < end) {
+    if (last == blocks_.end() || last->first != offset || !last->second.reserved) return none;
+    offset += last->second.bytes;
+    ++last;
+  }
+  return offset == end ? std::pair(first, last) : none;
+}
+
+cudaError_t Memory::allow(void* address, std::size_t bytes) {
+  std::unique_lock lock(mutex_);
+  const auto [first, last] = mappings(address, bytes);
+  if (first == last) return cudaErrorInvalidValue;
+  for (auto at = first; at != last; ++at)
+    if (!protect(at->second, true)) return cudaErrorMemoryAllocation;
+  return cudaSuccess;
+}
+
+cudaError_t Memory::unmap(void* address, std::size_t bytes) {
+  std::unique_lock lock(mutex_);
+  const auto [first, last] = mappings(address, bytes);
+  if (first == last) return cudaErrorInvalidValue;
+  for (auto at = first; at != last;) remove(at++);
+  return cudaSuccess;
 }
 
 cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, unsigned flags) {
@@ -275,8 +359,18 @@ Lookup Memory::find(const void* address) const {
 
 bool Memory::range_valid(const void* address, std::size_t bytes) const {
   if (!in_arena(address)) return true;
-  const Lookup found = find(address);
-  return found.begin && static_cast<const char*>(address) + bytes <= found.begin + found.bytes;
+  std::shared_lock lock(mutex_);
+  const std::size_t end = offset_of(address) + bytes;
+  auto at = containing(address);
+  if (at == blocks_.end()) return false;
+  while (at->first + at->second.bytes < end) {
+    const auto next = std::next(at);
+    const bool joined = next != blocks_.end() && next->second.reserved && at->second.reserved &&
+                        next->first == at->first + at->second.bytes;
+    if (!joined) return false;
+    at = next;
+  }
+  return true;
 }
 
 std::size_t Memory::available(int device) const {

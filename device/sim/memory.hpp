@@ -10,6 +10,7 @@
 #include <map>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 
 #include "device/sim/include/cuda_runtime_api.h"
 
@@ -25,6 +26,7 @@ struct Block {
   int device = -1;
   std::uint64_t id = 0;     ///< unique in the process, as CU_POINTER_ATTRIBUTE_BUFFER_ID
   bool exportable = false;  ///< memory from cudaMalloc
+  bool reserved = false;    ///< mapped into addresses that were reserved before
   unsigned flags = 0;       ///< of cudaHostAlloc
   std::string opened_from;  ///< the handle it was opened with; empty: our own memory
   int openings = 0;
@@ -59,6 +61,13 @@ class Memory {
   cudaError_t release(void* address, bool pinned);
   void release_device(int device);  ///< everything of this device
 
+  // Virtual memory management. Sizes are whole pages; a range is one or several neighbouring mappings.
+  cudaError_t reserve(std::size_t bytes, std::size_t alignment, void** address);
+  cudaError_t unreserve(void* address, std::size_t bytes);  ///< nothing may be mapped there
+  cudaError_t map(void* address, std::size_t bytes, int device);
+  cudaError_t allow(void* address, std::size_t bytes);  ///< before this, the device cannot reach what is mapped
+  cudaError_t unmap(void* address, std::size_t bytes);
+
   cudaError_t register_host(void* address, std::size_t bytes, int device, unsigned flags);
   cudaError_t unregister_host(void* address);
 
@@ -74,7 +83,8 @@ class Memory {
   const char* device_begin() const { return user_ + host_zone_bytes; }
   std::size_t device_zone_bytes() const { return size_ ? size_ - host_zone_bytes : 0; }
   std::ptrdiff_t alias_distance() const { return alias_ - user_; }
-  /// Whether [address, address + bytes) lies in one allocation, or wholly in memory that is not ours.
+  /// Whether [address, address + bytes) lies in one allocation, or in neighbouring mappings, or wholly in memory that
+  /// is not ours.
   bool range_valid(const void* address, std::size_t bytes) const;
 
   std::size_t available(int device) const;
@@ -93,6 +103,8 @@ class Memory {
     return static_cast<std::size_t>(static_cast<const char*>(address) - user_);
   }
   Blocks::const_iterator containing(const void* address) const;
+  /// The mappings that make up exactly this range, as [first, last); empty if there are none.
+  std::pair<Blocks::iterator, Blocks::iterator> mappings(void* address, std::size_t bytes);
   cudaError_t place(Block block, int file, std::size_t file_offset, void** address);
   void remove(Blocks::iterator at);
   Zone& zone(Kind kind);
@@ -112,6 +124,7 @@ class Memory {
   mutable std::shared_mutex mutex_;
   Blocks blocks_;
   Zone host_zone_, device_zone_;
+  std::map<std::size_t, std::size_t> reserved_;  // ranges of addresses: offset -> bytes
   std::map<const char*, Registered> registered_;
   std::atomic<std::size_t> registered_count_{0};
   std::map<int, std::size_t> used_;  // by device; -1: pinned

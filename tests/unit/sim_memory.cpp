@@ -10,6 +10,7 @@
 
 #include "device/sim/sim_api.h"
 #include "tests/support/catch.hpp"
+#include "tests/support/driver.hpp"
 
 namespace {
 
@@ -244,4 +245,52 @@ TEST_CASE("sim: stream-ordered allocation", "[sim]") {
   REQUIRE(cudaStreamSynchronize(stream) == cudaSuccess);
   CHECK(attributes_of(memory).type == cudaMemoryTypeUnregistered);
   REQUIRE(cudaStreamDestroy(stream) == cudaSuccess);
+}
+
+TEST_CASE("sim: memory mapped in pieces", "[sim]") {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = 1;
+  std::size_t piece = 0;
+  REQUIRE(GPUDT_DRIVER(cuMemGetAllocationGranularity)(&piece, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) ==
+          CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  REQUIRE(GPUDT_DRIVER(cuMemAddressReserve)(&address, 3 * piece, 0, 0, 0) == CUDA_SUCCESS);
+  auto* const memory = reinterpret_cast<char*>(address);
+  CHECK(attributes_of(memory).type == cudaMemoryTypeUnregistered);
+  const auto map = [&](std::size_t place) {
+    CUmemGenericAllocationHandle handle = 0;
+    REQUIRE(GPUDT_DRIVER(cuMemCreate)(&handle, piece, &properties, 0) == CUDA_SUCCESS);
+    REQUIRE(GPUDT_DRIVER(cuMemMap)(address + place * piece, piece, 0, handle, 0) == CUDA_SUCCESS);
+    CHECK(GPUDT_DRIVER(cuMemMap)(address + 2 * piece, piece, 0, handle, 0) != CUDA_SUCCESS);
+    REQUIRE(GPUDT_DRIVER(cuMemRelease)(handle) == CUDA_SUCCESS);
+    CHECK(GPUDT_DRIVER(cuMemRelease)(handle) == CUDA_ERROR_INVALID_VALUE);
+  };
+  map(0);
+  map(1);
+  CUmemAccessDesc access = {};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  CHECK(GPUDT_DRIVER(cuMemSetAccess)(address, 3 * piece, &access, 1) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(GPUDT_DRIVER(cuMemSetAccess)(address, 2 * piece, &access, 1) == CUDA_SUCCESS);
+  CHECK(attributes_of(memory + 2 * piece - 1).type == cudaMemoryTypeDevice);
+  CHECK(attributes_of(memory).device == 1);
+  CHECK(attributes_of(memory + 2 * piece).type == cudaMemoryTypeUnregistered);
+
+  std::vector<char> out(2 * piece), in(2 * piece);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<char>(i * 7 + i / 4096);
+  REQUIRE(cudaMemcpy(memory, out.data(), out.size(), cudaMemcpyDefault) == cudaSuccess);
+  REQUIRE(cudaMemcpy(in.data(), memory, in.size(), cudaMemcpyDefault) == cudaSuccess);
+  CHECK(in == out);
+  CHECK(cudaMemcpy(memory + 1, out.data(), out.size(), cudaMemcpyDefault) == cudaErrorInvalidValue);
+  CHECK(cudaFree(memory) == cudaErrorInvalidValue);
+  cudaGetLastError();
+  CHECK(fatal_signal_of([memory] { *static_cast<volatile char*>(memory) = 1; }) == SIGSEGV);
+
+  CHECK(GPUDT_DRIVER(cuMemAddressFree)(address, 3 * piece) == CUDA_ERROR_INVALID_VALUE);  // something is mapped
+  REQUIRE(GPUDT_DRIVER(cuMemUnmap)(address, 2 * piece) == CUDA_SUCCESS);
+  CHECK(attributes_of(memory).type == cudaMemoryTypeUnregistered);
+  CHECK(GPUDT_DRIVER(cuMemUnmap)(address, 2 * piece) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(GPUDT_DRIVER(cuMemAddressFree)(address, 3 * piece) == CUDA_SUCCESS);
 }
