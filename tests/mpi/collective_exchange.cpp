@@ -354,10 +354,13 @@ Pair random_types(std::mt19937_64& random) {
 }
 
 std::vector<Place> mixed(std::mt19937_64& random) {
-  constexpr Place choice[] = {Place::host,   Place::device,  Place::host,           Place::device,
-                              Place::pinned, Place::managed, Place::stream_ordered, Place::registered};
+  // As many of the two basic kinds as of all others.
+  constexpr std::size_t choices = std::size(all_places) + 4;
   std::vector<Place> list;
-  for (int i = 0; i < ranks(); ++i) list.push_back(choice[random() % std::size(choice)]);
+  for (int i = 0; i < ranks(); ++i) {
+    const std::size_t choice = random() % choices;
+    list.push_back(choice < std::size(all_places) ? all_places[choice] : basic_places[choice % 2]);
+  }
   return list;
 }
 
@@ -381,16 +384,18 @@ void exchange_all(const Operation& operation, const Peers& peers, std::mt19937_6
         {same(Place::device), same(Place::device)},
         {same(Place::device), same(Place::host)},
         {same(Place::host), same(Place::device)},
+        {same(Place::device), same(Place::other_gpu)},
     };
     for (int i = 0; i < random_cases; ++i) {
       auto send = mixed(random);
       places.emplace_back(std::move(send), mixed(random));
     }
-    for (const auto& [send_places, receive_places] : places) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const auto& [send_places, receive_places] = places[i];
       std::vector<Pair> types;
       for (int i = 0; i < 3; ++i) types.push_back(random_types(random));
       // One call in four: so every form is once in place with device memory alone.
-      const bool in_place = number % 4 == 0 && may_be_in_place(operation, peers);
+      const bool in_place = i % 4 == 0 && may_be_in_place(operation, peers);
       // Open MPI 4.1 damages the data of MPI_Ialltoallv in place where some counts are 0.
       const bool all_some = in_place && operation.flow == Flow::alltoall;
       const auto count = [&] { return static_cast<int>(random() % 4) + (all_some ? 1 : 0); };

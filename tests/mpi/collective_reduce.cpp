@@ -364,7 +364,8 @@ void reduce(const Reduction& r) {
 
 constexpr std::pair<Place, Place> mixes[] = {{Place::device, Place::device}, {Place::device, Place::host},
                                              {Place::host, Place::device},   {Place::managed, Place::stream_ordered},
-                                             {Place::pinned, Place::device}, {Place::device, Place::registered}};
+                                             {Place::pinned, Place::device}, {Place::device, Place::registered},
+                                             {Place::mapped, Place::device}, {Place::device, Place::other_gpu}};
 
 bool is_reduction(const Operation& operation) {
   return operation.flow > Flow::alltoall;

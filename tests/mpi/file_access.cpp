@@ -169,3 +169,19 @@ TEST_CASE("files of ints that processes share piece by piece", "[file]") {
 TEST_CASE("files in external32", "[file]") {
   access_all(views[3], scaled(3));
 }
+
+TEST_CASE("files and every kind of memory", "[file]") {
+  const std::vector<char> contents = pattern(file_bytes);
+  const Type type = vector(500, 2, 5, MPI_INT);
+  for (const FileAccess& access : file_accesses) {
+    FilePair files(comm(), views[2], access.position, contents);
+    for (const Place place : all_places) {
+      const std::string text = std::string(access.name) + ", " + place_name(place);
+      INFO(text);
+      step(text);
+      access_twice(access, files, type, 1, place);
+    }
+    INFO(access.name);
+    CHECK(files.alike());
+  }
+}

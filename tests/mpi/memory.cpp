@@ -7,9 +7,6 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr Place all_places[] = {Place::host,    Place::device,         Place::pinned,
-                                Place::managed, Place::stream_ordered, Place::registered};
-
 std::uint64_t key_of(int from, int number) {
   return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
 }
@@ -66,6 +63,55 @@ TEST_CASE("Pack and Put take every kind of memory", "[memory]") {
       to.expect(stream);
       CHECK(to.difference() == "");
     }
+}
+
+TEST_CASE("persistent and nonblocking messages of every kind of memory, all in flight at once", "[memory]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(300, 2, 3);
+  std::vector<Buffer> out, in;
+  std::vector<MPI_Request> requests;
+  for (const Place send : all_places)
+    for (const Place receive : all_places) {
+      const int tag = static_cast<int>(in.size());
+      out.emplace_back(send, type, 2);
+      in.emplace_back(receive, type, 2);
+      MPI_Request pair[2];
+      MPI_OK(MPI_Recv_init(in.back().address(), 2, type, partner(), tag, comm(), &pair[0]));
+      MPI_OK(MPI_Send_init(out.back().address(), 2, type, partner(), tag, comm(), &pair[1]));
+      requests.insert(requests.end(), pair, pair + 2);
+    }
+  const int count = static_cast<int>(requests.size()), messages = count / 2;
+  const auto verify = [&](int round) {
+    for (int i = 0; i < messages; ++i) {
+      Buffer& buffer = in[static_cast<std::size_t>(i)];
+      INFO("message " << i << " of round " << round);
+      buffer.expect(stream_of(type, 2, key_of(partner(), 100 * round + i)));
+      CHECK(buffer.difference() == "");
+    }
+  };
+  const auto refill = [&](int round) {
+    for (int i = 0; i < messages; ++i) {
+      out[static_cast<std::size_t>(i)].fill(key_of(rank(), 100 * round + i));
+      in[static_cast<std::size_t>(i)].poison();
+    }
+  };
+  for (int round = 0; round < 2; ++round) {
+    step("persistent, round " + std::to_string(round));
+    refill(round);
+    MPI_OK(MPI_Startall(count, requests.data()));
+    MPI_OK(MPI_Waitall(count, requests.data(), MPI_STATUSES_IGNORE));
+    verify(round);
+  }
+  for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+  step("nonblocking");
+  refill(2);
+  for (int i = 0; i < messages; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    MPI_OK(MPI_Irecv(in[at].address(), 2, type, partner(), i, comm(), &requests[2 * at]));
+    MPI_OK(MPI_Isend(out[at].address(), 2, type, partner(), i, comm(), &requests[2 * at + 1]));
+  }
+  MPI_OK(MPI_Waitall(count, requests.data(), MPI_STATUSES_IGNORE));
+  verify(2);
 }
 
 TEST_CASE("several GPUs in one process", "[memory]") {

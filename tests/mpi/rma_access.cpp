@@ -9,12 +9,16 @@ using namespace gpudt::test;
 
 namespace {
 
+bool on_host(Place place) {
+  return place == Place::host || place == Place::pinned || place == Place::registered;
+}
+
 /// Where the two ends of an access lie.
 struct Places {
   const char* name;
   Place origin;
   Place target[2];  ///< of even and of odd ranks
-  bool served_by_mpi() const { return target[0] == Place::host && target[1] == Place::host; }
+  bool served_by_mpi() const { return on_host(target[0]) && on_host(target[1]); }
 };
 
 std::uint64_t key_of(int from, std::uint64_t what) {
@@ -194,4 +198,17 @@ TEST_CASE("accesses from host memory to windows of host memory here and device m
 TEST_CASE("accesses from device memory to windows of host memory here and device memory there",
           "[rma][device-window]") {
   check_places({"device to either", Place::device, {Place::host, Place::device}});
+}
+
+TEST_CASE("every kind of memory at the origin and in the window", "[rma][device-window][kinds]") {
+  const auto sides = integer_sides(40);
+  for (const Place place : all_places)
+    for (const bool in_window : {false, true}) {
+      const Place origin = in_window ? Place::device : place, target = in_window ? place : Place::device;
+      const std::string name = std::string(place_name(origin)) + " to " + place_name(target);
+      const Places places = {name.c_str(), origin, {target, target}};
+      const Side one{plain(MPI_INT), 1};
+      check_calls(places, one, one, 3);
+      check_calls(places, sides.back().first, sides.back().second, 3);
+    }
 }

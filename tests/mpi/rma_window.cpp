@@ -122,9 +122,8 @@ TEST_CASE("puts and gets with unlike random types", "[rma][window]") {
 
 TEST_CASE("windows over every kind of memory", "[rma][window]") {
   const Side side{vector(50, 3, 5, MPI_INT), 1};
-  for (const Place place :
-       {Place::host, Place::pinned, Place::device, Place::managed, Place::stream_ordered, Place::registered})
-    for (const Place other : {Place::host, Place::device, Place::managed, Place::stream_ordered}) {
+  for (const Place place : all_places)
+    for (const Place other : all_places) {
       INFO(place_name(other) << " to " << place_name(place));
       Area area(place, side), out(other, side);
       MPI_Win window = create(area);

@@ -6,9 +6,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <utility>
+
+#include "tests/support/driver.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -26,10 +30,73 @@ char* host_allocate(std::size_t bytes) {
   return static_cast<char*>(data);
 }
 
-void* allocate(Place place, std::size_t bytes) {
+#define DRIVER(name, ...)                                                                          \
+  do {                                                                                             \
+    const CUresult error = GPUDT_DRIVER(name)(__VA_ARGS__);                                        \
+    if (error != CUDA_SUCCESS) throw std::runtime_error(#name ": error " + std::to_string(error)); \
+  } while (false)
+
+/// Virtual addresses and what is mapped there: one piece, or two that neighbour each other.
+class Mappings {
+ public:
+  void* map(std::size_t bytes, int gpu) {
+    CUmemAllocationProp properties = {};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = gpu;
+    std::size_t granularity = 0;
+    DRIVER(cuMemGetAllocationGranularity, &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    const std::size_t pieces = bytes > granularity ? 2 : 1;
+    const std::size_t piece = (bytes / pieces / granularity + 1) * granularity, total = pieces * piece;
+    CUdeviceptr address = 0;
+    DRIVER(cuMemAddressReserve, &address, total, 0, 0, 0);
+    for (std::size_t i = 0; i < pieces; ++i) {
+      CUmemGenericAllocationHandle handle = 0;
+      DRIVER(cuMemCreate, &handle, piece, &properties, 0);
+      DRIVER(cuMemMap, address + i * piece, piece, 0, handle, 0);
+      DRIVER(cuMemRelease, handle);
+    }
+    CUmemAccessDesc access = {};
+    access.location = properties.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    DRIVER(cuMemSetAccess, address, total, &access, 1);
+    std::lock_guard lock(mutex_);
+    bytes_[address] = total;
+    return reinterpret_cast<void*>(address);
+  }
+
+  void unmap(void* data) {
+    const auto address = reinterpret_cast<CUdeviceptr>(data);
+    std::unique_lock lock(mutex_);
+    const std::size_t bytes = bytes_.at(address);
+    bytes_.erase(address);
+    lock.unlock();
+    DRIVER(cuMemUnmap, address, bytes);
+    DRIVER(cuMemAddressFree, address, bytes);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CUdeviceptr, std::size_t> bytes_;
+} mappings;
+
+/// Makes a GPU the thread's current one, for a while.
+class WhileCurrent {
+ public:
+  explicit WhileCurrent(int gpu) : before_(current_gpu()) { use_gpu(gpu); }
+  ~WhileCurrent() { use_gpu(before_); }
+  WhileCurrent(const WhileCurrent&) = delete;
+  WhileCurrent& operator=(const WhileCurrent&) = delete;
+
+ private:
+  int before_;
+};
+
+void* allocate(Place place, std::size_t bytes, int gpu) {
   void* data = nullptr;
   switch (place) {
     case Place::device:
+    case Place::other_gpu:
       expect_cuda(cudaMalloc(&data, bytes), "cudaMalloc");
       break;
     case Place::pinned:
@@ -42,6 +109,8 @@ void* allocate(Place place, std::size_t bytes) {
       expect_cuda(cudaMallocAsync(&data, bytes, nullptr), "cudaMallocAsync");
       expect_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
       break;
+    case Place::mapped:
+      return mappings.map(bytes, gpu);
     default:
       data = host_allocate(bytes);
       if (place == Place::registered)
@@ -53,6 +122,7 @@ void* allocate(Place place, std::size_t bytes) {
 void release(Place place, void* data) {
   switch (place) {
     case Place::device:
+    case Place::other_gpu:
     case Place::managed:
       cudaFree(data);
       break;
@@ -63,6 +133,9 @@ void release(Place place, void* data) {
       cudaFreeAsync(data, nullptr);
       cudaStreamSynchronize(nullptr);
       break;
+    case Place::mapped:
+      mappings.unmap(data);
+      break;
     default:
       if (place == Place::registered) cudaHostUnregister(data);
       std::free(data);
@@ -71,11 +144,23 @@ void release(Place place, void* data) {
 
 /// True if the host may not touch the memory itself.
 bool needs_copy(Place place) {
-  return place == Place::device || place == Place::managed || place == Place::stream_ordered;
+  return place != Place::host && place != Place::pinned && place != Place::registered;
+}
+
+/// What the environment says that this kind of memory stands for.
+Place actual(Place place) {
+  if (host_only()) return Place::host;
+  if (place != Place::host && place != Place::device) return place;
+  const char* wanted = std::getenv(place == Place::host ? "GPUDT_TEST_HOST_IS" : "GPUDT_TEST_DEVICE_IS");
+  if (wanted == nullptr) return place;
+  for (const Place other : all_places)
+    if (std::strcmp(wanted, place_name(other)) == 0) return other;
+  throw std::runtime_error(std::string("no kind of memory is called ") + wanted);
 }
 
 /// cudaMemcpy, and not back before the bytes are where every stream sees them.
-void copy(void* to, const void* from, std::size_t bytes) {
+void copy(void* to, const void* from, std::size_t bytes, int gpu) {
+  const WhileCurrent current(gpu);
   expect_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
   expect_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
@@ -108,7 +193,8 @@ int error_class(int code) {
 }
 
 const char* place_name(Place place) {
-  constexpr const char* names[] = {"host", "device", "pinned", "managed", "cudaMallocAsync", "registered"};
+  constexpr const char* names[] = {"host",       "device",   "pinned",   "managed", "cudaMallocAsync",
+                                   "registered", "cuMemMap", "other-gpu"};
   return names[static_cast<int>(place)];
 }
 
@@ -124,27 +210,31 @@ void use_gpu(int ordinal) {
 
 // --- memory ----------------------------------------------------------------------------------------------------------
 
-Memory::Memory(Place place, std::size_t bytes) : place_(host_only() ? Place::host : place), bytes_(bytes) {
-  data_ = static_cast<char*>(allocate(place_, std::max<std::size_t>(bytes, 1)));
+Memory::Memory(Place place, std::size_t bytes)
+    : place_(actual(place)), bytes_(bytes), gpu_((current_gpu() + (place_ == Place::other_gpu ? 1 : 0)) % gpu_count()) {
+  const WhileCurrent current(gpu_);
+  data_ = static_cast<char*>(allocate(place_, std::max<std::size_t>(bytes, 1), gpu_));
 }
 
 Memory::Memory(Memory&& other) noexcept
-    : place_(other.place_), bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
+    : place_(other.place_), bytes_(other.bytes_), gpu_(other.gpu_), data_(std::exchange(other.data_, nullptr)) {}
 
 Memory::~Memory() {
-  if (data_ != nullptr) release(place_, data_);
+  if (data_ == nullptr) return;
+  const WhileCurrent current(gpu_);
+  release(place_, data_);
 }
 
 void Memory::write(const void* from, std::size_t bytes, std::size_t offset) {
   if (needs_copy(place_))
-    copy(data_ + offset, from, bytes);
+    copy(data_ + offset, from, bytes, gpu_);
   else
     std::memcpy(data_ + offset, from, bytes);
 }
 
 void Memory::read(void* to, std::size_t bytes, std::size_t offset) const {
   if (needs_copy(place_))
-    copy(to, data_ + offset, bytes);
+    copy(to, data_ + offset, bytes, gpu_);
   else
     std::memcpy(to, data_ + offset, bytes);
 }

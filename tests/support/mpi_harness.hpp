@@ -10,6 +10,8 @@
 //   GPUDT_TEST_THREADS=1  MPI_Init_thread with MPI_THREAD_MULTIPLE instead of MPI_Init
 //   GPUDT_TEST_VERBOSE=1  the time of each test case
 //   GPUDT_TEST_HUGE=1     also the tests that need several GiB
+//   GPUDT_TEST_DEVICE_IS, GPUDT_TEST_HOST_IS=kind  (a place_name) what Place::device and Place::host stand for: all
+//                         tests with another kind of memory
 #pragma once
 
 #include <mpi.h>
@@ -98,9 +100,20 @@ Pair random_pair(std::mt19937_64& random);
 
 // --- buffers ---------------------------------------------------------------------------------------------------------
 
-enum class Place { host, device, pinned, managed, stream_ordered, registered };
+enum class Place {
+  host,
+  device,
+  pinned,
+  managed,
+  stream_ordered,  ///< cudaMallocAsync
+  registered,
+  mapped,     ///< cuMemCreate and cuMemMap, in pieces that neighbour each other
+  other_gpu,  ///< cudaMalloc on the GPU after the current one
+};
 const char* place_name(Place place);
 inline constexpr Place basic_places[] = {Place::host, Place::device};
+inline constexpr Place all_places[] = {Place::host,           Place::device,     Place::pinned, Place::managed,
+                                       Place::stream_ordered, Place::registered, Place::mapped, Place::other_gpu};
 
 /// The calling thread's GPU; 0 and no effect with GPUDT_TEST_HOST.
 int current_gpu();
@@ -108,7 +121,7 @@ void use_gpu(int ordinal);
 /// The number of GPUs that every rank has.
 int gpu_count();
 
-/// Bytes in one kind of memory (device memory: of the calling thread's GPU).
+/// Bytes in one kind of memory (device memory: of the calling thread's GPU, unless the kind says otherwise).
 class Memory {
  public:
   Memory(Place place, std::size_t bytes);
@@ -123,6 +136,7 @@ class Memory {
  private:
   Place place_;
   std::size_t bytes_;
+  int gpu_ = 0;
   char* data_ = nullptr;
 };
 
