@@ -227,3 +227,34 @@ TEST_CASE("one buffer is sent several times at once, in overlapping pieces", "[m
         CHECK(out.difference() == "");
       }
 }
+
+TEST_CASE("buffered sends by way of a buffer in every kind of memory", "[modes]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(400, 2, 3);
+  for (const Place attached : all_places)
+    for (const Place place : basic_places) {
+      const std::string text = std::string(place_name(place)) + " by way of " + place_name(attached);
+      INFO(text);
+      step(text);
+      Memory memory(attached, 1 << 18);
+      MPI_OK(MPI_Buffer_attach(memory.data(), static_cast<int>(memory.bytes())));
+      Buffer first(place, type, 1), second(place, type, 2), in(place, type, 1), more(place, type, 2);
+      first.fill(mix(seed(), static_cast<std::uint64_t>(rank())));
+      second.fill(mix(seed(), static_cast<std::uint64_t>(10 + rank())));
+      MPI_OK(MPI_Bsend(first.address(), 1, type, partner(), 1, comm()));
+      MPI_OK(MPI_Bsend(second.address(), 2, type, partner(), 2, comm()));
+      first.poison();
+      second.poison();
+      MPI_OK(MPI_Recv(more.address(), 2, type, partner(), 2, comm(), MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Recv(in.address(), 1, type, partner(), 1, comm(), MPI_STATUS_IGNORE));
+      in.expect(stream_of(type, 1, mix(seed(), static_cast<std::uint64_t>(partner()))));
+      more.expect(stream_of(type, 2, mix(seed(), static_cast<std::uint64_t>(10 + partner()))));
+      CHECK(in.difference() == "");
+      CHECK(more.difference() == "");
+      void* detached = nullptr;
+      int bytes = 0;
+      MPI_OK(MPI_Buffer_detach(static_cast<void*>(&detached), &bytes));
+      CHECK(detached == memory.data());
+      CHECK(bytes == 1 << 18);
+    }
+}

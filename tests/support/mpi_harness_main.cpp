@@ -94,6 +94,7 @@ class LockStep : public ListenerBase {
 
   void testCaseStarting(const Catch::TestCaseInfo& info) override {
     set_running(info.name);
+    setenv("GPUDT_TEST_CASE", session.test_case.c_str(), 1);  // for the recorder in tests/calls
     described_ = 0;
     started_ = PMPI_Wtime();
     PMPI_Comm_dup(MPI_COMM_WORLD, &session.current);
