@@ -131,7 +131,7 @@ bool keeps_alignment(const Operand& operand, const datatype::Shape& shape, MPI_D
 
 }  // namespace
 
-Collective::Collective(const char* call, MPI_Comm comm) : call_(call), comm_(comm) {}
+Collective::Collective(const char* call, ErrorOwner owner) : call_(call), owner_(std::move(owner)) {}
 Collective::~Collective() = default;
 
 Collective::Buffers& Collective::buffers() {
@@ -285,17 +285,16 @@ void Collective::unpack_outputs() {
   buffers_->wait();
 }
 
-int Collective::submit(MPI_Request inner, MPI_Request* request) {
+std::unique_ptr<Operation> Collective::operation() const {
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::fill;
   operation->payload = buffers_;
-  operation->comm = comm_;
-  operation->inner = inner;
-  return engine_submit(operation.release(), /*issued=*/true, request);
+  operation->owner = owner_;
+  return operation;
 }
 
 void Collective::adopt(MPI_Request inner, MPI_Request* request) {
-  persistent_adopt(Operation::Kind::fill, buffers_, comm_, inner);
+  persistent_adopt(Operation::Kind::fill, buffers_, owner_.comm, inner);
   *request = inner;
 }
 

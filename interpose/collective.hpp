@@ -68,7 +68,7 @@ Forms(int (*)(Args...), Others...) -> Forms<Args...>;
 
 class Collective {
  public:
-  Collective(const char* call, MPI_Comm comm);
+  Collective(const char* call, ErrorOwner owner);
   ~Collective();
 
   /// `count` elements. MPI_IN_PLACE and host memory are given back unchanged. May throw device::Error.
@@ -110,9 +110,10 @@ class Collective {
   int start(MPI_Request* request, Nonblocking nonblocking) {
     pack_inputs();
     if (!staged()) return nonblocking(request);
-    MPI_Request inner = MPI_REQUEST_NULL;
-    const int code = nonblocking(&inner);
-    return code == MPI_SUCCESS ? submit(inner, request) : code;
+    Reservation reserved(operation());
+    if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    const int code = nonblocking(&reserved->inner);
+    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   }
 
   /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are
@@ -125,7 +126,7 @@ class Collective {
   bool staged() const { return buffers_ != nullptr; }
   void pack_inputs();
   void unpack_outputs();
-  int submit(MPI_Request inner, MPI_Request* request);
+  std::unique_ptr<Operation> operation() const;
   void adopt(MPI_Request inner, MPI_Request* request);
   Buffers& buffers();
   void* stage(Role role, const Operand& operand);
@@ -142,7 +143,7 @@ class Collective {
   }
 
   const char* call_;
-  MPI_Comm comm_;
+  ErrorOwner owner_;
   std::shared_ptr<Buffers> buffers_;
 };
 

@@ -34,7 +34,7 @@ Role out_or_inout(const void* other) {
 template <class Pmpi>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given data{buf, type};
     if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
       data = c.buffer(is_root(comm, root) ? Role::in : Role::out, buf, count, type);
@@ -46,7 +46,7 @@ template <class Pmpi>
 int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
            int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     if (comm != MPI_COMM_NULL && is_root(comm, root))
@@ -59,7 +59,7 @@ template <class Pmpi>
 int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
             void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype};
     GivenV out{recvbuf, recvtype, displs};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
@@ -73,7 +73,7 @@ template <class Pmpi>
 int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
             void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
@@ -86,7 +86,7 @@ template <class Pmpi>
 int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const int* sendcounts, const int* displs,
              MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     GivenV in{const_cast<void*>(sendbuf), sendtype, displs};
     Given out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
@@ -100,7 +100,7 @@ template <class Pmpi>
 int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
            MPI_Op op, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
     if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
@@ -141,7 +141,7 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
              MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
     const Given out = c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
     return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
@@ -154,7 +154,7 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
               MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     const GivenV out =
         c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
@@ -168,7 +168,7 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     const GivenV in = c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
     const GivenV out =
         c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
@@ -183,7 +183,7 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
     const auto out =
         c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
@@ -199,7 +199,7 @@ template <class Pmpi>
 int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, int count,
               MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     const std::int64_t given = std::int64_t(count) * blocks;
     const Given in = c.reduction(Role::in, sendbuf, given, type);
     const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
@@ -212,7 +212,7 @@ template <class Pmpi>
 int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
            MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     int rank = 0;
     if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
     const Given in = c.reduction(Role::in, sendbuf, count, type);
@@ -229,7 +229,7 @@ template <class Pmpi>
 int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const int* recvcounts,
                    MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, comm);
+    Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
       int rank = 0, size = 0;  // of the local group: its processes share the result
@@ -380,7 +380,7 @@ GPUDT_COLLECTIVE(Reduce_scatter, Ireduce_scatter, reduce_scatter,
 GPUDT_EXPORT int MPI_Reduce_local(const void* inbuf, void* inoutbuf, int count, MPI_Datatype type, MPI_Op op) {
   constexpr const char* call = "MPI_Reduce_local";
   return guarded(MPI_COMM_WORLD, call, [&] {
-    Collective c(call, MPI_COMM_WORLD);
+    Collective c(call, {.comm = MPI_COMM_WORLD});
     const Given in = c.reduction(Role::in, inbuf, count, type);
     const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
     return c.run([&] { return PMPI_Reduce_local(in.buffer, inout.buffer, count, type, op); });

@@ -31,10 +31,7 @@ class Requests {
   /// After a call that completes one request: its error, if any, is returned.
   int finish_one(int code) {
     write_back();
-    for (const Failed& failed : take_failed()) {
-      tell(failed);
-      code = failed.error;
-    }
+    for (const Failed& failed : take_failed()) code = tell(*failed.operation);
     return code;
   }
 
@@ -51,9 +48,8 @@ class Requests {
     for (const Failed& failed : failures) {
       const auto at = std::find(seen_.begin(), seen_.end(), failed.request);
       if (at == seen_.end()) continue;
-      if (MPI_Status* status = slot(static_cast<int>(at - seen_.begin()))) status->MPI_ERROR = failed.error;
-      if (!told) tell(failed);
-      told = true;
+      if (!std::exchange(told, true)) tell(*failed.operation);
+      if (MPI_Status* status = slot(static_cast<int>(at - seen_.begin()))) status->MPI_ERROR = failed.operation->error;
     }
     return MPI_ERR_IN_STATUS;
   }
@@ -77,14 +73,6 @@ class Requests {
   std::vector<Failed> take_failed() {
     if (seen_.empty()) return {};
     return std::exchange(failed_here(), std::move(outer_));
-  }
-
-  static void tell(const Failed& failed) {
-    if (failed.handler_called) return;
-    if (failed.file != MPI_FILE_NULL)
-      raise(failed.file, failed.error);
-    else
-      raise(failed.comm, failed.error);
   }
 
   MPI_Request* user_;

@@ -3,7 +3,9 @@
 
 #include <mpi.h>
 
+#include <memory>
 #include <new>
+#include <string>
 
 #include "device/device.hpp"
 #include "interpose/log.hpp"
@@ -22,6 +24,30 @@ struct OfWindow {
 int raise(MPI_Comm comm, int code);
 int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
+
+/// The error handler of a communicator whose handle is about to go.
+class KeptHandler {
+ public:
+  explicit KeptHandler(MPI_Comm comm) { PMPI_Comm_get_errhandler(comm, &handler_); }
+  ~KeptHandler() { PMPI_Errhandler_free(&handler_); }
+  KeptHandler(const KeptHandler&) = delete;
+  KeptHandler& operator=(const KeptHandler&) = delete;
+  /// Calls it with a communicator made for the purpose. Returns `code`, if the handler returns.
+  int raise(int code) const;
+
+ private:
+  MPI_Errhandler handler_ = MPI_ERRHANDLER_NULL;
+};
+
+/// Whose error handler is to hear of an operation's failure: the handle that is not null; with none, the handler kept,
+/// or that of MPI_COMM_WORLD.
+struct ErrorOwner {
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_File file = MPI_FILE_NULL;
+  MPI_Win win = MPI_WIN_NULL;
+  std::shared_ptr<const KeptHandler> kept{};
+};
+int raise(const ErrorOwner& owner, int code);
 
 /// Logs `what`, naming the MPI call and its argument, and raises `code`.
 template <class Handle>

@@ -94,11 +94,12 @@ int nonblocking(Access access, const char* call, MPI_File file, const void* buf,
     if (!buffer) return pmpi(buffer.data, buffer.type, request);
     auto operation = std::make_unique<Operation>();
     operation->kind = access == Access::read ? Operation::Kind::receive : Operation::Kind::deliver_status;
-    operation->file = file;
-    const int code = pmpi(buffer.data, buffer.type, &operation->inner);
-    if (code != MPI_SUCCESS) return code;
+    operation->owner.file = file;
     operation->payload = std::move(buffer.payload);
-    return engine_submit(operation.release(), /*issued=*/true, request);
+    Reservation reserved(std::move(operation));
+    if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    const int code = pmpi(buffer.data, buffer.type, &reserved->inner);
+    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
 

@@ -99,7 +99,7 @@ class GivenElements {
 
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->put("MPI_Rput", origin, target, request);
-  Collective buffers("MPI_Rput", MPI_COMM_NULL);
+  Collective buffers("MPI_Rput", {.win = win});
   const Given from = given(buffers, Role::in, origin, target.rank);
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
     return PMPI_Rput(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count, target.type,
@@ -109,7 +109,7 @@ int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* r
 
 int get(const char* call, const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get(call, origin, target, request);
-  Collective buffers(call, MPI_COMM_NULL);
+  Collective buffers(call, {.win = win});
   const Given to = given(buffers, Role::out, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
@@ -125,7 +125,7 @@ int get(const char* call, const Origin& origin, const Target& target, MPI_Win wi
 int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
                MPI_Request* request) {
   if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
-  Collective buffers(call, MPI_COMM_NULL);
+  Collective buffers(call, {.win = win});
   const GivenElements from(buffers, Role::in, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
@@ -141,7 +141,7 @@ int accumulate(const char* call, const Origin& origin, const Target& target, MPI
 int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
                    MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
-  Collective buffers(call, MPI_COMM_NULL);
+  Collective buffers(call, {.win = win});
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
   const GivenElements from(buffers, Role::in, origin, op == MPI_NO_OP ? MPI_PROC_NULL : target.rank);
   const GivenElements to(buffers, Role::out, result, target.rank);
@@ -160,7 +160,7 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
                  MPI_Win win) {
   if (const auto served = served_window(win))
     return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
-  Collective buffers("MPI_Fetch_and_op", MPI_COMM_NULL);
+  Collective buffers("MPI_Fetch_and_op", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
   return access(buffers, rank, win,
@@ -171,7 +171,7 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
                      MPI_Aint displacement, MPI_Win win) {
   if (const auto served = served_window(win))
     return served->compare_and_swap(origin, compare, result, {rank, displacement, 1, type});
-  Collective buffers("MPI_Compare_and_swap", MPI_COMM_NULL);
+  Collective buffers("MPI_Compare_and_swap", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements with(buffers, Role::in, {compare, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);

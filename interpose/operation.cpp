@@ -48,12 +48,6 @@ constexpr int test_window = 64;
 constexpr std::size_t blocked_peers_max = 16;
 constexpr std::chrono::seconds stop_patience{2};  ///< for receives at MPI_Finalize
 
-struct Channel {
-  MPI_Comm comm;
-  int peer;
-  bool operator==(const Channel&) const = default;
-};
-
 struct ChannelHash {
   std::size_t operator()(const Channel& channel) const {
     return std::hash<MPI_Comm>()(channel.comm) * 31 + std::hash<int>()(channel.peer);
@@ -61,14 +55,28 @@ struct ChannelHash {
 };
 
 using ProgressCallback = int (*)();
+/// MPI_Testsome as Open MPI has it inside: an error is returned, but no handler called and no failed request freed.
+using SilentTestsome = int (*)(std::size_t, MPI_Request*, int*, int*, MPI_Status*);
+
+/// The deferred sends of a channel, by their numbers: up to `submitted` they have been made, up to `issued` MPI has
+/// them.
+struct Deferred {
+  std::uint64_t submitted;
+  std::uint64_t issued;
+};
 
 class Engine {
  public:
-  int submit(Operation* operation, bool issued, MPI_Request* request);
+  int reserve(Operation* operation);
+  void submit(Operation* operation, bool issued);
+  void remove(Operation* operation);
   int progress();
-  void order(MPI_Comm comm, int peer);
-  void order_all();
+  void order(const Channel& channel);
+  template <class Wanted>
+  void order_each(Wanted wanted);
   void forget_comm(MPI_Comm comm);
+  void forget_win(MPI_Win win);
+  ErrorOwner owner(const Operation& operation);
   void serve(EngineService service);
   bool hook();
   bool stop();
@@ -87,11 +95,8 @@ class Engine {
   void cancel_wanted();
   bool only_receives() const;
   void cancel_receives();
-  void deferred_gone(const Operation& operation);
-  bool deferred_on(const Channel& channel);
-  bool deferred_on(MPI_Comm comm);
-  template <class Pending>
-  void drive_while(Pending pending);
+  void issued(const Operation& operation);
+  bool is_issued(const Channel& channel, std::uint64_t number);
 
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
@@ -99,9 +104,11 @@ class Engine {
   std::atomic<int> cancels_{0};
   std::atomic<EngineService> service_{nullptr};
 
-  std::mutex mutex_;  // guards incoming_ and deferred_by_channel_
+  std::mutex mutex_;                    // guards what follows, and the owners of all operations
+  std::vector<Operation*> operations_;  // all that have a generalized request
   std::vector<std::pair<Operation*, bool>> incoming_;
-  std::unordered_map<Channel, int, ChannelHash> deferred_by_channel_;
+  std::unordered_map<Channel, Deferred, ChannelHash> deferred_by_channel_;
+  std::uint64_t last_number_ = 0;  // of deferred sends
 
   // Touched only by the thread that holds busy_.
   std::deque<Operation*> packing_;
@@ -111,6 +118,7 @@ class Engine {
   std::vector<Operation*> unpacking_;
 
   ProgressCallback hooked_ = nullptr;
+  SilentTestsome testsome_ = nullptr;
 };
 
 Engine engine;
@@ -118,25 +126,35 @@ std::atomic<int> held{0};  // generalized requests not yet freed
 thread_local bool inside_engine = false;
 
 int query(void* extra, MPI_Status* status) {
-  const auto* operation = static_cast<const Operation*>(extra);
+  auto* const operation = static_cast<Operation*>(extra);
   status->MPI_SOURCE = operation->from;
   status->MPI_TAG = operation->received_tag;
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
-  if (operation->error != MPI_SUCCESS)
-    failed_here().push_back(
-        {operation->request, operation->comm, operation->file, operation->error, operation->handler_called});
+  if (operation->error != MPI_SUCCESS) {
+    operation->retain();
+    failed_here().push_back({operation->request, std::unique_ptr<Operation, OperationRelease>(operation)});
+  }
   return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
 }
 
 int free_operation(void* extra) {
+  auto* const operation = static_cast<Operation*>(extra);
   held.fetch_sub(1);
-  static_cast<Operation*>(extra)->release();
+  engine.remove(operation);
+  operation->release();
   return MPI_SUCCESS;
 }
 
-int Engine::submit(Operation* operation, bool issued, MPI_Request* request) {
+int Engine::reserve(Operation* operation) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    incoming_.reserve(operations_.size() + 1);  // submit() must not fail
+    operation->place = operations_.size();
+    operations_.push_back(operation);
+  }
   operation->retain();  // the generalized request's reference, dropped in free_operation
+  held.fetch_add(1);
   const int error = PMPI_Grequest_start(
       query, free_operation,
       [](void* extra, int complete) {
@@ -147,21 +165,27 @@ int Engine::submit(Operation* operation, bool issued, MPI_Request* request) {
         return int(MPI_SUCCESS);
       },
       operation, &operation->request);
-  if (error != MPI_SUCCESS) {
-    operation->release();
-    operation->release();
-    return error;
-  }
-  *request = operation->request;
-  held.fetch_add(1);
+  if (error != MPI_SUCCESS) free_operation(operation);
+  return error;
+}
+
+void Engine::remove(Operation* operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  operations_.back()->place = operation->place;
+  operations_[operation->place] = operations_.back();
+  operations_.pop_back();
+}
+
+void Engine::submit(Operation* operation, bool issued) {
   live_.fetch_add(1);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (!issued) {
     deferred_.fetch_add(1);
-    ++deferred_by_channel_[{operation->comm, operation->peer}];
+    operation->number = ++last_number_;
+    const auto entry = deferred_by_channel_.try_emplace(operation->channel, Deferred{0, operation->number - 1}).first;
+    entry->second.submitted = operation->number;
   }
   incoming_.emplace_back(operation, issued);
-  return MPI_SUCCESS;
 }
 
 /// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
@@ -195,7 +219,7 @@ int Engine::progress() {
 }
 
 void Engine::take_incoming() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [operation, issued] : incoming_) {
     if (!issued)
       packing_.push_back(operation);
@@ -213,7 +237,7 @@ int Engine::issue_packed() {
   std::vector<Channel> blocked;
   for (auto entry = packing_.begin(); entry != packing_.end() && blocked.size() < blocked_peers_max;) {
     Operation* operation = *entry;
-    const Channel channel{operation->comm, operation->peer};
+    const Channel& channel = operation->channel;
     if (std::find(blocked.begin(), blocked.end(), channel) != blocked.end()) {
       ++entry;
       continue;
@@ -241,27 +265,31 @@ int Engine::issue_packed() {
 }
 
 void Engine::issue(Operation* operation) {
+  const MPI_Comm comm = owner(*operation).comm;
   if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
     operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
+  } else if (operation->error == MPI_SUCCESS && operation->send != nullptr && comm == MPI_COMM_NULL) {
+    operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
     const Operand& operand = operation->source->operand();
     operation->error = operation->send == nullptr
                            ? PMPI_Start(&operation->inner)
                            : operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
-                                             operation->peer, operation->tag, operation->comm, &operation->inner);
-    operation->handler_called = operation->error != MPI_SUCCESS;
+                                             operation->channel.peer, operation->tag, comm, &operation->inner);
+    operation->told = operation->error != MPI_SUCCESS;
   }
-  deferred_gone(*operation);
+  issued(*operation);
   if (operation->error != MPI_SUCCESS || operation->cancelled)
     operation->inner = MPI_REQUEST_NULL;
   else
     watch(operation);
 }
 
-void Engine::deferred_gone(const Operation& operation) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  const auto entry = deferred_by_channel_.find({operation.comm, operation.peer});
-  if (--entry->second == 0) deferred_by_channel_.erase(entry);
+void Engine::issued(const Operation& operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto entry = deferred_by_channel_.find(operation.channel);
+  entry->second.issued = operation.number;
+  if (operation.number == entry->second.submitted) deferred_by_channel_.erase(entry);
   deferred_.fetch_sub(1);
 }
 
@@ -278,18 +306,17 @@ int Engine::test_inner() {
   int indices[test_window];
   MPI_Status statuses[test_window];
   int done = 0;
-  const int code = PMPI_Testsome(count, inner_.data() + window_, &done, indices, statuses);
+  const int code = testsome_(static_cast<std::size_t>(count), inner_.data() + window_, &done, indices, statuses);
   if (done == MPI_UNDEFINED) done = 0;
   std::vector<Operation*> completed;
   completed.reserve(static_cast<std::size_t>(done));
-  bool handler_called = false;  // MPI calls the handler of the first failed request alone
   for (int i = 0; i < done; ++i) {
     const std::size_t at = window_ + static_cast<std::size_t>(indices[i]);
     Operation* const operation = inner_operations_[at];
     completed.push_back(operation);
     inner_operations_[at] = nullptr;
+    operation->inner = operation->lasting ? MPI_REQUEST_NULL : inner_[at];
     inner_completed(operation, statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
-    if (operation->handler_called && std::exchange(handler_called, true)) operation->handler_called = false;
   }
   std::size_t kept = window_;
   for (std::size_t at = window_; at < inner_.size(); ++at) {
@@ -313,11 +340,9 @@ int Engine::test_inner() {
 }
 
 void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) {
-  operation->inner = MPI_REQUEST_NULL;
-  operation->error = error;
-  operation->handler_called = error != MPI_SUCCESS;
+  operation->error = error < 0 ? MPI_ERR_OTHER : error;  // Open MPI's inner numbers, which it translates for handlers
   if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
-  if (operation->file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
+  if (operation->owner.file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
     int cancelled = 0;
     PMPI_Test_cancelled(&status, &cancelled);
     operation->cancelled = cancelled != 0;
@@ -378,43 +403,58 @@ void Engine::cancel_wanted() {
     if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
 }
 
-template <class Pending>
-void Engine::drive_while(Pending pending) {
-  // Inside the engine (an error handler that communicates) waiting would be waiting for oneself.
-  while (!inside_engine && deferred_.load(std::memory_order_acquire) != 0 && pending()) progress();
+bool Engine::is_issued(const Channel& channel, std::uint64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto entry = deferred_by_channel_.find(channel);
+  return entry == deferred_by_channel_.end() || entry->second.issued >= number;
 }
 
-bool Engine::deferred_on(const Channel& channel) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return deferred_by_channel_.contains(channel);
+// Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
+// Within the engine (an error handler that communicates) waiting would be waiting for oneself.
+void Engine::order(const Channel& channel) {
+  if (deferred_.load(std::memory_order_acquire) == 0 || inside_engine) return;
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto entry = deferred_by_channel_.find(channel);
+    if (entry == deferred_by_channel_.end()) return;
+    number = entry->second.submitted;
+  }
+  while (!is_issued(channel, number)) progress();
 }
 
-bool Engine::deferred_on(MPI_Comm comm) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [channel, count] : deferred_by_channel_)
-    if (channel.comm == comm) return true;
-  return false;
-}
-
-void Engine::order(MPI_Comm comm, int peer) {
-  drive_while([&] { return deferred_on(Channel{comm, peer}); });
-}
-
-void Engine::order_all() {
-  drive_while([] { return true; });
+template <class Wanted>
+void Engine::order_each(Wanted wanted) {
+  if (deferred_.load(std::memory_order_acquire) == 0 || inside_engine) return;
+  std::vector<std::pair<Channel, std::uint64_t>> numbers;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [channel, deferred] : deferred_by_channel_)
+      if (wanted(channel)) numbers.emplace_back(channel, deferred.submitted);
+  }
+  for (const auto& [channel, number] : numbers)
+    while (!is_issued(channel, number)) progress();
 }
 
 void Engine::forget_comm(MPI_Comm comm) {
-  drive_while([&] { return deferred_on(comm); });
-  if (live_.load() == 0 || inside_engine) return;
-  while (busy_.exchange(true, std::memory_order_acquire)) {
-  }
-  take_incoming();
-  for (Operation* operation : inner_operations_)
-    if (operation->comm == comm) operation->comm = MPI_COMM_NULL;
-  for (Operation* operation : unpacking_)
-    if (operation->comm == comm) operation->comm = MPI_COMM_NULL;
-  busy_.store(false, std::memory_order_release);
+  order_each([&](const Channel& channel) { return channel.comm == comm; });
+  if (held.load() == 0 && live() == 0) return;
+  const auto kept = std::make_shared<const KeptHandler>(comm);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Operation* operation : operations_)
+    if (operation->owner.comm == comm) operation->owner = {.kept = kept};
+}
+
+void Engine::forget_win(MPI_Win win) {
+  if (held.load() == 0 && live() == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Operation* operation : operations_)
+    if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
+}
+
+ErrorOwner Engine::owner(const Operation& operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return operation.owner;
 }
 
 void Engine::serve(EngineService service) {
@@ -425,10 +465,19 @@ void Engine::serve(EngineService service) {
   busy_.store(false, std::memory_order_release);
 }
 
+/// The fourth of Open MPI's functions for requests (ompi/request/request.h, the same since version 1.3): MPI_Testsome
+/// is this and then the error handler.
+SilentTestsome find_testsome() {
+  constexpr std::size_t test_some = 3;
+  auto* const functions = static_cast<const SilentTestsome*>(dlsym(RTLD_DEFAULT, "ompi_request_functions"));
+  return functions == nullptr ? nullptr : functions[test_some];
+}
+
 bool Engine::hook() {
   using Register = int (*)(ProgressCallback);
   const auto hook_in = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "opal_progress_register"));
-  if (hook_in == nullptr) return false;
+  testsome_ = find_testsome();
+  if (hook_in == nullptr || testsome_ == nullptr) return false;
   const ProgressCallback callback = [] {
     try {
       return engine.progress();
@@ -444,7 +493,7 @@ bool Engine::hook() {
 
 /// A receive that the program has given up may never be matched; everything else comes to its end.
 bool may_never_end(const Operation& operation) {
-  return operation.kind == Operation::Kind::receive && operation.file == MPI_FILE_NULL;
+  return operation.kind == Operation::Kind::receive && operation.owner.file == MPI_FILE_NULL;
 }
 
 bool Engine::only_receives() const {
@@ -462,7 +511,7 @@ void Engine::cancel_receives() {
 }
 
 bool Engine::stop() {
-  order_all();
+  order_each([](const Channel&) { return true; });
   const auto patience = std::chrono::steady_clock::now() + stop_patience;
   bool cancelled = false;
   while (live() != 0) {
@@ -475,6 +524,7 @@ bool Engine::stop() {
   const auto unhook = reinterpret_cast<Unregister>(dlsym(RTLD_DEFAULT, "opal_progress_unregister"));
   if (hooked_ != nullptr && unhook != nullptr) unhook(hooked_);
   hooked_ = nullptr;
+  failed_here().clear();
   return live() == 0;
 }
 
@@ -491,26 +541,58 @@ bool engine_start() {
 bool engine_stop() {
   return engine.stop();
 }
-int engine_submit(Operation* operation, bool issued, MPI_Request* request) {
-  return engine.submit(operation, issued, request);
+
+Reservation::Reservation(std::unique_ptr<Operation> operation)
+    : operation_(operation.get()), error_(engine.reserve(operation.get())) {
+  static_cast<void>(operation.release());
 }
+
+Reservation::~Reservation() {
+  if (operation_ == nullptr) return;
+  operation_->inner = MPI_REQUEST_NULL;  // it has not been started
+  if (error_ == MPI_SUCCESS) {
+    PMPI_Grequest_complete(operation_->request);
+    PMPI_Request_free(&operation_->request);
+  }
+  operation_->release();
+}
+
+int Reservation::submit(bool issued, MPI_Request* request) {
+  *request = operation_->request;
+  engine.submit(std::exchange(operation_, nullptr), issued);
+  return MPI_SUCCESS;
+}
+
 int engine_progress() {
   return engine.progress();
 }
 void engine_order(MPI_Comm comm, int peer) {
-  engine.order(comm, peer);
+  engine.order({comm, peer});
 }
 void engine_forget_comm(MPI_Comm comm) {
   engine.forget_comm(comm);
 }
 void engine_order_all() {
-  engine.order_all();
+  engine.order_each([](const Channel&) { return true; });
+}
+void engine_forget_win(MPI_Win win) {
+  engine.forget_win(win);
 }
 void engine_service(EngineService service) {
   engine.serve(service);
 }
 int engine_held() {
   return held.load(std::memory_order_relaxed);
+}
+
+int tell(Operation& operation) {
+  if (std::exchange(operation.told, true)) return operation.error;
+  const ErrorOwner owner = engine.owner(operation);
+  // Open MPI would find no handler in a communicator that has been freed.
+  if (operation.inner == MPI_REQUEST_NULL || owner.kept) return raise(owner, operation.error);
+  const int code = PMPI_Wait(&operation.inner, MPI_STATUS_IGNORE);  // it has ended: MPI calls the handler
+  if (code != MPI_SUCCESS) operation.error = code;
+  return operation.error;
 }
 
 }  // namespace gpudt::interpose

@@ -7,6 +7,14 @@
 //
 // An Operation is shared between the engine (until it completes) and the generalized request (until freed), and
 // deletes itself when both have let go.
+//
+// Errors: the program's handlers run in the call that starts an operation or in the one that completes its request,
+// never within the engine. A handler may wait for other operations, and no engine could complete them that waits for
+// the handler. Swapping handlers on the communicator would be seen by the program and by other threads. So the engine
+// tests real requests by the half of MPI_Testsome that calls no handler, and leaves those that have failed to the
+// completion call, which has MPI itself tell whom it concerns. Buffered sends, which fail for lack of room, are given
+// to MPI by the starting call; other sends are checked there, so that what is left is a breakdown of MPI itself, in
+// which it does call the handler from within the engine.
 #pragma once
 
 #include <mpi.h>
@@ -16,6 +24,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/errors.hpp"
 #include "interpose/operand.hpp"
 
 namespace gpudt::interpose {
@@ -59,6 +68,17 @@ using StagedRef = std::shared_ptr<Staged>;
 
 /// A PMPI_Isend and its like.
 using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
+/// Must be called by the call that starts the operation: it takes room that the program has attached, or fails.
+inline bool is_buffered(NonblockingSend send) {
+  return send == PMPI_Ibsend;
+}
+
+/// Sends that MPI keeps in order.
+struct Channel {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int peer = MPI_PROC_NULL;
+  bool operator==(const Channel&) const = default;
+};
 
 struct Operation {
   enum class Kind {
@@ -71,12 +91,12 @@ struct Operation {
   Kind kind = Kind::send;
   std::shared_ptr<Payload> payload;
   const Staged* source = nullptr;  ///< send: the payload as what it is
-  MPI_Comm comm = MPI_COMM_NULL;   ///< for errors and order; MPI_COMM_NULL once the user has freed it
-  MPI_File file = MPI_FILE_NULL;   ///< for errors, of an operation on a file
-  int peer = MPI_PROC_NULL;        ///< send: destination, for the order of sends
+  ErrorOwner owner;                ///< its handle goes when the user frees it: engine_forget_comm
+  Channel channel;                 ///< send
   int tag = 0;
   NonblockingSend send = nullptr;        ///< send: how to start it; null: inner is a persistent request, to be started
-  MPI_Request inner = MPI_REQUEST_NULL;  ///< the real operation on the staging memory
+  MPI_Request inner = MPI_REQUEST_NULL;  ///< the real operation on the staging memory; stays if it has failed
+  bool lasting = false;                  ///< inner is persistent, and not for the operation to free
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 
@@ -86,10 +106,19 @@ struct Operation {
   std::int64_t bytes = 0;
   bool cancelled = false;
   int error = MPI_SUCCESS;
-  bool handler_called = false;  ///< the MPI library has already told the error handler
-  bool unpacks = false;         ///< an unpack was started
+  bool told = false;     ///< the error handler has been called
+  bool unpacks = false;  ///< an unpack was started
 
   std::atomic<bool> cancel_wanted{false};
+  std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
+  std::size_t place = 0;     ///< the engine's
+
+  Operation() = default;
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  ~Operation() {
+    if (inner != MPI_REQUEST_NULL && !lasting) PMPI_Request_free(&inner);  // it has failed and nobody asked
+  }
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() {
@@ -108,11 +137,27 @@ bool engine_start();
 /// ended: MPI may still write to their staging memory.
 bool engine_stop();
 
-/// Makes the generalized request of `operation` and hands the operation to the engine. A send starts in state
-/// "packing" (its pack has been started), unless `issued`; a receive is always issued (inner is active).
-/// Issued without an inner request, it completes when its payload says done.
-/// Takes over the caller's reference. Returns the error of MPI_Grequest_start, if any.
-int engine_submit(Operation* operation, bool issued, MPI_Request* request);
+/// An operation with its generalized request, made before the real operation is started: nothing can fail any more
+/// once MPI uses the staging memory. Unless it is submitted, both go again.
+class Reservation {
+ public:
+  explicit Reservation(std::unique_ptr<Operation> operation);  ///< may throw std::bad_alloc
+  ~Reservation();
+  Reservation(const Reservation&) = delete;
+  Reservation& operator=(const Reservation&) = delete;
+  /// Of MPI_Grequest_start, which has called the error handler; then nothing else may be done.
+  int error() const { return error_; }
+  Operation* operator->() const { return operation_; }
+
+  /// Hands the operation to the engine. A send starts in state "packing" (its pack has been started), unless `issued`;
+  /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload says
+  /// done. Returns MPI_SUCCESS.
+  int submit(bool issued, MPI_Request* request);
+
+ private:
+  Operation* operation_;  ///< null: submitted
+  int error_;
+};
 
 /// Work of another part that MPI's progress is to drive: returns the number of completions. Like the engine's own, it
 /// never runs within itself, nor in two threads at once. There is one at most; null: none, and the last call has ended.
@@ -123,28 +168,35 @@ void engine_service(EngineService service);
 /// progress engine; does nothing if it is running already.
 int engine_progress();
 
-/// Returns when every send that was deferred on (comm, peer) has been handed to MPI, so that a send issued now
-/// does not overtake it (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.
+/// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then
+/// does not overtake them (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.
 void engine_order(MPI_Comm comm, int peer);
-/// The same for all peers of `comm`; operations then forget the handle, which is about to be freed.
-void engine_forget_comm(MPI_Comm comm);
 /// The same for all communicators: for a persistent send of MPI's own, whose peer is not known here.
 void engine_order_all();
+/// The same for all peers of `comm`, whose handle is about to be freed; all operations that have not been freed, those
+/// that have failed among them, then keep its error handler in its stead.
+void engine_forget_comm(MPI_Comm comm);
+/// Operations on `win` forget the handle, which is about to be freed.
+void engine_forget_win(MPI_Win win);
 
 /// Generalized requests that the user holds. Zero means that no nonpersistent request is ours.
 int engine_held();
 
 // --- failures, to be delivered by the completion calls ---------------------------------------------------------------
 
+struct OperationRelease {
+  void operator()(Operation* operation) const { operation->release(); }
+};
+
 struct Failed {
   MPI_Request request;
-  MPI_Comm comm;
-  MPI_File file;  ///< MPI_FILE_NULL: the error belongs to `comm`
-  int error;
-  bool handler_called;
+  std::unique_ptr<Operation, OperationRelease> operation;
 };
 
 /// Failed operations whose query function has run on this thread since the list was last taken.
 std::vector<Failed>& failed_here();
+
+/// Has the error handler called, once. Returns the error. Not to be called within the engine.
+int tell(Operation& operation);
 
 }  // namespace gpudt::interpose

@@ -16,8 +16,9 @@ namespace {
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
-  const Staged* source = nullptr;  ///< send and receive: the payload as what it is
-  MPI_Comm comm = MPI_COMM_NULL;   ///< MPI_COMM_NULL once the user has freed it
+  const Staged* source = nullptr;             ///< send and receive: the payload as what it is
+  MPI_Comm comm = MPI_COMM_NULL;              ///< MPI_COMM_NULL once the user has freed it,
+  std::shared_ptr<const KeptHandler> kept{};  ///< and then its error handler
   int peer = MPI_PROC_NULL;
   int tag = 0;
   NonblockingSend send = nullptr;
@@ -93,49 +94,56 @@ int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void*
               call, {Operation::Kind::send, each, dest, tag}, buf, count, type, comm, request);
 }
 
-/// The real request is not started as long as the communicator is known: Open MPI 4.1 frees one that is truncated, and
-/// loses the data of a buffered one that is started again.
-int start_receive(const Persistent& persistent, MPI_Request* inner) {
-  if (persistent.comm == MPI_COMM_NULL) return PMPI_Start(&(*inner = persistent.real));
+/// The real request of a send or receive is not started as long as the communicator is known: Open MPI 4.1 loses the
+/// data of a buffered one that is started again.
+bool starts_real(const Persistent& persistent) {
+  return persistent.kind == Operation::Kind::fill || persistent.comm == MPI_COMM_NULL;
+}
+
+/// Gives it to MPI at once, its data packed: a receive, a buffered send, or a collective, which start in program order.
+int start_now(const Persistent& persistent, MPI_Request* inner) {
+  if (persistent.kind == Operation::Kind::send) engine_order(persistent.comm, persistent.peer);
+  if (persistent.kind != Operation::Kind::receive) persistent.payload->wait();
+  if (starts_real(persistent)) return PMPI_Start(&(*inner = persistent.real));
+  void* const data = persistent.source->data();
   const Operand& operand = persistent.source->operand();
-  return PMPI_Irecv(persistent.source->data(), static_cast<int>(operand.count), operand.twin(), persistent.peer,
-                    persistent.tag, persistent.comm, inner);
+  const int count = static_cast<int>(operand.count);
+  if (persistent.kind == Operation::Kind::receive)
+    return PMPI_Irecv(data, count, operand.twin(), persistent.peer, persistent.tag, persistent.comm, inner);
+  return persistent.send(data, count, operand.twin(), persistent.peer, persistent.tag, persistent.comm, inner);
+}
+
+ErrorOwner owner_of(const Persistent& persistent) {
+  return {.comm = persistent.comm, .kept = persistent.kept};
 }
 
 int start_ours(const PersistentRef& persistent) {
   if (persistent->active != MPI_REQUEST_NULL)
-    return fail(persistent->comm, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
+    return fail(owner_of(*persistent), "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
   auto operation = std::make_unique<Operation>();
   operation->kind = persistent->kind;
   operation->payload = persistent->payload;
   operation->source = persistent->source;
-  operation->comm = persistent->comm;
-  operation->peer = persistent->peer;
+  operation->owner = owner_of(*persistent);
+  operation->channel = {persistent->comm, persistent->peer};
   operation->tag = persistent->tag;
   operation->keep = persistent;
-  int code = MPI_SUCCESS;
-  switch (persistent->kind) {
-    case Operation::Kind::send:
-      persistent->payload->start_pack();
-      operation->send = persistent->comm == MPI_COMM_NULL ? nullptr : persistent->send;
-      operation->inner = operation->send == nullptr ? persistent->real : MPI_REQUEST_NULL;
-      return engine_submit(operation.release(), /*issued=*/false, &persistent->active);
-    case Operation::Kind::receive:
-      code = start_receive(*persistent, &operation->inner);
-      break;
-    default:  // a collective: they start in program order
-      persistent->payload->start_pack();
-      persistent->payload->wait();
-      operation->inner = persistent->real;
-      code = PMPI_Start(&operation->inner);
+  operation->lasting = starts_real(*persistent);
+  if (!operation->lasting) operation->send = persistent->send;
+  Reservation reserved(std::move(operation));
+  if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  if (persistent->kind != Operation::Kind::receive) persistent->payload->start_pack();
+  if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send)) {
+    if (reserved->lasting) reserved->inner = persistent->real;
+    return reserved.submit(/*issued=*/false, &persistent->active);
   }
-  if (code != MPI_SUCCESS) return code;
-  return engine_submit(operation.release(), /*issued=*/true, &persistent->active);
+  const int code = start_now(*persistent, &reserved->inner);
+  return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, &persistent->active) : code;
 }
 
 int start(MPI_Request* request) {
   if (const PersistentRef persistent = find(*request))
-    return guarded(persistent->comm, "MPI_Start", [&] { return start_ours(persistent); });
+    return guarded(owner_of(*persistent), "MPI_Start", [&] { return start_ours(persistent); });
   engine_order_all();
   return PMPI_Start(request);
 }
@@ -173,9 +181,13 @@ void persistent_completed(MPI_Request request) {
 
 void persistent_forget_comm(MPI_Comm comm) {
   if (persistent_count() == 0) return;
+  const auto kept = std::make_shared<const KeptHandler>(comm);
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  for (auto& [request, persistent] : registry)
-    if (persistent->comm == comm) persistent->comm = MPI_COMM_NULL;
+  for (auto& [request, persistent] : registry) {
+    if (persistent->comm != comm) continue;
+    persistent->comm = MPI_COMM_NULL;
+    persistent->kept = kept;
+  }
 }
 
 void persistent_stop() {

@@ -60,16 +60,22 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
       engine_order(comm, dest);
       return pmpi(buf, count, type, dest, tag, comm, request);
     }
-    auto staged = std::make_shared<Staged>(operand);
+    const auto staged = std::make_shared<Staged>(operand);
     staged->start_pack();
     auto operation = std::make_unique<Operation>();
     operation->source = staged.get();
-    operation->payload = std::move(staged);
-    operation->comm = comm;
-    operation->peer = dest;
+    operation->payload = staged;
+    operation->owner.comm = comm;
+    operation->channel = {comm, dest};
     operation->tag = tag;
     operation->send = pmpi;
-    return engine_submit(operation.release(), /*issued=*/false, request);
+    Reservation reserved(std::move(operation));
+    if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    if (!is_buffered(pmpi)) return reserved.submit(/*issued=*/false, request);
+    engine_order(comm, dest);
+    staged->wait();
+    const int code = pmpi(staged->data(), count, operand.twin(), dest, tag, comm, &reserved->inner);
+    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
 
@@ -103,12 +109,13 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, request);
     auto operation = std::make_unique<Operation>();
     operation->kind = Operation::Kind::receive;
-    auto staged = std::make_shared<Staged>(operand);
-    operation->comm = comm;
-    const int code = pmpi(staged->data(), operand.twin(), &operation->inner);
-    operation->payload = std::move(staged);
-    if (code != MPI_SUCCESS) return code;
-    return engine_submit(operation.release(), /*issued=*/true, request);
+    const auto staged = std::make_shared<Staged>(operand);
+    operation->payload = staged;
+    operation->owner.comm = comm;
+    Reservation reserved(std::move(operation));
+    if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    const int code = pmpi(staged->data(), operand.twin(), &reserved->inner);
+    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
 

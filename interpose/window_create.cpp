@@ -49,6 +49,7 @@ int free_window(MPI_Win* win) {
     served->settle();
     registry_remove(freed);
   }
+  engine_forget_win(freed);
   const int code = PMPI_Win_free(win);
   if (code == MPI_SUCCESS) pending_accesses.forget(freed);
   return code;

@@ -201,16 +201,20 @@ void ServedWindow::may_access(int rank, bool with_request) {
   throw Refusal{MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank)};
 }
 
-int ServedWindow::submit(OriginOperationRef operation, MPI_Request* request) {
-  channel_.submit(operation);
+int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* request) {
   if (request == nullptr) {
+    channel_.submit(operation);
     engine_progress();
     return MPI_SUCCESS;
   }
   auto requested = std::make_unique<Operation>();
   requested->kind = Operation::Kind::fill;
-  requested->payload = std::make_shared<AccessRequest>(std::move(operation), requested.get());
-  return engine_submit(requested.release(), /*issued=*/true, request);
+  requested->owner.win = win_;
+  requested->payload = std::make_shared<AccessRequest>(operation, requested.get());
+  Reservation reserved(std::move(requested));
+  if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  channel_.submit(operation);
+  return reserved.submit(/*issued=*/true, request);
 }
 
 template <class Check, class Build>

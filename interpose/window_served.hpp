@@ -95,7 +95,7 @@ class ServedWindow {
   OriginOperationRef prepare(MessageKind kind, const Target& target, bool with_request);
   void may_access(int rank, bool with_request);
   void check_range(const Target& target, const datatype::Layout& layout) const;
-  int submit(OriginOperationRef operation, MPI_Request* request);
+  int submit(const OriginOperationRef& operation, MPI_Request* request);
 
   // Synchronisation.
   OriginOperationRef tell(MessageKind kind, int rank, int lock_type = 0);

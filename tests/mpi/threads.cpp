@@ -210,3 +210,37 @@ TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads
     MPI_Send(out.address(), 1, type, partner(), blocked_tag, comm());
   });
 }
+
+// Under MPI_THREAD_MULTIPLE sends of one thread are ordered among themselves. What another thread keeps adding, so that
+// some message is always being packed, is none of its business: each of its sends waits for what is in flight at most.
+// To be run with a long GPUDT_SIM_DELAY_US.
+TEST_CASE("a thread that sends without end does not keep another from sending", "[.][threads-order]") {
+  if (!threads_allowed()) return;
+  constexpr int in_flight = 64, others = 5, patience = 3 * others * in_flight;
+  const Type type = vector(100, 1, 2), one = plain(MPI_INT);
+  Buffer out(Place::device, type, 1), in(Place::host, type, 1), small(Place::host, one, 1);
+  if (rank() % 2 == 1) {  // takes all that comes, until the message of no elements
+    MPI_Status status{};
+    do {
+      MPI_OK(MPI_Recv(in.address(), 1, type, partner(), MPI_ANY_TAG, comm(), &status));
+    } while (status.MPI_TAG != 0);
+    return;
+  }
+  MPI_Request requests[in_flight];
+  int sends = 0;
+  for (MPI_Request& request : requests) MPI_OK(MPI_Isend(out.address(), 1, type, partner(), 1, comm(), &request));
+  std::atomic<bool> sent{false};
+  std::thread other([&] {
+    for (int i = 0; i < others; ++i) MPI_Send(small.address(), 1, one, partner(), 2, comm());
+    sent = true;
+  });
+  while (!sent && ++sends < patience) {
+    MPI_Request& oldest = requests[sends % in_flight];
+    MPI_OK(MPI_Wait(&oldest, MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Isend(out.address(), 1, type, partner(), 1, comm(), &oldest));
+  }
+  CHECK(sent);
+  MPI_OK(MPI_Waitall(in_flight, requests, MPI_STATUSES_IGNORE));
+  other.join();
+  MPI_OK(MPI_Send(small.address(), 0, one, partner(), 0, comm()));
+}
