@@ -4,6 +4,7 @@
 
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/matched.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/report.hpp"
@@ -200,9 +201,10 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
       "MPI_Recv", buf, count, type, comm, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
+  const MessageReceive received(message);
   return receive_blocking(
       [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); },
-      "MPI_Mrecv", buf, count, type, MPI_COMM_WORLD, status);
+      "MPI_Mrecv", buf, count, type, received.comm(), status);
 }
 GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                            MPI_Request* request) {
@@ -211,9 +213,10 @@ GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, 
       "MPI_Irecv", buf, count, type, comm, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
+  const MessageReceive received(message);
   return receive_nonblocking(
       [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
-      "MPI_Imrecv", buf, count, type, MPI_COMM_WORLD, request);
+      "MPI_Imrecv", buf, count, type, received.comm(), request);
 }
 
 GPUDT_EXPORT int MPI_Sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,
@@ -234,10 +237,12 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
   engine_forget_comm(*comm);
   persistent_forget_comm(*comm);
+  matched_forget_comm(*comm);
   return PMPI_Comm_free(comm);
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
   engine_forget_comm(*comm);
   persistent_forget_comm(*comm);
+  matched_forget_comm(*comm);
   return PMPI_Comm_disconnect(comm);
 }

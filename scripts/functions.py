@@ -39,6 +39,7 @@ C_TYPES = {
     "new_win": ("MPI_Win *",),
     "file": ("MPI_File",),
     "message_ref": ("MPI_Message *",),
+    "new_message": ("MPI_Message *",),
     "request": ("MPI_Request *",),
     "new_request": ("MPI_Request *",),
     "request_value": ("MPI_Request",),

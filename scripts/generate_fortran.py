@@ -66,6 +66,7 @@ CONVERSIONS = {
     "new_win": ("MPI_Fint*", "NewWin({0})"),
     "file": ("const MPI_Fint*", "PMPI_File_f2c(*{0})"),
     "message_ref": ("MPI_Fint*", "Message({0})"),
+    "new_message": ("MPI_Fint*", "NewMessage({0})"),
     "request": ("MPI_Fint*", "Request({0})"),
     "new_request": ("MPI_Fint*", "NewRequest({0})"),
     "request_value": ("const MPI_Fint*", "PMPI_Request_f2c(*{0})"),

@@ -81,6 +81,9 @@ class New {
 struct NewRequest : New<MPI_Request, PMPI_Request_c2f> {
   explicit NewRequest(MPI_Fint* fortran) : New(fortran, MPI_REQUEST_NULL) {}
 };
+struct NewMessage : New<MPI_Message, PMPI_Message_c2f> {
+  explicit NewMessage(MPI_Fint* fortran) : New(fortran, MPI_MESSAGE_NULL) {}
+};
 struct NewWin : New<MPI_Win, PMPI_Win_c2f> {
   explicit NewWin(MPI_Fint* fortran) : New(fortran, MPI_WIN_NULL) {}
 };

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "tests/mpi/exchange.hpp"
@@ -222,6 +223,110 @@ TEST_CASE("Ibsend without room fails at once, and its handler waits for another 
     }
     in.expect(stream_of(type, 1, key_of(rank(), 1)));
     CHECK(in.difference() == "");
+  }
+}
+
+// --- failures of gpudt's own -----------------------------------------------------------------------------------------
+
+namespace {
+
+void check_usable() {
+  const Type type = vector(50, 1, 2);
+  exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, 5);
+}
+
+/// Runs calls that must fail for want of staging memory.
+template <class Call>
+void no_memory(const char* name, Call call) {
+  INFO(name);
+  step(name);
+  MPI_FAILS(call(), MPI_ERR_NO_MEM);
+  CHECK(take_calls() == Classes{MPI_ERR_NO_MEM});
+}
+
+}  // namespace
+
+// To be run with a small GPUDT_STAGING_LIMIT.
+TEST_CASE("no staging memory for messages", "[.][staging-limit]") {
+  const Type type = vector(1 << 14, 1, 2);  // 128 KiB
+  Watched watched;
+  BsendBuffer attached(1 << 18);
+  Buffer buffer(Place::device, type, 1), other(Place::device, type, 1);
+  void* const address = buffer.address();
+  const int me = rank();
+  MPI_Request request = MPI_REQUEST_NULL;
+  for (const SendMode& mode : send_modes)
+    no_memory(mode.name, [&] { return mode.send({address, 1, type, me, 1, watched}); });
+  no_memory("Recv", [&] { return MPI_Recv(address, 1, type, me, 1, watched, MPI_STATUS_IGNORE); });
+  no_memory("Irecv", [&] { return MPI_Irecv(address, 1, type, me, 1, watched, &request); });
+  no_memory("Recv_init", [&] { return MPI_Recv_init(address, 1, type, me, 1, watched, &request); });
+  no_memory("Sendrecv", [&] {
+    return MPI_Sendrecv(address, 1, type, me, 1, other.address(), 1, type, me, 1, watched, MPI_STATUS_IGNORE);
+  });
+  no_memory("Sendrecv_replace",
+            [&] { return MPI_Sendrecv_replace(address, 1, type, me, 1, me, 1, watched, MPI_STATUS_IGNORE); });
+  CHECK(request == MPI_REQUEST_NULL);
+  CHECK(buffer.difference() == "");
+  CHECK(other.difference() == "");
+  check_usable();
+}
+
+// The handler is that of the communicator that the message came by, and the message can still be received.
+TEST_CASE("no staging memory for matched messages", "[.][staging-limit]") {
+  const Type type = vector(1 << 14, 1, 2);
+  for (const bool freed : {false, true})
+    for (const bool nonblocking : {false, true}) {
+      Watched watched;
+      MPI_Comm_set_errhandler(MPI_COMM_WORLD, freed ? MPI_ERRORS_RETURN : MPI_ERRORS_ARE_FATAL);
+      Buffer out(Place::host, type, 1), in(Place::host, type, 1), buffer(Place::device, type, 1);
+      out.fill(key_of(rank(), 1));
+      MPI_Request send = MPI_REQUEST_NULL, request = MPI_REQUEST_NULL;
+      MPI_Message message = MPI_MESSAGE_NULL;
+      int flag = 0;
+      MPI_OK(MPI_Isend(out.address(), 1, type, rank(), 1, watched, &send));
+      if (nonblocking)
+        while (flag == 0) MPI_OK(MPI_Improbe(rank(), 1, watched, &flag, &message, MPI_STATUS_IGNORE));
+      else
+        MPI_OK(MPI_Mprobe(rank(), 1, watched, &message, MPI_STATUS_IGNORE));
+      if (freed) watched.free();
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        const int code = nonblocking ? MPI_Imrecv(buffer.address(), 1, type, &message, &request)
+                                     : MPI_Mrecv(buffer.address(), 1, type, &message, MPI_STATUS_IGNORE);
+        MPI_FAILS(code, MPI_ERR_NO_MEM);
+        CHECK(take_calls() == (freed ? Classes{} : Classes{MPI_ERR_NO_MEM}));
+      }
+      MPI_OK(MPI_Mrecv(in.address(), 1, type, &message, MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Wait(&send, MPI_STATUS_IGNORE));
+      in.expect(stream_of(type, 1, key_of(rank(), 1)));
+      CHECK(in.difference() == "");
+      CHECK(buffer.difference() == "");
+    }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
+  check_usable();
+}
+
+// To be run on simulated devices, of which each test spoils one: a GPU that has failed fails for ever.
+TEST_CASE("an unpack that fails on the GPU reaches the handler, after the communicator is freed too", "[.][fault]") {
+  const Type type = vector(500, 1, 2);
+  const int gpu = current_gpu();
+  for (const bool freed : {false, true}) {
+    step(freed ? "freed" : "not freed");
+    Watched watched;
+    Buffer out(Place::host, type, 1);
+    use_gpu(freed ? 2 : 3);
+    std::optional<Buffer> in(std::in_place, Place::device, type, 1);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Irecv(in->address(), 1, type, rank(), 1, watched, &request));
+    in.reset();
+    MPI_OK(MPI_Send(out.address(), 1, type, rank(), 1, watched));
+    int flag = 0;
+    while (flag == 0) MPI_OK(MPI_Request_get_status(request, &flag, MPI_STATUS_IGNORE));
+    CHECK(take_calls().empty());
+    if (freed) watched.free();
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+    CHECK(take_calls() == Classes{MPI_ERR_OTHER});
+    use_gpu(gpu);
+    check_usable();
   }
 }
 

@@ -1,6 +1,7 @@
 // Reads that end with the file, and errors: the class that the same access has on host memory, through the file's
 // handler, once; and life goes on afterwards.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -136,5 +137,25 @@ TEST_CASE("no staging memory for files", "[.][staging-limit]") {
         CHECK(region.difference() == "");
       }
     });
+  check_usable();
+}
+
+// To be run on simulated devices, of which this test spoils one: a GPU that has failed fails for ever.
+TEST_CASE("an unpack of a nonblocking read that fails on the GPU reaches the file's handler", "[.][fault]") {
+  const int gpu = current_gpu();
+  use_gpu(3);
+  {
+    const TemporaryFile path(some_bytes);
+    const OpenFile file(comm(), path, MPI_MODE_RDONLY);
+    HandlerCalls<MPI_File> handler(file.get());
+    const Type type = vector(50, 1, 2, MPI_INT);
+    std::optional<Memory> memory(std::in_place, Place::device, static_cast<std::size_t>(type.extent()));
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_File_iread_at(file.get(), 0, memory->data(), 1, type, &request));
+    memory.reset();
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+    CHECK(handler.take() == std::vector<int>{MPI_ERR_OTHER});
+  }
+  use_gpu(gpu);
   check_usable();
 }
