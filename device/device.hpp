@@ -48,8 +48,16 @@ struct Location {
 
 enum class Choice { automatic, cuda, sim, none };
 
+/// What moves data between a program's buffers and staging memory.
+enum class Way {
+  automatic,  ///< what the model of costs says (chooser.hpp)
+  kernel,
+  copy,  ///< the copy engine wherever it can
+};
+
 struct Config {
   Choice choice = Choice::automatic;
+  Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
 };

@@ -12,14 +12,12 @@ namespace {
 
 // --- tuning ---------------------------------------------------------------------------------------------------------
 
-/// Contiguous data of so many bytes and more are moved by the copy engine (56 GB/s over the host link, against 52 for
-/// kernels), less by a kernel, whose flag is seen sooner than an event.
-constexpr std::int64_t copy_engine_pack_to_host = 256 << 10;
-constexpr std::int64_t copy_engine_unpack_from_host = 128 << 10;
-constexpr std::int64_t copy_engine_on_device = 1 << 20;
-
 /// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
 constexpr std::uint32_t polls_per_clock = 1024;
+/// ... and of a kernel that tells how late kernels begin, more often.
+constexpr std::uint32_t polls_per_observation = 16;
+/// Kernels for messages up to this size tell it: the time of larger ones depends on more than their size.
+constexpr std::int64_t observed_bytes = 256 << 10;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
 /// States are made in chunks.
@@ -29,11 +27,6 @@ constexpr std::size_t counter_spacing = 32;  ///< a sector of the GPU's memory
 
 /// Polls between two naps of wait(): the nap lets another thread of a busy machine work.
 constexpr std::uint32_t polls_per_yield = 64;
-
-std::int64_t copy_engine_from(Direction direction, bool packed_is_host) {
-  if (!packed_is_host) return copy_engine_on_device;
-  return direction == Direction::pack ? copy_engine_pack_to_host : copy_engine_unpack_from_host;
-}
 
 bool is_host(MemoryKind kind) {
   return kind == MemoryKind::host || kind == MemoryKind::pinned;
@@ -55,10 +48,29 @@ bool Transfer::State::done() {
   } else if (by_event) {
     finished = channel->runtime().event_done(channel->ordinal(), event);
   } else {
-    finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
-    if (!finished && ++polls % polls_per_clock == 0) check_now_and_then();
+    poll();
   }
   return finished;
+}
+
+void Transfer::State::poll() {
+  finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+  if (finished) {
+    if (delay) observe();
+    return;
+  }
+  ++polls;
+  if (delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
+  if (polls % polls_per_clock == 0) check_now_and_then();
+}
+
+void Transfer::State::observe() {
+  const auto microseconds = [&](auto time) {
+    return std::chrono::duration<double, std::micro>(time - started).count();
+  };
+  delay->observe(expected_us, polls == 0 ? 0 : microseconds(unfinished),
+                 microseconds(std::chrono::steady_clock::now()));
+  delay = nullptr;
 }
 
 /// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
@@ -120,10 +132,12 @@ StateOwner Channel::take() {
   if (!idle_) grow();
   Transfer::State* const state = idle_;
   idle_ = state->next_idle;
+  lent_.fetch_add(1, std::memory_order_relaxed);
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
   state->by_event = false;
   state->polls = 0;
+  state->delay = nullptr;
   state->checked = {};
   ++state->sequence;
   return StateOwner(state);
@@ -133,10 +147,16 @@ void Channel::put(Transfer::State* state) noexcept {
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
+  lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-StateOwner Channel::start_kernel(KernelArgs& args) {
+StateOwner Channel::start_kernel(KernelArgs& args, KernelDelay* delay, double expected_us) {
   StateOwner state = take();
+  if (delay && lent_.load(std::memory_order_relaxed) == 1) {  // behind others it would wait for them
+    state->delay = delay;
+    state->expected_us = expected_us;
+    state->started = std::chrono::steady_clock::now();
+  }
   args.counter = state->counter;
   args.flag = state->flag;
   args.flag_value = state->sequence;
@@ -152,6 +172,15 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   runtime_->event_record(ordinal_, state->event, stream_);
   state->by_event = true;
   state->finished = false;
+  return state;
+}
+
+StateOwner Channel::start_boxes(const Boxes& boxes) {
+  StateOwner state = take();
+  for (const CopyBox& box : boxes.span())
+    if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
+  state->finished = false;
+  runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
   return state;
 }
 
@@ -178,6 +207,7 @@ void Channel::close() noexcept {
 Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
       generation_(next_generation()),
+      way_(config.way),
       staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
       uploads_(Pool::make(*runtime_, {})) {}
 
@@ -209,30 +239,8 @@ Gpu& Engine::gpu(int ordinal) {
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                        std::int64_t begin, std::int64_t end, void* packed) {
   if (begin >= end) return {};
-  Gpu& on = gpu(ordinal);
-  Channel& channel = on.channel(direction);
-  const datatype::Shape shape = layout.shape(count);
-  const MemoryKind packed_kind = runtime_->classify(packed).kind;
-  const bool pack = direction == Direction::pack;
-  // A kernel cannot reach pageable memory, but the copy engine can.
-  const std::int64_t limit =
-      packed_kind == MemoryKind::host ? 0 : copy_engine_from(direction, packed_kind == MemoryKind::pinned);
-  if (shape.kind == datatype::ShapeKind::contiguous && end - begin >= limit) {
-    // By integers: with MPI_BOTTOM the user's address is null and the offset the true one.
-    void* const run = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(user) +
-                                              static_cast<std::uintptr_t>(shape.offset + begin));
-    return Transfer(
-        channel.start_copy(pack ? packed : run, pack ? run : packed, static_cast<std::size_t>(end - begin)));
-  }
-  const PlanHints hints = {on.traits.multiprocessors, is_host(packed_kind), layout.program().lookaside};
-  KernelArgs args = plan(shape, !pack, user, packed, begin, end, hints);
-  if (shape.kind == datatype::ShapeKind::list || shape.kind == datatype::ShapeKind::general)
-    args.program = Upload::of(layout, ordinal).program(*this, channel, layout);
-  if (shape.kind == datatype::ShapeKind::general) {
-    args.nodes = layout.program().nodes;
-    args.node_count = reinterpret_cast<const datatype::SerialisedHeader*>(layout.serialised().data())->node_count;
-  }
-  return Transfer(channel.start_kernel(args));
+  return move(gpu(ordinal), direction,
+              {&layout, layout.shape(count), user, begin, end, packed, runtime_->classify(packed).kind});
 }
 
 Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes) {
@@ -240,21 +248,52 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   const Location to_place = runtime_->classify(to), from_place = runtime_->classify(from);
   const bool pack = from_place.on_device() && from_place.ordinal == ordinal;
   const Direction direction = pack ? Direction::pack : Direction::unpack;
-  Gpu& on = gpu(ordinal);
-  Channel& channel = on.channel(direction);
   const Location& packed = pack ? to_place : from_place;
   // Kernels reach pinned memory and this GPU's own; another GPU's only where peer access is on, which is not known.
   const bool reachable = packed.kind == MemoryKind::pinned || (packed.on_device() && packed.ordinal == ordinal);
-  if (!reachable || static_cast<std::int64_t>(bytes) >= copy_engine_from(direction, is_host(packed.kind)))
-    return Transfer(channel.start_copy(to, from, bytes));
-  datatype::Shape shape;
-  shape.kind = datatype::ShapeKind::contiguous;
-  shape.total = shape.run = shape.count = static_cast<std::int64_t>(bytes);
-  shape.extent = 1;
-  void* const source = const_cast<void*>(from);
-  KernelArgs args = plan(shape, !pack, pack ? source : to, pack ? to : source, 0, shape.total,
-                         {on.traits.multiprocessors, is_host(packed.kind), nullptr});
-  return Transfer(channel.start_kernel(args));
+  Message message = {nullptr, {}, nullptr, 0, static_cast<std::int64_t>(bytes), nullptr, packed.kind};
+  if (!reachable) message.packed_kind = MemoryKind::host;
+  message.shape.kind = datatype::ShapeKind::contiguous;
+  message.shape.total = message.shape.run = message.shape.count = message.end;
+  message.shape.extent = 1;
+  message.user = pack ? const_cast<void*>(from) : to;
+  message.packed = pack ? to : const_cast<void*>(from);
+  return move(gpu(ordinal), direction, message);
+}
+
+/// By the copy engine, if that takes less than `kernel_us` or must be; null if it does not.
+StateOwner Engine::try_copy(Gpu& gpu, Direction direction, const Message& message, double kernel_us) {
+  const bool must = way_ == Way::copy || message.packed_kind == MemoryKind::host;
+  const bool unpack = direction == Direction::unpack;
+  const Boxes boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
+  if (boxes.span().empty()) return nullptr;
+  const Situation situation = {unpack, is_host(message.packed_kind)};
+  if (!must && copy_cost_us(message.end - message.begin, boxes, situation) >= kernel_us) return nullptr;
+  return gpu.channel(direction).start_boxes(boxes);
+}
+
+Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
+  const std::int64_t bytes = message.end - message.begin;
+  const Situation situation = {direction == Direction::unpack, is_host(message.packed_kind)};
+  const double expected_us = kernel_cost_us(bytes, situation);
+  // A kernel cannot reach pageable memory, but the copy engine can.
+  if (way_ != Way::kernel || message.packed_kind == MemoryKind::host)
+    if (StateOwner state = try_copy(gpu, direction, message, expected_us + gpu.delay.expected_us()))
+      return Transfer(std::move(state));
+  Channel& channel = gpu.channel(direction);
+  const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
+                           message.layout ? message.layout->program().lookaside : nullptr};
+  KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
+                         message.end, hints);
+  const datatype::ShapeKind kind = message.shape.kind;
+  if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general)
+    args.program = Upload::of(*message.layout, gpu.ordinal).program(*this, channel, *message.layout);
+  if (kind == datatype::ShapeKind::general) {
+    args.nodes = message.layout->program().nodes;
+    args.node_count =
+        reinterpret_cast<const datatype::SerialisedHeader*>(message.layout->serialised().data())->node_count;
+  }
+  return Transfer(channel.start_kernel(args, bytes <= observed_bytes ? &gpu.delay : nullptr, expected_us));
 }
 
 }  // namespace gpudt::device

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/delay.hpp"
 #include "device/device.hpp"
 #include "device/pool.hpp"
 #include "device/runtime.hpp"
@@ -26,13 +27,19 @@ struct Transfer::State {
   std::uint32_t sequence = 0;     ///< what the kernel sets the flag to; another value each time
   unsigned* counter = nullptr;    ///< device memory
   EventHandle event = nullptr;    ///< made when first needed
-  bool by_event = false;          ///< a copy: its end is seen by the event
+  bool by_event = false;          ///< its end is seen by the event
   bool finished = false;
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
+  // A kernel whose time tells how late kernels begin:
+  KernelDelay* delay = nullptr;  ///< else null
+  double expected_us = 0;
+  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
 
   bool done();
   void wait();
+  void poll();
+  void observe();
   void check_now_and_then();
   static void operator delete(State* state, std::destroying_delete_t) noexcept;
 };
@@ -51,8 +58,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner take();
   void put(Transfer::State* state) noexcept;
 
-  StateOwner start_kernel(KernelArgs& args);
+  /// `delay`, if not null, learns from this kernel, which takes `expected_us` if it begins at once.
+  StateOwner start_kernel(KernelArgs& args, KernelDelay* delay = nullptr, double expected_us = 0);
+  /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
+  /// Null if the runtime refuses a box: nothing is lost by moving all of it again in another way.
+  StateOwner start_boxes(const Boxes& boxes);
 
   /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
   void close() noexcept;
@@ -76,6 +87,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;
   std::vector<Chunk> chunks_;
+  std::atomic<int> lent_{0};  ///< states
   std::atomic<bool> closed_{false};
 };
 
@@ -83,6 +95,7 @@ struct Gpu {
   int ordinal;
   Traits traits;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
+  KernelDelay delay;
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
 };
 
@@ -105,8 +118,21 @@ class Engine {
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
  private:
+  /// A message, or the range of it that is to move.
+  struct Message {
+    const datatype::Layout* layout;  ///< null: contiguous
+    datatype::Shape shape;
+    void* user;
+    std::int64_t begin, end;
+    void* packed;
+    MemoryKind packed_kind;
+  };
+  Transfer move(Gpu& gpu, Direction direction, const Message& message);
+  StateOwner try_copy(Gpu& gpu, Direction direction, const Message& message, double kernel_us);
+
   const std::unique_ptr<Runtime> runtime_;
   const std::uint64_t generation_;
+  const Way way_;
   // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
   // datatypes do.
   const Pool::Owner staging_, uploads_;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "device/chooser.hpp"
 #include "device/device.hpp"
 #include "device/kernel_args.hpp"
 
@@ -47,6 +48,10 @@ class Runtime {
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
   virtual bool event_done(int ordinal, EventHandle event) = 0;
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
+  /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.
+  virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
+  /// Sets *flag (mapped memory) to `value` when all work given to `stream` before is done and visible to the host.
+  virtual void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) = 0;
   virtual void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) = 0;
   /// Runs the kernel that `args` describes (kernel_args.hpp); it sets *args.flag to args.flag_value when all its
   /// writes are visible to the host and to every later reader.

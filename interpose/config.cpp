@@ -14,9 +14,9 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 8> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",       "GPUDT_TRACE",
-                                                         "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",  "GPUDT_DEVICE",
-                                                         "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE"};
+constexpr std::array<std::string_view, 9> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
+                                                         "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",   "GPUDT_DEVICE",
+                                                         "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE", "GPUDT_WAY"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -63,6 +63,13 @@ std::optional<device::Choice> parse_choice(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<device::Way> parse_way(std::string_view text) {
+  if (text == "auto" || text.empty()) return device::Way::automatic;
+  if (text == "kernel") return device::Way::kernel;
+  if (text == "copy") return device::Way::copy;
+  return std::nullopt;
+}
+
 template <class T, class Parse>
 void read(const char* name, Parse parse, const char* wanted, T& value, std::vector<std::string>& complaints) {
   const char* text = std::getenv(name);
@@ -103,6 +110,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
+  read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
   read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);
   complain_of_unknown(complaints);

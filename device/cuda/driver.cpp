@@ -19,7 +19,8 @@ std::unique_ptr<const Driver> load_driver() {
   auto driver = std::make_unique<Driver>();
   const bool complete = find(library, "cuPointerGetAttributes", driver->pointer_get_attributes) &&
                         find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
-                        find(library, "cuCtxSetCurrent", driver->ctx_set_current);
+                        find(library, "cuCtxSetCurrent", driver->ctx_set_current) &&
+                        find(library, "cuStreamWriteValue32_v2", driver->stream_write_value32);
   if (!complete) {
     dlclose(library);
     return nullptr;

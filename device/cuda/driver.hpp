@@ -1,5 +1,5 @@
 // The few driver entry points that the CUDA runtime library has no equal for: asking about a pointer and keeping the
-// current context must not initialise the driver or create a context.
+// current context must not initialise the driver or create a context, and a stream is to write a word to host memory.
 #pragma once
 
 #include <cuda.h>
@@ -12,6 +12,7 @@ struct Driver {
   CUresult (*pointer_get_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
+  CUresult (*stream_write_value32)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 };
 
 /// Loads libcuda.so.1 (and keeps it loaded); nullptr if it is not there or lacks an entry point. Calls nothing in it.

@@ -38,6 +38,19 @@ cudaEvent_t event_of(EventHandle event) {
   return static_cast<cudaEvent_t>(event);
 }
 
+cudaPitchedPtr pitched(const BoxSide& side, const CopyBox& box) {
+  return {side.address, side.pitch, box.width, side.slice / side.pitch};
+}
+
+cudaError_t copy_3d(const CopyBox& box, cudaStream_t stream) {
+  cudaMemcpy3DParms parameters = {};
+  parameters.dstPtr = pitched(box.to, box);
+  parameters.srcPtr = pitched(box.from, box);
+  parameters.extent = {box.width, box.height, box.depth};
+  parameters.kind = cudaMemcpyDefault;
+  return cudaMemcpy3DAsync(&parameters, stream);
+}
+
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(std::unique_ptr<const cuda::Driver> driver) : driver_(std::move(driver)) {}
@@ -59,6 +72,8 @@ class CudaRuntime final : public Runtime {
   bool event_done(int ordinal, EventHandle event) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
+  bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
+  void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
   void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
 
@@ -260,6 +275,28 @@ void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandl
 void CudaRuntime::copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
   const Current current(*this, ordinal);
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "cudaMemcpyAsync");
+}
+
+bool CudaRuntime::copy_box_async(int ordinal, const CopyBox& box, StreamHandle handle) {
+  const Current current(*this, ordinal);
+  const cudaStream_t stream = stream_of(handle);
+  const cudaError_t error =
+      box.depth > 1    ? copy_3d(box, stream)
+      : box.height > 1 ? cudaMemcpy2DAsync(box.to.address, box.to.pitch, box.from.address, box.from.pitch, box.width,
+                                           box.height, cudaMemcpyDefault, stream)
+                       : cudaMemcpyAsync(box.to.address, box.from.address, box.width, cudaMemcpyDefault, stream);
+  if (error == cudaErrorInvalidValue || error == cudaErrorInvalidPitchValue) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, "copying by the copy engine");
+  return true;
+}
+
+void CudaRuntime::signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  if (driver_->stream_write_value32(stream_of(stream), reinterpret_cast<CUdeviceptr>(flag), value, 0) != CUDA_SUCCESS)
+    throw Error(Failure::runtime, "cuStreamWriteValue32 failed");
 }
 
 void CudaRuntime::memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) {

@@ -101,6 +101,14 @@ int copy_async(void* to, const void* from, std::size_t bytes, void* handle) {
   });
 }
 
+int copy_rows_async(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width,
+                    std::size_t height, void* handle) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    return copy({to, to_pitch}, {const_cast<void*>(from), from_pitch}, {width, height}, cudaMemcpyDefault, stream,
+                false);
+  });
+}
+
 int memset_async(void* address, int value, std::size_t bytes, void* handle) {
   return with_stream(handle, [&](const StreamRef& stream) {
     return fill({address, bytes}, value, {bytes}, stream, false);
@@ -135,6 +143,7 @@ constexpr gpudt_sim_api_table table = {
     .event_record = record_event,
     .event_query = query_event,
     .copy_async = copy_async,
+    .copy_rows_async = copy_rows_async,
     .memset_async = memset_async,
     .launch = launch,
     .error_string = [](int error) { return error_string(static_cast<cudaError_t>(error)); },

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 1
+#define GPUDT_SIM_API_VERSION 2
 
 /* Of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -40,6 +40,8 @@ struct gpudt_sim_api_table {
   int (*event_query)(void* event);
 
   int (*copy_async)(void* to, const void* from, size_t bytes, void* stream);
+  int (*copy_rows_async)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         void* stream);
   int (*memset_async)(void* address, int value, size_t bytes, void* stream);
   /* Runs kernel(copy of the `bytes` bytes at `args`) on the stream. A fault in it is cudaErrorIllegalAddress, which
    * sticks to the device. */

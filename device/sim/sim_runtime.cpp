@@ -11,8 +11,9 @@
 namespace gpudt::device {
 namespace {
 
-constexpr int not_ready = 600;  // cudaErrorNotReady
-constexpr int no_memory = 2;    // cudaErrorMemoryAllocation
+constexpr int not_ready = 600;    // cudaErrorNotReady
+constexpr int no_memory = 2;      // cudaErrorMemoryAllocation
+constexpr int invalid_value = 1;  // cudaErrorInvalidValue
 constexpr int multiprocessors = 8;
 
 /// Where a worker thread reaches what the program knows as `address`.
@@ -26,6 +27,16 @@ struct Translate {
   }
 };
 
+struct Signal {
+  std::uint32_t* flag;
+  std::uint32_t value;
+};
+
+void set_flag(void* given) {
+  const Signal& signal = *static_cast<const Signal*>(given);
+  std::atomic_ref<std::uint32_t>(*signal.flag).store(signal.value, std::memory_order_release);
+}
+
 struct Launch {
   KernelArgs args;
   Translate translate;
@@ -35,8 +46,8 @@ void run_kernel(void* given) {
   const Launch& launch = *static_cast<const Launch*>(given);
   run_on_host(launch.args, launch.translate);
   if (launch.args.flag) {
-    auto* flag = const_cast<std::uint32_t*>(launch.args.flag);
-    std::atomic_ref<std::uint32_t>(*flag).store(launch.args.flag_value, std::memory_order_release);
+    Signal signal = {const_cast<std::uint32_t*>(launch.args.flag), launch.args.flag_value};
+    set_flag(&signal);
   }
 }
 
@@ -102,6 +113,20 @@ class SimRuntime final : public Runtime {
 
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
     check(api_.copy_async(to, from, bytes, stream), "copying");
+  }
+  bool copy_box_async(int, const CopyBox& box, StreamHandle stream) override {
+    for (std::size_t i = 0; i < box.depth; ++i) {
+      const int error = api_.copy_rows_async(static_cast<char*>(box.to.address) + i * box.to.slice, box.to.pitch,
+                                             static_cast<char*>(box.from.address) + i * box.from.slice, box.from.pitch,
+                                             box.width, box.height, stream);
+      if (error == invalid_value) return false;
+      check(error, "copying rows");
+    }
+    return true;
+  }
+  void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override {
+    const Signal signal = {flag, value};
+    check(api_.launch(stream, set_flag, &signal, sizeof signal), "signalling");
   }
   void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle stream) override {
     check(api_.memset_async(to, value, bytes, stream), "setting memory");

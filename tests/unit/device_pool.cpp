@@ -38,6 +38,8 @@ class CountingRuntime final : public Runtime {
   void event_record(int, EventHandle, StreamHandle) override { unexpected(); }
   bool event_done(int, EventHandle) override { return unexpected() != nullptr; }
   void copy_async(int, void*, const void*, std::size_t, StreamHandle) override { unexpected(); }
+  bool copy_box_async(int, const CopyBox&, StreamHandle) override { return unexpected() != nullptr; }
+  void signal_async(int, std::uint32_t*, std::uint32_t, StreamHandle) override { unexpected(); }
   void memset_async(int, void*, int, std::size_t, StreamHandle) override { unexpected(); }
   void launch(int, const KernelArgs&, StreamHandle) override { unexpected(); }
 

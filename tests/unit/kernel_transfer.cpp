@@ -44,8 +44,9 @@ void settle() {
 /// The device library, started for one test case.
 class Device {
  public:
-  Device() {
+  explicit Device(device::Way way) {
     device::Config config;
+    config.way = way;
     const char* choice = std::getenv("GPUDT_DEVICE");
     if (choice && std::string(choice) == "cuda") config.choice = device::Choice::cuda;
     if (choice && std::string(choice) == "sim") config.choice = device::Choice::sim;
@@ -224,7 +225,7 @@ void check_type(Bench& bench, Random& random, OwnedType type, int count, bool ma
 }
 
 TEST_CASE("random datatypes on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   Bench bench;
   const std::int64_t trees = unit_trees(150);
@@ -247,7 +248,7 @@ TEST_CASE("random datatypes on the device", "[kernel][device]") {
 }
 
 TEST_CASE("every word width and run length on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   Bench bench;
   Random random(1);
@@ -262,7 +263,7 @@ TEST_CASE("every word width and run length on the device", "[kernel][device]") {
 }
 
 TEST_CASE("structures of 17 bytes in 24 on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   Bench bench;
   Random random(2);
@@ -273,7 +274,7 @@ TEST_CASE("structures of 17 bytes in 24 on the device", "[kernel][device]") {
 }
 
 TEST_CASE("many dimensions on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   Bench bench;
   Random random(3);
@@ -306,7 +307,7 @@ OwnedType listed(Random& random, const std::vector<int>& lengths, int widest_gap
 }
 
 TEST_CASE("index lists on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   Bench bench;
   Random random(4);
@@ -329,7 +330,7 @@ TEST_CASE("index lists on the device", "[kernel][device]") {
 }
 
 TEST_CASE("offsets beyond 4 GiB on the device", "[kernel][device]") {
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   constexpr std::int64_t stride = std::int64_t{1} << 28, blocks = 20, run = 1000;
   void* memory = nullptr;
@@ -407,7 +408,7 @@ void check_large(std::int64_t run, std::int64_t count, std::int64_t user_shift) 
 TEST_CASE("messages of more than 2 GiB on the device", "[kernel][device]") {
   const char* wanted = std::getenv("GPUDT_TEST_LARGE");
   if (!wanted || std::string(wanted) != "1") return;
-  const Device device;
+  const Device device(GENERATE(device::Way::kernel, device::Way::copy));
   if (!device.there()) return;
   check_large(4096, (std::int64_t{1} << 19) + 1024, 0);
   check_large(40, std::int64_t{55} << 20, 0);

@@ -1,0 +1,120 @@
+#include "device/chooser.hpp"
+
+#include <algorithm>
+
+namespace gpudt::device {
+namespace {
+
+using datatype::Shape;
+using datatype::ShapeKind;
+
+// --- tuning ---------------------------------------------------------------------------------------------------------
+
+/// Costs of one way in one direction: a message takes base_us, per_call_us for each call beyond the first, and the
+/// greater of what its rows and its bytes take.
+struct Cost {
+  double base_us;
+  double row_ns;
+  double bytes_per_us;
+};
+
+constexpr double per_call_us = 1.5;
+
+constexpr Cost kernel_pack_to_host = {7.3, 0, 51e3};
+constexpr Cost kernel_unpack_from_host = {8.4, 0, 49.5e3};
+constexpr Cost kernel_on_device = {7.0, 0, 1100e3};
+
+constexpr Cost copy_pack_to_host = {6.1, 1.25, 54e3};
+constexpr Cost copy_unpack_from_host = {6.6, 0, 54e3};
+constexpr Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
+/// Contiguous only, and only if large: kernels are quicker at everything else.
+constexpr Cost copy_on_device = {7.5, 1000, 1200e3};
+
+/// The copy engine's limit on pitches.
+constexpr std::int64_t most_pitch = (std::int64_t{1} << 31) - 1;
+
+double cost_us(const Cost& cost, std::int64_t bytes, std::int64_t rows) {
+  return cost.base_us +
+         std::max(static_cast<double>(rows) * cost.row_ns * 1e-3, static_cast<double>(bytes) / cost.bytes_per_us);
+}
+
+char* at(void* base, std::int64_t offset) {
+  // By integers: with MPI_BOTTOM the base is null.
+  return reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(base) + static_cast<std::uintptr_t>(offset));
+}
+
+/// A box between rows of the user's buffer and the packed stream.
+CopyBox box(bool unpack, char* user, const datatype::Dim& rows, std::int64_t slice, char* packed, std::int64_t width,
+            std::int64_t height, std::int64_t depth) {
+  const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+  const BoxSide there = {user, size(rows.stride), size(slice)};
+  const BoxSide here = {packed, size(width), size(width * height)};
+  return {unpack ? there : here, unpack ? here : there, size(width), size(height), size(depth)};
+}
+
+bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
+  return dim.stride >= run && dim.stride <= most_pitch;
+}
+
+}  // namespace
+
+std::int64_t Boxes::rows() const {
+  std::size_t rows = 0;
+  for (const CopyBox& each : span()) rows += each.height * each.depth;
+  return static_cast<std::int64_t>(rows);
+}
+
+Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end) {
+  Boxes boxes;
+  const auto piece = [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
+    boxes.add(
+        box(unpack, at(user, shape.offset + offset), {1, bytes}, bytes, at(packed, position - begin), bytes, 1, 1));
+  };
+  if (shape.kind == ShapeKind::contiguous) {
+    piece(begin, begin, end - begin);
+    return boxes;
+  }
+  if (shape.kind != ShapeKind::strided || shape.ndims > 2) return boxes;
+  const datatype::Dim& rows = shape.dims[shape.ndims - 1];
+  if (!suits_rows(rows, shape.run)) return boxes;
+  if (shape.ndims == 2) {
+    const datatype::Dim& slices = shape.dims[0];
+    const bool nested = slices.stride >= rows.count * rows.stride && slices.stride % rows.stride == 0;
+    if (nested && begin == 0 && end == shape.total)
+      boxes.add(
+          box(unpack, at(user, shape.offset), rows, slices.stride, at(packed, 0), shape.run, rows.count, slices.count));
+    return boxes;
+  }
+  // The rest of a row, whole rows, the beginning of a row.
+  const std::int64_t first = (begin + shape.run - 1) / shape.run, last = end / shape.run;
+  if (first > last) {  // within one row
+    piece(last * rows.stride + begin % shape.run, begin, end - begin);
+    return boxes;
+  }
+  if (begin < first * shape.run) piece((first - 1) * rows.stride + begin % shape.run, begin, first * shape.run - begin);
+  if (first < last)
+    boxes.add(box(unpack, at(user, shape.offset + first * rows.stride), rows, 0, at(packed, first * shape.run - begin),
+                  shape.run, last - first, 1));
+  if (last * shape.run < end) piece(last * rows.stride, last * shape.run, end - last * shape.run);
+  return boxes;
+}
+
+double kernel_cost_us(std::int64_t bytes, const Situation& situation) {
+  const Cost& cost = !situation.packed_is_host ? kernel_on_device
+                     : situation.unpack        ? kernel_unpack_from_host
+                                               : kernel_pack_to_host;
+  return cost_us(cost, bytes, 0);
+}
+
+double copy_cost_us(std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
+  const auto calls = static_cast<double>(boxes.span().size());
+  const std::int64_t rows = boxes.rows();
+  const bool contiguous = rows == 1;
+  const Cost& cost = !situation.packed_is_host ? copy_on_device
+                     : !situation.unpack       ? copy_pack_to_host
+                     : contiguous              ? copy_unpack_from_host
+                                               : copy_rows_unpack_from_host;
+  return cost_us(cost, bytes, rows) + (calls - 1) * per_call_us;
+}
+
+}  // namespace gpudt::device

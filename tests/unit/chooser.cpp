@@ -1,0 +1,139 @@
+// The choice between kernels and the copy engine: the boxes that a message is made of, what ways cost, and what is
+// learnt of kernels that begin late.
+#include "device/chooser.hpp"
+
+#include <map>
+#include <random>
+#include <vector>
+
+#include "device/delay.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/unit.hpp"
+
+namespace {
+
+using namespace gpudt;
+using namespace gpudt::device;
+using datatype::Dim;
+using datatype::Shape;
+using datatype::ShapeKind;
+
+Shape strided(std::int64_t run, const std::vector<Dim>& dims, std::int64_t offset) {
+  Shape shape;
+  shape.kind = dims.empty() ? ShapeKind::contiguous : ShapeKind::strided;
+  shape.run = shape.total = run;
+  shape.offset = offset;
+  for (const Dim& dim : dims) {
+    shape.dims[shape.ndims++] = dim;
+    shape.total *= dim.count;
+  }
+  return shape;
+}
+
+/// From the place of each packed byte to its place in the user's buffer.
+using Moves = std::map<std::int64_t, std::int64_t>;
+
+Moves moves_of(const Shape& shape, std::int64_t begin, std::int64_t end) {
+  Moves moves;
+  for (std::int64_t position = begin; position < end; ++position) {
+    std::int64_t index = position / shape.run, offset = shape.offset + position % shape.run;
+    for (int d = shape.ndims - 1; d >= 0; --d) {
+      offset += index % shape.dims[d].count * shape.dims[d].stride;
+      index /= shape.dims[d].count;
+    }
+    moves[position - begin] = offset;
+  }
+  return moves;
+}
+
+constexpr std::uintptr_t user_base = 1u << 30, packed_base = 1u << 20;
+
+Moves moves_of(const Boxes& boxes, bool unpack) {
+  Moves moves;
+  for (const CopyBox& box : boxes.span()) {
+    const BoxSide& user = unpack ? box.to : box.from;
+    const BoxSide& packed = unpack ? box.from : box.to;
+    for (std::size_t z = 0; z < box.depth; ++z)
+      for (std::size_t y = 0; y < box.height; ++y)
+        for (std::size_t x = 0; x < box.width; ++x) {
+          const auto there = reinterpret_cast<std::uintptr_t>(user.address) + z * user.slice + y * user.pitch + x;
+          const auto here = reinterpret_cast<std::uintptr_t>(packed.address) + z * packed.slice + y * packed.pitch + x;
+          const auto position = static_cast<std::int64_t>(here - packed_base);
+          REQUIRE(moves.emplace(position, static_cast<std::int64_t>(there - user_base)).second);
+        }
+  }
+  return moves;
+}
+
+Boxes boxes(const Shape& shape, bool unpack, std::int64_t begin, std::int64_t end) {
+  return boxes_of(shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), begin, end);
+}
+
+TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
+  std::mt19937_64 engine(test::unit_seed());
+  const auto random = [&](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(engine);
+  };
+  for (int i = 0; i < 300; ++i) {
+    const std::int64_t run = random(1, 20), rows = random(1, 9), pitch = run + random(0, 9);
+    const std::int64_t slices = random(1, 4), slice = pitch * (rows + random(0, 3));
+    const Shape shapes[] = {strided(run, {}, -3), strided(run, {{rows, pitch}}, 5),
+                            strided(run, {{slices, slice}, {rows, pitch}}, 64)};
+    for (const Shape& shape : shapes) {
+      for (const bool unpack : {false, true}) {
+        CHECK(moves_of(boxes(shape, unpack, 0, shape.total), unpack) == moves_of(shape, 0, shape.total));
+        if (shape.ndims == 2) continue;
+        const std::int64_t begin = random(0, shape.total - 1), end = random(begin + 1, shape.total);
+        CAPTURE(run, rows, pitch, begin, end);
+        CHECK(moves_of(boxes(shape, unpack, begin, end), unpack) == moves_of(shape, begin, end));
+      }
+    }
+  }
+}
+
+TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
+  const auto none = [](const Shape& shape, std::int64_t begin, std::int64_t end) {
+    return boxes(shape, false, begin, end).span().empty();
+  };
+  CHECK(none(strided(8, {{4, -16}}, 0), 0, 32));                     // backwards
+  CHECK(none(strided(8, {{4, 4}}, 0), 0, 32));                       // overlapping
+  CHECK(none(strided(8, {{4, std::int64_t{1} << 31}}, 0), 0, 32));   // beyond the engine's pitch
+  CHECK(none(strided(8, {{2, 72}, {4, 16}}, 0), 0, 64));             // slices that are no multiple of the pitch
+  CHECK(none(strided(8, {{2, 64}, {4, 16}}, 0), 8, 64));             // a part of slices
+  CHECK(none(strided(8, {{2, 512}, {2, 64}, {4, 16}}, 0), 0, 128));  // three dimensions of rows
+  CHECK_FALSE(none(strided(8, {{2, 64}, {4, 16}}, 0), 0, 64));
+  Shape list = strided(8, {{4, 16}}, 0);
+  list.kind = ShapeKind::list;
+  CHECK(none(list, 0, 32));
+}
+
+TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
+  for (const bool unpack : {false, true}) {
+    const Situation host = {unpack, true}, device = {unpack, false};
+    const auto copies = [&](std::int64_t run, std::int64_t rows, const Situation& situation) {
+      const Shape shape = strided(run, {{rows, 512}}, 0);
+      return copy_cost_us(shape.total, boxes(shape, unpack, 0, shape.total), situation) <
+             kernel_cost_us(shape.total, situation);
+    };
+    CHECK(copies(8, 64, host));
+    CHECK_FALSE(copies(8, 100000, host));
+    CHECK(copies(512, 2048, host));
+    CHECK_FALSE(copies(8, 64, device));
+  }
+}
+
+TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {
+  KernelDelay delay;
+  CHECK(delay.expected_us() == 0);
+  delay.observe(8, 0, 9);
+  delay.observe(8, 0, 5000);  // seen late, but nobody had looked
+  CHECK(delay.expected_us() == 0);
+  delay.observe(8, 10008, 10010);
+  CHECK(delay.expected_us() == 10000);
+  delay.observe(8, 0, 5000);
+  CHECK(delay.expected_us() == 10000);
+  delay.observe(8, 8, 9);
+  CHECK(delay.expected_us() == 0);
+}
+
+}  // namespace
