@@ -99,6 +99,20 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   return boxes;
 }
 
+Boxes in_two_rows(const Boxes& boxes) {
+  if (boxes.rows() != 1 || boxes.span()[0].width < 2) return boxes;
+  const CopyBox& row = boxes.span()[0];
+  const std::size_t half = row.width / 2;
+  const auto halves_from = [&](std::size_t byte) -> CopyBox {
+    const auto side = [&](const BoxSide& of) -> BoxSide { return {static_cast<char*>(of.address) + byte, half, 0}; };
+    return {side(row.to), side(row.from), half, 2};
+  };
+  Boxes halves;
+  halves.add(halves_from(0));
+  if (row.width % 2 != 0) halves.add(halves_from(1));  // all but two bytes once more, which does no harm
+  return halves;
+}
+
 double kernel_cost_us(std::int64_t bytes, const Situation& situation) {
   const Cost& cost = !situation.packed_is_host ? kernel_on_device
                      : situation.unpack        ? kernel_unpack_from_host

@@ -44,6 +44,15 @@ class Boxes {
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                std::int64_t end);
 
+/// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the copy
+/// engine: they wait where kernels wait.
+constexpr std::int64_t engine_row_bytes = 64 << 10;
+/// From here on, two rows are quicker besides.
+constexpr std::int64_t engine_quicker_bytes = 4 << 10;
+
+/// One row as two, so that the copy engine moves it. Boxes of more rows, and of a single byte, stay as they are.
+Boxes in_two_rows(const Boxes& boxes);
+
 /// Where the packed side lies.
 struct Situation {
   bool unpack = false;

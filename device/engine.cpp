@@ -150,13 +150,16 @@ void Channel::put(Transfer::State* state) noexcept {
   lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void Channel::learn(Transfer::State& state, KernelDelay* delay, double expected_us) {
+  if (!delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
+  state.delay = delay;
+  state.expected_us = expected_us;
+  state.started = std::chrono::steady_clock::now();
+}
+
 StateOwner Channel::start_kernel(KernelArgs& args, KernelDelay* delay, double expected_us) {
   StateOwner state = take();
-  if (delay && lent_.load(std::memory_order_relaxed) == 1) {  // behind others it would wait for them
-    state->delay = delay;
-    state->expected_us = expected_us;
-    state->started = std::chrono::steady_clock::now();
-  }
+  learn(*state, delay, expected_us);
   args.counter = state->counter;
   args.flag = state->flag;
   args.flag_value = state->sequence;
@@ -175,8 +178,9 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   return state;
 }
 
-StateOwner Channel::start_boxes(const Boxes& boxes) {
+StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double expected_us) {
   StateOwner state = take();
+  learn(*state, delay, expected_us);
   for (const CopyBox& box : boxes.span())
     if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
   state->finished = false;
@@ -263,13 +267,19 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
 
 /// By the copy engine, if that takes less than `kernel_us` or must be; null if it does not.
 StateOwner Engine::try_copy(Gpu& gpu, Direction direction, const Message& message, double kernel_us) {
+  const std::int64_t bytes = message.end - message.begin;
   const bool must = way_ == Way::copy || message.packed_kind == MemoryKind::host;
   const bool unpack = direction == Direction::unpack;
   const Boxes boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
   if (boxes.span().empty()) return nullptr;
   const Situation situation = {unpack, is_host(message.packed_kind)};
-  if (!must && copy_cost_us(message.end - message.begin, boxes, situation) >= kernel_us) return nullptr;
-  return gpu.channel(direction).start_boxes(boxes);
+  const double expected_us = copy_cost_us(bytes, boxes, situation);
+  if (!must && expected_us >= kernel_us) return nullptr;
+  Channel& channel = gpu.channel(direction);
+  const bool engine = !unpack || !situation.packed_is_host || boxes.rows() > 1 || bytes >= engine_row_bytes;
+  if (engine) return channel.start_boxes(boxes);
+  if (bytes >= engine_quicker_bytes || gpu.delay.expected_us() != 0) return channel.start_boxes(in_two_rows(boxes));
+  return channel.start_boxes(boxes, &gpu.delay, expected_us);
 }
 
 Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {

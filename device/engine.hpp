@@ -62,8 +62,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner start_kernel(KernelArgs& args, KernelDelay* delay = nullptr, double expected_us = 0);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
-  /// Null if the runtime refuses a box: nothing is lost by moving all of it again in another way.
-  StateOwner start_boxes(const Boxes& boxes);
+  /// The same for the copy engine. Null if the runtime refuses a box: nothing is lost by moving all of it again in
+  /// another way.
+  StateOwner start_boxes(const Boxes& boxes, KernelDelay* delay = nullptr, double expected_us = 0);
 
   /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
   void close() noexcept;
@@ -74,6 +75,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StreamHandle stream() const { return stream_; }
 
  private:
+  void learn(Transfer::State& state, KernelDelay* delay, double expected_us);
+
   struct Chunk {
     std::unique_ptr<Transfer::State[]> states;
     void* flags;

@@ -91,6 +91,21 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
   }
 }
 
+TEST_CASE("one row as two", "[chooser]") {
+  for (std::int64_t bytes = 1; bytes < 40; ++bytes) {
+    const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row);
+    std::map<std::uintptr_t, std::uintptr_t> moved;
+    for (const CopyBox& box : halves.span())
+      for (std::size_t y = 0; y < box.height; ++y)
+        for (std::size_t x = 0; x < box.width; ++x)
+          moved[reinterpret_cast<std::uintptr_t>(box.to.address) + y * box.to.pitch + x] =
+              reinterpret_cast<std::uintptr_t>(box.from.address) + y * box.from.pitch + x;
+    CHECK(moved.size() == static_cast<std::size_t>(bytes));
+    for (const auto& [to, from] : moved) CHECK(to - user_base - 7 == from - packed_base);
+    CHECK((bytes == 1 || halves.span()[0].height == 2));
+  }
+}
+
 TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
   const auto none = [](const Shape& shape, std::int64_t begin, std::int64_t end) {
     return boxes(shape, false, begin, end).span().empty();
