@@ -2,6 +2,15 @@
 // destructor touches a GPU.
 #include "device/device.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <vector>
+
 #include "device/engine.hpp"
 
 namespace gpudt::device {
@@ -14,6 +23,32 @@ Engine& current() {
   if (!now) throw Error(Failure::runtime, "no GPU runtime is in use");
   return *now;
 }
+
+/// Where no other memory can be: the kernel keeps the heap's place free, and a gap below the first stack.
+struct ProgramMemory {
+  std::uintptr_t heap_begin = UINTPTR_MAX;
+  std::uintptr_t stack_begin = 0, stack_end = 0;
+};
+
+constexpr std::uintptr_t stack_bytes = 8 << 20;  ///< the usual limit; the gap is larger
+
+/// From /proc/self/stat, counted behind the program's name, which is in parentheses and may contain anything.
+ProgramMemory find_program_memory() {
+  constexpr std::size_t start_stack = 28 - 3, start_brk = 47 - 3;  // proc(5); the first one behind is the third
+  std::ifstream file("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::istringstream behind(text.substr(std::min(text.rfind(')'), text.size() - 1) + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(behind), {}};
+  if (fields.size() <= start_brk) return {};
+  const auto number = [&](std::size_t field) { return std::strtoull(fields[field].c_str(), nullptr, 10); };
+  ProgramMemory memory;
+  if (number(start_brk) != 0) memory.heap_begin = number(start_brk);
+  memory.stack_end = number(start_stack);
+  memory.stack_begin = memory.stack_end > stack_bytes ? memory.stack_end - stack_bytes : memory.stack_end;
+  return memory;
+}
+
+ProgramMemory program_memory;
 
 std::unique_ptr<Runtime> make_runtime(Choice choice) {
   std::unique_ptr<Runtime> runtime;
@@ -43,8 +78,15 @@ void start(const Config& config) {
   if (engine.load()) throw Error(Failure::runtime, "the GPU runtime is already in use");
   std::unique_ptr<Runtime> runtime = make_runtime(config.choice);
   if (!runtime) return;
+  program_memory = find_program_memory();
   engine.store(new Engine(std::move(runtime), config), std::memory_order_release);
   detail::active.store(true, std::memory_order_release);
+}
+
+bool surely_host(const void* address) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  if (at >= program_memory.stack_begin && at < program_memory.stack_end) return true;
+  return at >= program_memory.heap_begin && at < reinterpret_cast<std::uintptr_t>(sbrk(0));
 }
 
 void stop() noexcept {

@@ -56,7 +56,8 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   MPI_Aint true_lb = 0, true_extent = 0;
   PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
   const auto base = reinterpret_cast<std::uintptr_t>(buffer);
-  return device::classify(reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(true_lb)));
+  const auto* const first = reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(true_lb));
+  return device::surely_host(first) ? device::Location{} : device::classify(first);
 }
 
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand) {

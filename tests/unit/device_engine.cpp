@@ -199,6 +199,20 @@ bool simulated() {
   return std::string(device::runtime_name()) == "sim";
 }
 
+TEST_CASE("memory that is surely the host's", "[device]") {
+  const Session session;
+  if (std::string(device::runtime_name()) == "none") return;
+  const int on_stack = 0;
+  CHECK(device::surely_host(&on_stack));  // the tests run on the first thread
+  const auto in_heap = std::make_unique<int>(0);
+  CHECK(device::surely_host(in_heap.get()));
+  const std::vector<char> mapped(64 << 20);  // malloc asks mmap for it
+  CHECK_FALSE(device::surely_host(mapped.data()));
+  CHECK_FALSE(device::surely_host(nullptr));
+  const Buffer buffer(1 << 20);
+  CHECK_FALSE(device::surely_host(buffer.device()));
+}
+
 }  // namespace
 
 TEST_CASE("engine: packs and unpacks every form, whole and in part", "[device]") {
