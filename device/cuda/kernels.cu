@@ -21,6 +21,8 @@ constexpr int entry_threads = 512;
 constexpr int entry_blocks = 4;
 /// Entries of an irregular list that a block keeps in shared memory.
 constexpr int list_capacity = 1536;
+/// Entries that each thread brings there at once.
+constexpr int staged_at_once = 3;
 /// Entries that a window takes beyond those expected, and the most rounds that it serves.
 constexpr int list_slack = 64;
 constexpr int most_rounds = 16;
@@ -262,11 +264,22 @@ class ListWindow {
     __syncthreads();
     first_ = shared_.first;
   }
-  /// Ends with a barrier.
+  /// Each thread has several loads under way before it stores the first. Ends with a barrier.
   __device__ __forceinline__ void stage(std::int64_t first, std::int64_t count) {
-    for (std::int64_t i = threadIdx.x; i <= count; i += blockDim.x) {
-      shared_.prefix[i] = map_.prefix[first + i];
-      if (i < count) shared_.displs[i] = map_.displs[first + i];
+    for (std::int64_t base = threadIdx.x; base <= count; base += staged_at_once * blockDim.x) {
+      std::int64_t prefix[staged_at_once], displs[staged_at_once];
+#pragma unroll
+      for (int u = 0; u < staged_at_once; ++u) {
+        const std::int64_t i = base + u * blockDim.x;
+        if (i <= count) prefix[u] = list_word(map_.prefix + first + i);
+        if (i < count) displs[u] = list_word(map_.displs + first + i);
+      }
+#pragma unroll
+      for (int u = 0; u < staged_at_once; ++u) {
+        const std::int64_t i = base + u * blockDim.x;
+        if (i <= count) shared_.prefix[i] = prefix[u];
+        if (i < count) shared_.displs[i] = displs[u];
+      }
     }
     __syncthreads();
   }
