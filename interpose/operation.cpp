@@ -127,6 +127,7 @@ thread_local bool inside_engine = false;
 
 int query(void* extra, MPI_Status* status) {
   auto* const operation = static_cast<Operation*>(extra);
+  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI asks when the request is complete
   status->MPI_SOURCE = operation->from;
   status->MPI_TAG = operation->received_tag;
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
@@ -392,6 +393,7 @@ int Engine::finish_unpacked() {
 
 void Engine::complete(Operation* operation) {
   operation->payload.reset();  // the user may reuse or free everything from here on
+  operation->decided.store(true, std::memory_order_release);
   PMPI_Grequest_complete(operation->request);
   live_.fetch_sub(1);
   operation->release();

@@ -109,6 +109,10 @@ struct Operation {
   bool told = false;     ///< the error handler has been called
   bool unpacks = false;  ///< an unpack was started
 
+  /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to
+  /// the operation then happens before what the thread does that sees it complete, whatever MPI does in between.
+  std::atomic<bool> decided{false};
+
   std::atomic<bool> cancel_wanted{false};
   std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
   std::size_t place = 0;     ///< the engine's

@@ -1,10 +1,42 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. The last line is "N passed, N failed".
 #
-# usage: test.sh [arguments for meson test]
+# usage: test.sh [--sanitize thread|address|undefined] [arguments for meson test]
+#   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
+#               tests that are for it: those with several threads, or the unit tests and those under mpirun
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
+
+prefix=()
+if [ "${1:-}" = --sanitize ]; then
+  sanitizer=${2:-}
+  shift 2 || die "--sanitize thread, address or undefined"
+  build=$root/build-$sanitizer
+  export MESON_ARGS="-Db_sanitize=$sanitizer -Db_lundef=false -Dcuda=disabled -Dprograms=false
+    --buildtype=debugoptimized"
+  case $sanitizer in
+    thread)
+      # Open MPI is not instrumented: what it does with memory is not looked at, only its locks are.
+      export TSAN_OPTIONS="ignore_noninstrumented_modules=1 history_size=5 second_deadlock_stack=1"
+      # The sanitizer's places for its own memory may be taken when addresses are random.
+      if setarch -R true 2>/dev/null; then
+        prefix=(setarch -R)
+      fi
+      [ $# -gt 0 ] || set -- threads rma-threads
+      ;;
+    address)
+      # The library is preloaded before the sanitizer's own, and Open MPI does not free everything.
+      export ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0:allow_user_segv_handler=1"
+      [ $# -gt 0 ] || set -- --suite unit --suite mpi
+      ;;
+    undefined)
+      export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
+      [ $# -gt 0 ] || set -- --suite unit --suite mpi
+      ;;
+    *) die "--sanitize thread, address or undefined" ;;
+  esac
+fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"
 build_all || die "the build failed"
@@ -14,7 +46,7 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-meson test -C "$build" --no-rebuild --print-errorlogs "$@" 2>&1 | tee "$log"
+"${prefix[@]}" meson test -C "$build" --no-rebuild --print-errorlogs "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 
 # sum NAME...: of the numbers in the summary's lines "NAME:   number".

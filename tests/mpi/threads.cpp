@@ -184,6 +184,171 @@ TEST_CASE("threads send on one communicator with their own tags, in order", "[.]
   });
 }
 
+namespace {
+
+/// Messages of one thread, between this rank and its partner, half of them of device memory.
+class Traffic {
+ public:
+  Traffic(const Type& type, int messages, int thread, MPI_Comm where) : type_(type), thread_(thread), comm_(where) {
+    for (int i = 0; i < messages; ++i) {
+      out_.emplace_back(basic_places[i % 2], type, 1);
+      in_.emplace_back(basic_places[(i / 2) % 2], type, 1);
+    }
+  }
+  int count() const { return static_cast<int>(out_.size()); }
+  void refill(int round) {
+    for (int i = 0; i < count(); ++i) {
+      out_[static_cast<std::size_t>(i)].fill(key_of(rank(), thread_, 100 * round + i));
+      in_[static_cast<std::size_t>(i)].poison();
+    }
+  }
+  /// Starts all of them with `type`, or makes persistent requests.
+  std::vector<MPI_Request> start(MPI_Datatype type, bool persistent) {
+    std::vector<MPI_Request> requests;
+    const auto receive = persistent ? MPI_Recv_init : MPI_Irecv;
+    const auto send = persistent ? MPI_Send_init : MPI_Isend;
+    for (int i = 0; i < count(); ++i) {
+      MPI_Request pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+      receive(in_[static_cast<std::size_t>(i)].address(), 1, type, partner(), i, comm_, &pair[0]);
+      send(out_[static_cast<std::size_t>(i)].address(), 1, type, partner(), i, comm_, &pair[1]);
+      requests.insert(requests.end(), pair, pair + 2);
+    }
+    return requests;
+  }
+  void verify(int round, Complaints& complaints) {
+    for (int i = 0; i < count(); ++i) {
+      Buffer& buffer = in_[static_cast<std::size_t>(i)];
+      buffer.expect(stream_of(type_, 1, key_of(partner(), thread_, 100 * round + i)));
+      complaints.expect(buffer.difference().empty(), "thread " + std::to_string(thread_) + ", message " +
+                                                         std::to_string(i) + ": " + buffer.difference());
+    }
+  }
+
+ private:
+  const Type& type_;
+  int thread_;
+  MPI_Comm comm_;
+  std::vector<Buffer> out_, in_;
+};
+
+/// Completes requests in one of the ways that find some of them complete.
+void complete(std::vector<MPI_Request>& requests, int way) {
+  const int count = static_cast<int>(requests.size());
+  std::vector<int> indices(requests.size());
+  for (int left = count; left > 0;) {
+    int completed = 0, index = MPI_UNDEFINED;
+    switch (way % 4) {
+      case 0:
+        MPI_Waitany(count, requests.data(), &index, MPI_STATUS_IGNORE);
+        completed = 1;
+        break;
+      case 1:
+        MPI_Testany(count, requests.data(), &index, &completed, MPI_STATUS_IGNORE);
+        break;
+      case 2:
+        MPI_Waitsome(count, requests.data(), &completed, indices.data(), MPI_STATUSES_IGNORE);
+        break;
+      default:
+        MPI_Testsome(count, requests.data(), &completed, indices.data(), MPI_STATUSES_IGNORE);
+    }
+    left -= completed;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("threads complete their requests each in another way", "[.][threads]") {
+  if (!threads_allowed()) return;
+  in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
+    const Type type = vector(400 * (thread + 1), 1, 2);
+    for (int round = 0; round < 4; ++round) {
+      Traffic traffic(type, 12, thread, own);
+      traffic.refill(round);
+      std::vector<MPI_Request> requests = traffic.start(type, false);
+      complete(requests, thread + round);
+      traffic.verify(round, complaints);
+    }
+  });
+}
+
+TEST_CASE("threads restart persistent requests", "[.][threads]") {
+  if (!threads_allowed()) return;
+  in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
+    const Type type = vector(300, 2, 3);
+    Traffic traffic(type, 8, thread, own);
+    std::vector<MPI_Request> requests = traffic.start(type, true);
+    const int count = static_cast<int>(requests.size());
+    for (int round = 0; round < 5; ++round) {
+      traffic.refill(round);
+      MPI_Startall(count, requests.data());
+      if (round % 2 == 0) {
+        MPI_Waitall(count, requests.data(), MPI_STATUSES_IGNORE);
+      } else {
+        for (int done = 0; done == 0;) MPI_Testall(count, requests.data(), &done, MPI_STATUSES_IGNORE);
+      }
+      traffic.verify(round, complaints);
+    }
+    for (MPI_Request& request : requests) MPI_Request_free(&request);
+  });
+}
+
+TEST_CASE("threads free datatypes of messages in flight, and make others", "[.][threads]") {
+  if (!threads_allowed()) return;
+  in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
+    for (int round = 0; round < 15; ++round) {
+      const Type type = vector(50 + 10 * (round % 7), 1 + thread % 3, 5);
+      Traffic traffic(type, 4, thread, own);
+      traffic.refill(round);
+      MPI_Datatype copy = MPI_DATATYPE_NULL;
+      MPI_Type_dup(type, &copy);
+      std::vector<MPI_Request> requests = traffic.start(copy, false);
+      MPI_Type_free(&copy);
+      MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+      traffic.verify(round, complaints);
+    }
+  });
+}
+
+TEST_CASE("threads run collectives on communicators of their own", "[.][threads]") {
+  if (!threads_allowed()) return;
+  in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
+    const Type type = vector(200, 2, 3), number = plain(MPI_INT);
+    const auto verify = [&](Buffer& buffer, const char* call) {
+      complaints.expect(buffer.difference().empty(), std::string(call) + ": " + buffer.difference());
+    };
+    for (int round = 0; round < 6; ++round) {
+      const Place place = basic_places[(round + 1) % 2];
+      Buffer one(Place::device, type, 1), all(place, type, ranks()), both(Place::device, type, 1);
+      one.fill(key_of(rank(), thread, round));
+      MPI_Allgather(one.address(), 1, type, all.address(), 1, type, own);
+      Stream wanted;
+      for (int from = 0; from < ranks(); ++from) {
+        const Stream part = stream_of(type, 1, key_of(from, thread, round));
+        wanted.insert(wanted.end(), part.begin(), part.end());
+      }
+      all.expect(wanted);
+      verify(all, "Allgather");
+      const int root = round % ranks();
+      if (rank() == root) both.fill(key_of(root, thread, 100 + round));
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_Ibcast(both.address(), 1, type, root, own, &request);
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+      both.expect(stream_of(type, 1, key_of(root, thread, 100 + round)));
+      verify(both, "Ibcast");
+      Buffer given(Place::device, number, 500), least(place, number, 500);
+      given.fill(key_of(rank(), thread, 200 + round));
+      MPI_Allreduce(given.address(), least.address(), 500, MPI_INT, MPI_MIN, own);
+      Stream result = stream_of(number, 500, key_of(0, thread, 200 + round));
+      for (int from = 1; from < ranks(); ++from) {
+        const Stream other = stream_of(number, 500, key_of(from, thread, 200 + round));
+        PMPI_Reduce_local(other.data(), result.data(), 500, MPI_INT, MPI_MIN);
+      }
+      least.expect(result);
+      verify(least, "Allreduce");
+    }
+  });
+}
+
 TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads]") {
   if (!threads_allowed()) return;
   std::atomic<int> finished{0};
