@@ -203,12 +203,6 @@ class Process {
   int output_ = -1;
 };
 
-std::string sim_library() {
-  Dl_info info;
-  REQUIRE(dladdr(dlsym(RTLD_DEFAULT, "gpudt_sim_api"), &info) != 0);
-  return info.dli_fname;
-}
-
 }  // namespace
 
 TEST_CASE("sim: memory is exported to another process", "[sim]") {
@@ -291,7 +285,9 @@ TEST_CASE("sim: a process may end with everything in use", "[sim]") {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("sim: preloaded into a program that is not concerned", "[sim]") {
-  const Process ls("/bin/ls", {{"LD_PRELOAD", sim_library()}});
+  Dl_info info;
+  REQUIRE(dladdr(dlsym(RTLD_DEFAULT, "gpudt_sim_api"), &info) != 0);
+  const Process ls("/bin/ls", {{"LD_PRELOAD", info.dli_fname}});
   CHECK_FALSE(ls.read_some().empty());
   CHECK(ls.wait() == 0);
 }
