@@ -390,6 +390,9 @@ TEST_CASE("kernel bodies: lists", "[kernel]") {
   Random random(test::unit_seed());
   std::set<int> methods;
   check_message(listed(std::vector<std::int64_t>(500, 13), true, 2, 1, 0), random, &methods);
+  std::vector<std::int64_t> even(300);
+  for (std::size_t i = 0; i < even.size(); ++i) even[i] = 8 * (1 + static_cast<std::int64_t>(i % 5));
+  for (const std::int64_t repeat : {1, 3}) check_message(listed(even, false, 8, repeat, 0), random, &methods);
   for (int i = 0; i < 60; ++i) {
     const auto unit = std::int64_t{1} << random(0, 4);
     const std::int64_t count = random(1, 300), gap = unit * random(1, 3), repeat = random(1, 3);
