@@ -33,6 +33,7 @@ void KernelDelay::observe(double expected_us, double after_us, double before_us)
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(believed_us));
     until_.store((Clock::now() + believed).time_since_epoch().count(), std::memory_order_relaxed);
     delay_us_.store(static_cast<float>(delay), std::memory_order_relaxed);
+    times_.fetch_add(1, std::memory_order_relaxed);
   } else if (before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {
     delay_us_.store(0, std::memory_order_relaxed);
   }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 
 namespace gpudt::device {
 
@@ -18,8 +19,11 @@ class KernelDelay {
   /// A kernel that was expected to take `expected_us` ended between `after_us` and `before_us` after its launch.
   void observe(double expected_us, double after_us, double before_us);
 
+  std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late
+
  private:
   std::atomic<float> delay_us_{0};
+  std::atomic<std::int64_t> times_{0};
   std::atomic<Clock::rep> until_{0};  ///< the time since the clock's epoch up to which delay_us_ is believed
 };
 

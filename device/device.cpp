@@ -122,6 +122,15 @@ void Transfer::wait() {
   if (state_) state_->wait();
 }
 
+Way Transfer::way() const {
+  return state_ ? state_->way : Way::automatic;
+}
+
+Movements movements() noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->movements() : Movements{};
+}
+
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed) {
   return current().start(direction, ordinal, layout, count, user, begin, end, packed);

@@ -150,10 +150,17 @@ class Transfer {
   /// Polls until done().
   void wait();
   explicit operator bool() const { return state_ != nullptr; }
+  Way way() const;  ///< kernel or copy; automatic if there was nothing to move
 
  private:
   std::unique_ptr<State> state_;
 };
+
+/// Transfers started so far, by what does them, and how often a kernel was seen to begin late (delay.hpp).
+struct Movements {
+  std::int64_t kernels = 0, copies = 0, late = 0;
+};
+Movements movements() noexcept;
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,

@@ -136,6 +136,7 @@ StateOwner Channel::take() {
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
   state->by_event = false;
+  state->way = Way::kernel;
   state->polls = 0;
   state->delay = nullptr;
   state->checked = {};
@@ -170,6 +171,7 @@ StateOwner Channel::start_kernel(KernelArgs& args, KernelDelay* delay, double ex
 
 StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   StateOwner state = take();
+  state->way = Way::copy;
   if (!state->event) state->event = runtime_->event_create(ordinal_);
   runtime_->copy_async(ordinal_, to, from, bytes, stream_);
   runtime_->event_record(ordinal_, state->event, stream_);
@@ -180,6 +182,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
 
 StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double expected_us) {
   StateOwner state = take();
+  state->way = Way::copy;
   learn(*state, delay, expected_us);
   for (const CopyBox& box : boxes.span())
     if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
@@ -240,6 +243,13 @@ Gpu& Engine::gpu(int ordinal) {
   return *gpu;
 }
 
+Movements Engine::movements() const {
+  Movements sum = {kernels_.load(), copies_.load(), 0};
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire)) sum.late += gpu->delay.times();
+  return sum;
+}
+
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                        std::int64_t begin, std::int64_t end, void* packed) {
   if (begin >= end) return {};
@@ -288,8 +298,11 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
   const double expected_us = kernel_cost_us(bytes, situation);
   // A kernel cannot reach pageable memory, but the copy engine can.
   if (way_ != Way::kernel || message.packed_kind == MemoryKind::host)
-    if (StateOwner state = try_copy(gpu, direction, message, expected_us + gpu.delay.expected_us()))
+    if (StateOwner state = try_copy(gpu, direction, message, expected_us + gpu.delay.expected_us())) {
+      copies_.fetch_add(1, std::memory_order_relaxed);
       return Transfer(std::move(state));
+    }
+  kernels_.fetch_add(1, std::memory_order_relaxed);
   Channel& channel = gpu.channel(direction);
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
                            message.layout ? message.layout->program().lookaside : nullptr};

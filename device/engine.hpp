@@ -28,6 +28,7 @@ struct Transfer::State {
   unsigned* counter = nullptr;    ///< device memory
   EventHandle event = nullptr;    ///< made when first needed
   bool by_event = false;          ///< its end is seen by the event
+  Way way = Way::kernel;          ///< what moves the data
   bool finished = false;
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
@@ -117,6 +118,7 @@ class Engine {
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                  std::int64_t begin, std::int64_t end, void* packed);
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
+  Movements movements() const;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
@@ -139,6 +141,7 @@ class Engine {
   // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
   // datatypes do.
   const Pool::Owner staging_, uploads_;
+  std::atomic<std::int64_t> kernels_{0}, copies_{0};
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
 };

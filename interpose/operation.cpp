@@ -25,13 +25,20 @@ Staged::Staged(const Operand& operand)
           operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {}
 
 void Staged::start_pack() {
-  transfer_ = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                            operand_.buffer, 0, operand_.bytes(), staging_.data());
+  start(device::Direction::pack, operand_.bytes());
 }
 
 void Staged::start_unpack(std::int64_t bytes) {
-  transfer_ = device::start(device::Direction::unpack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                            operand_.buffer, 0, bytes, staging_.data());
+  start(device::Direction::unpack, bytes);
+}
+
+void Staged::start(device::Direction direction, std::int64_t bytes) {
+  transfer_ = device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0,
+                            bytes, staging_.data());
+  if (tracing() && transfer_)
+    log_trace(std::string(direction == device::Direction::pack ? "pack of " : "unpack of ") + std::to_string(bytes) +
+              " B on GPU " + std::to_string(operand_.ordinal) + " by " +
+              (transfer_.way() == device::Way::copy ? "the copy engine" : "a kernel"));
 }
 
 void Staged::wait() {

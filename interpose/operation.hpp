@@ -59,6 +59,8 @@ class Staged : public Payload {
   const Operand& operand() const { return operand_; }
 
  private:
+  void start(device::Direction direction, std::int64_t bytes);
+
   Operand operand_;
   device::Staging staging_;
   device::Transfer transfer_;  // after staging_: it must end before the memory goes back

@@ -43,6 +43,7 @@ struct Record {
   std::int64_t calls[protocol_count][shape_kinds];
   std::int64_t bytes[protocol_count][shape_kinds];
   std::int64_t nanoseconds[2];
+  std::int64_t movements[3];  ///< as in device::Movements
   std::int64_t staging_peak[2];
   std::array<Fallback, fallback_slots> fallbacks;
 };
@@ -55,6 +56,10 @@ Record own_record() {
       record.bytes[p][k] = counts.bytes[p][k];
     }
   for (int c = 0; c < 2; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
+  const device::Movements moved = device::movements();
+  record.movements[0] = moved.kernels;
+  record.movements[1] = moved.copies;
+  record.movements[2] = moved.late;
   const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
   for (int s = 0; s < 2; ++s)
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
@@ -85,6 +90,7 @@ Record sum(const std::vector<Record>& records) {
       total.nanoseconds[c] += record.nanoseconds[c];
       total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
     }
+    for (int m = 0; m < 3; ++m) total.movements[m] += record.movements[m];
     for (const Fallback& entry : record.fallbacks)
       if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
   }
@@ -108,6 +114,12 @@ void print(const Record& total, int ranks, int expected) {
       text += line;
     }
   if (all == 0) text += "  no device buffer was passed to MPI\n";
+  std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",
+                static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
+  text += line;
+  if (total.movements[2] != 0)
+    text += "; kernels were seen to begin late " + std::to_string(total.movements[2]) + " times";
+  text += "\n";
   std::snprintf(line, sizeof line,
                 "  waiting for packs and unpacks: %.3f ms, in MPI with staged buffers: %.3f ms (sums over ranks)\n",
                 static_cast<double>(total.nanoseconds[0]) * 1e-6, static_cast<double>(total.nanoseconds[1]) * 1e-6);

@@ -68,6 +68,17 @@ class Environment(unittest.TestCase):
         self.assert_right(run)
         self.assertEqual(len(run.lines("Sendrecv", "staging")), 2 * 2 * RANKS, run.text)
 
+    def test_way(self):
+        """What moves the data is chosen by variable, and seen in the trace and the report."""
+        for way, by, other in (("kernel", "a kernel", "the copy engine"), ("copy", "the copy engine", "a kernel")):
+            run = Run("device", f"GPUDT_WAY={way}", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+            self.assert_right(run)
+            self.assertEqual(len(run.lines("pack of", "by " + by)), 2 * 2 * RANKS, run.text)
+            self.assertEqual(run.lines("pack of", "by " + other), [], run.text)
+            kernels, copies = re.search(r"copies: (\d+) by kernels, (\d+) by the copy engine", run.text).groups()
+            self.assertEqual(int(copies if way == "kernel" else kernels), 0, run.text)
+            self.assertGreaterEqual(int(kernels if way == "kernel" else copies), 2 * 2 * RANKS, run.text)
+
     def test_disable(self):
         """Pure pass-through: device pointers reach an MPI that can read them, and nothing is counted."""
         run = Run("device", "GPUDT_DISABLE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1", "GPUDT_TRACE=1")
@@ -112,7 +123,7 @@ class Environment(unittest.TestCase):
         self.assertEqual(len(run.lines("GPUDT_REPROT")), 1, run.text)
 
     def test_malformed_values(self):
-        for name, value in (("GPUDT_REPORT", "perhaps"), ("GPUDT_STAGING_LIMIT", "lots"), ("GPUDT_STAGING_LIMIT", "-1"),
+        for name, value in (("GPUDT_REPORT", "perhaps"), ("GPUDT_WAY", "swim"), ("GPUDT_STAGING_LIMIT", "lots"), ("GPUDT_STAGING_LIMIT", "-1"),
                             ("GPUDT_STAGING_LIMIT", "12Q"), ("GPUDT_MPI_CUDA_AWARE", "2")):
             with self.subTest(f"{name}={value}"):
                 run = Run("device", f"{name}={value}")
