@@ -32,8 +32,9 @@ constexpr std::int32_t list_rounds = 16;
 constexpr std::int32_t host_list_rounds = 1;
 constexpr int host_blocks_general_per_multiprocessor = 2;
 
-/// Irregular lists are divided by their runs if none is longer than so many times the mean: a thread has few rounds to
-/// make alone. Not for large messages to or from the host, where whole segments count for more than the search.
+/// Irregular lists are divided by their runs if none is longer than so many times the mean, nor than so many words for
+/// each of the most threads: a thread has few rounds to make alone. Not for large messages to or from the host, where
+/// whole segments count for more than the search.
 constexpr std::int64_t entry_unevenness = 16;
 constexpr std::int64_t host_entry_bytes = 256 << 10;
 constexpr std::int64_t single_block_entry_threads = 512;
@@ -125,10 +126,13 @@ bool fits_narrow(const KernelArgs& args, std::int64_t unit) {
 bool suits_entries(KernelArgs& args, std::int32_t word, const PlanHints& hints) {
   const Shape& shape = args.shape;
   if (shape.kind != ShapeKind::list || shape.run > 0 || word < 4) return false;
-  if (args.begin % word != 0 || args.end % word != 0 || args.end > narrow_limit) return false;
+  if (args.begin % word != 0 || args.end % word != 0) return false;
+  if (args.end > narrow_limit - shape.list_longest) return false;  // the last run may end behind the range
   const std::int64_t bytes = args.end - args.begin;
   if (hints.packed_is_host && bytes > host_entry_bytes) return false;
-  if (shape.list_longest > entry_unevenness * ceil_divide(shape.list_size, shape.list_count)) return false;
+  const std::int64_t mean = ceil_divide(shape.list_size, shape.list_count);
+  if (shape.list_longest > entry_unevenness * std::min(mean, std::int64_t{word} << most_entry_threads_log))
+    return false;
   const std::int64_t repetitions = shape.total / shape.list_size;
   if (shape.list_count > narrow_limit / repetitions) return false;
   args.first_entry = 0;

@@ -436,6 +436,14 @@ TEST_CASE("kernel bodies: offsets and positions beyond 4 GiB", "[kernel]") {
   }
 }
 
+TEST_CASE("kernel bodies: a range that ends inside a run near 2 GiB", "[kernel]") {
+  constexpr std::int64_t limit = (std::int64_t{1} << 31) - 64;  // the most that 32 bits are used for
+  const Message message = listed({4096, 8192}, false, 16, 200000, 0);
+  for (const bool unpack : {false, true})
+    for (const std::int64_t end : {limit, limit - 4096, limit - 8192, limit - 16384})
+      check_launch(message, unpack, user_base, packed_base, end - 512, end, false);
+}
+
 // --- plans ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("plans: small messages take one thread block, the host link few", "[kernel]") {
