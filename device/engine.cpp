@@ -184,20 +184,29 @@ StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double e
   StateOwner state = take();
   state->way = Way::copy;
   learn(*state, delay, expected_us);
-  for (const CopyBox& box : boxes.span())
-    if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
+  try {
+    for (const CopyBox& box : boxes.span())
+      if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
+    runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
+  } catch (const Error&) {
+    drain();  // no flag tells when the copies that are queued no longer use the buffers
+    throw;
+  }
   state->finished = false;
-  runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
   return state;
 }
 
-void Channel::close() noexcept {
-  if (closed()) return;
+void Channel::drain() noexcept {
   try {
     runtime_->stream_synchronize(ordinal_, stream_);
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
   }
+}
+
+void Channel::close() noexcept {
+  if (closed()) return;
+  drain();
   closed_.store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
@@ -304,6 +313,9 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
     }
   kernels_.fetch_add(1, std::memory_order_relaxed);
   Channel& channel = gpu.channel(direction);
+  if (message.packed_kind == MemoryKind::host)
+    throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
+                                      std::to_string(bytes) + " bytes to or from memory that kernels cannot reach");
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
                            message.layout ? message.layout->program().lookaside : nullptr};
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,

@@ -77,6 +77,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   void learn(Transfer::State& state, KernelDelay* delay, double expected_us);
+  void drain() noexcept;  ///< waits for the work
 
   struct Chunk {
     std::unique_ptr<Transfer::State[]> states;
