@@ -297,6 +297,8 @@ TEST_CASE("engine: copies between GPUs", "[device]") {
   CHECK(device::classify(there.device()).ordinal == 1);
   device::copy(0, there.device(), here.device(), 5000).wait();
   CHECK(there.get() == here.host);
+  // More than there is: refused, and not given to a kernel, which may not reach the other GPU.
+  if (simulated()) CHECK_THROWS_AS(device::copy(0, there.device(), here.device(), 1 << 20), device::Error);
   int current = -1;
   CHECK(cudaGetDevice(&current) == cudaSuccess);
   CHECK(current == 1);
