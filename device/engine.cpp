@@ -148,7 +148,7 @@ void Channel::put(Transfer::State* state) noexcept {
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
-  lent_.fetch_sub(1, std::memory_order_relaxed);
+  if (!state->by_event) lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Channel::learn(Transfer::State& state, KernelDelay* delay, double expected_us) {
@@ -177,6 +177,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   runtime_->event_record(ordinal_, state->event, stream_);
   state->by_event = true;
   state->finished = false;
+  lent_.fetch_sub(1, std::memory_order_relaxed);
   return state;
 }
 
@@ -321,14 +322,18 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
                          message.end, hints);
   const datatype::ShapeKind kind = message.shape.kind;
-  if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general)
-    args.program = Upload::of(*message.layout, gpu.ordinal).program(*this, channel, *message.layout);
+  KernelDelay* learner = bytes <= observed_bytes ? &gpu.delay : nullptr;
+  if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
+    Upload& upload = Upload::of(*message.layout, gpu.ordinal);
+    args.program = upload.program(*this, channel, *message.layout);
+    if (!upload.there()) learner = nullptr;  // the kernel waits for it
+  }
   if (kind == datatype::ShapeKind::general) {
     args.nodes = message.layout->program().nodes;
     args.node_count =
         reinterpret_cast<const datatype::SerialisedHeader*>(message.layout->serialised().data())->node_count;
   }
-  return Transfer(channel.start_kernel(args, bytes <= observed_bytes ? &gpu.delay : nullptr, expected_us));
+  return Transfer(channel.start_kernel(args, learner, expected_us));
 }
 
 }  // namespace gpudt::device

@@ -21,6 +21,11 @@ datatype::Program Upload::program(Engine& engine, Channel& channel, const dataty
   return program_;
 }
 
+bool Upload::there() {
+  const std::lock_guard lock(mutex_);
+  return !copying_;
+}
+
 void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layout) {
   generation_ = 0;
   const auto bytes = layout.serialised();

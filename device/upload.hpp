@@ -18,6 +18,8 @@ class Upload final : public datatype::Attachment {
 
   /// Where work that is given to `channel` from now on finds the layout.
   datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
+  /// Whether the last call of program() found the layout on the GPU already.
+  bool there();
 
  private:
   void make(Engine& engine, Channel& channel, const datatype::Layout& layout);
