@@ -312,11 +312,11 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
       copies_.fetch_add(1, std::memory_order_relaxed);
       return Transfer(std::move(state));
     }
-  kernels_.fetch_add(1, std::memory_order_relaxed);
-  Channel& channel = gpu.channel(direction);
   if (message.packed_kind == MemoryKind::host)
     throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
                                       std::to_string(bytes) + " bytes to or from memory that kernels cannot reach");
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+  Channel& channel = gpu.channel(direction);
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
                            message.layout ? message.layout->program().lookaside : nullptr};
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
