@@ -187,7 +187,10 @@ StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double e
   learn(*state, delay, expected_us);
   try {
     for (const CopyBox& box : boxes.span())
-      if (!runtime_->copy_box_async(ordinal_, box, stream_)) return nullptr;
+      if (!runtime_->copy_box_async(ordinal_, box, stream_)) {
+        if (&box != boxes.span().data()) drain();  // those before it are queued
+        return nullptr;
+      }
     runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
   } catch (const Error&) {
     drain();  // no flag tells when the copies that are queued no longer use the buffers
