@@ -10,6 +10,7 @@
 
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"
+#include "pingpong/common/program.hpp"
 #include "pingpong/common/statistics.hpp"
 #include "pingpong/common/table.hpp"
 
@@ -150,21 +151,10 @@ void measure_all(const Options& options, int rank, int size) {
   }
 }
 
-int run(const Options& options) {
-  int rank = 0, size = 0;
-  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size > 2) {
-    if (rank == 0) fmt::print(stderr, "gpudt-overhead needs 1 or 2 ranks, not {}\n", size);
-    return exit_usage;
-  }
-  try {
-    measure_all(options, rank, size);
-    return exit_ok;
-  } catch (const Refusal& refusal) {
-    if (rank == 0) fmt::print(stderr, "gpudt-overhead: {}\n", refusal.what());
-    return exit_usage;
-  }
+int run(const Options& options, int rank, int size) {
+  if (size > 2) throw Refusal(fmt::format("this takes 1 or 2 ranks, not {}", size));
+  measure_all(options, rank, size);
+  return exit_ok;
 }
 
 void add_options(CLI::App& app, Options& options) {
@@ -187,14 +177,5 @@ int main(int argc, char** argv) {
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-overhead");
   add_options(app, options);
   if (const auto code = parse(app, argc, argv)) return *code;
-  MPI_Init(&argc, &argv);
-  int code = exit_usage;
-  try {
-    code = run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "gpudt-overhead: {}\n", error.what());
-    MPI_Abort(MPI_COMM_WORLD, exit_usage);
-  }
-  MPI_Finalize();
-  return code;
+  return run_program("gpudt-overhead", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

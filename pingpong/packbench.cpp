@@ -13,6 +13,7 @@
 #include "pingpong/common/movers.hpp"
 #include "pingpong/common/options.hpp"
 #include "pingpong/common/pattern.hpp"
+#include "pingpong/common/program.hpp"
 #include "pingpong/common/statistics.hpp"
 #include "pingpong/common/table.hpp"
 #include "pingpong/limits.hpp"
@@ -45,14 +46,15 @@ bytes, at the bandwidth of a copy inside device memory. "/hand" is the median di
 class MpiMover final : public Mover {
  public:
   explicit MpiMover(const Message& message) : message_(message) {}
-  void pack(const void* user, void* packed) override {
+  void start_pack(const void* user, void* packed) override {
     int position = 0;
     MPI_Pack(user, message_.count(), message_.type(), packed, size(), &position, MPI_COMM_SELF);
   }
-  void unpack(const void* packed, void* user) override {
+  void start_unpack(const void* packed, void* user) override {
     int position = 0;
     MPI_Unpack(packed, size(), &position, user, message_.count(), message_.type(), MPI_COMM_SELF);
   }
+  void wait() override {}
 
  private:
   int size() const { return static_cast<int>(message_.size()); }
@@ -319,20 +321,9 @@ int measure_all(const Options& options) {
   return runner.all_verified() ? exit_ok : exit_wrong_data;
 }
 
-int run(const Options& options) {
-  int rank = 0, size = 0;
-  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != 1) {
-    if (rank == 0) fmt::print(stderr, "gpudt-packbench needs 1 process, not {}\n", size);
-    return exit_usage;
-  }
-  try {
-    return measure_all(options);
-  } catch (const Refusal& refusal) {
-    fmt::print(stderr, "gpudt-packbench: {}\n", refusal.what());
-    return exit_usage;
-  }
+int run(const Options& options, int, int size) {
+  if (size != 1) throw Refusal(fmt::format("this takes 1 process, not {}", size));
+  return measure_all(options);
 }
 
 void add_options(CLI::App& app, Options& options) {
@@ -363,14 +354,5 @@ int main(int argc, char** argv) {
       "LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench");
   add_options(app, options);
   if (const auto code = parse(app, argc, argv)) return *code;
-  MPI_Init(&argc, &argv);
-  int code = exit_usage;
-  try {
-    code = run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "gpudt-packbench: {}\n", error.what());
-    MPI_Abort(MPI_COMM_WORLD, exit_usage);
-  }
-  MPI_Finalize();
-  return code;
+  return run_program("gpudt-packbench", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -11,6 +11,7 @@
 
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"
+#include "pingpong/common/program.hpp"
 #include "pingpong/common/statistics.hpp"
 #include "pingpong/common/table.hpp"
 #include "pingpong/ways.hpp"
@@ -33,18 +34,6 @@ constexpr const char* ways_help = R"(Ways:
   host      the same number of bytes from host memory to host memory
 The column /hand is the median divided by that of zerocopy. "-": that way does not exist for the row.
 )";
-
-bool any_rank(bool mine) {
-  int any = mine ? 1 : 0;
-  PMPI_Allreduce(MPI_IN_PLACE, &any, 1, MPI_INT, MPI_LOR, MPI_COMM_WORLD);
-  return any != 0;
-}
-
-bool rank_zero_decides(bool mine) {
-  int decision = mine ? 1 : 0;
-  PMPI_Bcast(&decision, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  return decision != 0;
-}
 
 const Table& table() {
   static const Table shown({{"layout", 16, true},
@@ -232,20 +221,11 @@ int measure_all(const Options& options, int rank) {
   return runner.all_verified() ? exit_ok : exit_wrong_data;
 }
 
-int run(const Options& options) {
-  int rank = 0, size = 0;
-  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+int run(const Options& options, int rank, int size) {
   if (size != 2) {
-    if (rank == 0) fmt::print(stderr, "gpudt-pingpong needs 2 ranks, not {}: mpirun -np 2 ... gpudt-pingpong\n", size);
-    return exit_usage;
+    throw Refusal(fmt::format("this takes 2 ranks, not {}: mpirun -np 2 ... gpudt-pingpong", size));
   }
-  try {
-    return measure_all(options, rank);
-  } catch (const Refusal& refusal) {
-    if (rank == 0) fmt::print(stderr, "gpudt-pingpong: {}\n", refusal.what());
-    return exit_usage;
-  }
+  return measure_all(options, rank);
 }
 
 }  // namespace
@@ -268,14 +248,5 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   if (const auto code = parse(app, argc, argv)) return *code;
   adapt_to_ways(options);
-  MPI_Init(&argc, &argv);
-  int code = exit_usage;
-  try {
-    code = run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "gpudt-pingpong: {}\n", error.what());
-    MPI_Abort(MPI_COMM_WORLD, exit_usage);
-  }
-  MPI_Finalize();
-  return code;
+  return run_program("gpudt-pingpong", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -48,11 +48,18 @@ class KernelMover final : public Mover {
     counter_.fill(std::byte{0}, sizeof(unsigned));
   }
 
-  void pack(const void* user, void* packed) override {
-    finish(by_hand_pack(layout_, user, packed, size_, packed_is_host_, stream_.get(), next_completion()));
+  void start_pack(const void* user, void* packed) override {
+    check(by_hand_pack(layout_, user, packed, size_, packed_is_host_, stream_.get(), next_completion()));
   }
-  void unpack(const void* packed, void* user) override {
-    finish(by_hand_unpack(layout_, user, packed, size_, packed_is_host_, stream_.get(), next_completion()));
+  void start_unpack(const void* packed, void* user) override {
+    check(by_hand_unpack(layout_, user, packed, size_, packed_is_host_, stream_.get(), next_completion()));
+  }
+  void wait() override {
+    for (unsigned polls = 0; *flag() != value_; ++polls) {
+      if (polls % polls_between_checks != polls_between_checks - 1) continue;
+      const cudaError_t status = cudaStreamQuery(stream_.get());
+      if (status != cudaErrorNotReady) cuda_check(status, "hand-written kernel");
+    }
   }
 
  private:
@@ -86,13 +93,8 @@ class KernelMover final : public Mover {
   volatile unsigned* flag() const { return reinterpret_cast<volatile unsigned*>(flag_.data()); }
   HandCompletion next_completion() { return {flag(), ++value_, reinterpret_cast<unsigned*>(counter_.data())}; }
 
-  void finish(bool started) const {
+  static void check(bool started) {
     if (!started) throw std::runtime_error("the hand-written kernels refuse a layout that they should take");
-    for (unsigned polls = 0; *flag() != value_; ++polls) {
-      if (polls % polls_between_checks != polls_between_checks - 1) continue;
-      const cudaError_t status = cudaStreamQuery(stream_.get());
-      if (status != cudaErrorNotReady) cuda_check(status, "hand-written kernel");
-    }
   }
 
   HandLayout layout_;

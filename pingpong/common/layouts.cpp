@@ -46,26 +46,6 @@ Message make_vector(std::int64_t bytes, std::int64_t block) {
   return committed(type, 1, StridedBlocks{0, block, {{n, vector_stride}}});
 }
 
-/// A box of doubles inside an array in C order, slowest dimension first.
-template <std::size_t N>
-Message make_box(const std::array<int, N>& sizes, const std::array<int, N>& box, const std::array<int, N>& start) {
-  MPI_Datatype type;
-  PMPI_Type_create_subarray(static_cast<int>(N), sizes.data(), box.data(), start.data(), MPI_ORDER_C, MPI_DOUBLE,
-                            &type);
-  StridedBlocks blocks;
-  std::int64_t stride = real;
-  for (std::size_t i = N; i-- > 0;) {
-    blocks.offset += start[i] * stride;
-    if (i + 1 == N) {
-      blocks.run = box[i] * real;
-    } else if (box[i] > 1) {
-      blocks.dims.insert(blocks.dims.begin(), {box[i], stride});
-    }
-    stride *= sizes[i];
-  }
-  return committed(type, 1, std::move(blocks));
-}
-
 /// log2 of the largest power of two that is not above the doubles in `bytes`.
 int log2_doubles(std::int64_t bytes) {
   return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(at_least_one(bytes / real)))) - 1;
@@ -94,7 +74,7 @@ Message make_face(std::int64_t bytes, std::int64_t) {
   }
   std::array<int, 3> sizes;
   for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = inner[i] + 2;
-  return make_box(sizes, box, {1, 1, 1});
+  return make_box(sizes, box, std::array{1, 1, 1});
 }
 
 /// Blocks in slots `vector_stride` bytes apart, at random places in them, so that nobody can take the list for a
@@ -198,6 +178,24 @@ constexpr Family families[] = {
 };
 
 }  // namespace
+
+Message make_box(std::span<const int> sizes, std::span<const int> box, std::span<const int> start) {
+  MPI_Datatype type;
+  PMPI_Type_create_subarray(static_cast<int>(sizes.size()), sizes.data(), box.data(), start.data(), MPI_ORDER_C,
+                            MPI_DOUBLE, &type);
+  StridedBlocks blocks;
+  std::int64_t stride = real;
+  for (std::size_t i = sizes.size(); i-- > 0;) {
+    blocks.offset += start[i] * stride;
+    if (i + 1 == sizes.size()) {
+      blocks.run = box[i] * real;
+    } else if (box[i] > 1) {
+      blocks.dims.insert(blocks.dims.begin(), {box[i], stride});
+    }
+    stride *= sizes[i];
+  }
+  return committed(type, 1, std::move(blocks));
+}
 
 Message::Message(MPI_Datatype type, bool owned, int count, Blocks blocks)
     : type_(type), owned_(owned), count_(count), blocks_(std::move(blocks)) {

@@ -6,6 +6,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -40,8 +41,8 @@ struct StructBlocks {
 
 using Blocks = std::variant<StridedBlocks, ListedBlocks, StructBlocks>;
 
-/// One message: a layout at one size. Owns its committed MPI datatype. Offsets never fall, and no byte lies in two
-/// blocks.
+/// One message: a layout at one size. Owns its committed MPI datatype. No byte lies in two blocks, and offsets never
+/// fall where span() or the checks of pattern.hpp are used.
 class Message {
  public:
   Message(MPI_Datatype type, bool owned, int count, Blocks blocks);
@@ -67,6 +68,10 @@ class Message {
   std::int64_t size_ = 0, span_ = 0, block_count_ = 0;
   Blocks blocks_;
 };
+
+/// A box of doubles that starts at `start` inside an array of `sizes` in C order, slowest dimension first: a subarray
+/// type. The three have the same length.
+Message make_box(std::span<const int> sizes, std::span<const int> box, std::span<const int> start);
 
 /// A layout by name, e.g. "face_yz" or "vector:32" (the number is the bytes of a block).
 class LayoutFamily {

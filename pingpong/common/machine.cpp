@@ -96,6 +96,10 @@ nlohmann::json to_json(const Machine& machine) {
           {"gpudt_version", machine.gpudt_version}};
 }
 
+bool mpi_takes_device_memory(const Machine& machine) {
+  return !machine.gpudt_version.empty() || mpi_is_cuda_aware();
+}
+
 void require(const Machine& machine, Place place, bool through_mpi) {
   if (place == Place::host) return;
   if (machine.gpu_count == 0) {
@@ -104,7 +108,7 @@ void require(const Machine& machine, Place place, bool through_mpi) {
                     "simulated device, or ask for host memory.",
                     place_name(place)));
   }
-  if (through_mpi && on_device(place) && machine.gpudt_version.empty() && !mpi_is_cuda_aware()) {
+  if (through_mpi && on_device(place) && !mpi_takes_device_memory(machine)) {
     throw Refusal(
         fmt::format("gpudt is not loaded, and {} cannot read {} memory without it: it would crash.\n"
                     "Preload it: mpirun -x LD_PRELOAD=libgpudt-pmpi.so ...",

@@ -38,6 +38,9 @@ std::string describe(const Machine& machine);
 
 nlohmann::json to_json(const Machine& machine);
 
+/// Whether MPI takes addresses of device memory: gpudt is loaded, or MPI itself knows about GPUs.
+bool mpi_takes_device_memory(const Machine& machine);
+
 /// Throws Refusal if `place` needs a GPU and there is none, or is memory that MPI cannot read without gpudt.
 /// `through_mpi`: the buffer is given to MPI as it is.
 void require(const Machine& machine, Place place, bool through_mpi);

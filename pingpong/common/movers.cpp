@@ -20,43 +20,44 @@ struct Rows {
 
 class CopyMover final : public Mover {
  public:
-  CopyMover(std::vector<Rows> rows, Place packed)
+  CopyMover(std::vector<Rows> rows, Place packed, SharedStream stream)
       : rows_(std::move(rows)),
+        stream_(stream ? std::move(stream) : std::make_shared<const Stream>()),
         to_packed_(packed == Place::device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost),
         from_packed_(packed == Place::device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice) {}
 
-  void pack(const void* user, void* packed) override {
+  void start_pack(const void* user, void* packed) override {
     for (const Rows& rows : rows_) {
       copy(rows, static_cast<std::byte*>(packed) + rows.packed_offset, rows.width,
            static_cast<const std::byte*>(user) + rows.user_offset, rows.pitch, to_packed_);
     }
-    stream_.synchronize();
   }
 
-  void unpack(const void* packed, void* user) override {
+  void start_unpack(const void* packed, void* user) override {
     for (const Rows& rows : rows_) {
       copy(rows, static_cast<std::byte*>(user) + rows.user_offset, rows.pitch,
            static_cast<const std::byte*>(packed) + rows.packed_offset, rows.width, from_packed_);
     }
-    stream_.synchronize();
   }
+
+  void wait() override { stream_->synchronize(); }
 
  private:
   void copy(const Rows& rows, void* to, std::int64_t to_pitch, const void* from, std::int64_t from_pitch,
             cudaMemcpyKind kind) const {
     const auto width = static_cast<std::size_t>(rows.width);
     if (rows.count == 1) {
-      cuda_check(cudaMemcpyAsync(to, from, width, kind, stream_.get()), "cudaMemcpyAsync");
+      cuda_check(cudaMemcpyAsync(to, from, width, kind, stream_->get()), "cudaMemcpyAsync");
     } else {
       cuda_check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_pitch), from, static_cast<std::size_t>(from_pitch),
-                                   width, static_cast<std::size_t>(rows.count), kind, stream_.get()),
+                                   width, static_cast<std::size_t>(rows.count), kind, stream_->get()),
                  "cudaMemcpy2DAsync");
     }
   }
 
   std::vector<Rows> rows_;
+  SharedStream stream_;
   cudaMemcpyKind to_packed_, from_packed_;
-  Stream stream_;
 };
 
 /// The fewest 2-D copies that make up a layout; none if they are too many or the layout has none.
@@ -89,13 +90,13 @@ struct RowPlanner {
 
 }  // namespace
 
-std::unique_ptr<Mover> make_copy2d_mover(const Message& message, Place packed) {
+std::unique_ptr<Mover> make_copy2d_mover(const Message& message, Place packed, SharedStream stream) {
   std::vector<Rows> plan = std::visit(RowPlanner{}, message.blocks());
   if (plan.empty()) return nullptr;
-  return std::make_unique<CopyMover>(std::move(plan), packed);
+  return std::make_unique<CopyMover>(std::move(plan), packed, std::move(stream));
 }
 
-std::unique_ptr<Mover> make_block_mover(const Message& message, Place packed) {
+std::unique_ptr<Mover> make_block_mover(const Message& message, Place packed, SharedStream stream) {
   if (message.block_count() > static_cast<std::int64_t>(most_copies)) return nullptr;
   std::vector<Rows> plan;
   std::int64_t packed_offset = 0;
@@ -103,7 +104,7 @@ std::unique_ptr<Mover> make_block_mover(const Message& message, Place packed) {
     plan.push_back({offset, packed_offset, length, length, 1});
     packed_offset += length;
   });
-  return std::make_unique<CopyMover>(std::move(plan), packed);
+  return std::make_unique<CopyMover>(std::move(plan), packed, std::move(stream));
 }
 
 }  // namespace gpudt::bench

@@ -16,29 +16,37 @@ namespace gpudt::bench {
 /// What goes wrong leads to these exit codes; all rows verified is 0.
 enum ExitCode { exit_ok = 0, exit_wrong_data = 1, exit_usage = 2 };
 
-struct CommonOptions {
-  std::vector<std::string> layout_names;
+struct RunOptions {
   std::string sizes_text = "64:16M";
   int factor = 4;
+  std::string check_sizes = "64:64K";  ///< of --check, unless --sizes is given
+  int check_factor = 32;
   SamplingPlan plan;
   int verify = 2;
   std::vector<std::string> ways;
   std::string json_file;
   bool check = false;
 
-  // Derived when the command line has been parsed.
-  std::vector<LayoutFamily> layouts;
-  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> sizes;  ///< derived when the command line has been parsed
 };
 
-/// Adds the options to `app`; `ways` are the names that --ways accepts.
+struct CommonOptions : RunOptions {
+  std::vector<std::string> layout_names;
+  std::vector<LayoutFamily> layouts;  ///< derived when the command line has been parsed
+};
+
+/// Adds the options to `app`; `ways` are the names that --ways accepts, `sizes_help` says what the sizes are.
+void add_run_options(CLI::App& app, RunOptions& options, const std::vector<std::string>& ways,
+                     const std::string& sizes_help);
+
+/// The same, with layouts.
 void add_common_options(CLI::App& app, CommonOptions& options, const std::vector<std::string>& ways);
 
 /// Parses the command line. An exit code if the program should end here; what there is to say has then been said, by
 /// rank 0 alone. To be called before MPI_Init, so that --help needs no MPI.
 std::optional<int> parse(CLI::App& app, int argc, char** argv);
 
-nlohmann::json to_json(const CommonOptions& options);
+nlohmann::json to_json(const RunOptions& options);
 
 /// Writes {"program", "time", "machine", "options", "rows"}. Throws std::runtime_error if the file cannot be written.
 void write_json(const std::string& file, const std::string& program, nlohmann::json machine, nlohmann::json options,
