@@ -43,24 +43,6 @@ device targets the 64-byte bursts that the layout touches (twice where an unpack
 bytes, at the bandwidth of a copy inside device memory. "/hand" is the median divided by that of kernel.
 )";
 
-class MpiMover final : public Mover {
- public:
-  explicit MpiMover(const Message& message) : message_(message) {}
-  void start_pack(const void* user, void* packed) override {
-    int position = 0;
-    MPI_Pack(user, message_.count(), message_.type(), packed, size(), &position, MPI_COMM_SELF);
-  }
-  void start_unpack(const void* packed, void* user) override {
-    int position = 0;
-    MPI_Unpack(packed, size(), &position, user, message_.count(), message_.type(), MPI_COMM_SELF);
-  }
-  void wait() override {}
-
- private:
-  int size() const { return static_cast<int>(message_.size()); }
-  const Message& message_;
-};
-
 /// What one row is about.
 struct Case {
   std::string layout;
@@ -154,7 +136,7 @@ class Runner {
   }
 
   static std::unique_ptr<Mover> make_mover(const std::string& way, const Case& test) {
-    if (way == "mpi") return std::make_unique<MpiMover>(test.message);
+    if (way == "mpi") return make_mpi_mover(test.message);
     if (way == "kernel") return make_kernel_mover(test.message, test.target);
     if (way == "memcpy2d") return make_copy2d_mover(test.message, test.target);
     return make_block_mover(test.message, test.target);

@@ -9,6 +9,25 @@ namespace {
 
 constexpr std::size_t most_copies = 1024;  // beyond, the time is that of a thousand calls and nobody would wait for it
 
+class MpiMover final : public Mover {
+ public:
+  explicit MpiMover(const Message& message)
+      : type_(message.type()), count_(message.count()), size_(static_cast<int>(message.size())) {}
+  void start_pack(const void* user, void* packed) override {
+    int position = 0;
+    MPI_Pack(user, count_, type_, packed, size_, &position, MPI_COMM_SELF);
+  }
+  void start_unpack(const void* packed, void* user) override {
+    int position = 0;
+    MPI_Unpack(packed, size_, &position, user, count_, type_, MPI_COMM_SELF);
+  }
+  void wait() override {}
+
+ private:
+  MPI_Datatype type_;
+  int count_, size_;
+};
+
 /// Rows of `width` bytes: `pitch` apart on the user's side, one behind the other on the packed side.
 struct Rows {
   std::int64_t user_offset = 0;
@@ -89,6 +108,10 @@ struct RowPlanner {
 };
 
 }  // namespace
+
+std::unique_ptr<Mover> make_mpi_mover(const Message& message) {
+  return std::make_unique<MpiMover>(message);
+}
 
 std::unique_ptr<Mover> make_copy2d_mover(const Message& message, Place packed, SharedStream stream) {
   std::vector<Rows> plan = std::visit(RowPlanner{}, message.blocks());

@@ -1,4 +1,4 @@
-// The ways in which a programmer would pack and unpack a GPU buffer without a library.
+// The ways to pack and unpack a GPU buffer: through MPI, and those of a programmer without a library.
 #pragma once
 
 #include <memory>
@@ -30,6 +30,9 @@ class Mover {
 
 /// A stream that several movers work on, or none: then each has one of its own.
 using SharedStream = std::shared_ptr<const Stream>;
+
+/// MPI_Pack and MPI_Unpack with the message's datatype, which must outlive the mover.
+std::unique_ptr<Mover> make_mpi_mover(const Message& message);
 
 /// cudaMemcpyAsync or cudaMemcpy2DAsync and a stream synchronisation; deeper layouts take one copy for each plane.
 /// `packed` says where the packed side lies. Null where the layout is irregular or takes more than 1024 copies.
