@@ -31,6 +31,12 @@ measure() {
 with() { run_mpi 2 300 "LD_PRELOAD=$preload" -- "$@"; }
 without() { run_mpi 2 300 -- "$@"; }
 alone_with() { run_mpi 1 300 "LD_PRELOAD=$preload" -- "$@"; }
+# by_way RANKS WAY COMMAND...: with GPUDT_WAY.
+by_way() {
+  local ranks=$1 way=$2
+  shift 2
+  run_mpi "$ranks" 300 "LD_PRELOAD=$preload" "GPUDT_WAY=$way" -- "$@"
+}
 
 {
   date -u
@@ -58,6 +64,20 @@ for length in 4 8 12 16 20 24 32 48 64 80 96 128 192 256; do
 done
 measure block-lengths alone_with "$bin/gpudt-packbench" --layouts "$layouts" --sizes "$sizes" --targets host \
   --calls pack --ways mpi,kernel,memcpy2d --iterations 30 --seconds 0.02
+
+# Small applications: halo exchanges in two and three dimensions, and a mesh of many arrays.
+measure stencil with "$bin/gpudt-stencil" --seconds 0.03
+measure stencil-torus with "$bin/gpudt-stencil" --seconds 0.03 --sizes 256,2K --precision double --periodic
+measure halo with "$bin/gpudt-halo" --seconds 0.05 --factor 4
+measure mesh with "$bin/gpudt-mesh" --seconds 0.03
+
+# The paper's table 2: packing beside the application's own work, and messages beside it.
+measure contention by_way 1 auto "$bin/gpudt-contention" --iterations 11
+measure contention-messages by_way 2 auto "$bin/gpudt-contention" --iterations 7
+for way in kernel copy; do
+  measure "contention-$way" by_way 1 "$way" "$bin/gpudt-contention" --ways mpi --iterations 11
+  measure "contention-messages-$way" by_way 2 "$way" "$bin/gpudt-contention" --ways mpi --iterations 7
+done
 
 # What the library costs messages between host buffers, with and without it in turn.
 for turn in 1 2 3; do
