@@ -59,6 +59,7 @@ class Runtime {
 };
 
 std::unique_ptr<Runtime> make_cuda_runtime();  ///< nullptr: built without CUDA, or no driver
-std::unique_ptr<Runtime> make_sim_runtime();   ///< nullptr: libgpudt-sim.so is not loaded
+/// nullptr: libgpudt-sim.so is not loaded. Throws Error if it is one of another version.
+std::unique_ptr<Runtime> make_sim_runtime();
 
 }  // namespace gpudt::device

@@ -162,7 +162,9 @@ std::unique_ptr<Runtime> make_sim_runtime() {
   using Entry = const gpudt_sim_api_table* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(RTLD_DEFAULT, "gpudt_sim_api"));
   const gpudt_sim_api_table* api = entry ? entry() : nullptr;
-  if (!api || api->version != GPUDT_SIM_API_VERSION || api->device_count() == 0) return nullptr;
+  if (api && api->version != GPUDT_SIM_API_VERSION)
+    throw Error(Failure::runtime, "libgpudt-sim.so is not of this build: preload the one beside libgpudt-pmpi.so");
+  if (!api || api->device_count() == 0) return nullptr;
   return std::make_unique<SimRuntime>(*api);
 }
 
