@@ -12,6 +12,7 @@
 #include "interpose/config.hpp"
 #include "interpose/export.hpp"
 #include "interpose/log.hpp"
+#include "interpose/matched.hpp"
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/persistent.hpp"
@@ -44,6 +45,7 @@ bool mpi_is_cuda_aware(int forced) {
 int stop(MPI_Comm, int, void*, void*) {
   const bool ended = engine_stop();
   persistent_stop();
+  matched_stop();
   one_sided_stop();
   if (report_wanted) report_print();
   active.store(false);

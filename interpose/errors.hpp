@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "device/device.hpp"
 #include "interpose/log.hpp"
@@ -46,19 +47,25 @@ struct ErrorOwner {
   MPI_File file = MPI_FILE_NULL;
   MPI_Win win = MPI_WIN_NULL;
   std::shared_ptr<const KeptHandler> kept{};
+
+  /// The communicator's handle is about to become invalid: its handler stands for it.
+  void forget_comm(std::shared_ptr<const KeptHandler> handler) {
+    comm = MPI_COMM_NULL;
+    kept = std::move(handler);
+  }
 };
 int raise(const ErrorOwner& owner, int code);
 
 /// Logs `what`, naming the MPI call and its argument, and raises `code`.
 template <class Handle>
-int fail(Handle handle, const char* call, int code, const std::string& what) {
+int fail(const Handle& handle, const char* call, int code, const std::string& what) {
   log_error(std::string(call) + ": " + what);
   return raise(handle, code);
 }
 
 /// Runs the body of a wrapper; what it throws becomes an MPI error on `handle`. No exception leaves.
 template <class Handle, class Body>
-int guarded(Handle handle, const char* call, Body&& body) noexcept {
+int guarded(const Handle& handle, const char* call, Body&& body) noexcept {
   try {
     return body();
   } catch (const device::Error& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "interpose/export.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 struct Matched {
   MPI_Message message;
-  MPI_Comm comm;
+  ErrorOwner owner;
 };
 
 std::mutex mutex;
@@ -27,32 +28,41 @@ bool is_message(MPI_Message message) {
 
 }  // namespace
 
-void matched_enter(MPI_Message message, MPI_Comm comm) noexcept {
-  if (!is_message(message) || comm == MPI_COMM_NULL || !active.load(std::memory_order_relaxed)) return;
+void matched_enter(MPI_Message message, const ErrorOwner& owner) noexcept {
+  if (!is_message(message) || !active.load(std::memory_order_relaxed)) return;
   const std::lock_guard<std::mutex> lock(mutex);
   try {
-    list.push_back({message, comm});
+    list.push_back({message, owner});
   } catch (const std::bad_alloc&) {
     // The message is the program's all the same; MPI_COMM_WORLD's handler would hear of its errors.
   }
 }
 
-MPI_Comm matched_take(MPI_Message message) {
-  if (!is_message(message)) return MPI_COMM_NULL;
+ErrorOwner matched_take(MPI_Message message) {
+  if (!is_message(message)) return {};
   const std::lock_guard<std::mutex> lock(mutex);
   const auto at =
       std::find_if(list.rbegin(), list.rend(), [=](const Matched& matched) { return matched.message == message; });
-  if (at == list.rend()) return MPI_COMM_NULL;
-  const MPI_Comm comm = at->comm;
-  *at = list.back();
+  if (at == list.rend()) return {};
+  std::swap(*at, list.back());
+  ErrorOwner owner = std::move(list.back().owner);
   list.pop_back();
-  return comm;
+  return owner;
 }
 
 void matched_forget_comm(MPI_Comm comm) {
   const std::lock_guard<std::mutex> lock(mutex);
-  for (Matched& matched : list)
-    if (matched.comm == comm) matched.comm = MPI_COMM_NULL;
+  std::shared_ptr<const KeptHandler> kept;
+  for (Matched& matched : list) {
+    if (matched.owner.comm != comm) continue;
+    if (!kept) kept = std::make_shared<const KeptHandler>(comm);
+    matched.owner.forget_comm(kept);
+  }
+}
+
+void matched_stop() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  list.clear();
 }
 
 }  // namespace gpudt::interpose
@@ -61,12 +71,12 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
   const int code = PMPI_Mprobe(source, tag, comm, message, status);
-  if (code == MPI_SUCCESS) matched_enter(*message, comm);
+  if (code == MPI_SUCCESS) matched_enter(*message, {.comm = comm});
   return code;
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
   const int code = PMPI_Improbe(source, tag, comm, flag, message, status);
-  if (code == MPI_SUCCESS && *flag != 0) matched_enter(*message, comm);
+  if (code == MPI_SUCCESS && *flag != 0) matched_enter(*message, {.comm = comm});
   return code;
 }

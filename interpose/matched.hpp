@@ -4,34 +4,39 @@
 
 #include <mpi.h>
 
+#include "interpose/errors.hpp"
+
 namespace gpudt::interpose {
 
 /// Remembers where `message` came from. There is nothing to remember of MPI_MESSAGE_NULL and MPI_MESSAGE_NO_PROC.
-void matched_enter(MPI_Message message, MPI_Comm comm) noexcept;
+void matched_enter(MPI_Message message, const ErrorOwner& owner) noexcept;
 
-/// Forgets `message`, whose handle may come back as soon as MPI has received it. Returns its communicator;
-/// MPI_COMM_NULL if that is not known, or freed.
-MPI_Comm matched_take(MPI_Message message);
+/// Forgets `message`, whose handle may come back as soon as MPI has received it. Returns its communicator or, where
+/// that has been freed, the handler kept of it; nothing if it is not known.
+ErrorOwner matched_take(MPI_Message message);
 
 /// A message while it is being received.
 class MessageReceive {
  public:
   explicit MessageReceive(MPI_Message* message)
-      : handle_(message), message_(message == nullptr ? MPI_MESSAGE_NULL : *message), comm_(matched_take(message_)) {}
+      : handle_(message), message_(message == nullptr ? MPI_MESSAGE_NULL : *message), owner_(matched_take(message_)) {}
   ~MessageReceive() {
-    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, comm_);  // that has failed
+    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, owner_);  // that has failed
   }
   MessageReceive(const MessageReceive&) = delete;
   MessageReceive& operator=(const MessageReceive&) = delete;
-  MPI_Comm comm() const { return comm_; }
+  const ErrorOwner& owner() const { return owner_; }
 
  private:
   MPI_Message* handle_;
   MPI_Message message_;
-  MPI_Comm comm_;
+  ErrorOwner owner_;
 };
 
 /// The handle `comm` is about to become invalid.
 void matched_forget_comm(MPI_Comm comm);
+
+/// At MPI_Finalize: forgets the messages that the program has not received.
+void matched_stop();
 
 }  // namespace gpudt::interpose

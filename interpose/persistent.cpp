@@ -16,9 +16,8 @@ namespace {
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
-  const Staged* source = nullptr;             ///< send and receive: the payload as what it is
-  MPI_Comm comm = MPI_COMM_NULL;              ///< MPI_COMM_NULL once the user has freed it,
-  std::shared_ptr<const KeptHandler> kept{};  ///< and then its error handler
+  const Staged* source = nullptr;  ///< send and receive: the payload as what it is
+  ErrorOwner owner;  ///< the communicator or, once the user has freed it, its error handler; registry_mutex guards it
   int peer = MPI_PROC_NULL;
   int tag = 0;
   NonblockingSend send = nullptr;
@@ -75,7 +74,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     persistent->kind = form.kind;
     persistent->payload = staged;
     persistent->source = staged.get();
-    persistent->comm = comm;
+    persistent->owner.comm = comm;
     persistent->peer = form.peer;
     persistent->tag = form.tag;
     persistent->send = form.send;
@@ -96,39 +95,40 @@ int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void*
 
 /// The real request of a send or receive is not started as long as the communicator is known: Open MPI 4.1 loses the
 /// data of a buffered one that is started again.
-bool starts_real(const Persistent& persistent) {
-  return persistent.kind == Operation::Kind::fill || persistent.comm == MPI_COMM_NULL;
+bool starts_real(const Persistent& persistent, const ErrorOwner& owner) {
+  return persistent.kind == Operation::Kind::fill || owner.comm == MPI_COMM_NULL;
 }
 
 /// Gives it to MPI at once, its data packed: a receive, a buffered send, or a collective, which start in program order.
-int start_now(const Persistent& persistent, MPI_Request* inner) {
-  if (persistent.kind == Operation::Kind::send) engine_order(persistent.comm, persistent.peer);
+int start_now(const Persistent& persistent, const ErrorOwner& owner, MPI_Request* inner) {
+  if (persistent.kind == Operation::Kind::send) engine_order(owner.comm, persistent.peer);
   if (persistent.kind != Operation::Kind::receive) persistent.payload->wait();
-  if (starts_real(persistent)) return PMPI_Start(&(*inner = persistent.real));
+  if (starts_real(persistent, owner)) return PMPI_Start(&(*inner = persistent.real));
   void* const data = persistent.source->data();
   const Operand& operand = persistent.source->operand();
   const int count = static_cast<int>(operand.count);
   if (persistent.kind == Operation::Kind::receive)
-    return PMPI_Irecv(data, count, operand.twin(), persistent.peer, persistent.tag, persistent.comm, inner);
-  return persistent.send(data, count, operand.twin(), persistent.peer, persistent.tag, persistent.comm, inner);
+    return PMPI_Irecv(data, count, operand.twin(), persistent.peer, persistent.tag, owner.comm, inner);
+  return persistent.send(data, count, operand.twin(), persistent.peer, persistent.tag, owner.comm, inner);
 }
 
 ErrorOwner owner_of(const Persistent& persistent) {
-  return {.comm = persistent.comm, .kept = persistent.kept};
+  const std::lock_guard<std::mutex> lock(registry_mutex);  // another thread may be freeing the communicator
+  return persistent.owner;
 }
 
-int start_ours(const PersistentRef& persistent) {
+int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   if (persistent->active != MPI_REQUEST_NULL)
-    return fail(owner_of(*persistent), "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
+    return fail(owner, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
   auto operation = std::make_unique<Operation>();
   operation->kind = persistent->kind;
   operation->payload = persistent->payload;
   operation->source = persistent->source;
-  operation->owner = owner_of(*persistent);
-  operation->channel = {persistent->comm, persistent->peer};
+  operation->owner = owner;
+  operation->channel = {owner.comm, persistent->peer};
   operation->tag = persistent->tag;
   operation->keep = persistent;
-  operation->lasting = starts_real(*persistent);
+  operation->lasting = starts_real(*persistent, owner);
   if (!operation->lasting) operation->send = persistent->send;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
@@ -137,13 +137,15 @@ int start_ours(const PersistentRef& persistent) {
     if (reserved->lasting) reserved->inner = persistent->real;
     return reserved.submit(/*issued=*/false, &persistent->active);
   }
-  const int code = start_now(*persistent, &reserved->inner);
+  const int code = start_now(*persistent, owner, &reserved->inner);
   return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, &persistent->active) : code;
 }
 
 int start(MPI_Request* request) {
-  if (const PersistentRef persistent = find(*request))
-    return guarded(owner_of(*persistent), "MPI_Start", [&] { return start_ours(persistent); });
+  if (const PersistentRef persistent = find(*request)) {
+    const ErrorOwner owner = owner_of(*persistent);
+    return guarded(owner, "MPI_Start", [&] { return start_ours(persistent, owner); });
+  }
   engine_order_all();
   return PMPI_Start(request);
 }
@@ -154,7 +156,7 @@ void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MP
   auto persistent = std::make_shared<Persistent>();
   persistent->kind = kind;
   persistent->payload = std::move(payload);
-  persistent->comm = comm;
+  persistent->owner.comm = comm;
   persistent->real = real;
   enter(std::move(persistent));
 }
@@ -183,11 +185,8 @@ void persistent_forget_comm(MPI_Comm comm) {
   if (persistent_count() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  for (auto& [request, persistent] : registry) {
-    if (persistent->comm != comm) continue;
-    persistent->comm = MPI_COMM_NULL;
-    persistent->kept = kept;
-  }
+  for (auto& [request, persistent] : registry)
+    if (persistent->owner.comm == comm) persistent->owner.forget_comm(kept);
 }
 
 void persistent_stop() {

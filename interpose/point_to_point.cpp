@@ -82,9 +82,9 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
 
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <class Receive>
-int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, MPI_Comm comm,
+int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
                      MPI_Status* status) {
-  return guarded(comm, call, [&] {
+  return guarded(owner, call, [&] {
     Operand operand;
     if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, status);
     Staged staged(operand);
@@ -103,16 +103,16 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
 }
 
 template <class Receive>
-int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, MPI_Comm comm,
-                        MPI_Request* request) {
-  return guarded(comm, call, [&] {
+int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
+                        const ErrorOwner& owner, MPI_Request* request) {
+  return guarded(owner, call, [&] {
     Operand operand;
     if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, request);
     auto operation = std::make_unique<Operation>();
     operation->kind = Operation::Kind::receive;
     const auto staged = std::make_shared<Staged>(operand);
     operation->payload = staged;
-    operation->owner.comm = comm;
+    operation->owner = owner;
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = pmpi(staged->data(), operand.twin(), &reserved->inner);
@@ -137,7 +137,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
-      call, recvbuf, recvcount, recvtype, comm, status);
+      call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
 }
 
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
@@ -157,6 +157,15 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   staged.start_unpack(received_bytes(*seen));
   staged.wait();
   return code;
+}
+
+/// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first, and
+/// what may still fail keeps the error handler.
+void forget(MPI_Comm comm) {
+  if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
+  persistent_forget_comm(comm);       // what is started from here on does not need the handle
+  engine_forget_comm(comm);
+  matched_forget_comm(comm);
 }
 
 }  // namespace
@@ -198,25 +207,25 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
                           MPI_Status* status) {
   return receive_blocking(
       [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Recv(to, count, as, source, tag, comm, seen); },
-      "MPI_Recv", buf, count, type, comm, status);
+      "MPI_Recv", buf, count, type, {.comm = comm}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   const MessageReceive received(message);
   return receive_blocking(
       [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); },
-      "MPI_Mrecv", buf, count, type, received.comm(), status);
+      "MPI_Mrecv", buf, count, type, received.owner(), status);
 }
 GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                            MPI_Request* request) {
   return receive_nonblocking(
       [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Irecv(to, count, as, source, tag, comm, real); },
-      "MPI_Irecv", buf, count, type, comm, request);
+      "MPI_Irecv", buf, count, type, {.comm = comm}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   const MessageReceive received(message);
   return receive_nonblocking(
       [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
-      "MPI_Imrecv", buf, count, type, received.comm(), request);
+      "MPI_Imrecv", buf, count, type, received.owner(), request);
 }
 
 GPUDT_EXPORT int MPI_Sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,
@@ -233,16 +242,11 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
                  [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
 }
 
-// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first.
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
-  engine_forget_comm(*comm);
-  persistent_forget_comm(*comm);
-  matched_forget_comm(*comm);
+  forget(*comm);
   return PMPI_Comm_free(comm);
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
-  engine_forget_comm(*comm);
-  persistent_forget_comm(*comm);
-  matched_forget_comm(*comm);
+  forget(*comm);
   return PMPI_Comm_disconnect(comm);
 }
