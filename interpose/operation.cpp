@@ -157,9 +157,14 @@ int free_operation(void* extra) {
 int Engine::reserve(Operation* operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    incoming_.reserve(operations_.size() + 1);  // submit() must not fail
     operation->place = operations_.size();
     operations_.push_back(operation);
+    try {
+      incoming_.reserve(operations_.capacity());  // submit() must not fail once the operation has been issued
+    } catch (...) {
+      operations_.pop_back();
+      throw;
+    }
   }
   operation->retain();  // the generalized request's reference, dropped in free_operation
   held.fetch_add(1);
@@ -185,14 +190,14 @@ void Engine::remove(Operation* operation) {
 }
 
 void Engine::submit(Operation* operation, bool issued) {
-  live_.fetch_add(1);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!issued) {
-    deferred_.fetch_add(1);
     operation->number = ++last_number_;
     const auto entry = deferred_by_channel_.try_emplace(operation->channel, Deferred{0, operation->number - 1}).first;
     entry->second.submitted = operation->number;
+    deferred_.fetch_add(1);
   }
+  live_.fetch_add(1);
   incoming_.emplace_back(operation, issued);
 }
 
@@ -217,8 +222,10 @@ int Engine::progress() {
     return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
+  // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
+  const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
   take_incoming();
-  if (cancels_.load() != 0) cancel_wanted();
+  if (cancels) cancel_wanted();
   int completions = issue_packed();
   completions += test_inner();
   completions += finish_unpacked();
@@ -407,7 +414,6 @@ void Engine::complete(Operation* operation) {
 }
 
 void Engine::cancel_wanted() {
-  cancels_.store(0);
   for (Operation* operation : inner_operations_)
     if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
 }
@@ -451,7 +457,7 @@ void Engine::forget_comm(MPI_Comm comm) {
   const auto kept = std::make_shared<const KeptHandler>(comm);
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Operation* operation : operations_)
-    if (operation->owner.comm == comm) operation->owner = {.kept = kept};
+    if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
 }
 
 void Engine::forget_win(MPI_Win win) {
@@ -568,7 +574,8 @@ Reservation::~Reservation() {
 
 int Reservation::submit(bool issued, MPI_Request* request) {
   *request = operation_->request;
-  engine.submit(std::exchange(operation_, nullptr), issued);
+  engine.submit(operation_, issued);
+  operation_ = nullptr;
   return MPI_SUCCESS;
 }
 

@@ -157,7 +157,7 @@ class Reservation {
 
   /// Hands the operation to the engine. A send starts in state "packing" (its pack has been started), unless `issued`;
   /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload says
-  /// done. Returns MPI_SUCCESS.
+  /// done. Returns MPI_SUCCESS. Of operations that are not issued it may throw std::bad_alloc.
   int submit(bool issued, MPI_Request* request);
 
  private:
