@@ -13,12 +13,19 @@
 namespace gpudt::device::cuda {
 namespace {
 
+/// Threads that a multiprocessor holds, of the architecture that is compiled for.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || (__CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200))
+constexpr int resident_threads = 2048;
+#else
+constexpr int resident_threads = 1536;
+#endif
 /// 64 registers per thread: enough for every kernel, and four blocks of 256 threads per multiprocessor.
 constexpr int most_threads = 1024;
-constexpr int runs_blocks = 8;
-/// Lists wait twice, for the displacement and for the data: more threads with fewer registers hide it.
+/// Short runs and lists wait, the latter twice, for the displacement and for the data: as many threads as there can be,
+/// with fewer registers, hide it.
+constexpr int runs_blocks = resident_threads / block_threads;
 constexpr int entry_threads = 512;
-constexpr int entry_blocks = 4;
+constexpr int entry_blocks = resident_threads / entry_threads;
 /// Entries of an irregular list that a block keeps in shared memory.
 constexpr int list_capacity = 1536;
 /// Entries that each thread brings there at once.
