@@ -44,21 +44,41 @@ StandIn stand_in;
 
 using namespace gpudt::interpose;
 
-GPUDT_EXPORT int MPI_Buffer_attach(void* buffer, int size) {
-  return guarded(MPI_COMM_NULL, "MPI_Buffer_attach", [&] {
-    if (size <= 0 || !active.load() || !gpudt::device::classify(buffer).on_device())
-      return PMPI_Buffer_attach(buffer, size);
+namespace {
+
+template <class Size>
+int attach(int (*pmpi)(void*, Size), const char* call, void* buffer, Size size) {
+  return guarded(MPI_COMM_NULL, call, [&] {
+    if (size <= 0 || !active.load() || !gpudt::device::classify(buffer).on_device()) return pmpi(buffer, size);
     auto memory = std::make_unique<std::byte[]>(static_cast<std::size_t>(size));
-    const int code = PMPI_Buffer_attach(memory.get(), size);
+    const int code = pmpi(memory.get(), size);
     if (code == MPI_SUCCESS) stand_in.keep(buffer, std::move(memory));
     return code;
   });
 }
 
-GPUDT_EXPORT int MPI_Buffer_detach(void* buffer_addr, int* size) {
+template <class Size>
+int detach(int (*pmpi)(void*, Size*), void* buffer_addr, Size* size) {
   engine_order_all();  // buffered sends whose packs are under way have yet to reach the buffer
-  const int code = PMPI_Buffer_detach(buffer_addr, size);
+  const int code = pmpi(buffer_addr, size);
   auto** const address = static_cast<void**>(buffer_addr);
   if (code == MPI_SUCCESS) *address = stand_in.give_back(*address);
   return code;
 }
+
+}  // namespace
+
+GPUDT_EXPORT int MPI_Buffer_attach(void* buffer, int size) {
+  return attach(PMPI_Buffer_attach, "MPI_Buffer_attach", buffer, size);
+}
+GPUDT_EXPORT int MPI_Buffer_detach(void* buffer_addr, int* size) {
+  return detach(PMPI_Buffer_detach, buffer_addr, size);
+}
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+GPUDT_EXPORT int MPI_Buffer_attach_c(void* buffer, MPI_Count size) {
+  return attach(PMPI_Buffer_attach_c, "MPI_Buffer_attach_c", buffer, size);
+}
+GPUDT_EXPORT int MPI_Buffer_detach_c(void* buffer_addr, MPI_Count* size) {
+  return detach(PMPI_Buffer_detach_c, buffer_addr, size);
+}
+#endif

@@ -11,6 +11,7 @@
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/persistent.hpp"
+#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -123,7 +124,7 @@ GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* fla
 
 GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* statuses) {
   Requests requests(count, array);
-  return requests.finish_many(PMPI_Waitall(count, requests.data(), statuses), by_request(statuses));
+  return requests.finish_many(wait_all(count, requests.data(), statuses), by_request(statuses));
 }
 
 GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* statuses) {

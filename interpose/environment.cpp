@@ -16,6 +16,7 @@
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/persistent.hpp"
+#include "interpose/progress.hpp"
 #include "interpose/report.hpp"
 
 namespace gpudt::interpose {
@@ -72,16 +73,23 @@ bool start_device(const device::Config& config) {
   }
 }
 
-void start() {
+/// What the environment says, read before MPI is initialized.
+struct Settings {
+  std::vector<std::string> complaints{};
+  Config config = read_config(complaints);
+
+  int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
+};
+
+void start(const Settings& settings) {
   const int rank = world_rank();
-  std::vector<std::string> complaints;
-  const Config config = read_config(complaints);
+  const Config& config = settings.config;
   log_start(rank, config.trace);
   if (rank == 0)
-    for (const std::string& complaint : complaints) log_warning(complaint);
+    for (const std::string& complaint : settings.complaints) log_warning(complaint);
   if (config.disable || !start_device(config.device)) return;
-  if (!engine_start()) {
-    log_error("gpudt is off: this MPI library has no opal_progress_register, so it is not Open MPI 4 or 5");
+  if (const char* const obstacle = engine_start()) {
+    log_error(std::string("gpudt is off: ") + obstacle);
     device::stop();
     return;
   }
@@ -100,14 +108,18 @@ void start() {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
-  const int code = PMPI_Init(argc, argv);
-  if (code == MPI_SUCCESS) start();
+  const Settings settings;
+  const int level = settings.thread_level(MPI_THREAD_SINGLE);
+  int provided = MPI_THREAD_SINGLE;
+  const int code = level == MPI_THREAD_SINGLE ? PMPI_Init(argc, argv) : PMPI_Init_thread(argc, argv, level, &provided);
+  if (code == MPI_SUCCESS) start(settings);
   return code;
 }
 
 GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  const int code = PMPI_Init_thread(argc, argv, required, provided);
-  if (code == MPI_SUCCESS) start();
+  const Settings settings;
+  const int code = PMPI_Init_thread(argc, argv, settings.thread_level(required), provided);
+  if (code == MPI_SUCCESS) start(settings);
   return code;
 }
 

@@ -1,8 +1,6 @@
 // The engine: one owner at a time moves operations from packing to issued to unpacking to done.
 #include "interpose/operation.hpp"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -14,7 +12,9 @@
 
 #include "interpose/errors.hpp"
 #include "interpose/log.hpp"
+#include "interpose/progress.hpp"
 #include "interpose/report.hpp"
+#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 
@@ -61,10 +61,6 @@ struct ChannelHash {
   }
 };
 
-using ProgressCallback = int (*)();
-/// MPI_Testsome as Open MPI has it inside: an error is returned, but no handler called and no failed request freed.
-using SilentTestsome = int (*)(std::size_t, MPI_Request*, int*, int*, MPI_Status*);
-
 /// The deferred sends of a channel, by their numbers: up to `submitted` they have been made, up to `issued` MPI has
 /// them.
 struct Deferred {
@@ -85,8 +81,11 @@ class Engine {
   void forget_win(MPI_Win win);
   ErrorOwner owner(const Operation& operation);
   void serve(EngineService service);
-  bool hook();
+  const char* hook();
   bool stop();
+  bool pending() const {
+    return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr;
+  }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
@@ -123,9 +122,6 @@ class Engine {
   std::vector<Operation*> inner_operations_;
   std::size_t window_ = 0;
   std::vector<Operation*> unpacking_;
-
-  ProgressCallback hooked_ = nullptr;
-  SilentTestsome testsome_ = nullptr;
 };
 
 Engine engine;
@@ -137,6 +133,7 @@ int query(void* extra, MPI_Status* status) {
   static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI asks when the request is complete
   status->MPI_SOURCE = operation->from;
   status->MPI_TAG = operation->received_tag;
+  status->MPI_ERROR = MPI_SUCCESS;  // MPICH takes it for the result, and leaves it undefined before
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
   if (operation->error != MPI_SUCCESS) {
@@ -199,6 +196,7 @@ void Engine::submit(Operation* operation, bool issued) {
   }
   live_.fetch_add(1);
   incoming_.emplace_back(operation, issued);
+  progress_wake();
 }
 
 /// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
@@ -217,9 +215,7 @@ class Hold {
 };
 
 int Engine::progress() {
-  if ((live_.load(std::memory_order_acquire) == 0 && service_.load(std::memory_order_relaxed) == nullptr) ||
-      inside_engine)
-    return 0;
+  if (!pending() || inside_engine) return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
@@ -321,7 +317,7 @@ int Engine::test_inner() {
   int indices[test_window];
   MPI_Status statuses[test_window];
   int done = 0;
-  const int code = testsome_(static_cast<std::size_t>(count), inner_.data() + window_, &done, indices, statuses);
+  const int code = test_some(count, inner_.data() + window_, &done, indices, statuses);
   if (done == MPI_UNDEFINED) done = 0;
   std::vector<Operation*> completed;
   completed.reserve(static_cast<std::size_t>(done));
@@ -369,7 +365,8 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   operation->bytes = bytes;
-  if (bytes != 0 && operation->kind == Operation::Kind::receive) start_unpack(operation, bytes);
+  if (operation->kind == Operation::Kind::receive && (bytes != 0 || operation->payload->always_unpacks()))
+    start_unpack(operation, bytes);
 }
 
 void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
@@ -474,36 +471,23 @@ ErrorOwner Engine::owner(const Operation& operation) {
 
 void Engine::serve(EngineService service) {
   service_.store(service);
+  progress_wake();
   if (inside_engine) return;  // called by an error handler: waiting would be waiting for oneself
   while (busy_.exchange(true, std::memory_order_acquire)) {
   }
   busy_.store(false, std::memory_order_release);
 }
 
-/// The fourth of Open MPI's functions for requests (ompi/request/request.h, the same since version 1.3): MPI_Testsome
-/// is this and then the error handler.
-SilentTestsome find_testsome() {
-  constexpr std::size_t test_some = 3;
-  auto* const functions = static_cast<const SilentTestsome*>(dlsym(RTLD_DEFAULT, "ompi_request_functions"));
-  return functions == nullptr ? nullptr : functions[test_some];
-}
-
-bool Engine::hook() {
-  using Register = int (*)(ProgressCallback);
-  const auto hook_in = reinterpret_cast<Register>(dlsym(RTLD_DEFAULT, "opal_progress_register"));
-  testsome_ = find_testsome();
-  if (hook_in == nullptr || testsome_ == nullptr) return false;
-  const ProgressCallback callback = [] {
-    try {
-      return engine.progress();
-    } catch (const std::exception& error) {  // MPI's progress engine is C
-      log_error(std::string("progress: ") + error.what());
-      return 0;
-    }
-  };
-  if (hook_in(callback) != 0) return false;
-  hooked_ = callback;
-  return true;
+const char* Engine::hook() {
+  return progress_start({[] {
+                           try {
+                             return engine.progress();
+                           } catch (const std::exception& error) {  // MPI's progress engine is C
+                             log_error(std::string("progress: ") + error.what());
+                             return 0;
+                           }
+                         },
+                         [] { return engine.pending(); }});
 }
 
 /// A receive that the program has given up may never be matched; everything else comes to its end.
@@ -535,10 +519,7 @@ bool Engine::stop() {
     if (now >= patience && only_receives() && !std::exchange(cancelled, true)) cancel_receives();
     if (now >= patience + stop_patience && only_receives()) break;
   }
-  using Unregister = int (*)(ProgressCallback);
-  const auto unhook = reinterpret_cast<Unregister>(dlsym(RTLD_DEFAULT, "opal_progress_unregister"));
-  if (hooked_ != nullptr && unhook != nullptr) unhook(hooked_);
-  hooked_ = nullptr;
+  progress_stop();
   failed_here().clear();
   return live() == 0;
 }
@@ -550,7 +531,7 @@ std::vector<Failed>& failed_here() {
   return list;
 }
 
-bool engine_start() {
+const char* engine_start() {
   return engine.hook();
 }
 bool engine_stop() {

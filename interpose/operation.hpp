@@ -44,6 +44,8 @@ class Payload {
   virtual bool done() = 0;
   /// Returns when done() is true.
   virtual void wait() = 0;
+  /// start_unpack() is wanted even if MPI has delivered nothing.
+  virtual bool always_unpacks() const { return false; }
 };
 
 /// Staging memory with the operand it stands for.
@@ -137,8 +139,8 @@ struct Operation {
 
 // --- the engine ------------------------------------------------------------------------------------------------------
 
-/// Hooks into MPI's progress. False if this MPI offers no hook.
-bool engine_start();
+/// Hooks into MPI's progress. Null, or why that is impossible.
+const char* engine_start();
 /// Lets pending operations end, cancelling receives that no message matches, and unhooks. False if some could not be
 /// ended: MPI may still write to their staging memory.
 bool engine_stop();

@@ -84,6 +84,20 @@ NOT_BUFFERS = {
 NOT_BUFFERS.update({name + "_c": why for name, why in NOT_BUFFERS.items()})
 TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and performance variables
 
+# Interposed without a row: attributes of windows, which Fortran programs get from MPI alone.
+OUTSIDE_THE_TABLE = ("MPI_Win_get_attr",)
+
+# Whose large-count forms are not generated: the size of an attached buffer is no count of what is in a buffer.
+LARGE_BY_HAND = {"MPI_Buffer_attach", "MPI_Buffer_detach"}
+
+# Whose buffers may be host memory alone: these are not interposed.
+HOST_MEMORY_ALONE = {"MPI_Psend_init", "MPI_Precv_init"}
+
+
+def own_name(symbol):
+    """What this library calls its own function for an exported symbol."""
+    return "gpudt_" + symbol
+
 
 class Argument(NamedTuple):
     role: str

@@ -2,38 +2,18 @@
 #include "interpose/fortran/arguments.hpp"
 
 #include <algorithm>
-#include <array>
 #include <mutex>
 #include <set>
 #include <string_view>
 
 #include "interpose/errors.hpp"
+#include "interpose/fortran/constants.hpp"
 
-// Open MPI's constants without a value in Fortran are common blocks, known by their addresses: those of the program's
-// own blocks where it has them. The name is the one of the four that the compiler makes of it; none of them exists in
-// a C program, whence weak.
-#define GPUDT_WEAK(name) extern "C" __attribute__((weak)) MPI_Fint name[]
-#define GPUDT_SENTINEL(lower, upper) \
-  GPUDT_WEAK(lower);                 \
-  GPUDT_WEAK(lower##_);              \
-  GPUDT_WEAK(lower##__);             \
-  GPUDT_WEAK(upper);                 \
-  static const std::array<MPI_Fint*, 4> lower##_names = {lower, lower##_, lower##__, upper}
-
-GPUDT_SENTINEL(mpi_fortran_bottom, MPI_FORTRAN_BOTTOM);
-GPUDT_SENTINEL(mpi_fortran_in_place, MPI_FORTRAN_IN_PLACE);
-GPUDT_SENTINEL(mpi_fortran_status_ignore, MPI_FORTRAN_STATUS_IGNORE);
-GPUDT_SENTINEL(mpi_fortran_statuses_ignore, MPI_FORTRAN_STATUSES_IGNORE);
-
-// Open MPI's own, of which nothing exists in a C program either.
+// MPI's own, of which nothing exists in a C program.
 extern "C" __attribute__((weak)) void mpi_initialized_(MPI_Fint* flag, MPI_Fint* ierror);
 
 namespace gpudt::interpose::fortran {
 namespace {
-
-bool is(const void* address, const std::array<MPI_Fint*, 4>& names) {
-  return address != nullptr && std::find(names.begin(), names.end(), address) != names.end();
-}
 
 /// .true., which compilers do not agree on, as MPI's Fortran library knows it.
 MPI_Fint true_value() {
@@ -53,7 +33,7 @@ std::size_t elements(int count) {
 
 std::vector<MPI_Datatype> types_of(const MPI_Fint* handles, int count, const void* buffer) {
   std::vector<MPI_Datatype> types;
-  if (is(buffer, mpi_fortran_in_place_names)) return types;
+  if (is_in_place(buffer)) return types;
   types.reserve(elements(count));
   std::transform(handles, handles + elements(count), std::back_inserter(types), to_type);
   return types;
@@ -62,14 +42,14 @@ std::vector<MPI_Datatype> types_of(const MPI_Fint* handles, int count, const voi
 }  // namespace
 
 void* to_buffer(void* address) {
-  if (is(address, mpi_fortran_in_place_names)) return MPI_IN_PLACE;
-  if (is(address, mpi_fortran_bottom_names)) return MPI_BOTTOM;
+  if (is_in_place(address)) return MPI_IN_PLACE;
+  if (is_bottom(address)) return MPI_BOTTOM;
   return address;
 }
 
 MPI_Datatype to_type(MPI_Fint handle) {
   const MPI_Datatype type = PMPI_Type_f2c(handle);
-  return type == nullptr ? MPI_DATATYPE_NULL : type;
+  return type == MPI_Datatype() ? MPI_DATATYPE_NULL : type;
 }
 
 Types::Types(const MPI_Fint* handles, int count, const void* buffer) : types_(types_of(handles, count, buffer)) {}
@@ -93,7 +73,7 @@ Blocks neighbour_blocks(MPI_Fint comm) {
 
 Requests::Requests(MPI_Fint* handles, int count) : fortran_(handles) {
   before_.reserve(elements(count));
-  std::transform(handles, handles + elements(count), std::back_inserter(before_), PMPI_Request_f2c);
+  std::transform(handles, handles + elements(count), std::back_inserter(before_), request_f2c);
   now_ = before_;
 }
 
@@ -102,7 +82,7 @@ Requests::~Requests() {
     if (now_[i] != before_[i]) fortran_[i] = PMPI_Request_c2f(now_[i]);
 }
 
-Status::Status(MPI_Fint* fortran) : fortran_(is(fortran, mpi_fortran_status_ignore_names) ? nullptr : fortran) {
+Status::Status(MPI_Fint* fortran) : fortran_(is_status_ignore(fortran) ? nullptr : fortran) {
   if (fortran_ != nullptr) PMPI_Status_f2c(fortran_, &status_);
 }
 
@@ -110,8 +90,7 @@ Status::~Status() {
   if (fortran_ != nullptr) PMPI_Status_c2f(&status_, fortran_);
 }
 
-Statuses::Statuses(MPI_Fint* fortran, int count)
-    : fortran_(is(fortran, mpi_fortran_statuses_ignore_names) ? nullptr : fortran) {
+Statuses::Statuses(MPI_Fint* fortran, int count) : fortran_(is_statuses_ignore(fortran) ? nullptr : fortran) {
   if (fortran_ == nullptr) return;
   statuses_.resize(elements(count));
   for (std::size_t i = 0; i < statuses_.size(); ++i) PMPI_Status_f2c(fortran_ + i * status_integers, &statuses_[i]);

@@ -1,9 +1,10 @@
 // Arguments of Fortran procedures as C has them, for the generated wrappers (scripts/generate_fortran.py).
 //
-// Open MPI's Fortran library calls the PMPI_ functions of C directly, so that a Fortran program would pass the C
-// wrappers by. Each class here is one argument for the time of one call: made from the Fortran argument, converted to
-// the C one, and written back when it ends. The three Fortran interfaces pass all arguments by address and differ
-// in names alone; mpi_f08 gives a null pointer for an absent ierror.
+// The Fortran library of Open MPI, and some procedures of MPICH's (scripts/generate_fortran.py says which), call the
+// PMPI_ functions of C directly, so that a Fortran program would pass the C wrappers by. Each class here is one
+// argument for the time of one call: made from the Fortran argument, converted to the C one, and written back when it
+// ends. The three Fortran interfaces pass all arguments by address and differ in names alone; mpi_f08 gives a null
+// pointer for an absent ierror.
 #pragma once
 
 #include <mpi.h>
@@ -42,6 +43,32 @@ const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void
 Blocks all_blocks(MPI_Fint comm);
 Blocks neighbour_blocks(MPI_Fint comm);
 
+// In MPICH the conversions are macros.
+inline MPI_Request request_f2c(MPI_Fint handle) {
+  return PMPI_Request_f2c(handle);
+}
+inline MPI_Fint request_c2f(MPI_Request handle) {
+  return PMPI_Request_c2f(handle);
+}
+inline MPI_Message message_f2c(MPI_Fint handle) {
+  return PMPI_Message_f2c(handle);
+}
+inline MPI_Fint message_c2f(MPI_Message handle) {
+  return PMPI_Message_c2f(handle);
+}
+inline MPI_Comm comm_f2c(MPI_Fint handle) {
+  return PMPI_Comm_f2c(handle);
+}
+inline MPI_Fint comm_c2f(MPI_Comm handle) {
+  return PMPI_Comm_c2f(handle);
+}
+inline MPI_Win win_f2c(MPI_Fint handle) {
+  return PMPI_Win_f2c(handle);
+}
+inline MPI_Fint win_c2f(MPI_Win handle) {
+  return PMPI_Win_c2f(handle);
+}
+
 /// A handle that the call replaces or frees.
 template <class Handle, Handle (*from)(MPI_Fint), MPI_Fint (*to)(Handle)>
 class Reference {
@@ -59,10 +86,10 @@ class Reference {
   Handle before_;
   Handle handle_;
 };
-using Request = Reference<MPI_Request, PMPI_Request_f2c, PMPI_Request_c2f>;
-using Message = Reference<MPI_Message, PMPI_Message_f2c, PMPI_Message_c2f>;
-using Comm = Reference<MPI_Comm, PMPI_Comm_f2c, PMPI_Comm_c2f>;
-using Win = Reference<MPI_Win, PMPI_Win_f2c, PMPI_Win_c2f>;
+using Request = Reference<MPI_Request, request_f2c, request_c2f>;
+using Message = Reference<MPI_Message, message_f2c, message_c2f>;
+using Comm = Reference<MPI_Comm, comm_f2c, comm_c2f>;
+using Win = Reference<MPI_Win, win_f2c, win_c2f>;
 
 /// A handle that the call makes; the null handle if it fails.
 template <class Handle, MPI_Fint (*to)(Handle)>
@@ -78,13 +105,13 @@ class New {
   MPI_Fint* fortran_;
   Handle handle_;
 };
-struct NewRequest : New<MPI_Request, PMPI_Request_c2f> {
+struct NewRequest : New<MPI_Request, request_c2f> {
   explicit NewRequest(MPI_Fint* fortran) : New(fortran, MPI_REQUEST_NULL) {}
 };
-struct NewMessage : New<MPI_Message, PMPI_Message_c2f> {
+struct NewMessage : New<MPI_Message, message_c2f> {
   explicit NewMessage(MPI_Fint* fortran) : New(fortran, MPI_MESSAGE_NULL) {}
 };
-struct NewWin : New<MPI_Win, PMPI_Win_c2f> {
+struct NewWin : New<MPI_Win, win_c2f> {
   explicit NewWin(MPI_Fint* fortran) : New(fortran, MPI_WIN_NULL) {}
 };
 

@@ -1,0 +1,61 @@
+// What the wrappers of large-count functions share.
+#include "interpose/large_counts.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "interpose/errors.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr MPI_Count chunk = MPI_Count(1) << 30;  ///< elements of the types that a large one is made of
+
+}  // namespace
+
+bool any_on_device(std::initializer_list<const void*> buffers) {
+  return active.load(std::memory_order_acquire) && std::any_of(buffers.begin(), buffers.end(), [](const void* buffer) {
+           // With MPI_BOTTOM the datatype tells, which the functions with int counts ask.
+           return buffer != MPI_IN_PLACE && (buffer == MPI_BOTTOM || device::classify(buffer).on_device());
+         });
+}
+
+int too_large(const char* call) {
+  return fail(MPI_COMM_NULL, call, MPI_ERR_COUNT, "counts beyond 2147483647 are not supported here with device memory");
+}
+
+int local_size(MPI_Comm comm) {
+  int size = 0;
+  PMPI_Comm_size(comm, &size);
+  return size;
+}
+
+Elements::~Elements() {
+  if (made_ != MPI_DATATYPE_NULL) PMPI_Type_free(&made_);
+}
+
+void Elements::make() {
+  if (small() || count_ < 0 || count_ / chunk >= chunk || type_ == MPI_DATATYPE_NULL) return;
+  MPI_Aint lb = 0, extent = 0;
+  PMPI_Type_get_extent(type_, &lb, &extent);
+  MPI_Datatype some = MPI_DATATYPE_NULL, most = MPI_DATATYPE_NULL;
+  PMPI_Type_contiguous(static_cast<int>(chunk), type_, &some);
+  PMPI_Type_contiguous(static_cast<int>(count_ / chunk), some, &most);
+  const int lengths[] = {1, static_cast<int>(count_ % chunk)};
+  const MPI_Aint displs[] = {0, static_cast<MPI_Aint>(count_ - count_ % chunk) * extent};
+  const MPI_Datatype types[] = {most, type_};
+  PMPI_Type_create_struct(2, lengths, displs, types, &made_);
+  PMPI_Type_free(&some);
+  PMPI_Type_free(&most);
+  PMPI_Type_commit(&made_);
+}
+
+const int* lasting(std::vector<int> array) {
+  static std::mutex mutex;
+  static auto& arrays = *new std::set<std::vector<int>>;  // no destructor: requests may outlive it
+  const std::lock_guard lock(mutex);
+  return arrays.insert(std::move(array)).first->data();
+}
+
+}  // namespace gpudt::interpose

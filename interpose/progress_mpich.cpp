@@ -1,0 +1,134 @@
+// Progress in MPICH 4, which offers no hook: the functions by which its own parts register one are not exported, and a
+// generalized request's poll function (MPIX_Grequest_start) runs only in calls that complete that very request.
+//
+// Where MPICH communicates by UCX (device ch4:ucx, as in Debian and Ubuntu), every pass of its progress, in whatever
+// call, goes through ucp_worker_progress, a function of another library: this one stands before it, as it stands before
+// MPI's own, and drives what is pending on the way. MPICH takes no locks unless the program asked for
+// MPI_THREAD_MULTIPLE, so that MPI may be called from there.
+//
+// With MPI_THREAD_MULTIPLE, MPICH's locks are held at that place. Then a thread of this library drives what is pending.
+// So it does in an MPICH without UCX, where the library asks for MPI_THREAD_MULTIPLE itself.
+#include "interpose/progress.hpp"
+
+#include <dlfcn.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <thread>
+
+#include "interpose/export.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::chrono::microseconds pause{10};  ///< of the thread, between looks at what is pending
+constexpr unsigned long timer_slack = 1000;     ///< nanoseconds by which a pause may be longer
+
+std::atomic<int (*)()> on_the_way{nullptr};  ///< what ucp_worker_progress calls
+
+bool communicates_by_ucx() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  PMPI_Get_library_version(version, &length);
+  return std::strstr(version, "ch4:ucx") != nullptr;
+}
+
+/// MPICH's own progress thread, if the user wants it, takes locks whatever the program asked for.
+bool has_own_thread() {
+  for (const char* name : {"MPIR_CVAR_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS"}) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && *value != '\0' && std::string_view(value) != "0") return true;
+  }
+  return false;
+}
+
+/// Drives what is pending, and sleeps while nothing is.
+class Driver {
+ public:
+  void start(const Progressing& driven) {
+    driven_ = driven;
+    stopping_ = false;
+    // The program's signals are for its own threads: a thread inherits the mask.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { drive(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+
+  void stop() {
+    if (!thread_.joinable()) return;
+    stopping_ = true;
+    wake();
+    thread_.join();
+  }
+
+  void wake() {
+    wakes_.fetch_add(1);
+    wakes_.notify_one();
+  }
+
+ private:
+  void drive() {
+    prctl(PR_SET_TIMERSLACK, timer_slack, 0, 0, 0);
+    while (!stopping_) {
+      const unsigned seen = wakes_;
+      if (!driven_.pending() && !stopping_)
+        wakes_.wait(seen);
+      else if (driven_.advance() == 0)
+        std::this_thread::sleep_for(pause);
+    }
+  }
+
+  Progressing driven_{};
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<unsigned> wakes_{0};
+};
+
+Driver driver;
+
+}  // namespace
+
+int progress_thread_level(int required) {
+  return communicates_by_ucx() && !has_own_thread() ? required : MPI_THREAD_MULTIPLE;
+}
+
+const char* progress_start(const Progressing& driven) {
+  int level = MPI_THREAD_SINGLE;
+  PMPI_Query_thread(&level);
+  if (level == MPI_THREAD_MULTIPLE)
+    driver.start(driven);
+  else if (progress_thread_level(level) == level)
+    on_the_way = driven.advance;
+  else
+    return "this MPICH neither communicates by UCX nor supports MPI_THREAD_MULTIPLE";
+  return nullptr;
+}
+
+void progress_stop() {
+  on_the_way = nullptr;
+  driver.stop();
+}
+
+void progress_wake() {
+  driver.wake();
+}
+
+}  // namespace gpudt::interpose
+
+/// Stands before UCX's function of this name; a ucp_worker_h is a pointer.
+GPUDT_EXPORT unsigned ucp_worker_progress(void* worker) {
+  using Progress = unsigned (*)(void*);
+  static const auto behind = reinterpret_cast<Progress>(dlsym(RTLD_NEXT, "ucp_worker_progress"));
+  const unsigned events = behind(worker);
+  if (auto* const advance = gpudt::interpose::on_the_way.load(std::memory_order_acquire)) advance();
+  return events;
+}

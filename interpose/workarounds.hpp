@@ -1,0 +1,15 @@
+// What some MPI library does wrongly, or not at all, done by other means; in all others the function itself. One
+// implementation for each family of MPI libraries, workarounds_<family>.cpp; the build picks one.
+#pragma once
+
+#include <mpi.h>
+
+namespace gpudt::interpose {
+
+/// PMPI_Waitall.
+int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
+
+/// PMPI_Testsome that calls no error handler and leaves failed requests alone, as far as the MPI library allows.
+int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses);
+
+}  // namespace gpudt::interpose
