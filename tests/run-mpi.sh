@@ -9,6 +9,7 @@
 #   -S             the simulated device even where there is a GPU
 #   -e NAME=VALUE  for the environment of the ranks; may be repeated
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
+# MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun)
 set -u
 
 ranks=2 seconds=120 library='' sim='' simulate=no without='' environment=''
@@ -44,16 +45,27 @@ if [ -n "$preload" ]; then
   environment="LD_PRELOAD=$preload $environment"
 fi
 
-if [ "$(id -u)" -eq 0 ]; then
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-# With this off, as some containers set it, Open MPI 4.1 has no windows for programs with threads.
-if [ "${OMPI_MCA_btl_vader_single_copy_mechanism:-}" = none ]; then
-  export OMPI_MCA_btl_vader_single_copy_mechanism=emulated
-fi
 # There may be more ranks than cores: a rank that waits gives way.
+mpirun=${MPIRUN:-mpirun}
+case $("$mpirun" --version 2>&1) in
+  *"Open MPI"* | *OpenRTE*)
+    give_way='--oversubscribe --bind-to none --mca mpi_yield_when_idle 1'
+    if [ "$(id -u)" -eq 0 ]; then
+      export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    fi
+    # With this off, as some containers set it, Open MPI 4.1 has no windows for programs with threads.
+    if [ "${OMPI_MCA_btl_vader_single_copy_mechanism:-}" = none ]; then
+      export OMPI_MCA_btl_vader_single_copy_mechanism=emulated
+    fi
+    ;;
+  *)  # MPICH's, Hydra
+    give_way='-bind-to none'
+    export MPIR_CVAR_POLLS_BEFORE_YIELD=1
+    ;;
+esac
 mpi() {
-  timeout --kill-after=5 "$seconds" mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 "$@" </dev/null
+  # shellcheck disable=SC2086  # several options
+  timeout --kill-after=5 "$seconds" "$mpirun" $give_way "$@" </dev/null
 }
 
 # shellcheck disable=SC2086  # several settings

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import unittest
 
-NEEDED = re.compile(r"(libmpi|libmpi_mpifh|libmpi_usempif08|libopen-rte|libopen-pal|libc|libm|libdl|librt|libpthread|"
+NEEDED = re.compile(r"(libmpi|libmpich|libmpi_mpifh|libmpi_usempif08|libopen-rte|libopen-pal|libc|libm|libdl|librt|libpthread|"
                     r"ld-linux-x86-64)\.so(\.\d+)*$")
-EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt)")
+EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt|ucp_worker_progress$)")
 
 
 class Library(unittest.TestCase):

@@ -26,8 +26,10 @@ program point_to_point
   call without_status()
   call sendrecv()
   call persistent()
+#if !defined(MPICH) || defined(INTERFACE_F08)  /* older interfaces of MPICH 4.0 tell wrong indices of requests */
   call one_of_many()
   call some_of_many()
+#endif
   call tests_and_statuses()
   call matched()
   call packed()

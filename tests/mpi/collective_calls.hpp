@@ -56,6 +56,8 @@ struct Operation {
 };
 
 extern const std::vector<Operation> operations;
+/// The forms of an operation that give right results on host memory, within a group or `between` two.
+std::vector<Form> forms_of(const Operation& operation, bool between = false);
 const Operation& operation(std::string_view name);
 
 /// A call of a form with a request, on datatypes that are freed as soon as the call has returned, as MPI allows (but

@@ -379,7 +379,7 @@ bool may_be_in_place(const Operation& operation, const Peers& peers) {
 
 void exchange_all(const Operation& operation, const Peers& peers, std::mt19937_64& random, int random_cases) {
   int number = 0;
-  for (const Form form : forms) {
+  for (const Form form : forms_of(operation, peers.inter())) {
     std::vector<std::pair<std::vector<Place>, std::vector<Place>>> places = {
         {same(Place::device), same(Place::device)},
         {same(Place::device), same(Place::host)},
@@ -459,7 +459,7 @@ TEST_CASE("exchanges of large messages", "[collective]") {
   int layout = 0;
   for (const Operation& operation : operations) {
     if (!moves_data(operation) || operation.neighbours) continue;
-    for (const Form form : forms) {
+    for (const Form form : forms_of(operation)) {
       std::vector<Pair> types;
       types.push_back({named_layout(layout, 150000), named_layout(layout, 150000)});
       layout = (layout + 1) % layout_count;

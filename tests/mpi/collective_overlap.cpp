@@ -18,7 +18,8 @@ class Pending {
  public:
   Pending(const Peers& peers, Form form, std::mt19937_64& random)
       : types_(types(random)),
-        exchange_{choose(random), form, peers, types_, {1 + int(random() % 3), int(random() % 4)}, 0, false, {}, {}},
+        exchange_{
+            choose(form, random), form, peers, types_, {1 + int(random() % 3), int(random() % 4)}, 0, false, {}, {}},
         call_(prepare(placed(random))) {}
 
   void expect(int round) {
@@ -43,10 +44,12 @@ class Pending {
     for (int i = 0; i < 2; ++i) list.push_back(random_types(random));
     return list;
   }
-  static const Operation& choose(std::mt19937_64& random) {
+  static const Operation& choose(Form form, std::mt19937_64& random) {
     while (true) {
       const Operation& one = operations[random() % operations.size()];
-      if (one.flow <= Flow::alltoall && !one.neighbours) return one;
+      const auto usable = forms_of(one);
+      if (one.flow <= Flow::alltoall && !one.neighbours && std::count(usable.begin(), usable.end(), form) != 0)
+        return one;
     }
   }
   const Exchange& placed(std::mt19937_64& random) {

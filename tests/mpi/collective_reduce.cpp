@@ -377,7 +377,7 @@ void reduce_all(const Peers& peers) {
   const int multiple = 12;  // of the sizes of all groups
   for (const Operation& operation : operations) {
     if (!is_reduction(operation) || (peers.inter() && operation.flow == Flow::scan)) continue;
-    for (const Form form : forms)
+    for (const Form form : forms_of(operation, peers.inter()))
       for (const Reducer& reducer : reducers())
         for (const int count : {0, 1, multiple, 10 * multiple}) {
           if (count == 1 && operation.flow == Flow::reduce_scatter) continue;

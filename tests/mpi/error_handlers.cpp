@@ -370,8 +370,10 @@ std::atomic<bool> no_generalized_requests{false};
 }
 
 // gpudt comes here, too: a program's own definition stands before the MPI library's.
-extern "C" int PMPI_Grequest_start(MPI_Grequest_query_function* query, MPI_Grequest_free_function* release,
-                                   MPI_Grequest_cancel_function* cancel, void* extra, MPI_Request* request) {
+extern "C" __attribute__((visibility("default"))) int PMPI_Grequest_start(MPI_Grequest_query_function* query,
+                                                                          MPI_Grequest_free_function* release,
+                                                                          MPI_Grequest_cancel_function* cancel,
+                                                                          void* extra, MPI_Request* request) {
   static const auto real = reinterpret_cast<decltype(&PMPI_Grequest_start)>(dlsym(RTLD_NEXT, "PMPI_Grequest_start"));
   return no_generalized_requests ? MPI_ERR_NO_MEM : real(query, release, cancel, extra, request);
 }

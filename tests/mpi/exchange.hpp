@@ -8,6 +8,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/mpi_harness.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 namespace gpudt::test {
 

@@ -9,6 +9,7 @@
 #include "tests/mpi/file_calls.hpp"
 #include "tests/mpi/region.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -82,6 +83,7 @@ void check_statuses(const MPI_Status& found, const MPI_Status& wanted, MPI_Datat
   PMPI_Get_count(&found, type, &count);
   PMPI_Get_count(&wanted, type, &wanted_count);
   CHECK(count == wanted_count);
+  if (!counts_elements) return;
   PMPI_Get_elements(&found, type, &elements);
   PMPI_Get_elements(&wanted, type, &wanted_elements);
   CHECK(elements == wanted_elements);
@@ -167,6 +169,7 @@ TEST_CASE("files of ints that processes share piece by piece", "[file]") {
 }
 
 TEST_CASE("files in external32", "[file]") {
+  MPICH_CANNOT("it crashes");
   access_all(views[3], scaled(3));
 }
 

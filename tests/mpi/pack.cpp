@@ -87,6 +87,7 @@ TEST_CASE("Pack refuses what does not fit", "[pack]") {
   for_each_mix([&](Place user, Place packed) {
     Buffer from(user, type, 1), wire(packed, byte, 200);
     from.fill(seed());
+    if (!pack_checks_room && (host_only() || (user == Place::host && packed == Place::host))) return;
     int position = 100;
     MPI_FAILS(MPI_Pack(from.address(), 1, type, wire.address(), 200, &position, comm()), MPI_ERR_TRUNCATE);
     CHECK(position == 100);
@@ -111,6 +112,7 @@ TEST_CASE("Pack of nothing", "[pack]") {
 }
 
 TEST_CASE("Pack_external and Unpack_external", "[pack]") {
+  MPICH_CANNOT("MPI_Pack_external_size crashes");
   const Type byte = plain(MPI_BYTE);
   for (int layout = 0; layout < layout_count; ++layout) {
     const Type type = named_layout(layout, 3000);

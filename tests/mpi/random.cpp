@@ -18,6 +18,7 @@ Type duplicate_of(const RandomType& random_type) {
 
 // MPI_PACKED matches every signature, so that these trees need no partner of equal signature.
 TEST_CASE("random types of every combiner, packed on the other side", "[random]") {
+  MPICH_CANNOT("it receives structs of elements of several sizes wrongly from a packed message");
   if (!all_have_partners()) return;
   auto random = random_numbers("every combiner");
   const Type packed = plain(MPI_PACKED);
@@ -35,6 +36,7 @@ TEST_CASE("random types of every combiner, packed on the other side", "[random]"
 }
 
 TEST_CASE("random types of equal signature", "[random]") {
+  MPICH_CANNOT("it receives structs of elements of several sizes wrongly from a packed message");
   if (!all_have_partners()) return;
   auto random = random_numbers("equal signature");
   for (int i = 0; i < scaled(300); ++i) {
@@ -47,6 +49,7 @@ TEST_CASE("random types of equal signature", "[random]") {
 }
 
 TEST_CASE("random types, every send and receive mode", "[random]") {
+  MPICH_CANNOT("it receives structs of elements of several sizes wrongly from a packed message");
   if (!all_have_partners()) return;
   auto random = random_numbers("modes");
   BsendBuffer attached(16 << 20);

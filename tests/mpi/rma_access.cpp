@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/mpi/rma.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -180,6 +181,7 @@ void check_places(const Places& places) {
 }  // namespace
 
 TEST_CASE("accesses from device memory to windows of host memory", "[rma][host-window]") {
+  MPICH_CANNOT("it never completes some atomic accesses under a lock");
   check_places({"device to host", Place::device, {Place::host, Place::host}});
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "tests/mpi/rma.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -364,9 +365,11 @@ TEST_CASE("errors go to the window's error handler, and the window stays usable"
   MPI_Op own = MPI_OP_NULL;
   MPI_OK(MPI_Op_create(add, 1, &own));
   MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_INT, rank(), 0, 1, MPI_INT, own, window), MPI_ERR_OP);
-  MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_FLOAT, rank(), 0, 1, MPI_FLOAT, MPI_BAND, window), MPI_ERR_OP);
+  // MPICH finds operators that are not for the type at work alone.
+  if (!mpich)
+    MPI_FAILS(MPI_Accumulate(out.address(), 1, MPI_FLOAT, rank(), 0, 1, MPI_FLOAT, MPI_BAND, window), MPI_ERR_OP);
   MPI_OK(MPI_Op_free(&own));
-  CHECK(handler_calls == 18);
+  CHECK(handler_calls == (mpich ? 17 : 18));
   CHECK(area.read() == after_move(side, key_of(rank(), 1), integers(0), 0));
   // And then something right.
   MPI_OK(put_at(rank(), area.displacement(), 4));

@@ -64,6 +64,7 @@ std::uint64_t key_of(int from, int thread, int number) {
 }  // namespace
 
 TEST_CASE("threads exchange messages, each in its own way", "[.][threads]") {
+  MPICH_CANNOT("it receives structs of elements of several sizes wrongly from a packed message");
   if (!threads_allowed()) return;
   in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
     auto random = random_numbers("thread " + std::to_string(thread));
@@ -380,6 +381,7 @@ TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads
 // some message is always being packed, is none of its business: each of its sends waits for what is in flight at most.
 // To be run with a long GPUDT_SIM_DELAY_US.
 TEST_CASE("a thread that sends without end does not keep another from sending", "[.][threads-order]") {
+  MPICH_CANNOT("it truncates some of the messages");
   if (!threads_allowed()) return;
   constexpr int in_flight = 64, others = 5, patience = 3 * others * in_flight;
   const Type type = vector(100, 1, 2), one = plain(MPI_INT);

@@ -31,6 +31,7 @@ using AssertionEnded = bool;
 #include <vector>
 
 #include "tests/support/mpi_harness.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -46,7 +47,7 @@ struct Session {
   int count = 1;
   std::chrono::seconds timeout{default_timeout};
   MPI_Comm control = MPI_COMM_NULL, current = MPI_COMM_NULL;
-  int passed = 0, failed = 0;
+  int passed = 0, failed = 0, not_possible = 0;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -162,6 +163,8 @@ void start_mpi(int* argc, char*** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &session.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &session.ranks);
   PMPI_Comm_dup(MPI_COMM_WORLD, &session.control);
+  if (!requests_have_handlers)
+    for (const MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) PMPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   const int mine = session.host_only ? 1 : 0;
   int any = 0;
   PMPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, session.control);
@@ -186,6 +189,8 @@ int run_session(int argc, char** argv) {
   if (session.rank == 0) {
     std::printf("%d passed, %d failed (%d ranks, seed %llu%s)\n", session.passed, session.failed, session.ranks,
                 static_cast<unsigned long long>(session.seed), session.host_only ? ", host memory alone" : "");
+    if (session.not_possible != 0)
+      std::printf("%d of the passed are not possible over this MPI library and did nothing\n", session.not_possible);
     std::fflush(stdout);
   }
   const bool nothing_ran = session.passed + session.failed == 0;
@@ -193,6 +198,11 @@ int run_session(int argc, char** argv) {
 }
 
 }  // namespace
+
+void not_possible(const char* why) {
+  ++session.not_possible;
+  if (session.verbose && session.rank == 0) say(std::string("not possible over this MPI: ") + why + "\n");
+}
 
 int rank() {
   return session.rank;

@@ -1,0 +1,35 @@
+// What MPI libraries do wrongly or in a way of their own even on host memory, so that tests cannot expect better of
+// them. Test cases that such things make impossible as a whole are in tests/mpi/meson.build.
+#pragma once
+
+#include <mpi.h>
+
+namespace gpudt::test {
+
+#ifdef MPICH_VERSION
+inline constexpr bool mpich = true;
+#else
+inline constexpr bool mpich = false;
+#endif
+
+/// MPICH 4.0 counts the basic elements of a received struct wrongly.
+inline constexpr bool counts_elements = !mpich;
+/// MPICH 4.0 leaves the status of MPI_Irecv and MPI_Recv_init from MPI_PROC_NULL alone.
+inline constexpr bool tells_of_proc_null = !mpich;
+/// In MPICH the errors of requests and of matched messages go to the handlers of MPI_COMM_WORLD, as MPI-4 says of
+/// errors that concern no communicator.
+inline constexpr bool requests_have_handlers = !mpich;
+/// MPICH without yaksa, as Debian has it, loses data of a message of more bytes than these that was sent packed (as
+/// MPI_PACKED, by MPI_Bsend, from device memory) and is received into structs of elements of several sizes.
+inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
+/// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
+inline constexpr bool pack_checks_room = !mpich;
+
+/// Says that a test case is impossible over this MPI library: `why`.
+void not_possible(const char* why);
+
+}  // namespace gpudt::test
+
+/// Ends a test case over MPICH, which cannot do what it asks for even on host memory.
+#define MPICH_CANNOT(why) \
+  if (gpudt::test::mpich) return gpudt::test::not_possible(why)
