@@ -5,7 +5,7 @@
 #
 # usage: setup.sh [--tests] [--checks] [--plot]
 #   --tests   also what some tests need and are skipped without, so that failing to install it is no error: a Fortran
-#             compiler, mpi4py
+#             compiler, mpi4py, MPICH beside Open MPI
 #   --checks  also what .ci/run needs: clang-format, clang-tidy
 #   --plot    also what plot.py needs: matplotlib
 set -euo pipefail
@@ -62,6 +62,8 @@ for option in "$@"; do
     --tests)
       want gfortran fortran_compiler
       want python3-mpi4py python_with_mpi4py
+      want libmpich-dev has_module mpich
+      want mpich on_path mpirun.mpich
       ;;
     --checks)
       need clang-format on_path clang-format
