@@ -55,8 +55,8 @@ struct Shape {
   // list: one traversal of the list packs list_size bytes from list_count runs.
   std::int64_t list_count = 0;
   std::int64_t list_size = 0;
-  std::int64_t list_displs = 0;  ///< index into the lookaside buffer of list_count displacements
-  std::int64_t list_prefix = 0;  ///< irregular only: index of list_count + 1 packed offsets, from 0 to list_size
+  std::int64_t list_displs = 0;   ///< index into the lookaside buffer of list_count displacements
+  std::int64_t list_prefix = 0;   ///< irregular only: index of list_count + 1 packed offsets, from 0 to list_size
   std::int64_t list_longest = 0;  ///< bytes of the longest run
   // general: `count` elements, `extent` bytes apart; byte `pos` of an element lies at `offset` + locate(program, root,
   // pos) from the element's address. root, offset, count and extent mean the same in every kind but empty.
