@@ -13,6 +13,7 @@ alone, then on device arrays, and compares all elements, gaps included; a call t
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,12 +26,11 @@ PYTHONS = (os.environ.get("GPUDT_TEST_PYTHON"), "python3", "/usr/bin/python3")
 # --- starting the ranks ----------------------------------------------------------------------------------------------
 
 def python_with(module):
-    """The first Python that has the module, or None."""
-    for python in filter(None, PYTHONS):
-        try:
-            done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
-        except OSError:
+    """The path of the first Python that has the module, or None. (By its name alone, mpirun might start another one.)"""
+    for python in map(shutil.which, filter(None, PYTHONS)):
+        if python is None:
             continue
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
         if done.returncode == 0:
             return python
     return None
