@@ -8,28 +8,6 @@ namespace {
 using datatype::Shape;
 using datatype::ShapeKind;
 
-// --- tuning ---------------------------------------------------------------------------------------------------------
-
-/// Costs of one way in one direction: a message takes base_us, per_call_us for each call beyond the first, and the
-/// greater of what its rows and its bytes take.
-struct Cost {
-  double base_us;
-  double row_ns;
-  double bytes_per_us;
-};
-
-constexpr double per_call_us = 1.5;
-
-constexpr Cost kernel_pack_to_host = {7.3, 0, 51e3};
-constexpr Cost kernel_unpack_from_host = {8.4, 0, 49.5e3};
-constexpr Cost kernel_on_device = {7.0, 0, 1100e3};
-
-constexpr Cost copy_pack_to_host = {6.1, 1.25, 54e3};
-constexpr Cost copy_unpack_from_host = {6.6, 0, 54e3};
-constexpr Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
-/// Contiguous only, and only if large: kernels are quicker at everything else.
-constexpr Cost copy_on_device = {7.5, 1000, 1200e3};
-
 /// The copy engine's limit on pitches.
 constexpr std::int64_t most_pitch = (std::int64_t{1} << 31) - 1;
 
@@ -113,22 +91,22 @@ Boxes in_two_rows(const Boxes& boxes) {
   return halves;
 }
 
-double kernel_cost_us(std::int64_t bytes, const Situation& situation) {
-  const Cost& cost = !situation.packed_is_host ? kernel_on_device
-                     : situation.unpack        ? kernel_unpack_from_host
-                                               : kernel_pack_to_host;
+double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
+  const Cost& cost = !situation.packed_is_host ? model.kernel_on_device
+                     : situation.unpack        ? model.kernel_unpack_from_host
+                                               : model.kernel_pack_to_host;
   return cost_us(cost, bytes, 0);
 }
 
-double copy_cost_us(std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
+double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const auto calls = static_cast<double>(boxes.span().size());
   const std::int64_t rows = boxes.rows();
   const bool contiguous = rows == 1;
-  const Cost& cost = !situation.packed_is_host ? copy_on_device
-                     : !situation.unpack       ? copy_pack_to_host
-                     : contiguous              ? copy_unpack_from_host
-                                               : copy_rows_unpack_from_host;
-  return cost_us(cost, bytes, rows) + (calls - 1) * per_call_us;
+  const Cost& cost = !situation.packed_is_host ? model.copy_on_device
+                     : !situation.unpack       ? model.copy_pack_to_host
+                     : contiguous              ? model.copy_unpack_from_host
+                                               : model.copy_rows_unpack_from_host;
+  return cost_us(cost, bytes, rows) + (calls - 1) * model.per_call_us;
 }
 
 }  // namespace gpudt::device

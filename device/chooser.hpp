@@ -1,5 +1,5 @@
-// Whether a kernel or the copy engine moves a message, from a model of what each costs. Pure functions; the figures are
-// medians on an H200 over PCIe 5.
+// Whether a kernel or the copy engine moves a message, from a model of what each costs (cost_model.hpp). Pure
+// functions.
 //
 // The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
@@ -12,6 +12,7 @@
 #include <span>
 
 #include "datatype/layout.hpp"
+#include "device/cost_model.hpp"
 
 namespace gpudt::device {
 
@@ -44,12 +45,6 @@ class Boxes {
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                std::int64_t end);
 
-/// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the copy
-/// engine: they wait where kernels wait.
-constexpr std::int64_t engine_row_bytes = 64 << 10;
-/// From here on, two rows are quicker besides.
-constexpr std::int64_t engine_quicker_bytes = 4 << 10;
-
 /// One row as two, so that the copy engine moves it. Boxes of more rows, and of a single byte, stay as they are.
 Boxes in_two_rows(const Boxes& boxes);
 
@@ -60,7 +55,7 @@ struct Situation {
 };
 
 /// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.
-double kernel_cost_us(std::int64_t bytes, const Situation& situation);
-double copy_cost_us(std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
+double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 
 }  // namespace gpudt::device

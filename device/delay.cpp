@@ -3,21 +3,6 @@
 #include <algorithm>
 
 namespace gpudt::device {
-namespace {
-
-// --- tuning ---------------------------------------------------------------------------------------------------------
-
-/// Lateness below this is noise, as is what a model that is wrong by this factor would explain.
-constexpr double significant_us = 20;
-constexpr double model_error = 3;
-/// A delay is believed for so many times its length, within limits; then a message tries a kernel again. That costs
-/// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
-constexpr double belief = 100;
-constexpr double shortest_belief_us = 5e3;
-constexpr double longest_belief_us = 2e6;
-
-}  // namespace
-
 double KernelDelay::expected_us() const {
   const float delay = delay_us_.load(std::memory_order_relaxed);
   if (delay == 0) return 0;
@@ -25,10 +10,11 @@ double KernelDelay::expected_us() const {
 }
 
 void KernelDelay::observe(double expected_us, double after_us, double before_us) {
-  const double tolerated = significant_us + model_error * expected_us;
+  const double tolerated = lateness_.significant_us + lateness_.model_error * expected_us;
   if (after_us > tolerated) {
     const double delay = after_us - expected_us;
-    const double believed_us = std::clamp(delay * belief, shortest_belief_us, longest_belief_us);
+    const double believed_us =
+        std::min(std::max(delay * lateness_.belief, lateness_.shortest_belief_us), lateness_.longest_belief_us);
     const auto believed =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(believed_us));
     until_.store((Clock::now() + believed).time_since_epoch().count(), std::memory_order_relaxed);

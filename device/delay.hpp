@@ -7,11 +7,15 @@
 #include <chrono>
 #include <cstdint>
 
+#include "device/cost_model.hpp"
+
 namespace gpudt::device {
 
 class KernelDelay {
  public:
   using Clock = std::chrono::steady_clock;
+
+  explicit KernelDelay(const Lateness& lateness = {}) : lateness_(lateness) {}
 
   /// Microseconds by which a kernel launched now is expected to begin late; 0 unless one did so lately.
   double expected_us() const;
@@ -22,6 +26,7 @@ class KernelDelay {
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late
 
  private:
+  const Lateness lateness_;
   std::atomic<float> delay_us_{0};
   std::atomic<std::int64_t> times_{0};
   std::atomic<Clock::rep> until_{0};  ///< the time since the clock's epoch up to which delay_us_ is believed

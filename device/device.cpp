@@ -131,6 +131,11 @@ Movements movements() noexcept {
   return now ? now->movements() : Movements{};
 }
 
+std::vector<std::string> cost_sources() {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->cost_sources() : std::vector<std::string>{};
+}
+
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed) {
   return current().start(direction, ordinal, layout, count, user, begin, end, packed);

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "datatype/layout.hpp"
 
@@ -60,6 +61,10 @@ struct Config {
   Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
+  std::string tuning = "none";                       ///< where the costs come from: "auto", "none", a file (tuning.hpp)
+  // What there is to say, in sentences; null: nobody listens. They must not throw.
+  void (*warn)(const std::string& text) = nullptr;
+  void (*trace)(const std::string& text) = nullptr;  ///< one for each transfer: what moves it, and why
 };
 
 /// Chooses the runtime. automatic: the simulated device if libgpudt-sim.so is loaded, else CUDA if libcuda.so.1 can
@@ -161,6 +166,9 @@ struct Movements {
   std::int64_t kernels = 0, copies = 0, late = 0;
 };
 Movements movements() noexcept;
+
+/// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
+std::vector<std::string> cost_sources();
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,

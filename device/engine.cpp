@@ -1,9 +1,12 @@
 #include "device/engine.hpp"
 
+#include <cstdio>
 #include <cstring>
 #include <new>
+#include <string>
 #include <thread>
 
+#include "device/host_cpu.hpp"
 #include "device/kernel_args.hpp"
 #include "device/upload.hpp"
 
@@ -228,6 +231,9 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
       generation_(next_generation()),
       way_(config.way),
+      tuning_(config.tuning),
+      warn_(config.warn),
+      trace_(config.trace),
       staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
       uploads_(Pool::make(*runtime_, {})) {}
 
@@ -247,9 +253,10 @@ Gpu& Engine::gpu(int ordinal) {
   if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
   const std::lock_guard lock(gpus_mutex_);
   if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
-  auto made = std::make_unique<Gpu>();
-  made->ordinal = ordinal;
-  made->traits = runtime_->traits(ordinal);
+  Traits traits = runtime_->traits(ordinal);
+  Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
+  if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
+  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning));
   for (auto& channel : made->channels) channel = std::make_shared<Channel>(*runtime_, ordinal);
   Gpu* const gpu = made.release();
   slot.store(gpu, std::memory_order_release);
@@ -261,6 +268,14 @@ Movements Engine::movements() const {
   for (const std::atomic<Gpu*>& slot : gpus_)
     if (const Gpu* gpu = slot.load(std::memory_order_acquire)) sum.late += gpu->delay.times();
   return sum;
+}
+
+std::vector<std::string> Engine::cost_sources() const {
+  std::vector<std::string> sources;
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      sources.push_back("GPU " + std::to_string(gpu->ordinal) + ": " + gpu->tuning.source);
+  return sources;
 }
 
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
@@ -288,44 +303,43 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   return move(gpu(ordinal), direction, message);
 }
 
-/// By the copy engine, if that takes less than `kernel_us` or must be; null if it does not.
-StateOwner Engine::try_copy(Gpu& gpu, Direction direction, const Message& message, double kernel_us) {
+Engine::Forecast Engine::foresee(const Gpu& gpu, Direction direction, const Message& message) const {
   const std::int64_t bytes = message.end - message.begin;
-  const bool must = way_ == Way::copy || message.packed_kind == MemoryKind::host;
   const bool unpack = direction == Direction::unpack;
-  const Boxes boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
-  if (boxes.span().empty()) return nullptr;
   const Situation situation = {unpack, is_host(message.packed_kind)};
-  const double expected_us = copy_cost_us(bytes, boxes, situation);
-  if (!must && expected_us >= kernel_us) return nullptr;
-  Channel& channel = gpu.channel(direction);
-  const bool engine = !unpack || !situation.packed_is_host || boxes.rows() > 1 || bytes >= engine_row_bytes;
-  if (engine) return channel.start_boxes(boxes);
-  if (bytes >= engine_quicker_bytes || gpu.delay.expected_us() != 0) return channel.start_boxes(in_two_rows(boxes));
-  return channel.start_boxes(boxes, &gpu.delay, expected_us);
+  const CostModel& model = gpu.tuning.model;
+  Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.delay.expected_us(), 0};
+  forecast.boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
+  if (!forecast.boxes.span().empty()) forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
+  return forecast;
 }
 
-Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
-  const std::int64_t bytes = message.end - message.begin;
-  const Situation situation = {direction == Direction::unpack, is_host(message.packed_kind)};
-  const double expected_us = kernel_cost_us(bytes, situation);
-  // A kernel cannot reach pageable memory, but the copy engine can.
-  if (way_ != Way::kernel || message.packed_kind == MemoryKind::host)
-    if (StateOwner state = try_copy(gpu, direction, message, expected_us + gpu.delay.expected_us())) {
-      copies_.fetch_add(1, std::memory_order_relaxed);
-      return Transfer(std::move(state));
-    }
-  if (message.packed_kind == MemoryKind::host)
-    throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
-                                      std::to_string(bytes) + " bytes to or from memory that kernels cannot reach");
-  kernels_.fetch_add(1, std::memory_order_relaxed);
+bool Engine::prefers_copy(const Message& message, const Forecast& forecast) const {
+  if (forecast.boxes.span().empty()) return false;
+  if (message.packed_kind == MemoryKind::host) return true;  // which a kernel cannot reach
+  return way_ == Way::automatic ? forecast.copy_us < forecast.kernel_us + forecast.late_us : way_ == Way::copy;
+}
+
+/// Null if the copy engine refuses.
+StateOwner Engine::start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
+  const auto bytes = static_cast<double>(message.end - message.begin);
+  const CostModel& model = gpu.tuning.model;
+  Channel& channel = gpu.channel(direction);
+  const Boxes& boxes = forecast.boxes;
+  const bool from_host = direction == Direction::unpack && is_host(message.packed_kind);
+  if (!from_host || boxes.rows() > 1 || bytes >= model.engine_row_bytes) return channel.start_boxes(boxes);
+  if (bytes >= model.engine_quicker_bytes || forecast.late_us != 0) return channel.start_boxes(in_two_rows(boxes));
+  return channel.start_boxes(boxes, &gpu.delay, forecast.copy_us);
+}
+
+StateOwner Engine::start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
   Channel& channel = gpu.channel(direction);
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
                            message.layout ? message.layout->program().lookaside : nullptr};
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
                          message.end, hints);
   const datatype::ShapeKind kind = message.shape.kind;
-  KernelDelay* learner = bytes <= observed_bytes ? &gpu.delay : nullptr;
+  KernelDelay* learner = message.end - message.begin <= observed_bytes ? &gpu.delay : nullptr;
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*message.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *message.layout);
@@ -336,7 +350,46 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
     args.node_count =
         reinterpret_cast<const datatype::SerialisedHeader*>(message.layout->serialised().data())->node_count;
   }
-  return Transfer(channel.start_kernel(args, learner, expected_us));
+  return channel.start_kernel(args, learner, forecast.kernel_us);
+}
+
+void Engine::trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast,
+                   Way chosen) const {
+  const auto microseconds = [](double us) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f us", us);
+    return std::string(text);
+  };
+  const bool reachable = message.packed_kind != MemoryKind::host;
+  std::string text = direction == Direction::pack ? "pack of " : "unpack of ";
+  text += std::to_string(message.end - message.begin) + " B on GPU " + std::to_string(gpu.ordinal) + " by " +
+          (chosen == Way::copy ? "the copy engine" : "a kernel") + "; expected: kernel " +
+          (reachable ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
+  if (forecast.late_us != 0) text += " + " + microseconds(forecast.late_us) + " late";
+  text += ", copy engine ";
+  if (forecast.boxes.span().empty())
+    text += "impossible";
+  else
+    text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows)";
+  if (way_ != Way::automatic) text += ", GPUDT_WAY";
+  trace_(text);
+}
+
+Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
+  const Forecast forecast = foresee(gpu, direction, message);
+  if (prefers_copy(message, forecast))
+    if (StateOwner state = start_copy_engine(gpu, direction, message, forecast)) {
+      copies_.fetch_add(1, std::memory_order_relaxed);
+      if (trace_) trace(gpu, direction, message, forecast, Way::copy);
+      return Transfer(std::move(state));
+    }
+  if (message.packed_kind == MemoryKind::host)
+    throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
+                                      std::to_string(message.end - message.begin) +
+                                      " bytes to or from memory that kernels cannot reach");
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+  if (trace_) trace(gpu, direction, message, forecast, Way::kernel);
+  return Transfer(start_kernel(gpu, direction, message, forecast));
 }
 
 }  // namespace gpudt::device

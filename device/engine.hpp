@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "device/delay.hpp"
 #include "device/device.hpp"
 #include "device/pool.hpp"
 #include "device/runtime.hpp"
+#include "device/tuning.hpp"
 
 namespace gpudt::device {
 
@@ -97,8 +100,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
 };
 
 struct Gpu {
-  int ordinal;
-  Traits traits;
+  Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning)
+      : ordinal(its_ordinal),
+        traits(std::move(its_traits)),
+        tuning(std::move(its_tuning)),
+        delay(tuning.model.lateness) {}
+  const int ordinal;
+  const Traits traits;
+  const Tuning tuning;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
   KernelDelay delay;
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
@@ -120,6 +129,7 @@ class Engine {
                  std::int64_t begin, std::int64_t end, void* packed);
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
   Movements movements() const;
+  std::vector<std::string> cost_sources() const;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
@@ -133,12 +143,24 @@ class Engine {
     void* packed;
     MemoryKind packed_kind;
   };
+  /// What the model says of the ways to move one message.
+  struct Forecast {
+    Boxes boxes;  ///< for the copy engine; none: it cannot
+    double kernel_us, late_us, copy_us;
+  };
+  Forecast foresee(const Gpu& gpu, Direction direction, const Message& message) const;
+  bool prefers_copy(const Message& message, const Forecast& forecast) const;
+  StateOwner start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
+  StateOwner start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
+  void trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast, Way chosen) const;
   Transfer move(Gpu& gpu, Direction direction, const Message& message);
-  StateOwner try_copy(Gpu& gpu, Direction direction, const Message& message, double kernel_us);
 
   const std::unique_ptr<Runtime> runtime_;
   const std::uint64_t generation_;
   const Way way_;
+  const std::string tuning_;
+  void (*const warn_)(const std::string&);
+  void (*const trace_)(const std::string&);
   // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
   // datatypes do.
   const Pool::Owner staging_, uploads_;

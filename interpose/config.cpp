@@ -14,9 +14,10 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 9> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
-                                                         "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",   "GPUDT_DEVICE",
-                                                         "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE", "GPUDT_WAY"};
+constexpr std::array<std::string_view, 10> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
+                                                          "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",   "GPUDT_DEVICE",
+                                                          "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE", "GPUDT_WAY",
+                                                          "GPUDT_TUNING"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -70,6 +71,11 @@ std::optional<device::Way> parse_way(std::string_view text) {
   return std::nullopt;
 }
 
+/// Any text: a file that cannot be read is complained of when it is needed.
+std::optional<std::string> parse_text(std::string_view text) {
+  return std::string(text.empty() ? "auto" : text);
+}
+
 template <class T, class Parse>
 void read(const char* name, Parse parse, const char* wanted, T& value, std::vector<std::string>& complaints) {
   const char* text = std::getenv(name);
@@ -104,6 +110,7 @@ Config read_config(std::vector<std::string>& complaints) {
   constexpr const char* flag = "0 or 1";
   constexpr const char* bytes = "a number of bytes such as 4096, 64K, 512M or 8G";
   Config config;
+  config.device.tuning = "auto";
   read("GPUDT_DISABLE", parse_flag, flag, config.disable, complaints);
   read("GPUDT_REPORT", parse_flag, flag, config.report, complaints);
   read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
@@ -111,6 +118,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
+  read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
   read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);
   complain_of_unknown(complaints);

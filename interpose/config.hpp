@@ -14,7 +14,7 @@ struct Config {
   bool trace = false;           ///< GPUDT_TRACE: one line per choice
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
-  device::Config device;        ///< GPUDT_DEVICE, GPUDT_STAGING_LIMIT, GPUDT_STAGING_CACHE
+  device::Config device;        ///< GPUDT_DEVICE, GPUDT_WAY, GPUDT_TUNING, GPUDT_STAGING_LIMIT, GPUDT_STAGING_CACHE
 };
 
 /// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the

@@ -63,7 +63,10 @@ void stop_in_finalize() {
   PMPI_Comm_free_keyval(&keyval);
 }
 
-bool start_device(const device::Config& config) {
+/// Rank 0 alone speaks of files that all ranks read; the others' traces tell.
+bool start_device(device::Config config, bool speaks, bool traces) {
+  config.warn = speaks ? log_warning : log_trace;
+  config.trace = traces ? log_trace : nullptr;
   try {
     device::start(config);
     return true;
@@ -87,7 +90,7 @@ void start(const Settings& settings) {
   log_start(rank, config.trace);
   if (rank == 0)
     for (const std::string& complaint : settings.complaints) log_warning(complaint);
-  if (config.disable || !start_device(config.device)) return;
+  if (config.disable || !start_device(config.device, rank == 0, config.trace)) return;
   if (const char* const obstacle = engine_start()) {
     log_error(std::string("gpudt is off: ") + obstacle);
     device::stop();

@@ -35,10 +35,6 @@ void Staged::start_unpack(std::int64_t bytes) {
 void Staged::start(device::Direction direction, std::int64_t bytes) {
   transfer_ = device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0,
                             bytes, staging_.data());
-  if (tracing() && transfer_)
-    log_trace(std::string(direction == device::Direction::pack ? "pack of " : "unpack of ") + std::to_string(bytes) +
-              " B on GPU " + std::to_string(operand_.ordinal) + " by " +
-              (transfer_.way() == device::Way::copy ? "the copy engine" : "a kernel"));
 }
 
 void Staged::wait() {

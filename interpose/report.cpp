@@ -128,6 +128,8 @@ void print(const Record& total, int ranks, int expected) {
   std::snprintf(line, sizeof line, "  staging memory at its peak, largest rank: %lld B mapped host, %lld B device\n",
                 static_cast<long long>(total.staging_peak[0]), static_cast<long long>(total.staging_peak[1]));
   text += line;
+  for (const std::string& source : device::cost_sources())
+    text += "  costs of kernels and copies, rank 0, " + source + "\n";
   for (const Fallback& entry : total.fallbacks)
     if (entry.calls != 0) text += "  fell back " + std::to_string(entry.calls) + " times: " + entry.reason + "\n";
   std::fputs(text.c_str(), stderr);

@@ -41,6 +41,8 @@ if [ "$simulate" = yes ] || ! have_gpu; then
   preload=$library${library:+${sim:+:}}$sim
   environment="GPUDT_DEVICE=sim $environment"
 fi
+# What somebody has measured on this machine decides nothing here.
+environment="GPUDT_TUNING=none $environment"
 if [ -n "$preload" ]; then
   environment="LD_PRELOAD=$preload $environment"
 fi

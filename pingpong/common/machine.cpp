@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "device/host_cpu.hpp"
 
 namespace gpudt::bench {
 namespace {
@@ -21,14 +22,6 @@ Function* loaded_function(const char* name) {
 bool mpi_is_cuda_aware() {
   auto* query = loaded_function<int()>("MPIX_Query_cuda_support");
   return query != nullptr && query() == 1;
-}
-
-std::string cpu_model() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown CPU";
 }
 
 std::string host_name() {
@@ -61,7 +54,7 @@ bool device_is_simulated() {
 Machine examine_machine(int rank) {
   Machine machine;
   machine.host = host_name();
-  machine.cpu = cpu_model();
+  machine.cpu = device::host_cpu();
   machine.mpi_library = mpi_library();
   if (auto* version = loaded_function<const char*()>("gpudt_version")) machine.gpudt_version = version();
   if (cudaGetDeviceCount(&machine.gpu_count) != cudaSuccess) machine.gpu_count = 0;

@@ -6,13 +6,25 @@ usage: environment.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MESSAGES
 Everything runs on the simulated device, so that the same is said with and without a GPU.
 """
 
+import json
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 RANKS = 2
 SECONDS = 90
+
+
+def host_cpu():
+    """As device/host_cpu.hpp has it."""
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        for line in info:
+            if line.startswith("model name"):
+                return line.split(": ", 1)[1].rstrip("\n")
+    return "unknown CPU"
 
 
 class Run:
@@ -78,6 +90,40 @@ class Environment(unittest.TestCase):
             kernels, copies = re.search(r"copies: (\d+) by kernels, (\d+) by the copy engine", run.text).groups()
             self.assertEqual(int(copies if way == "kernel" else kernels), 0, run.text)
             self.assertGreaterEqual(int(kernels if way == "kernel" else copies), 2 * 2 * RANKS, run.text)
+
+    def test_reasons(self):
+        """Each transfer's line tells what the ways would cost, and the report where that is from."""
+        run = Run("device", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+        self.assert_right(run)
+        lines = run.lines("pack of")
+        self.assertEqual(len(lines), 2 * 2 * RANKS, run.text)
+        for line in lines:
+            self.assertRegex(line, r"expected: kernel [\d.]+ us.*, copy engine [\d.]+ us \(\d+ rows\)")
+        self.assertEqual(len(run.lines("costs of kernels and copies, rank 0, GPU", "built in")), 1, run.text)
+
+    def test_tuning(self):
+        """A file of measured costs steers the choice; one that cannot be used is complained of once."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "costs.json"
+            run = Run("device", f"GPUDT_TUNING={file}")
+            self.assert_right(run)
+            self.assertEqual(len(run.lines(str(file), "cannot be read")), 1, run.text)
+            self.assertEqual(len(run.said), 1, run.text)
+            costs = {"gpudt_tuning": 1, "gpu": "gpudt simulated device", "cpu": host_cpu()}
+            for way, by in (("copy", "a kernel"), ("kernel", "the copy engine")):
+                slow = {f"{way}_{rest}.base_us": 1e6 for rest in ("pack_to_host", "unpack_from_host")}
+                if way == "copy":
+                    slow["copy_rows_unpack_from_host.base_us"] = 1e6
+                file.write_text(json.dumps({**costs, "costs": slow}))
+                run = Run("device", f"GPUDT_TUNING={file}", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+                self.assert_right(run)
+                self.assertEqual(len(run.lines("pack of", "by " + by)), 2 * 2 * RANKS, run.text)
+                self.assertEqual(len(run.lines("costs of kernels and copies", str(file))), 1, run.text)
+            # A host program is not bothered with it.
+            file.write_text("nonsense")
+            run = Run("host", f"GPUDT_TUNING={file}")
+            self.assert_right(run)
+            self.assertEqual(run.said, [], run.text)
 
     def test_disable(self):
         """Pure pass-through: device pointers reach an MPI that can read them, and nothing is counted."""

@@ -123,12 +123,13 @@ TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
 }
 
 TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
+  const CostModel model;
   for (const bool unpack : {false, true}) {
     const Situation host = {unpack, true}, device = {unpack, false};
     const auto copies = [&](std::int64_t run, std::int64_t rows, const Situation& situation) {
       const Shape shape = strided(run, {{rows, 512}}, 0);
-      return copy_cost_us(shape.total, boxes(shape, unpack, 0, shape.total), situation) <
-             kernel_cost_us(shape.total, situation);
+      return copy_cost_us(model, shape.total, boxes(shape, unpack, 0, shape.total), situation) <
+             kernel_cost_us(model, shape.total, situation);
     };
     CHECK(copies(8, 64, host));
     CHECK_FALSE(copies(8, 100000, host));

@@ -1,0 +1,78 @@
+// What moving data costs on one GPU of one machine: the constants that every choice is made from, in one place. The
+// defaults are medians on an H200 over PCIe 5; gpudt-tune measures a machine's own (tuning.hpp reads them).
+#pragma once
+
+#include <string>
+
+namespace gpudt::device {
+
+/// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
+/// each call beyond the first, and the greater of what its rows and its bytes take.
+struct Cost {
+  double base_us;
+  double row_ns;
+  double bytes_per_us;
+};
+
+/// When a kernel counts as late, and how long that is believed (delay.hpp).
+struct Lateness {
+  /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
+  double significant_us = 20;
+  double model_error = 3;
+  /// A delay is believed for so many times its length, within limits; then a message tries a kernel again. That costs
+  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
+  double belief = 100;
+  double shortest_belief_us = 5e3;
+  double longest_belief_us = 2e6;
+};
+
+struct CostModel {
+  Cost kernel_pack_to_host = {7.3, 0, 51e3};
+  Cost kernel_unpack_from_host = {8.4, 0, 49.5e3};
+  Cost kernel_on_device = {7.0, 0, 1100e3};
+
+  Cost copy_pack_to_host = {6.1, 1.25, 54e3};
+  Cost copy_unpack_from_host = {6.6, 0, 54e3};  ///< contiguous data
+  Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
+  /// Contiguous only, and only if large: kernels are quicker at everything else.
+  Cost copy_on_device = {7.5, 1000, 1200e3};
+
+  double per_call_us = 1.5;
+
+  /// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the
+  /// copy engine: they wait where kernels wait.
+  double engine_row_bytes = 64 << 10;
+  /// From here on, two rows are quicker besides.
+  double engine_quicker_bytes = 4 << 10;
+
+  Lateness lateness;
+};
+
+/// Calls visit(name, value, least) for each constant of a CostModel, const or not: `name` is its name in a tuning file,
+/// `value` a reference to it, and no value below `least` makes sense.
+template <class Model, class Visit>
+void for_each_constant(Model& model, Visit&& visit) {
+  constexpr double slowest_bytes_per_us = 1;
+  const auto cost = [&](const std::string& name, auto& way) {
+    visit(name + ".base_us", way.base_us, 0.0);
+    visit(name + ".row_ns", way.row_ns, 0.0);
+    visit(name + ".bytes_per_us", way.bytes_per_us, slowest_bytes_per_us);
+  };
+  cost("kernel_pack_to_host", model.kernel_pack_to_host);
+  cost("kernel_unpack_from_host", model.kernel_unpack_from_host);
+  cost("kernel_on_device", model.kernel_on_device);
+  cost("copy_pack_to_host", model.copy_pack_to_host);
+  cost("copy_unpack_from_host", model.copy_unpack_from_host);
+  cost("copy_rows_unpack_from_host", model.copy_rows_unpack_from_host);
+  cost("copy_on_device", model.copy_on_device);
+  visit(std::string("per_call_us"), model.per_call_us, 0.0);
+  visit(std::string("engine_row_bytes"), model.engine_row_bytes, 0.0);
+  visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);
+  visit(std::string("lateness.significant_us"), model.lateness.significant_us, 0.0);
+  visit(std::string("lateness.model_error"), model.lateness.model_error, 1.0);
+  visit(std::string("lateness.belief"), model.lateness.belief, 0.0);
+  visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);
+  visit(std::string("lateness.longest_belief_us"), model.lateness.longest_belief_us, 0.0);
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,95 @@
+#include "device/tuning.hpp"
+
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace gpudt::device {
+namespace {
+
+constexpr std::size_t most_file_bytes = 1 << 20;  ///< no file of ours is a hundredth of it
+
+/// Lower-case letters and digits, what is between them as one hyphen.
+std::string file_name_part(const std::string& name) {
+  std::string part;
+  for (const char each : name) {
+    const auto character = static_cast<unsigned char>(each);
+    if (std::isalnum(character) != 0)
+      part += static_cast<char>(std::tolower(character));
+    else if (!part.empty() && part.back() != '-')
+      part += '-';
+  }
+  if (!part.empty() && part.back() == '-') part.pop_back();
+  return part;
+}
+
+std::string cache_folder() {
+  const auto variable = [](const char* name) -> std::string {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+  return !cache.empty() ? cache : !home.empty() ? home + "/.cache" : "";
+}
+
+Tuning refused(const std::string& file, const std::string& why) {
+  Tuning tuning;
+  tuning.complaint = "The tuning file " + file + " is not used: " + why + ". Built-in costs stand in for it.";
+  return tuning;
+}
+
+/// Sets the constant called `name`; what is wrong with it, or an empty text.
+std::string set_constant(CostModel& model, const std::string& name, const nlohmann::json& value) {
+  std::string wrong = name + " is no constant of this version";
+  for_each_constant(model, [&](const std::string& each, double& constant, double least) {
+    if (each != name) return;
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    wrong = std::isfinite(number) && number >= least ? "" : name + " has no sensible value";
+    if (wrong.empty()) constant = number;
+  });
+  return wrong;
+}
+
+}  // namespace
+
+std::string tuning_path(const TuningKey& key) {
+  const std::string folder = cache_folder();
+  return folder.empty() ? "" : folder + "/gpudt/" + file_name_part(key.gpu) + "--" + file_name_part(key.cpu) + ".json";
+}
+
+Tuning parse_tuning(const std::string& text, const std::string& file, const TuningKey& key) {
+  const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) return refused(file, "it is not JSON, or no object");
+  const auto member = [&](const char* name) -> const nlohmann::json& {
+    static const nlohmann::json nothing;
+    const auto found = document.find(name);
+    return found == document.end() ? nothing : *found;
+  };
+  if (member("gpudt_tuning") != nlohmann::json(tuning_version)) return refused(file, "it is of another version");
+  if (member("gpu") != nlohmann::json(key.gpu)) return refused(file, "it is for another GPU than " + key.gpu);
+  if (member("cpu") != nlohmann::json(key.cpu)) return refused(file, "it is for another processor than " + key.cpu);
+  const nlohmann::json& costs = member("costs");
+  if (!costs.is_object()) return refused(file, "it has no costs");
+  Tuning tuning = {{}, file, {}};
+  for (const auto& [name, value] : costs.items()) {
+    const std::string wrong = set_constant(tuning.model, name, value);
+    if (!wrong.empty()) return refused(file, wrong);
+  }
+  return tuning;
+}
+
+Tuning read_tuning(const std::string& setting, const TuningKey& key) {
+  const bool chosen = setting != "auto";
+  const std::string file = chosen ? setting : tuning_path(key);
+  if (setting == "none" || file.empty()) return {};
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return chosen ? refused(file, "it cannot be read") : Tuning{};
+  std::string text(most_file_bytes, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return parse_tuning(text, file, key);
+}
+
+}  // namespace gpudt::device
