@@ -1,7 +1,20 @@
 // Raising MPI errors.
 #include "interpose/errors.hpp"
 
+#include <atomic>
+
 namespace gpudt::interpose {
+namespace {
+
+/// Tags of the communicators that stand in for freed ones, each another: several threads may make them at once, and the
+/// program may be making some of its own, with small tags most likely.
+int stand_in_tag() {
+  constexpr unsigned first = 20000, count = 10000;
+  static std::atomic<unsigned> next{0};
+  return static_cast<int>(first + next.fetch_add(1) % count);
+}
+
+}  // namespace
 
 int error_class(const device::Error& error) {
   return error.failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
@@ -28,13 +41,18 @@ int raise(const ErrorOwner& owner, int code) {
   return owner.comm == MPI_COMM_NULL && owner.kept ? owner.kept->raise(code) : raise(owner.comm, code);
 }
 
-/// MPI calls the handlers of communicators alone. A group of this process takes nobody else to make one of.
+MPI_Comm bare_copy(MPI_Comm comm, int tag) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm copy = MPI_COMM_NULL;
+  PMPI_Comm_group(comm, &group);
+  PMPI_Comm_create_group(comm, group, tag, &copy);
+  PMPI_Group_free(&group);
+  return copy;
+}
+
+/// MPI calls the handlers of communicators alone. One of this process alone takes nobody else to make.
 int KeptHandler::raise(int code) const {
-  MPI_Group self = MPI_GROUP_NULL;
-  MPI_Comm stand_in = MPI_COMM_NULL;
-  PMPI_Comm_group(MPI_COMM_SELF, &self);
-  PMPI_Comm_create(MPI_COMM_SELF, self, &stand_in);
-  PMPI_Group_free(&self);
+  MPI_Comm stand_in = bare_copy(MPI_COMM_SELF, stand_in_tag());
   PMPI_Comm_set_errhandler(stand_in, handler_);
   PMPI_Comm_call_errhandler(stand_in, code);
   PMPI_Comm_free(&stand_in);

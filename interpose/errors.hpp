@@ -26,6 +26,11 @@ int raise(MPI_Comm comm, int code);
 int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
 
+/// A communicator of all processes of `comm`, an intracommunicator, without the program's attributes, whose copy
+/// callbacks a duplicate would call. Collective over `comm`, among calls with the same `tag` (0 to 32767): whatever the
+/// program's other threads do with `comm` meanwhile. The caller frees it.
+MPI_Comm bare_copy(MPI_Comm comm, int tag);
+
 /// The error handler of a communicator whose handle is about to go.
 class KeptHandler {
  public:

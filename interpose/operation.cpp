@@ -275,14 +275,12 @@ void Engine::issue(Operation* operation) {
   const MPI_Comm comm = owner(*operation).comm;
   if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
     operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
-  } else if (operation->error == MPI_SUCCESS && operation->send != nullptr && comm == MPI_COMM_NULL) {
+  } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
     const Operand& operand = operation->source->operand();
-    operation->error = operation->send == nullptr
-                           ? PMPI_Start(&operation->inner)
-                           : operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
-                                             operation->channel.peer, operation->tag, comm, &operation->inner);
+    operation->error = operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
+                                       operation->channel.peer, operation->tag, comm, &operation->inner);
     operation->told = operation->error != MPI_SUCCESS;
   }
   issued(*operation);

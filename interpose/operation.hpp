@@ -98,9 +98,9 @@ struct Operation {
   ErrorOwner owner;                ///< its handle goes when the user frees it: engine_forget_comm
   Channel channel;                 ///< send
   int tag = 0;
-  NonblockingSend send = nullptr;        ///< send: how to start it; null: inner is a persistent request, to be started
-  MPI_Request inner = MPI_REQUEST_NULL;  ///< the real operation on the staging memory; stays if it has failed
-  bool lasting = false;                  ///< inner is persistent, and not for the operation to free
+  NonblockingSend send = nullptr;          ///< send: how to start it, if it is not issued when it is submitted
+  MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed
+  bool lasting = false;                    ///< inner is persistent, and not for the operation to free
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 

@@ -1,10 +1,14 @@
 // The persistent forms, MPI_Start, MPI_Startall and MPI_Request_free.
 #include "interpose/persistent.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
@@ -18,6 +22,7 @@ struct Persistent {
   std::shared_ptr<Payload> payload;
   const Staged* source = nullptr;  ///< send and receive: the payload as what it is
   ErrorOwner owner;  ///< the communicator or, once the user has freed it, its error handler; registry_mutex guards it
+  std::thread::id starter;  ///< the thread that is starting it, if one is; registry_mutex guards it
   int peer = MPI_PROC_NULL;
   int tag = 0;
   NonblockingSend send = nullptr;
@@ -35,6 +40,7 @@ struct Persistent {
 using PersistentRef = std::shared_ptr<Persistent>;
 
 std::mutex registry_mutex;
+std::condition_variable start_ended;
 std::unordered_map<MPI_Request, PersistentRef> registry;
 std::atomic<int> registered{0};
 
@@ -100,10 +106,14 @@ bool starts_real(const Persistent& persistent, const ErrorOwner& owner) {
 }
 
 /// Gives it to MPI at once, its data packed: a receive, a buffered send, or a collective, which start in program order.
-int start_now(const Persistent& persistent, const ErrorOwner& owner, MPI_Request* inner) {
+int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inner) {
   if (persistent.kind == Operation::Kind::send) engine_order(owner.comm, persistent.peer);
   if (persistent.kind != Operation::Kind::receive) persistent.payload->wait();
-  if (starts_real(persistent, owner)) return PMPI_Start(&(*inner = persistent.real));
+  if (starts_real(persistent, owner)) {
+    const int code = PMPI_Start(&persistent.real);  // Open MPI may exchange it for another
+    *inner = persistent.real;
+    return code;
+  }
   void* const data = persistent.source->data();
   const Operand& operand = persistent.source->operand();
   const int count = static_cast<int>(operand.count);
@@ -112,9 +122,35 @@ int start_now(const Persistent& persistent, const ErrorOwner& owner, MPI_Request
   return persistent.send(data, count, operand.twin(), persistent.peer, persistent.tag, owner.comm, inner);
 }
 
-ErrorOwner owner_of(const Persistent& persistent) {
-  const std::lock_guard<std::mutex> lock(registry_mutex);  // another thread may be freeing the communicator
-  return persistent.owner;
+/// While it lives, the communicator of a persistent request that is being started stays: another thread that frees it
+/// waits.
+class Starting {
+ public:
+  explicit Starting(Persistent& persistent) : persistent_(persistent) {
+    const std::lock_guard<std::mutex> lock(registry_mutex);
+    owner_ = persistent.owner;
+    persistent.starter = std::this_thread::get_id();
+  }
+  ~Starting() {
+    const std::lock_guard<std::mutex> lock(registry_mutex);
+    persistent_.starter = {};
+    start_ended.notify_all();
+  }
+  Starting(const Starting&) = delete;
+  Starting& operator=(const Starting&) = delete;
+  const ErrorOwner& owner() const { return owner_; }
+
+ private:
+  Persistent& persistent_;
+  ErrorOwner owner_;
+};
+
+/// The request is known by the handle that MPI has given it in place of `before`.
+void follow(const PersistentRef& persistent, MPI_Request before) {
+  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const auto entry = registry.find(before);
+  if (entry != registry.end() && entry->second == persistent) registry.erase(entry);
+  registry[persistent->real] = persistent;
 }
 
 int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
@@ -133,18 +169,18 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (persistent->kind != Operation::Kind::receive) persistent->payload->start_pack();
-  if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send)) {
-    if (reserved->lasting) reserved->inner = persistent->real;
+  if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
     return reserved.submit(/*issued=*/false, &persistent->active);
-  }
   const int code = start_now(*persistent, owner, &reserved->inner);
   return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, &persistent->active) : code;
 }
 
 int start(MPI_Request* request) {
   if (const PersistentRef persistent = find(*request)) {
-    const ErrorOwner owner = owner_of(*persistent);
-    return guarded(owner, "MPI_Start", [&] { return start_ours(persistent, owner); });
+    const Starting starting(*persistent);
+    const int code = guarded(starting.owner(), "MPI_Start", [&] { return start_ours(persistent, starting.owner()); });
+    if (persistent->real != *request) follow(persistent, std::exchange(*request, persistent->real));
+    return code;
   }
   engine_order_all();
   return PMPI_Start(request);
@@ -184,7 +220,15 @@ void persistent_completed(MPI_Request request) {
 void persistent_forget_comm(MPI_Comm comm) {
   if (persistent_count() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  std::unique_lock<std::mutex> lock(registry_mutex);
+  // An error handler that a start has called may free the communicator, too.
+  start_ended.wait(lock, [&] {
+    return std::none_of(registry.begin(), registry.end(), [&](const auto& entry) {
+      const Persistent& persistent = *entry.second;
+      return persistent.owner.comm == comm && persistent.starter != std::thread::id() &&
+             persistent.starter != std::this_thread::get_id();
+    });
+  });
   for (auto& [request, persistent] : registry)
     if (persistent->owner.comm == comm) persistent->owner.forget_comm(kept);
 }

@@ -12,6 +12,7 @@
 namespace gpudt::interpose {
 namespace {
 
+constexpr int copy_tag = 30101;    ///< of the window's own communicator
 constexpr int message_tag = 0;     ///< of messages; their large data have tags of their own
 constexpr int data_tags = 32767;   ///< how many: MPI promises at least that many tags
 constexpr int receive_burst = 16;  ///< messages taken in one pass
@@ -105,13 +106,8 @@ int RequestSet::poll() {
 
 namespace {
 
-/// Without the program's attributes, whose copy callbacks a duplicate would call.
 MPI_Comm private_copy(MPI_Comm comm) {
-  MPI_Group group = MPI_GROUP_NULL;
-  MPI_Comm copy = MPI_COMM_NULL;
-  PMPI_Comm_group(comm, &group);
-  PMPI_Comm_create(comm, group, &copy);
-  PMPI_Group_free(&group);
+  MPI_Comm copy = bare_copy(comm, copy_tag);
   PMPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
 }

@@ -1,5 +1,6 @@
 // MPI_THREAD_MULTIPLE: several threads per rank, each with its own tags and its own communicator.
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -290,6 +291,34 @@ TEST_CASE("threads restart persistent requests", "[.][threads]") {
       traffic.verify(round, complaints);
     }
     for (MPI_Request& request : requests) MPI_Request_free(&request);
+  });
+}
+
+TEST_CASE("threads restart persistent requests while another frees their communicator", "[.][threads]") {
+  if (!threads_allowed()) return;
+  in_threads([](int thread, MPI_Comm own, Complaints& complaints) {
+    const Type type = vector(30, 2, 3);
+    for (int time = 0; time < 10; ++time) {
+      MPI_Comm gone = MPI_COMM_NULL;
+      PMPI_Comm_dup(own, &gone);
+      Traffic traffic(type, 4, thread, gone);
+      std::vector<MPI_Request> requests = traffic.start(type, true);
+      const int count = static_cast<int>(requests.size());
+      std::thread other([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(100 * time));
+        MPI_Comm_free(&gone);
+      });
+      for (int round = 0; round < 5; ++round) {
+        traffic.refill(round);
+        int error = MPI_Startall(count, requests.data());
+        complaints.expect(error == MPI_SUCCESS, "Startall: " + error_text(error));
+        error = MPI_Waitall(count, requests.data(), MPI_STATUSES_IGNORE);
+        complaints.expect(error == MPI_SUCCESS, "Waitall: " + error_text(error));
+        traffic.verify(round, complaints);
+      }
+      other.join();
+      for (MPI_Request& request : requests) MPI_Request_free(&request);
+    }
   });
 }
 
