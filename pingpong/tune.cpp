@@ -1,0 +1,285 @@
+// gpudt-tune: measures what kernels and the copy engine cost on this machine's GPU, by the very code that moves
+// messages, and keeps the figures where the library looks for them (device/tuning.hpp). One process, without mpirun;
+// seconds. What the model has besides (thresholds, how long lateness is believed) is no matter of measurement and
+// stays.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "datatype/tree.hpp"
+#include "device/engine.hpp"
+#include "device/host_cpu.hpp"
+#include "pingpong/common/machine.hpp"
+#include "pingpong/common/options.hpp"
+#include "pingpong/common/sampling.hpp"
+#include "pingpong/common/statistics.hpp"
+#include "pingpong/common/table.hpp"
+
+namespace gpudt::bench {
+namespace {
+
+using datatype::LayoutRef;
+using device::CostModel;
+using device::Direction;
+using device::StagingKind;
+using device::Way;
+
+struct Options {
+  int gpu = 0;
+  bool dry_run = false;
+  std::string file;
+  double seconds = 0.3;
+};
+
+constexpr std::int64_t stride = 512;           // between rows
+constexpr std::int64_t small_bytes = 1 << 10;  // what base_us is measured with
+constexpr std::int64_t many_rows = 8192, row_bytes = 8;
+constexpr std::int64_t wide_row = 128;  // wide enough for kernels to reach the link's bandwidth
+constexpr double busy_spread = 2;       // between the 90th percentile and the median
+
+LayoutRef rows(std::int64_t count, std::int64_t width, std::int64_t distance) {
+  datatype::Tree tree({});
+  const datatype::Ref root = tree.finish(tree.strided(count, distance, tree.run(width)));
+  return datatype::Serialiser::serialise(tree, root, {0, count * distance});
+}
+
+LayoutRef contiguous(std::int64_t bytes) {
+  return rows(1, bytes, bytes);
+}
+
+std::unique_ptr<device::Runtime> make_runtime() {
+  std::unique_ptr<device::Runtime> runtime = device::make_sim_runtime();
+  if (!runtime) runtime = device::make_cuda_runtime();
+  if (!runtime) throw Refusal("no GPU is to be found here. Preload libgpudt-sim.so for the simulated device.");
+  return runtime;
+}
+
+/// The GPU with the library's engines for either way, and memory to move.
+class Laboratory {
+ public:
+  explicit Laboratory(const Options& options)
+      : options_(options), kernels_(make_runtime(), by(Way::kernel)), copies_(make_runtime(), by(Way::copy)) {
+    const std::string runtime = kernels_.runtime().name();
+    simulated_ = runtime == "sim";
+    large_bytes_ = simulated_ ? std::int64_t{1} << 20 : std::int64_t{16} << 20;
+    const auto most = static_cast<std::size_t>(large_bytes_ / wide_row * stride);
+    user_ = kernels_.staging().acquire(StagingKind::device, options.gpu, most);
+    on_device_ = kernels_.staging().acquire(StagingKind::device, options.gpu, most);
+    on_host_ = kernels_.staging().acquire(StagingKind::mapped, options.gpu, static_cast<std::size_t>(large_bytes_));
+  }
+
+  bool simulated() const { return simulated_; }
+  std::string gpu_name() { return kernels_.gpu(options_.gpu).traits.name; }
+  std::int64_t large_bytes() const { return large_bytes_; }
+  std::int64_t device_bytes() const { return static_cast<std::int64_t>(user_.capacity()); }
+  bool busy() const { return busy_; }
+  const nlohmann::json& measurements() const { return measurements_; }
+
+  /// Median microseconds of moving packed bytes [begin, end) of a layout; `what` is its name in the file.
+  double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout,
+              std::int64_t begin, std::int64_t end) {
+    device::Engine& engine = way == Way::kernel ? kernels_ : copies_;
+    void* const place = packed == StagingKind::mapped ? on_host_.data() : on_device_.data();
+    std::vector<Contestant> one = {
+        {what, [&] {
+           const double start = now_us();
+           engine.start(direction, options_.gpu, *layout, 1, user_.data(), begin, end, place).wait();
+           return now_us() - start;
+         }}};
+    SamplingPlan plan;
+    plan.seconds = options_.seconds;
+    sample_in_turns(one, plan, [](bool wish) { return wish; });
+    const Statistics statistics = summarise(one[0].samples);
+    busy_ = busy_ || statistics.p90 > busy_spread * statistics.median;
+    measurements_[what] = to_json(statistics);
+    return statistics.median;
+  }
+  double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout) {
+    return time(what, way, direction, packed, layout, 0, layout->size());
+  }
+
+ private:
+  static device::Config by(Way way) {
+    device::Config config;
+    config.way = way;
+    return config;
+  }
+
+  const Options& options_;
+  device::Engine kernels_, copies_;
+  bool simulated_ = false, busy_ = false;
+  std::int64_t large_bytes_ = 0;
+  device::Staging user_, on_device_, on_host_;
+  nlohmann::json measurements_ = nlohmann::json::object();
+};
+
+/// Microseconds that `bytes` take beyond `base_us`, as a rate. Noise may leave nothing beyond it.
+double rate(std::int64_t bytes, double us, double base_us) {
+  constexpr double least_us = 0.1;
+  return static_cast<double>(bytes) / std::max(us - base_us, least_us);
+}
+
+/// What one way costs in one direction, from a small message and a large one.
+void measure_cost(Laboratory& laboratory, const std::string& name, device::Cost& cost, Way way, Direction direction,
+                  StagingKind packed, const LayoutRef& small, const LayoutRef& large) {
+  cost.base_us = laboratory.time(name + ", small", way, direction, packed, small);
+  const double us = laboratory.time(name + ", large", way, direction, packed, large);
+  cost.bytes_per_us = rate(large->size(), us, cost.base_us);
+}
+
+/// ... and of many rows, for the copy engine.
+void measure_rows(Laboratory& laboratory, const std::string& name, device::Cost& cost, Direction direction) {
+  const double us = laboratory.time(name + ", many rows", Way::copy, direction, StagingKind::mapped,
+                                    rows(many_rows, row_bytes, stride));
+  cost.row_ns = std::max(us - cost.base_us, 0.0) / static_cast<double>(many_rows) * 1e3;
+}
+
+/// The rest of a row, rows, and the beginning of one, against whole rows: three calls against one.
+double measure_calls(Laboratory& laboratory) {
+  const LayoutRef layout = rows(8, wide_row, stride);
+  const auto of = [&](const std::string& what, std::int64_t cut) {
+    return laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, layout, cut, layout->size() - cut);
+  };
+  constexpr double calls_more = 2;
+  return std::max(of("rows in three calls", wide_row / 2) - of("rows in one call", wide_row), 0.0) / calls_more;
+}
+
+CostModel measure(Laboratory& laboratory) {
+  CostModel model;
+  const LayoutRef few = rows(2, small_bytes / 2, stride * 2), flat = contiguous(small_bytes);
+  const std::int64_t large = laboratory.large_bytes();
+  const LayoutRef wide = rows(large / wide_row, wide_row, stride), large_flat = contiguous(large);
+  const LayoutRef huge = contiguous(laboratory.device_bytes());
+  const auto cost = [&](const char* name, device::Cost& way_cost, Way way, Direction direction, StagingKind packed,
+                        const LayoutRef& small_layout, const LayoutRef& large_layout) {
+    measure_cost(laboratory, name, way_cost, way, direction, packed, small_layout, large_layout);
+  };
+  using enum Direction;
+  cost("kernel_pack_to_host", model.kernel_pack_to_host, Way::kernel, pack, StagingKind::mapped, few, wide);
+  cost("kernel_unpack_from_host", model.kernel_unpack_from_host, Way::kernel, unpack, StagingKind::mapped, few, wide);
+  cost("kernel_on_device", model.kernel_on_device, Way::kernel, pack, StagingKind::device, flat, huge);
+  cost("copy_pack_to_host", model.copy_pack_to_host, Way::copy, pack, StagingKind::mapped, few, large_flat);
+  cost("copy_unpack_from_host", model.copy_unpack_from_host, Way::copy, unpack, StagingKind::mapped, flat, large_flat);
+  cost("copy_rows_unpack_from_host", model.copy_rows_unpack_from_host, Way::copy, unpack, StagingKind::mapped, few,
+       rows(large / (64 << 10), 64 << 10, 64 << 10 | stride));
+  cost("copy_on_device", model.copy_on_device, Way::copy, pack, StagingKind::device, flat, huge);
+  measure_rows(laboratory, "copy_pack_to_host", model.copy_pack_to_host, pack);
+  measure_rows(laboratory, "copy_rows_unpack_from_host", model.copy_rows_unpack_from_host, unpack);
+  model.per_call_us = measure_calls(laboratory);
+  return model;
+}
+
+/// By name, those that differ from the built-in ones: what was not measured does not.
+std::map<std::string, std::pair<double, double>> differences(const CostModel& model) {
+  const CostModel built_in;
+  std::map<std::string, std::pair<double, double>> both;
+  device::for_each_constant(built_in, [&](const std::string& name, double value, double) { both[name].first = value; });
+  device::for_each_constant(model, [&](const std::string& name, double value, double) { both[name].second = value; });
+  std::erase_if(both, [](const auto& each) { return each.second.first == each.second.second; });
+  return both;
+}
+
+void print(const CostModel& model) {
+  const Table table({{"constant", 40, true}, {"built in", 10}, {"measured", 10}, {"ratio", 6}});
+  table.head();
+  for (const auto& [name, values] : differences(model)) {
+    const auto [built_in, measured] = values;
+    table.row({name, number(built_in), number(measured), built_in > 0 ? number(measured / built_in) : "-"});
+  }
+}
+
+nlohmann::json document(const CostModel& model, const device::TuningKey& key, const Laboratory& laboratory) {
+  nlohmann::json costs = nlohmann::json::object();
+  for (const auto& [name, values] : differences(model)) costs[name] = values.second;
+  const std::time_t now = std::time(nullptr);
+  char time[32];
+  std::strftime(time, sizeof time, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  nlohmann::json file = {{"gpudt_tuning", device::tuning_version},
+                         {"gpu", key.gpu},
+                         {"cpu", key.cpu},
+                         {"simulated", laboratory.simulated()},
+                         {"program", "gpudt-tune"},
+                         {"time", time},
+                         {"costs", std::move(costs)},
+                         {"measurements", laboratory.measurements()}};
+  if (laboratory.simulated())
+    file["note"] = "of the simulated device: these figures mean nothing, and no GPU uses them";
+  return file;
+}
+
+/// The file is there as a whole or not at all, whoever reads it meanwhile.
+void write_whole(const std::string& file, const std::string& text) {
+  const std::filesystem::path path(file);
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path());
+  const std::string part = fmt::format("{}.{}.part", file, getpid());
+  std::FILE* const out = std::fopen(part.c_str(), "w");
+  if (out == nullptr) throw std::runtime_error("cannot write " + part);
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0 && fsync(fileno(out)) == 0;
+  if (std::fclose(out) != 0 || !written || std::rename(part.c_str(), file.c_str()) != 0) {
+    std::remove(part.c_str());
+    throw std::runtime_error("cannot write " + file);
+  }
+}
+
+int run(const Options& options) {
+  const double start = now_us();
+  Laboratory laboratory(options);
+  const device::TuningKey key = {laboratory.gpu_name(), device::host_cpu()};
+  fmt::print("# gpudt-tune: GPU {}, {}; {}\n", options.gpu, key.gpu, key.cpu);
+  if (laboratory.simulated()) fmt::print("# The simulated device: the figures mean nothing, and no GPU uses them.\n");
+  const CostModel model = measure(laboratory);
+  print(model);
+  if (laboratory.busy()) fmt::print("Times varied widely: was the GPU, or the machine, busy? Better run this again.\n");
+  const std::string text = document(model, key, laboratory).dump(1) + "\n";
+  const std::string file = options.file.empty() ? device::tuning_path(key) : options.file;
+  const std::string complaint = device::parse_tuning(text, file, key).complaint;
+  if (!complaint.empty()) throw std::runtime_error(complaint);
+  const double seconds = (now_us() - start) / 1e6;
+  if (options.dry_run) {
+    fmt::print("{}Measured in {:.1f} s; nothing was written.\n", text, seconds);
+    return exit_ok;
+  }
+  if (file.empty()) throw Refusal("neither XDG_CACHE_HOME nor HOME says where the file belongs: name one with --out");
+  write_whole(file, text);
+  fmt::print("Measured in {:.1f} s; written to {}\n", seconds, file);
+  return exit_ok;
+}
+
+void add_options(CLI::App& app, Options& options) {
+  app.add_option("--gpu", options.gpu, "Which GPU to measure; all of one model share the file")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--dry-run", options.dry_run, "Print the file instead of writing it");
+  app.add_option("--out", options.file, "Another file than the one that the library looks for by itself");
+  app.add_option("--seconds", options.seconds, "Time for each of the measurements, which are about twenty")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+}
+
+}  // namespace
+}  // namespace gpudt::bench
+
+int main(int argc, char** argv) {
+  using namespace gpudt::bench;
+  Options options;
+  CLI::App app(
+      "Measures what moving data costs on this machine's GPU, for libgpudt-pmpi.so to choose by.\n"
+      "Run it once on each kind of machine, on an idle GPU.");
+  add_options(app, options);
+  if (const auto code = parse(app, argc, argv)) return *code;
+  try {
+    return run(options);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "gpudt-tune: {}\n", error.what());
+    return exit_usage;
+  }
+}
