@@ -1,4 +1,4 @@
-// Takes an MPI datatype apart (MPI-3.1 section 4.1.13) and builds its Tree.
+// Takes an MPI datatype apart (MPI-4.1 section 5.1.13) and builds its Tree.
 #include "datatype/decode.hpp"
 
 #include <stdexcept>
@@ -26,11 +26,13 @@ struct Decoded {
   std::int64_t extent = 0;
 };
 
-/// What MPI_Type_get_envelope and MPI_Type_get_contents tell. Owns the handles of derived types among `types`.
+/// What tells one datatype from another that was made by the same constructor: its arguments (MPI-4.1 section 5.1.13).
+/// Owns the handles of derived types among `types`.
 struct Contents {
   int combiner = MPI_COMBINER_NAMED;
-  std::vector<int> ints;
-  std::vector<MPI_Aint> addresses;
+  /// Counts and displacements in the order of MPI_Type_get_contents, the addresses after the integers; so, too, of
+  /// types that were made by large-count constructors.
+  Words numbers;
   std::vector<MPI_Datatype> types;
 };
 
@@ -46,16 +48,65 @@ bool is_predefined_combiner(int combiner) {
   }
 }
 
+#ifdef GPUDT_MPI_LARGE_COUNTS
+
+/// MPI_Type_get_envelope fails for types that were made by large-count constructors.
+struct Envelope {
+  MPI_Count ints = 0, addresses = 0, counts = 0, types = 0;
+  int combiner = MPI_COMBINER_NAMED;
+  explicit Envelope(MPI_Datatype type) {
+    PMPI_Type_get_envelope_c(type, &ints, &addresses, &counts, &types, &combiner);
+  }
+};
+
+/// The numbers in the order of small-count constructors, whose arrays have their sizes among the other integers.
+Words array_numbers(int combiner, const std::vector<int>& ints, const std::vector<MPI_Count>& counts) {
+  Words numbers(ints.begin(), ints.end());
+  const int before = combiner == MPI_COMBINER_SUBARRAY ? 1 : combiner == MPI_COMBINER_DARRAY ? 3 : 0;
+  numbers.insert(numbers.begin() + before, counts.begin(), counts.end());
+  return numbers;
+}
+
+void read_contents(MPI_Datatype type, const Envelope& envelope, Contents& contents) {
+  std::vector<int> ints(static_cast<std::size_t>(envelope.ints));
+  std::vector<MPI_Aint> addresses(static_cast<std::size_t>(envelope.addresses));
+  std::vector<MPI_Count> counts(static_cast<std::size_t>(envelope.counts));
+  PMPI_Type_get_contents_c(type, envelope.ints, envelope.addresses, envelope.counts, envelope.types, ints.data(),
+                           addresses.data(), counts.data(), contents.types.data());
+  if (!counts.empty()) {
+    contents.numbers = array_numbers(envelope.combiner, ints, counts);
+  } else {
+    contents.numbers.assign(ints.begin(), ints.end());
+    contents.numbers.insert(contents.numbers.end(), addresses.begin(), addresses.end());
+  }
+}
+
+#else
+
+struct Envelope {
+  int ints = 0, addresses = 0, types = 0;
+  int combiner = MPI_COMBINER_NAMED;
+  explicit Envelope(MPI_Datatype type) { PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner); }
+};
+
+void read_contents(MPI_Datatype type, const Envelope& envelope, Contents& contents) {
+  std::vector<int> ints(static_cast<std::size_t>(envelope.ints));
+  std::vector<MPI_Aint> addresses(static_cast<std::size_t>(envelope.addresses));
+  PMPI_Type_get_contents(type, envelope.ints, envelope.addresses, envelope.types, ints.data(), addresses.data(),
+                         contents.types.data());
+  contents.numbers.assign(ints.begin(), ints.end());
+  contents.numbers.insert(contents.numbers.end(), addresses.begin(), addresses.end());
+}
+
+#endif
+
 Contents contents_of(MPI_Datatype type) {
   Contents contents;
-  int ints = 0, addresses = 0, types = 0;
-  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &contents.combiner);
+  const Envelope envelope(type);
+  contents.combiner = envelope.combiner;
   if (is_predefined_combiner(contents.combiner)) return contents;
-  contents.ints.resize(static_cast<std::size_t>(ints));
-  contents.addresses.resize(static_cast<std::size_t>(addresses));
-  contents.types.resize(static_cast<std::size_t>(types), MPI_DATATYPE_NULL);
-  PMPI_Type_get_contents(type, ints, addresses, types, contents.ints.data(), contents.addresses.data(),
-                         contents.types.data());
+  contents.types.resize(static_cast<std::size_t>(envelope.types), MPI_DATATYPE_NULL);
+  read_contents(type, envelope, contents);
   return contents;
 }
 
@@ -120,20 +171,20 @@ Ref array(Tree& tree, const std::vector<Axis>& axes, bool fortran, const Decoded
   return made;
 }
 
-Ref subarray(Tree& tree, const std::vector<int>& ints, const Decoded& element) {
-  const auto dims = static_cast<std::size_t>(ints[0]);
+Ref subarray(Tree& tree, const Words& numbers, const Decoded& element) {
+  const auto dims = static_cast<std::size_t>(numbers[0]);
   std::vector<Axis> axes(dims);
   for (std::size_t i = 0; i < dims; ++i) {
-    axes[i].global = ints[1 + i];
-    axes[i].block = ints[1 + dims + i];
-    axes[i].start = ints[1 + 2 * dims + i];
+    axes[i].global = numbers[1 + i];
+    axes[i].block = numbers[1 + dims + i];
+    axes[i].start = numbers[1 + 2 * dims + i];
     axes[i].full = 1;
   }
-  return array(tree, axes, ints[1 + 3 * dims] == MPI_ORDER_FORTRAN, element);
+  return array(tree, axes, numbers[1 + 3 * dims] == MPI_ORDER_FORTRAN, element);
 }
 
 /// The share of process `coordinate` of `processes` in one dimension (MPI-3.1 section 4.1.4).
-Axis share(std::int64_t global, int distribution, std::int64_t argument, std::int64_t processes,
+Axis share(std::int64_t global, std::int64_t distribution, std::int64_t argument, std::int64_t processes,
            std::int64_t coordinate) {
   std::int64_t block = argument;
   if (distribution == MPI_DISTRIBUTE_NONE) {
@@ -159,13 +210,13 @@ Axis share(std::int64_t global, int distribution, std::int64_t argument, std::in
   return axis;
 }
 
-Ref darray(Tree& tree, const std::vector<int>& ints, const Decoded& element) {
-  std::int64_t processes = ints[0], rank = ints[1];
-  const auto dims = static_cast<std::size_t>(ints[2]);
-  const int* global = ints.data() + 3;
-  const int* distributions = global + dims;
-  const int* arguments = distributions + dims;
-  const int* grid = arguments + dims;
+Ref darray(Tree& tree, const Words& numbers, const Decoded& element) {
+  std::int64_t processes = numbers[0], rank = numbers[1];
+  const auto dims = static_cast<std::size_t>(numbers[2]);
+  const std::int64_t* const global = numbers.data() + 3;
+  const std::int64_t* const distributions = global + dims;
+  const std::int64_t* const arguments = distributions + dims;
+  const std::int64_t* const grid = arguments + dims;
   std::vector<Axis> axes(dims);
   for (std::size_t i = 0; i < dims; ++i) {  // the process grid is always in C order
     processes /= grid[i];
@@ -175,65 +226,58 @@ Ref darray(Tree& tree, const std::vector<int>& ints, const Decoded& element) {
   return array(tree, axes, grid[dims] == MPI_ORDER_FORTRAN, element);
 }
 
-/// The Words that ints[first] .. are, times `unit`.
-Words scaled(const std::vector<int>& ints, std::size_t first, std::size_t count, std::int64_t unit) {
+/// `count` of `numbers` from `first` on, times `unit`.
+Words scaled(const Words& numbers, std::size_t first, std::size_t count, std::int64_t unit) {
   Words words(count);
-  for (std::size_t i = 0; i < count; ++i) words[i] = ints[first + i] * unit;
+  for (std::size_t i = 0; i < count; ++i) words[i] = numbers[first + i] * unit;
   return words;
-}
-
-Words words_of(const std::vector<MPI_Aint>& addresses) {
-  return {addresses.begin(), addresses.end()};
-}
-
-Ref structure(Tree& tree, const std::vector<int>& ints, const Words& displs, const std::vector<Decoded>& types) {
-  std::vector<Ref> members(types.size());
-  for (std::size_t i = 0; i < types.size(); ++i)
-    members[i] = shifted(tree.strided(ints[1 + i], types[i].extent, types[i].ref), displs[i]);
-  return tree.structure(members);
 }
 
 /// What `contents`, whose types are decoded as `types`, describes.
 Ref combine(Tree& tree, const Contents& contents, const std::vector<Decoded>& types) {
-  const std::vector<int>& ints = contents.ints;
+  const Words& numbers = contents.numbers;
   const Decoded& old = types[0];
-  const auto count = ints.empty() ? std::size_t(0) : static_cast<std::size_t>(ints[0]);
-  auto vector = [&](std::int64_t stride) {
-    return tree.strided(ints[0], stride, tree.strided(ints[1], old.extent, old.ref));
+  const auto count = numbers.empty() ? std::size_t(0) : static_cast<std::size_t>(numbers[0]);
+  // Strides and displacements in extents of the old type, or in bytes.
+  auto vector = [&](std::int64_t unit) {
+    return tree.strided(numbers[0], numbers[2] * unit, tree.strided(numbers[1], old.extent, old.ref));
   };
-  auto indexed = [&](Words displs) {
-    return tree.blocks(std::move(displs), scaled(ints, 1, count, 1), old.extent, old.ref);
+  auto indexed = [&](std::int64_t unit) {
+    return tree.blocks(scaled(numbers, 1 + count, count, unit), scaled(numbers, 1, count, 1), old.extent, old.ref);
   };
-  auto indexed_block = [&](Words displs) {
-    return tree.indexed(std::move(displs), tree.strided(ints[1], old.extent, old.ref));
+  auto indexed_block = [&](std::int64_t unit) {
+    return tree.indexed(scaled(numbers, 2, count, unit), tree.strided(numbers[1], old.extent, old.ref));
+  };
+  auto structure = [&] {
+    std::vector<Ref> members(count);
+    for (std::size_t i = 0; i < count; ++i)
+      members[i] = shifted(tree.strided(numbers[1 + i], types[i].extent, types[i].ref), numbers[1 + count + i]);
+    return tree.structure(members);
   };
   switch (contents.combiner) {
     case MPI_COMBINER_CONTIGUOUS:
-      return tree.strided(ints[0], old.extent, old.ref);
+      return tree.strided(numbers[0], old.extent, old.ref);
     case MPI_COMBINER_VECTOR:
-      return vector(ints[2] * old.extent);
+      return vector(old.extent);
     case MPI_COMBINER_HVECTOR:
-      return vector(contents.addresses[0]);
     case hvector_integer:
-      return vector(ints[2]);
+      return vector(1);
     case MPI_COMBINER_INDEXED:
-      return indexed(scaled(ints, 1 + count, count, old.extent));
+      return indexed(old.extent);
     case MPI_COMBINER_HINDEXED:
-      return indexed(words_of(contents.addresses));
     case hindexed_integer:
-      return indexed(scaled(ints, 1 + count, count, 1));
+      return indexed(1);
     case MPI_COMBINER_INDEXED_BLOCK:
-      return indexed_block(scaled(ints, 2, count, old.extent));
+      return indexed_block(old.extent);
     case MPI_COMBINER_HINDEXED_BLOCK:
-      return indexed_block(words_of(contents.addresses));
+      return indexed_block(1);
     case MPI_COMBINER_STRUCT:
-      return structure(tree, ints, words_of(contents.addresses), types);
     case struct_integer:
-      return structure(tree, ints, scaled(ints, 1 + count, count, 1), types);
+      return structure();
     case MPI_COMBINER_SUBARRAY:
-      return subarray(tree, ints, old);
+      return subarray(tree, numbers, old);
     case MPI_COMBINER_DARRAY:
-      return darray(tree, ints, old);
+      return darray(tree, numbers, old);
     case MPI_COMBINER_DUP:
     case MPI_COMBINER_RESIZED:
       return old.ref;
@@ -315,9 +359,17 @@ class Decoder {
 }  // namespace
 
 bool is_predefined(MPI_Datatype type) {
-  int ints = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  PMPI_Type_get_envelope(type, &ints, &addresses, &types, &combiner);
-  return is_predefined_combiner(combiner);
+  return is_predefined_combiner(Envelope(type).combiner);
+}
+
+Members::Members(MPI_Datatype type) {
+  Contents contents = contents_of(type);
+  combiner_ = contents.combiner;
+  types_ = std::move(contents.types);
+}
+
+Members::~Members() {
+  for (const MPI_Datatype type : types_) release(type);
 }
 
 LayoutRef decode(MPI_Datatype type, const ListLimits& limits) {

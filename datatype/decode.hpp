@@ -39,12 +39,28 @@ struct ListLimits {
   std::int64_t factor = 4;  ///< or one that has at most so many runs for each word of lists in the tree.
 };
 
-/// Decodes `type` from scratch (MPI-3.1 section 4.1.13). MPI must be initialized and `type` a valid handle; it
-/// need not be committed. Throws std::bad_alloc, and std::invalid_argument for a combiner that MPI-3.1 does not have.
+/// Decodes `type` from scratch (MPI-4.1 section 5.1.13), whether its constructor took small or large counts. MPI must
+/// be initialized and `type` a valid handle; it need not be committed. Throws std::bad_alloc, and
+/// std::invalid_argument for a combiner that MPI-4.0 does not have.
 LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {});
 
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.
 bool is_predefined(MPI_Datatype type);
+
+/// How a datatype was made, and of which others. The handles are given back with the object.
+class Members {
+ public:
+  explicit Members(MPI_Datatype type);
+  ~Members();
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+  int combiner() const { return combiner_; }
+  const std::vector<MPI_Datatype>& types() const { return types_; }  ///< none of predefined types
+
+ private:
+  int combiner_;
+  std::vector<MPI_Datatype> types_;
+};
 
 /// To be called once after MPI_Init and before the first type_info(); creates the attribute key.
 void cache_start();

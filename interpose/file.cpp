@@ -20,11 +20,8 @@ bool is_native(MPI_File file) {
   MPI_Datatype types[2] = {MPI_DATATYPE_NULL, MPI_DATATYPE_NULL};
   char representation[MPI_MAX_DATAREP_STRING] = "";
   PMPI_File_get_view(file, &displacement, &types[0], &types[1], representation);
-  for (MPI_Datatype& type : types) {
-    int integers = 0, addresses = 0, count = 0, combiner = MPI_COMBINER_NAMED;
-    PMPI_Type_get_envelope(type, &integers, &addresses, &count, &combiner);
-    if (combiner != MPI_COMBINER_NAMED) PMPI_Type_free(&type);
-  }
+  for (MPI_Datatype& type : types)
+    if (!datatype::is_predefined(type)) PMPI_Type_free(&type);
   return std::string_view(representation) == "native" || std::string_view(representation) == "internal";
 }
 

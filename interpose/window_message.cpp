@@ -90,29 +90,6 @@ int index_of(const std::vector<Handle>& list, Handle handle) {
   return at == list.end() ? -1 : static_cast<int>(at - list.begin());
 }
 
-struct Contents {
-  int combiner = MPI_COMBINER_NAMED;
-  std::vector<MPI_Datatype> types;
-  explicit Contents(MPI_Datatype type) {
-    int integers = 0, addresses = 0, count = 0;
-    PMPI_Type_get_envelope(type, &integers, &addresses, &count, &combiner);
-    if (count == 0) return;
-    std::vector<int> ints(static_cast<std::size_t>(integers));
-    std::vector<MPI_Aint> places(static_cast<std::size_t>(addresses));
-    types.resize(static_cast<std::size_t>(count));
-    PMPI_Type_get_contents(type, integers, addresses, count, ints.data(), places.data(), types.data());
-  }
-  ~Contents() {
-    for (MPI_Datatype& type : types) {
-      int integers = 0, addresses = 0, count = 0, own = MPI_COMBINER_NAMED;
-      PMPI_Type_get_envelope(type, &integers, &addresses, &count, &own);
-      if (own != MPI_COMBINER_NAMED && count != 0) PMPI_Type_free(&type);
-    }
-  }
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
-};
-
 int size_of(MPI_Datatype type) {
   int size = 0;
   PMPI_Type_size(type, &size);
@@ -161,10 +138,10 @@ MPI_Datatype element_at(int index) {
 }
 
 MPI_Datatype element_of(MPI_Datatype type) {
-  const Contents contents(type);
-  if (contents.types.empty()) return predefined(type, contents.combiner);
+  const datatype::Members members(type);
+  if (members.types().empty()) return predefined(type, members.combiner());
   MPI_Datatype element = MPI_DATATYPE_NULL;
-  for (const MPI_Datatype member : contents.types) {
+  for (const MPI_Datatype member : members.types()) {
     if (size_of(member) == 0) continue;
     const MPI_Datatype own = element_of(member);
     if (own == MPI_DATATYPE_NULL || (element != MPI_DATATYPE_NULL && own != element)) return MPI_DATATYPE_NULL;

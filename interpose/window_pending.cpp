@@ -8,9 +8,7 @@ namespace gpudt::interpose {
 PendingAccesses pending_accesses;
 
 KeptType::KeptType(MPI_Datatype type) : type_(type) {
-  int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-  owned_ = combiner != MPI_COMBINER_NAMED;
+  owned_ = !datatype::is_predefined(type);
   if (owned_) PMPI_Type_dup(type, &type_);
 }
 

@@ -65,11 +65,4 @@ bool on_device(const void* buffer, MPI_Datatype type) {
   return on_device(static_cast<const char*>(buffer) + low);
 }
 
-bool is_derived(MPI_Datatype type) {
-  if (type == MPI_DATATYPE_NULL) return false;
-  int integers = 0, addresses = 0, types = 0, combiner = MPI_COMBINER_NAMED;
-  PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-  return combiner != MPI_COMBINER_NAMED;
-}
-
 }  // namespace gpudt::test

@@ -13,6 +13,8 @@
 #include <mutex>
 #include <string>
 
+#include "tests/support/derived_type.hpp"
+
 namespace gpudt::test {
 
 class Recorder {
@@ -31,7 +33,6 @@ class Recorder {
 /// Whether the bytes that a call with this buffer and datatype reaches begin in device or managed memory.
 bool on_device(const void* buffer, MPI_Datatype type);
 bool on_device(const void* buffer);
-bool is_derived(MPI_Datatype type);
 
 // Arrays of datatypes: the first one stands for all.
 inline bool on_device(const void* buffer, const MPI_Datatype*) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/derived_type.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
@@ -109,9 +110,7 @@ const Operation& operation(std::string_view name) {
 
 Started::Started(const Operation& operation, Arguments arguments, Form form) : arguments_(std::move(arguments)) {
   const auto duplicate = [&](MPI_Datatype& type) {
-    int integers = 0, addresses = 0, types = 0, combiner = 0;
-    PMPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner);
-    if (combiner == MPI_COMBINER_NAMED) return;  // not to be freed
+    if (!is_derived(type)) return;  // not to be freed
     PMPI_Type_dup(MPI_Datatype(type), &type);
     duplicates_.push_back(type);
   };

@@ -3,6 +3,7 @@
 #include <array>
 #include <utility>
 
+#include "tests/support/derived_type.hpp"
 #include "tests/support/mpi_harness.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -324,12 +325,10 @@ Type::~Type() {
 
 void Type::free() {
   if (handle_ == MPI_DATATYPE_NULL) return;
-  int integers = 0, addresses = 0, types = 0, combiner = 0;
-  PMPI_Type_get_envelope(handle_, &integers, &addresses, &types, &combiner);
-  if (combiner == MPI_COMBINER_NAMED)
-    handle_ = MPI_DATATYPE_NULL;
-  else
+  if (is_derived(handle_))
     MPI_Type_free(&handle_);
+  else
+    handle_ = MPI_DATATYPE_NULL;
 }
 
 std::int64_t Type::size() const {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 namespace gpudt::test {
@@ -228,6 +229,49 @@ const std::vector<Leaf>& leaves() {
   return all;
 }
 
+// --- constructors with small and with large counts ---
+
+#ifdef GPUDT_MPI_LARGE_COUNTS
+#define GPUDT_FORMS(name) name, name##_c
+#else
+#define GPUDT_FORMS(name) name, nullptr
+#endif
+
+/// An array that has ints in both forms.
+struct Ints32 {
+  const std::vector<int>& list;
+};
+
+/// An array as the form with large counts takes it.
+struct Widened {
+  std::vector<MPI_Count> list;
+  operator const MPI_Count*() const { return list.data(); }  // NOLINT(google-explicit-constructor): an argument
+};
+
+template <class Number>
+Widened widened(const std::vector<Number>& list) {
+  return {{list.begin(), list.end()}};
+}
+inline const int* widened(Ints32 list) {
+  return list.list.data();
+}
+template <class Plain>
+Plain widened(Plain plain) {
+  return plain;
+}
+
+template <class Number>
+const Number* narrow(const std::vector<Number>& list) {
+  return list.data();
+}
+inline const int* narrow(Ints32 list) {
+  return list.list.data();
+}
+template <class Plain>
+Plain narrow(Plain plain) {
+  return plain;
+}
+
 class Generator {
  public:
   Generator(std::mt19937_64& random, const RandomTypeLimits& limits) : random_(random), limits_(limits) {}
@@ -324,6 +368,19 @@ class Generator {
     return list;
   }
 
+  /// Calls a constructor in one of its forms.
+  template <class Small, class Large, class... Arguments>
+  MPI_Datatype construct(Small small, [[maybe_unused]] Large large, const Arguments&... arguments) {
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    if constexpr (!std::is_null_pointer_v<Large>)
+      if (limits_.large_counts && !chance(3)) {
+        large(widened(arguments)..., &type);
+        return type;
+      }
+    small(narrow(arguments)..., &type);
+    return type;
+  }
+
   // --- trees ---
   Draft leaf() {
     // Half of them are the everyday ones, so that neighbours have a chance to join.
@@ -404,8 +461,7 @@ class Generator {
     for (int i = 0; i < blocks; ++i) expansion.add(child, i * child.extent);
     std::optional<Map> map = expansion.take();
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_contiguous(blocks, child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_contiguous), blocks, child.type);
     return accept(type, call_text("contiguous", child.text, blocks), std::move(*map));
   }
 
@@ -421,8 +477,7 @@ class Generator {
     const int stride = (length + static_cast<int>(gap()) / 4) * (chance(4) ? -1 : 1) - (chance(8) ? 1 : 0);
     std::optional<Map> map = vector_map(child, blocks, length, stride * child.extent);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_vector(blocks, length, stride, child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_vector), blocks, length, stride, child.type);
     std::optional<Draft> made = accept(type, call_text("vector", child.text, blocks, length, stride), std::move(*map));
     return with_bug(std::move(made), blocks > 1 && stride * child.extent == -1 ? step_bug : nullptr);
   }
@@ -432,8 +487,7 @@ class Generator {
     const MPI_Aint stride = (length * child.width() + gap()) * (chance(4) ? -1 : 1) - (chance(8) ? 3 : 0);
     std::optional<Map> map = vector_map(child, blocks, length, stride);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_hvector(blocks, length, stride, child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_create_hvector), blocks, length, stride, child.type);
     std::optional<Draft> made = accept(type, call_text("hvector", child.text, blocks, length, stride), std::move(*map));
     return with_bug(std::move(made), blocks > 1 && stride == -1 ? step_bug : nullptr);
   }
@@ -452,8 +506,7 @@ class Generator {
     const Ints lengths = counts(blocks), displs = displacements<int>(widths(lengths, 1));
     std::optional<Map> map = list_map(child, lengths, displs, child.extent);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_indexed(blocks, lengths.data(), displs.data(), child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_indexed), blocks, lengths, displs, child.type);
     return accept(type, call_text("indexed", child.text, lengths, displs), std::move(*map));
   }
 
@@ -463,8 +516,7 @@ class Generator {
     const Addresses displs = displacements<MPI_Aint>(widths(lengths, child.width()));
     std::optional<Map> map = list_map(child, lengths, displs, 1);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_hindexed(blocks, lengths.data(), displs.data(), child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_create_hindexed), blocks, lengths, displs, child.type);
     return accept(type, call_text("hindexed", child.text, lengths, displs), std::move(*map));
   }
 
@@ -474,8 +526,8 @@ class Generator {
     const Ints displs = displacements<int>(widths(lengths, 1));
     std::optional<Map> map = list_map(child, lengths, displs, child.extent);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_indexed_block(blocks, length, displs.data(), child.type, &type);
+    const MPI_Datatype type =
+        construct(GPUDT_FORMS(PMPI_Type_create_indexed_block), blocks, length, displs, child.type);
     return accept(type, call_text("indexed_block", child.text, length, displs), std::move(*map));
   }
 
@@ -485,8 +537,8 @@ class Generator {
     const Addresses displs = displacements<MPI_Aint>(widths(lengths, child.width()));
     std::optional<Map> map = list_map(child, lengths, displs, 1);
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_hindexed_block(blocks, length, displs.data(), child.type, &type);
+    const MPI_Datatype type =
+        construct(GPUDT_FORMS(PMPI_Type_create_hindexed_block), blocks, length, displs, child.type);
     return accept(type, call_text("hindexed_block", child.text, length, displs), std::move(*map));
   }
 
@@ -513,8 +565,8 @@ class Generator {
     }
     std::optional<Map> map = expansion.take();
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_struct(blocks, lengths.data(), displs.data(), types.data(), &type);
+    const MPI_Datatype type =
+        construct(GPUDT_FORMS(PMPI_Type_create_struct), blocks, lengths, displs, std::as_const(types).data());
     return with_bug(accept(type, call_text("struct", "{" + texts + "}", lengths, displs), std::move(*map)), bug);
   }
 
@@ -552,8 +604,8 @@ class Generator {
       return true;
     });
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_subarray(dims, sizes.data(), subsizes.data(), starts.data(), order, child.type, &type);
+    const MPI_Datatype type =
+        construct(GPUDT_FORMS(PMPI_Type_create_subarray), dims, sizes, subsizes, starts, order, child.type);
     const char* name = order == MPI_ORDER_C ? "subarray_c" : "subarray_fortran";
     return accept(type, call_text(name, child.text, sizes, subsizes, starts), std::move(*map));
   }
@@ -599,9 +651,8 @@ class Generator {
       return true;
     });
     if (!map) return std::nullopt;
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_darray(processes, rank, dims, sizes.data(), distributions.data(), arguments.data(), grid.data(),
-                            order, child.type, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_create_darray), processes, rank, dims, sizes,
+                                        Ints32{distributions}, Ints32{arguments}, Ints32{grid}, order, child.type);
     const char* name = order == MPI_ORDER_C ? "darray_c" : "darray_fortran";
     return accept(type, call_text(name, child.text, processes, rank, sizes, distributions, arguments, grid),
                   std::move(*map));
@@ -612,8 +663,7 @@ class Generator {
     const MPI_Aint lb = chance(2) ? bounds.low : between(-40, 40);
     MPI_Aint extent = bounds.high - bounds.low + gap();
     if (!limits_.unpack_safe && chance(4)) extent = between(chance(4) ? -40 : 0, std::max<MPI_Aint>(extent, 1));
-    MPI_Datatype type = MPI_DATATYPE_NULL;
-    PMPI_Type_create_resized(child.type, lb, extent, &type);
+    const MPI_Datatype type = construct(GPUDT_FORMS(PMPI_Type_create_resized), child.type, lb, extent);
     return accept(type, call_text("resized", child.text, lb, extent), Map(child.map));
   }
 

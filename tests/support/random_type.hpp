@@ -20,6 +20,7 @@ struct RandomTypeLimits {
   std::int64_t max_runs = 1000;  ///< contiguous runs of one element
   int max_blocks = 8;            ///< most blocks of one combiner
   bool unpack_safe = false;      ///< no two bytes of a message of any count coincide
+  bool large_counts = false;     ///< most constructors in their form with large counts (MPI-4)
   bool mpi_bugs = false;         ///< also types that Open MPI gets wrong itself (see RandomType::mpi_bug)
 };
 
