@@ -92,9 +92,10 @@ Boxes in_two_rows(const Boxes& boxes) {
 }
 
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
-  const Cost& cost = !situation.packed_is_host ? model.kernel_on_device
-                     : situation.unpack        ? model.kernel_unpack_from_host
-                                               : model.kernel_pack_to_host;
+  const Cost& cost = situation.peer              ? model.kernel_to_peer
+                     : !situation.packed_is_host ? model.kernel_on_device
+                     : situation.unpack          ? model.kernel_unpack_from_host
+                                                 : model.kernel_pack_to_host;
   return cost_us(cost, bytes, 0);
 }
 
@@ -102,10 +103,11 @@ double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& box
   const auto calls = static_cast<double>(boxes.span().size());
   const std::int64_t rows = boxes.rows();
   const bool contiguous = rows == 1;
-  const Cost& cost = !situation.packed_is_host ? model.copy_on_device
-                     : !situation.unpack       ? model.copy_pack_to_host
-                     : contiguous              ? model.copy_unpack_from_host
-                                               : model.copy_rows_unpack_from_host;
+  const Cost& cost = situation.peer              ? model.copy_to_peer
+                     : !situation.packed_is_host ? model.copy_on_device
+                     : !situation.unpack         ? model.copy_pack_to_host
+                     : contiguous                ? model.copy_unpack_from_host
+                                                 : model.copy_rows_unpack_from_host;
   return cost_us(cost, bytes, rows) + (calls - 1) * model.per_call_us;
 }
 

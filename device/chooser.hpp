@@ -52,6 +52,7 @@ Boxes in_two_rows(const Boxes& boxes);
 struct Situation {
   bool unpack = false;
   bool packed_is_host = false;  ///< else it is memory of the same GPU
+  bool peer = false;            ///< ... or one side is memory of another
 };
 
 /// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.

@@ -36,6 +36,9 @@ struct CostModel {
   Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
   /// Contiguous only, and only if large: kernels are quicker at everything else.
   Cost copy_on_device = {7.5, 1000, 1200e3};
+  /// One side is memory of a peer.
+  Cost kernel_to_peer = {7.5, 0, 360e3};
+  Cost copy_to_peer = {9, 1000, 390e3};  ///< likewise
 
   double per_call_us = 1.5;
 
@@ -65,6 +68,8 @@ void for_each_constant(Model& model, Visit&& visit) {
   cost("copy_unpack_from_host", model.copy_unpack_from_host);
   cost("copy_rows_unpack_from_host", model.copy_rows_unpack_from_host);
   cost("copy_on_device", model.copy_on_device);
+  cost("kernel_to_peer", model.kernel_to_peer);
+  cost("copy_to_peer", model.copy_to_peer);
   visit(std::string("per_call_us"), model.per_call_us, 0.0);
   visit(std::string("engine_row_bytes"), model.engine_row_bytes, 0.0);
   visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);

@@ -145,4 +145,23 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes) {
   return current().copy(ordinal, to, from, bytes);
 }
 
+bool export_memory(int ordinal, const void* address, Exported& exported) noexcept try {
+  return current().peers().export_memory(ordinal, current().gpu(ordinal).traits.id, address, exported);
+} catch (const std::exception&) {
+  return false;  // no memory, or a GPU that has failed: whatever is tried next says it
+}
+
+Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
+  return current().peers().import_memory(ordinal, exporter, exported, why);
+}
+
+PeerStatistics peer_statistics() noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->peers().statistics() : PeerStatistics{};
+}
+
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
+  return current().transfer(ordinal, from, to, bytes);
+}
+
 }  // namespace gpudt::device

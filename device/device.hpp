@@ -183,4 +183,65 @@ Transfer start(Direction direction, int ordinal, const datatype::Layout& layout,
 /// order with the packs if `from` is device memory, else with the unpacks. Pageable memory may make it block.
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
 
+// --- peers: memory of other processes and other GPUs
+// ------------------------------------------------------------------
+
+/// An allocation of one process as another one of the node opens it. Plain data, to travel through shared memory.
+struct Exported {
+  unsigned char handle[64];  ///< a cudaIpcMemHandle_t
+  std::uint64_t buffer_id;   ///< another for each allocation of the process, also of the same addresses
+  std::uint64_t base, size;  ///< in the exporting process
+  unsigned char gpu[16];     ///< the UUID
+  std::uint64_t process;     ///< a random number of the exporting process's
+};
+
+/// Describes the allocation that holds `address`, in memory of GPU `ordinal`. False if it cannot be exported: managed,
+/// stream-ordered and virtually mapped memory, another process's, and whatever the runtime refuses. The answer, also a
+/// negative one, is remembered: asked again, it costs a question to the driver (100 ns). Thread-safe.
+bool export_memory(int ordinal, const void* address, Exported& exported) noexcept;
+
+/// Another process's allocation where a GPU of this process reaches it. Copies refer to the same mapping, which stays
+/// while there is one, and at the longest until stop(). Transfers that use it must be done before the last one goes.
+class Mapping {
+ public:
+  Mapping() = default;
+  /// Where this process's GPU finds what the exporter knows by `exporters_address`: an address in the allocation, or
+  /// one that is only calculated with, as a buffer's with a lower bound may be.
+  void* at(std::uint64_t exporters_address) const;
+  explicit operator bool() const { return memory_ != nullptr; }
+
+ private:
+  friend class Peers;
+  explicit Mapping(std::shared_ptr<const struct PeerMemory> memory) : memory_(std::move(memory)) {}
+  std::shared_ptr<const struct PeerMemory> memory_;
+};
+
+/// Maps what another process has exported for use by GPU `ordinal`; what this process has exported itself is used where
+/// it is. `exporter` is a number that stands for the exporting process (its rank in MPI_COMM_WORLD). Opening takes 10
+/// ms and is done once: mappings are kept, within bounds, and replaced when the exporter has freed the memory and
+/// allocated anew. Empty if the GPUs do not reach each other, or the memory cannot be opened (processes isolated from
+/// each other); the reason is in *why (which may be null), and the same is answered for all memory of that GPU of the
+/// exporter's from then on. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
+Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
+
+/// Allocations known to be exportable or not, and mappings of other processes' memory that are open.
+struct PeerStatistics {
+  std::int64_t exports = 0, imports = 0;
+};
+PeerStatistics peer_statistics() noexcept;
+
+/// One side of a transfer: `count` elements of `layout` at `user`, an address that GPUs know (Mapping::at()), possibly
+/// MPI_BOTTOM.
+struct Side {
+  const datatype::Layout* layout;
+  std::int64_t count;
+  void* user;
+};
+
+/// Starts moving the first `bytes` bytes of the packed stream of `from` to where they lie in `to`, without packing them
+/// in between: one kernel, or one copy if both are contiguous and large. No more than each side has; the last element
+/// may be moved in part, and the types may have nothing but the bytes in common. Runs on GPU `ordinal`, which must
+/// reach both sides' memory, in the order of its unpacks. Both layouts must live until it is done. Thread-safe.
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
+
 }  // namespace gpudt::device

@@ -161,12 +161,24 @@ void Channel::learn(Transfer::State& state, KernelDelay* delay, double expected_
   state.started = std::chrono::steady_clock::now();
 }
 
+void Channel::set_completion(KernelArgs& args, const Transfer::State& state) {
+  args.counter = state.counter;
+  args.flag = state.flag;
+  args.flag_value = state.sequence;
+}
+
 StateOwner Channel::start_kernel(KernelArgs& args, KernelDelay* delay, double expected_us) {
   StateOwner state = take();
   learn(*state, delay, expected_us);
-  args.counter = state->counter;
-  args.flag = state->flag;
-  args.flag_value = state->sequence;
+  set_completion(args, *state);
+  runtime_->launch(ordinal_, args, stream_);
+  state->finished = false;
+  return state;
+}
+
+StateOwner Channel::start_kernel(TransferArgs& args) {
+  StateOwner state = take();
+  set_completion(args.to, *state);
   runtime_->launch(ordinal_, args, stream_);
   state->finished = false;
   return state;
@@ -235,7 +247,8 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       warn_(config.warn),
       trace_(config.trace),
       staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
-      uploads_(Pool::make(*runtime_, {})) {}
+      uploads_(Pool::make(*runtime_, {})),
+      peers_(std::make_unique<Peers>(*runtime_)) {}
 
 Engine::~Engine() {
   for (std::atomic<Gpu*>& slot : gpus_) {
@@ -306,7 +319,7 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
 Engine::Forecast Engine::foresee(const Gpu& gpu, Direction direction, const Message& message) const {
   const std::int64_t bytes = message.end - message.begin;
   const bool unpack = direction == Direction::unpack;
-  const Situation situation = {unpack, is_host(message.packed_kind)};
+  const Situation situation = {unpack, is_host(message.packed_kind), message.peer};
   const CostModel& model = gpu.tuning.model;
   Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.delay.expected_us(), 0};
   forecast.boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
@@ -320,11 +333,16 @@ bool Engine::prefers_copy(const Message& message, const Forecast& forecast) cons
   return way_ == Way::automatic ? forecast.copy_us < forecast.kernel_us + forecast.late_us : way_ == Way::copy;
 }
 
+/// What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
+Channel& Engine::channel_of(const Gpu& gpu, Direction direction, const Message& message) {
+  return gpu.channel(message.peer ? Direction::unpack : direction);
+}
+
 /// Null if the copy engine refuses.
 StateOwner Engine::start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
   const auto bytes = static_cast<double>(message.end - message.begin);
   const CostModel& model = gpu.tuning.model;
-  Channel& channel = gpu.channel(direction);
+  Channel& channel = channel_of(gpu, direction, message);
   const Boxes& boxes = forecast.boxes;
   const bool from_host = direction == Direction::unpack && is_host(message.packed_kind);
   if (!from_host || boxes.rows() > 1 || bytes >= model.engine_row_bytes) return channel.start_boxes(boxes);
@@ -333,13 +351,13 @@ StateOwner Engine::start_copy_engine(Gpu& gpu, Direction direction, const Messag
 }
 
 StateOwner Engine::start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
-  Channel& channel = gpu.channel(direction);
+  Channel& channel = channel_of(gpu, direction, message);
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
                            message.layout ? message.layout->program().lookaside : nullptr};
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
                          message.end, hints);
   const datatype::ShapeKind kind = message.shape.kind;
-  KernelDelay* learner = message.end - message.begin <= observed_bytes ? &gpu.delay : nullptr;
+  KernelDelay* learner = message.end - message.begin <= observed_bytes && !message.peer ? &gpu.delay : nullptr;
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*message.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *message.layout);
@@ -390,6 +408,54 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
   kernels_.fetch_add(1, std::memory_order_relaxed);
   if (trace_) trace(gpu, direction, message, forecast, Way::kernel);
   return Transfer(start_kernel(gpu, direction, message, forecast));
+}
+
+// --- from layout to layout
+// --------------------------------------------------------------------------------------------
+
+Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
+  if (bytes <= 0) return {};
+  const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
+  if (bytes > from_shape.total || bytes > to_shape.total)
+    throw Error(Failure::runtime, "a transfer of more bytes than there are");
+  Gpu& here = gpu(ordinal);
+  const auto start_of = [](const Side& side, const datatype::Shape& shape) {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
+                                   static_cast<std::uintptr_t>(shape.offset));
+  };
+  using datatype::ShapeKind;
+  if (from_shape.kind == ShapeKind::contiguous)
+    return move(here, Direction::unpack,
+                {to.layout, to_shape, to.user, 0, bytes, start_of(from, from_shape), MemoryKind::device, true});
+  if (to_shape.kind == ShapeKind::contiguous)
+    return move(here, Direction::pack,
+                {from.layout, from_shape, from.user, 0, bytes, start_of(to, to_shape), MemoryKind::device, true});
+  return fuse(here, from, from_shape, to, to_shape, bytes);
+}
+
+Transfer Engine::fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
+                      const datatype::Shape& to_shape, std::int64_t bytes) {
+  Channel& channel = gpu.channel(Direction::unpack);
+  datatype::Program from_program, to_program;
+  const auto upload = [&](const Side& side, const datatype::Shape& shape, datatype::Program& program) -> Upload* {
+    if (shape.kind == datatype::ShapeKind::strided) return nullptr;
+    Upload& upload = Upload::of(*side.layout, gpu.ordinal);
+    program = upload.program(*this, channel, *side.layout);
+    return &upload;
+  };
+  Upload* const from_upload = upload(from, from_shape, from_program);
+  Upload* const to_upload = upload(to, to_shape, to_program);
+  const bool alike = alike_forms(from_shape, to_shape) &&
+                     (!from_upload || from_upload->same_program(*from.layout, *to_upload, *to.layout));
+  TransferArgs args =
+      plan_transfer({from_shape, from.user}, {to_shape, to.user}, alike, bytes, {gpu.traits.multiprocessors});
+  args.from.program = from_program;
+  args.to.program = to_program;
+  kernels_.fetch_add(1, std::memory_order_relaxed);
+  if (trace_)
+    trace_("transfer of " + std::to_string(bytes) + " B on GPU " + std::to_string(gpu.ordinal) +
+           " by a kernel from layout to layout" + (alike ? ", which are alike" : ""));
+  return Transfer(channel.start_kernel(args));
 }
 
 }  // namespace gpudt::device

@@ -13,6 +13,7 @@
 
 #include "device/delay.hpp"
 #include "device/device.hpp"
+#include "device/peer.hpp"
 #include "device/pool.hpp"
 #include "device/runtime.hpp"
 #include "device/tuning.hpp"
@@ -64,6 +65,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   /// `delay`, if not null, learns from this kernel, which takes `expected_us` if it begins at once.
   StateOwner start_kernel(KernelArgs& args, KernelDelay* delay = nullptr, double expected_us = 0);
+  StateOwner start_kernel(TransferArgs& args);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. Null if the runtime refuses a box: nothing is lost by moving all of it again in
@@ -80,6 +82,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   void learn(Transfer::State& state, KernelDelay* delay, double expected_us);
+  static void set_completion(KernelArgs& args, const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 
   struct Chunk {
@@ -121,6 +124,7 @@ class Engine {
   Runtime& runtime() const { return *runtime_; }
   Pool& staging() const { return *staging_; }
   Pool& uploads() const { return *uploads_; }
+  Peers& peers() const { return *peers_; }
   /// Different for every engine of the process, so that what is left of an earlier one is recognised.
   std::uint64_t generation() const { return generation_; }
   Gpu& gpu(int ordinal);
@@ -128,6 +132,7 @@ class Engine {
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                  std::int64_t begin, std::int64_t end, void* packed);
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
+  Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
 
@@ -142,6 +147,7 @@ class Engine {
     std::int64_t begin, end;
     void* packed;
     MemoryKind packed_kind;
+    bool peer = false;  ///< one side is, or may be, another GPU's or process's
   };
   /// What the model says of the ways to move one message.
   struct Forecast {
@@ -150,8 +156,11 @@ class Engine {
   };
   Forecast foresee(const Gpu& gpu, Direction direction, const Message& message) const;
   bool prefers_copy(const Message& message, const Forecast& forecast) const;
+  static Channel& channel_of(const Gpu& gpu, Direction direction, const Message& message);
   StateOwner start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
   StateOwner start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
+  Transfer fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
+                const datatype::Shape& to_shape, std::int64_t bytes);
   void trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast, Way chosen) const;
   Transfer move(Gpu& gpu, Direction direction, const Message& message);
 
@@ -164,6 +173,7 @@ class Engine {
   // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
   // datatypes do.
   const Pool::Owner staging_, uploads_;
+  const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0};
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};

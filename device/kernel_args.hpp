@@ -59,6 +59,15 @@ struct KernelArgs {
   std::uint32_t flag_value = 0;
 };
 
+/// A transfer from one layout to another: packed bytes [0, to.end) of `from` become those of `to`. `to` says what is
+/// the launch's too (method, word, grid, flag, ...); of `from`, the map and the user's address count. Methods: words;
+/// runs, where both sides have runs of one length, each moved by a thread; gather, by 16 packed bytes at a time.
+struct TransferArgs {
+  KernelArgs from, to;
+  /// Both sides have the same map but for its offset: a place that is computed once serves both.
+  std::int32_t alike = 0;
+};
+
 /// What the chooser of launches knows besides the message itself.
 struct PlanHints {
   int multiprocessors = 1;
@@ -71,5 +80,20 @@ struct PlanHints {
 /// end of a contiguous message may come back rebased; they describe the same bytes.
 KernelArgs plan(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                 std::int64_t end, const PlanHints& hints);
+
+/// One side of a transfer.
+struct PlanSide {
+  const datatype::Shape& shape;
+  void* user;
+};
+
+/// Whether the two forms may be alike, but for their offsets; lists and general ones are if their programs are the same
+/// besides.
+bool alike_forms(const datatype::Shape& from, const datatype::Shape& to);
+
+/// The same for the first `bytes` packed bytes (at least 1) of two messages, of which none is contiguous. alike: of
+/// both the form and the program.
+TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
+                           const PlanHints& hints);
 
 }  // namespace gpudt::device

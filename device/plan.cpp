@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/kernel_body.hpp"
+#include "device/transfer_body.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -260,6 +260,47 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
   args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
 }
 
+// --- transfers ------------------------------------------------------------------------------------------------------
+
+/// Whether a thread moves a run: equal short ones on both sides, of words that would be too narrow.
+bool transfers_runs(const Shape& from, const Shape& to) {
+  if (from.kind != to.kind || from.run != to.run) return false;
+  return (to.kind == ShapeKind::strided || to.kind == ShapeKind::list) && to.run >= shortest_lane_run &&
+         to.run <= longest_lane_run;
+}
+
+/// Whether there is a kernel for the pair of maps; otherwise it takes the one for any maps.
+bool has_own_transfer(const TransferArgs& args) {
+  const Shape &from = args.from.shape, &to = args.to.shape;
+  const bool strided = from.kind == ShapeKind::strided && to.kind == ShapeKind::strided;
+  const int ndims = std::max(from.ndims, to.ndims);
+  switch (args.to.method) {
+    case Method::words:
+      return strided || (args.alike != 0 && to.kind == ShapeKind::list);
+    case Method::gather:
+      return (strided && ndims <= transfer_dims) || (args.alike != 0 && to.kind == ShapeKind::list && to.run == 0);
+    default:
+      return true;
+  }
+}
+
+void choose_transfer_method(TransferArgs& args) {
+  KernelArgs& to = args.to;
+  const std::int32_t word = lowest_bit(reinterpret_cast<Address>(to.user) | reinterpret_cast<Address>(args.from.user) |
+                                       static_cast<Address>(to.shape.align | args.from.shape.align));
+  const bool bytes_fit = fits_narrow(args.from, 1) && fits_narrow(to, 1);
+  to.word = word;
+  if (word >= 4)
+    to.method = Method::words;
+  else if (bytes_fit && transfers_runs(args.from.shape, to.shape))
+    to.method = Method::runs;
+  else
+    to.method = Method::gather;
+  const bool fit = to.method == Method::words ? fits_narrow(args.from, word) && fits_narrow(to, word) : bytes_fit;
+  if (to.method != Method::words) to.word = 16;
+  to.narrow = fit && has_own_transfer(args) ? 1 : 0;
+}
+
 }  // namespace
 
 KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
@@ -278,6 +319,40 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
   const std::int64_t streaming_from = unpack ? streaming_unpack_bytes : streaming_pack_bytes;
   args.streaming = !hints.packed_is_host && end - begin >= streaming_from ? 1 : 0;
+  return args;
+}
+
+bool alike_forms(const Shape& from, const Shape& to) {
+  if (from.kind != to.kind || from.ndims != to.ndims || from.run != to.run) return false;
+  if (from.list_count != to.list_count || from.list_size != to.list_size) return false;
+  if (from.list_displs != to.list_displs || from.list_prefix != to.list_prefix) return false;
+  if (from.kind == ShapeKind::general && (from.extent != to.extent || from.root != to.root)) return false;
+  for (int d = 0; d < to.ndims; ++d) {
+    if (from.dims[d].stride != to.dims[d].stride) return false;
+    if (d > 0 && from.dims[d].count != to.dims[d].count) return false;  // nothing depends on how many come outermost
+  }
+  return true;
+}
+
+TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
+                           const PlanHints& hints) {
+  TransferArgs args;
+  args.alike = alike ? 1 : 0;
+  for (const bool sender : {true, false}) {
+    KernelArgs& side = sender ? args.from : args.to;
+    side.shape = sender ? from.shape : to.shape;
+    side.user = static_cast<char*>(sender ? from.user : to.user);
+    side.end = bytes;
+  }
+  choose_transfer_method(args);
+  args.from.method = args.to.method;
+  args.from.word = args.to.word;
+  args.from.narrow = args.to.narrow;
+  set_divisors(args.from);
+  set_divisors(args.to);
+  set_grid(args.to, hints);
+  args.to.consecutive_rounds = list_rounds;
+  args.to.streaming = bytes >= streaming_unpack_bytes ? 1 : 0;
   return args;
 }
 

@@ -2,6 +2,7 @@
 // Everything above it (pools, streams, launches, completion) is shared, and so tested on machines without a GPU.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,10 +17,23 @@ namespace gpudt::device {
 using StreamHandle = void*;
 using EventHandle = void*;
 
+/// Tells GPUs apart, in every process.
+using GpuId = std::array<unsigned char, 16>;
+
 struct Traits {
   int multiprocessors = 1;
   std::string name;
+  GpuId id = {};
 };
+
+/// What an address of device memory lies in.
+struct Allocation {
+  std::uint64_t id = 0;  ///< another for each allocation of the process, also of the same addresses
+  std::uint64_t base = 0, size = 0;
+  bool exportable = false;  ///< as far as can be told without trying
+};
+
+using IpcHandle = std::array<unsigned char, 64>;
 
 class Runtime {
  public:
@@ -28,6 +42,10 @@ class Runtime {
 
   /// Never creates a context, never throws; memory that the runtime does not know is MemoryKind::host.
   virtual Location classify(const void* address) noexcept = 0;
+  /// Likewise; false for memory that is no GPU's.
+  virtual bool allocation_of(const void* address, Allocation& allocation) noexcept = 0;
+  /// The ordinal of a GPU that may be another process's; -1 if this process does not see it. Creates no context.
+  virtual int find_gpu(const GpuId& id) noexcept = 0;
 
   // Everything below may create the context of GPU `ordinal`, acts on it whatever the caller's current device is,
   // restores that, is legal while another thread captures a graph, and throws Error on failure.
@@ -56,6 +74,18 @@ class Runtime {
   /// Runs the kernel that `args` describes (kernel_args.hpp); it sets *args.flag to args.flag_value when all its
   /// writes are visible to the host and to every later reader.
   virtual void launch(int ordinal, const KernelArgs& args, StreamHandle stream) = 0;
+  virtual void launch(int ordinal, const TransferArgs& args, StreamHandle stream) = 0;
+
+  // Memory of other GPUs and other processes.
+  virtual bool can_access_peer(int ordinal, int peer) = 0;
+  /// Lets kernels of GPU `ordinal` use this process's memory of GPU `peer`, another one that it can access.
+  virtual void enable_peer_access(int ordinal, int peer) = 0;
+  /// A handle with which other processes open the allocation that begins at `base`.
+  virtual IpcHandle ipc_export(int ordinal, void* base) = 0;
+  /// Where GPU `ordinal` reaches another process's allocation. Takes milliseconds.
+  virtual void* ipc_open(int ordinal, const IpcHandle& handle) = 0;
+  /// All work that uses the memory must be done.
+  virtual void ipc_close(int ordinal, void* address) noexcept = 0;
 };
 
 std::unique_ptr<Runtime> make_cuda_runtime();  ///< nullptr: built without CUDA, or no driver

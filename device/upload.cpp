@@ -1,5 +1,7 @@
 #include "device/upload.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace gpudt::device {
@@ -19,6 +21,22 @@ datatype::Program Upload::program(Engine& engine, Channel& channel, const dataty
     }
   }
   return program_;
+}
+
+std::uint64_t Upload::next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+bool Upload::same_program(const datatype::Layout& layout, const Upload& other, const datatype::Layout& others_layout) {
+  if (this == &other) return true;
+  const std::lock_guard lock(mutex_);
+  if (compared_ != other.number_) {
+    const auto mine = layout.serialised(), others = others_layout.serialised();
+    same_ = std::equal(mine.begin(), mine.end(), others.begin(), others.end());
+    compared_ = other.number_;
+  }
+  return same_;
 }
 
 bool Upload::there() {

@@ -20,11 +20,18 @@ class Upload final : public datatype::Attachment {
   datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
   /// Whether the last call of program() found the layout on the GPU already.
   bool there();
+  /// Whether this layout's serialised form and another's are the same, byte for byte. Compares once and remembers it of
+  /// the layout asked about last.
+  bool same_program(const datatype::Layout& layout, const Upload& other, const datatype::Layout& others_layout);
 
  private:
+  static std::uint64_t next_number();
   void make(Engine& engine, Channel& channel, const datatype::Layout& layout);
 
+  const std::uint64_t number_ = next_number();  // never that of another one
   std::mutex mutex_;
+  std::uint64_t compared_ = 0;  // number_ of the upload that it was compared with; 0: none yet
+  bool same_ = false;
   std::uint64_t generation_ = 0;  // of the engine that the rest belongs to; 0: none yet
   datatype::Program program_;
   Staging image_;               // on the GPU

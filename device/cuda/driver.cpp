@@ -20,7 +20,8 @@ std::unique_ptr<const Driver> load_driver() {
   const bool complete = find(library, "cuPointerGetAttributes", driver->pointer_get_attributes) &&
                         find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
                         find(library, "cuCtxSetCurrent", driver->ctx_set_current) &&
-                        find(library, "cuStreamWriteValue32_v2", driver->stream_write_value32);
+                        find(library, "cuStreamWriteValue32_v2", driver->stream_write_value32) &&
+                        find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid);
   if (!complete) {
     dlclose(library);
     return nullptr;

@@ -1,5 +1,6 @@
 // The few driver entry points that the CUDA runtime library has no equal for: asking about a pointer and keeping the
-// current context must not initialise the driver or create a context, and a stream is to write a word to host memory.
+// current context must not initialise the driver or create a context, a stream is to write a word to host memory, and
+// the runtime tells a GPU's UUID together with all that takes it long.
 #pragma once
 
 #include <cuda.h>
@@ -13,6 +14,7 @@ struct Driver {
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
   CUresult (*stream_write_value32)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+  CUresult (*device_get_uuid)(CUuuid*, CUdevice);
 };
 
 /// Loads libcuda.so.1 (and keeps it loaded); nullptr if it is not there or lacks an entry point. Calls nothing in it.

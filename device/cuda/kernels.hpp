@@ -12,4 +12,8 @@ int launch_kernel(const KernelArgs& args, void* stream);
 /// cudaError_t.
 int load_kernels();
 
+/// The same for transfers from layout to layout.
+int launch_transfer_kernel(const TransferArgs& args, void* stream);
+int load_transfer_kernels();
+
 }  // namespace gpudt::device::cuda

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -76,12 +77,21 @@ class CudaRuntime final : public Runtime {
   void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
   void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
+  void launch(int ordinal, const TransferArgs& args, StreamHandle stream) override;
+  bool allocation_of(const void* address, Allocation& allocation) noexcept override;
+  int find_gpu(const GpuId& id) noexcept override;
+  bool can_access_peer(int ordinal, int peer) override;
+  void enable_peer_access(int ordinal, int peer) override;
+  IpcHandle ipc_export(int ordinal, void* base) override;
+  void* ipc_open(int ordinal, const IpcHandle& handle) override;
+  void ipc_close(int ordinal, void* address) noexcept override;
 
  private:
   class Current;
   class Relaxed;
   CUcontext primary(int ordinal);
   int any_prepared() const noexcept;
+  GpuId id_of(int ordinal) const noexcept;
 
   std::unique_ptr<const cuda::Driver> driver_;
   std::array<std::atomic<CUcontext>, most_gpus> primary_ = {};
@@ -141,6 +151,7 @@ CUcontext CudaRuntime::primary(int ordinal) {
     const Relaxed relaxed;
     error = cudaFree(nullptr);  // creates the context where cudaSetDevice does not
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_kernels());
+    if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_transfer_kernels());
   }
   CUcontext context = nullptr;
   driver_->ctx_get_current(&context);
@@ -178,7 +189,80 @@ Traits CudaRuntime::traits(int ordinal) {
   const Current current(*this, ordinal);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
-  return {properties.multiProcessorCount, properties.name};
+  return {properties.multiProcessorCount, properties.name, id_of(ordinal)};
+}
+
+/// All zeros if the driver does not tell, which equals no GPU's.
+GpuId CudaRuntime::id_of(int ordinal) const noexcept {
+  CUuuid uuid = {};
+  GpuId id = {};
+  static_assert(sizeof uuid == sizeof id);
+  if (driver_->device_get_uuid(&uuid, ordinal) == CUDA_SUCCESS) std::memcpy(id.data(), &uuid, sizeof id);
+  return id;
+}
+
+int CudaRuntime::find_gpu(const GpuId& id) noexcept {
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess) cudaGetLastError();
+  for (int ordinal = 0; ordinal < gpus; ++ordinal)
+    if (id_of(ordinal) == id && id != GpuId{}) return ordinal;
+  return -1;
+}
+
+bool CudaRuntime::allocation_of(const void* address, Allocation& allocation) noexcept {
+  unsigned type = 0, managed = 0;
+  unsigned long long id = 0, exportable = 0;  // the latter is a bool, of a size that is not documented
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  CUpointer_attribute attributes[] = {
+      CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+      CU_POINTER_ATTRIBUTE_BUFFER_ID,   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+      CU_POINTER_ATTRIBUTE_RANGE_SIZE,  CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE};
+  void* values[] = {&type, &managed, &id, &base, &size, &exportable};
+  if (driver_->pointer_get_attributes(6, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
+      type != CU_MEMORYTYPE_DEVICE || base == 0)
+    return false;
+  allocation = {id, base, size, exportable != 0 && managed == 0};
+  return true;
+}
+
+bool CudaRuntime::can_access_peer(int ordinal, int peer) {
+  int can = 0;
+  check(cudaDeviceCanAccessPeer(&can, ordinal, peer), "cudaDeviceCanAccessPeer");
+  return can != 0;
+}
+
+void CudaRuntime::enable_peer_access(int ordinal, int peer) {
+  const Current current(*this, ordinal);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) return check(error, "cudaDeviceEnablePeerAccess");
+  cudaGetLastError();
+}
+
+IpcHandle CudaRuntime::ipc_export(int ordinal, void* base) {
+  const Current current(*this, ordinal);
+  cudaIpcMemHandle_t made;
+  check(cudaIpcGetMemHandle(&made, base), "cudaIpcGetMemHandle");
+  IpcHandle handle;
+  static_assert(sizeof made == sizeof handle);
+  std::memcpy(handle.data(), &made, sizeof handle);
+  return handle;
+}
+
+void* CudaRuntime::ipc_open(int ordinal, const IpcHandle& handle) {
+  const Current current(*this, ordinal);
+  cudaIpcMemHandle_t given;
+  std::memcpy(&given, handle.data(), sizeof given);
+  void* address = nullptr;
+  check(cudaIpcOpenMemHandle(&address, given, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+  return address;
+}
+
+void CudaRuntime::ipc_close(int ordinal, void* address) noexcept try {
+  const Current current(*this, ordinal);
+  check(cudaIpcCloseMemHandle(address), "cudaIpcCloseMemHandle");
+} catch (const std::exception&) {
+  // As with memory that cannot be given back.
 }
 
 void* CudaRuntime::mapped_alloc(int ordinal, std::size_t bytes) {
@@ -307,6 +391,11 @@ void CudaRuntime::memset_async(int ordinal, void* to, int value, std::size_t byt
 void CudaRuntime::launch(int ordinal, const KernelArgs& args, StreamHandle stream) {
   const Current current(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_kernel(args, stream)), "cudaLaunchKernel");
+}
+
+void CudaRuntime::launch(int ordinal, const TransferArgs& args, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(static_cast<cudaError_t>(cuda::launch_transfer_kernel(args, stream)), "cudaLaunchKernel");
 }
 
 }  // namespace

@@ -345,7 +345,7 @@ cudaError_t cudaDeviceReset(void) {
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   if (!can) return note(cudaErrorInvalidValue);
   if (!valid_device(device) || !valid_device(peer)) return note(cudaErrorInvalidDevice);
-  *can = device != peer;
+  *can = device != peer && gpudt::sim::devices_are_peers();
   return cudaSuccess;
 }
 
@@ -353,6 +353,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
   return call([&] {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!valid_device(peer) || peer == current_device) return cudaErrorInvalidDevice;
+    if (!gpudt::sim::devices_are_peers()) return cudaErrorPeerAccessUnsupported;
     const std::lock_guard lock(peers_mutex);
     return peers().insert({current_device, peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });

@@ -60,6 +60,14 @@ int device_count() {
   return count;
 }
 
+bool devices_are_peers() {
+  static const bool peers = [] {
+    const char* text = std::getenv("GPUDT_SIM_PEERS");
+    return !text || std::atoi(text) != 0;
+  }();
+  return peers;
+}
+
 Memory& Memory::instance() {
   static Memory* memory = new Memory;
   return *memory;
@@ -346,7 +354,8 @@ Lookup Memory::find(const void* address) const {
     const auto at = containing(address);
     if (at == blocks_.end()) return found;
     const Block& block = at->second;
-    return {block.kind, block.device, user_ + at->first, block.bytes, block.flags};
+    const bool exportable = block.exportable && block.opened_from.empty();
+    return {block.kind, block.device, user_ + at->first, block.bytes, block.flags, block.id, exportable};
   }
   if (registered_count_.load(std::memory_order_relaxed) == 0) return found;
   std::shared_lock lock(mutex_);
@@ -354,7 +363,7 @@ Lookup Memory::find(const void* address) const {
   if (at == registered_.begin()) return found;
   --at;
   if (static_cast<const char*>(address) >= at->first + at->second.bytes) return found;
-  return {Kind::pinned, at->second.device, const_cast<char*>(at->first), at->second.bytes, at->second.flags};
+  return {Kind::pinned, at->second.device, const_cast<char*>(at->first), at->second.bytes, at->second.flags, 0, false};
 }
 
 bool Memory::range_valid(const void* address, std::size_t bytes) const {

@@ -38,6 +38,8 @@ struct Lookup {
   char* begin = nullptr;
   std::size_t bytes = 0;
   unsigned flags = 0;
+  std::uint64_t id = 0;
+  bool exportable = false;
 };
 
 /// Unused addresses of one part of the arena. Host-accessible and device memory lie in parts of their own.
@@ -134,5 +136,8 @@ class Memory {
 
 /// The number of devices: GPUDT_SIM_DEVICES, 0 to 16, by default 2.
 int device_count();
+
+/// Whether the devices reach each other's memory: unless GPUDT_SIM_PEERS is 0.
+bool devices_are_peers();
 
 }  // namespace gpudt::sim

@@ -33,6 +33,37 @@ int pinned_malloc(int device, std::size_t bytes, void** address) {
   return Memory::instance().allocate(Kind::pinned, device, bytes, address);
 }
 
+int allocation_of(const void* address, gpudt_sim_allocation* allocation) {
+  const Memory* memory = Memory::existing();
+  const Lookup found = memory ? memory->find(address) : Lookup{};
+  if (found.kind != Kind::device) return 0;
+  *allocation = {found.id, found.begin, found.bytes, found.exportable ? 1 : 0};
+  return 1;
+}
+
+int can_access_peer(int device, int peer) {
+  return device == peer || devices_are_peers() ? 1 : 0;
+}
+
+int ipc_export(const void* address, void* handle) {
+  cudaIpcMemHandle_t made;
+  const cudaError_t error = Memory::instance().export_handle(address, &made);
+  if (error == cudaSuccess) std::memcpy(handle, &made, sizeof made);
+  return error;
+}
+
+int ipc_open(const void* handle, void** address) {
+  cudaIpcMemHandle_t given;
+  static_assert(sizeof given == gpudt_sim_handle_bytes);
+  std::memcpy(&given, handle, sizeof given);
+  return Memory::instance().open_handle(given, device_count(), address);
+}
+
+int ipc_close(int device, void* address) {
+  Executor::instance().wait_device(device);
+  return Memory::instance().close_handle(address);
+}
+
 StreamRef find_stream(void* stream) {
   return stream_of(static_cast<cudaStream_t>(stream), 0);
 }
@@ -133,6 +164,11 @@ constexpr gpudt_sim_api_table table = {
     .device_free = [](void* address) -> int { return free_device(address); },
     .pinned_malloc = pinned_malloc,
     .pinned_free = [](void* address) -> int { return free_pinned(address); },
+    .allocation_of = allocation_of,
+    .can_access_peer = can_access_peer,
+    .ipc_export = ipc_export,
+    .ipc_open = ipc_open,
+    .ipc_close = ipc_close,
     .stream_create = create_stream,
     .stream_destroy = [](void* stream) -> int { return stream_destroy(static_cast<cudaStream_t>(stream)); },
     .stream_synchronize = synchronize_stream,

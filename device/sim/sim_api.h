@@ -5,15 +5,25 @@
 #define GPUDT_SIM_API_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 2
+#define GPUDT_SIM_API_VERSION 3
 
 /* Of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
+
+struct gpudt_sim_allocation {
+  uint64_t id; /* another for each allocation of the process */
+  const void* begin;
+  size_t bytes;
+  int exportable;
+};
+
+enum { gpudt_sim_handle_bytes = 64 }; /* CUDA_IPC_HANDLE_SIZE */
 
 struct gpudt_sim_api_table {
   int version;
@@ -28,6 +38,13 @@ struct gpudt_sim_api_table {
   int (*device_free)(void* address);
   int (*pinned_malloc)(int device, size_t bytes, void** address);
   int (*pinned_free)(void* address);
+
+  /* Between processes and devices. 0 from allocation_of: no memory of a device. Handles are gpudt_sim_handle_bytes. */
+  int (*allocation_of)(const void* address, struct gpudt_sim_allocation* allocation);
+  int (*can_access_peer)(int device, int peer); /* 1 or 0 */
+  int (*ipc_export)(const void* address, void* handle);
+  int (*ipc_open)(const void* handle, void** address);
+  int (*ipc_close)(int device, void* address); /* waits for the device */
 
   int (*stream_create)(int device, void** stream); /* non-blocking, of the highest priority */
   int (*stream_destroy)(void* stream);

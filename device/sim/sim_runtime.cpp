@@ -4,9 +4,9 @@
 #include <atomic>
 #include <utility>
 
-#include "device/kernel_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
+#include "device/transfer_body.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -37,16 +37,26 @@ void set_flag(void* given) {
   std::atomic_ref<std::uint32_t>(*signal.flag).store(signal.value, std::memory_order_release);
 }
 
+template <class Args>
 struct Launch {
-  KernelArgs args;
+  Args args;
   Translate translate;
 };
 
+const KernelArgs& ending(const KernelArgs& args) {
+  return args;
+}
+const KernelArgs& ending(const TransferArgs& args) {
+  return args.to;
+}
+
+template <class Args>
 void run_kernel(void* given) {
-  const Launch& launch = *static_cast<const Launch*>(given);
+  const auto& launch = *static_cast<const Launch<Args>*>(given);
   run_on_host(launch.args, launch.translate);
-  if (launch.args.flag) {
-    Signal signal = {const_cast<std::uint32_t*>(launch.args.flag), launch.args.flag_value};
+  const KernelArgs& end = ending(launch.args);
+  if (end.flag) {
+    Signal signal = {const_cast<std::uint32_t*>(end.flag), end.flag_value};
     set_flag(&signal);
   }
 }
@@ -71,7 +81,20 @@ class SimRuntime final : public Runtime {
     }
   }
 
-  Traits traits(int) override { return {multiprocessors, "gpudt simulated device"}; }
+  bool allocation_of(const void* address, Allocation& allocation) noexcept override {
+    gpudt_sim_allocation found;
+    if (api_.allocation_of(address, &found) == 0) return false;
+    allocation = {found.id, reinterpret_cast<std::uintptr_t>(found.begin), found.bytes, found.exportable != 0};
+    return true;
+  }
+
+  int find_gpu(const GpuId& id) noexcept override {
+    for (int device = 0; device < api_.device_count(); ++device)
+      if (id == id_of(device)) return device;
+    return -1;
+  }
+
+  Traits traits(int ordinal) override { return {multiprocessors, "gpudt simulated device", id_of(ordinal)}; }
 
   void* mapped_alloc(int ordinal, std::size_t bytes) override {
     void* address = nullptr;
@@ -136,12 +159,35 @@ class SimRuntime final : public Runtime {
     // The host would let a kernel use any host memory; a GPU reaches only what is mapped into it.
     if (classify(args.packed).kind == MemoryKind::host)
       throw Error(Failure::runtime, "simulated device: a kernel was given pageable host memory");
-    Launch launch = {args, {}};
-    api_.device_range(&launch.translate.begin, &launch.translate.bytes, &launch.translate.distance);
-    check(api_.launch(stream, run_kernel, &launch, sizeof launch), "launching a kernel");
+    launch_any(args, stream);
   }
 
+  void launch(int, const TransferArgs& args, StreamHandle stream) override { launch_any(args, stream); }
+
+  bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
+  void enable_peer_access(int, int) override {}
+  IpcHandle ipc_export(int, void* base) override {
+    IpcHandle handle;
+    check(api_.ipc_export(base, handle.data()), "exporting memory");
+    return handle;
+  }
+  void* ipc_open(int, const IpcHandle& handle) override {
+    void* address = nullptr;
+    check(api_.ipc_open(handle.data(), &address), "opening another process's memory");
+    return address;
+  }
+  void ipc_close(int ordinal, void* address) noexcept override { api_.ipc_close(ordinal, address); }
+
  private:
+  template <class Args>
+  void launch_any(const Args& args, StreamHandle stream) {
+    Launch<Args> launch = {args, {}};
+    api_.device_range(&launch.translate.begin, &launch.translate.bytes, &launch.translate.distance);
+    check(api_.launch(stream, run_kernel<Args>, &launch, sizeof launch), "launching a kernel");
+  }
+
+  static GpuId id_of(int device) { return {'s', 'i', 'm', static_cast<unsigned char>(device)}; }
+
   void check(int error, const char* doing) const {
     if (error == 0) return;
     throw Error(error == no_memory ? Failure::out_of_memory : Failure::runtime,

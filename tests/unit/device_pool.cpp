@@ -8,6 +8,7 @@
 
 #include "device/pool.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/stub_runtime.hpp"
 
 namespace {
 
@@ -16,32 +17,15 @@ using namespace gpudt::device;
 constexpr std::size_t KiB = 1 << 10, MiB = 1 << 20;
 
 /// Plain memory instead of pinned and device memory; no streams.
-class CountingRuntime final : public Runtime {
+class CountingRuntime final : public gpudt::test::StubRuntime {
  public:
   ~CountingRuntime() override {
     for (const auto& entry : live) std::free(entry.first);
   }
-  const char* name() const noexcept override { return "counting"; }
-  Location classify(const void*) noexcept override { return {}; }
-  Traits traits(int) override { return {}; }
   void* mapped_alloc(int, std::size_t bytes) override { return allocate(bytes); }
   void mapped_free(void* address) noexcept override { release(address); }
   void* device_alloc(int, std::size_t bytes) override { return allocate(bytes); }
   void device_free(int, void* address) noexcept override { release(address); }
-  StreamHandle stream_create(int) override { return unexpected(); }
-  void stream_destroy(int, StreamHandle) noexcept override {}
-  void stream_synchronize(int, StreamHandle) override { unexpected(); }
-  void stream_check(int, StreamHandle) override { unexpected(); }
-  void stream_wait_event(int, StreamHandle, EventHandle) override { unexpected(); }
-  EventHandle event_create(int) override { return unexpected(); }
-  void event_destroy(int, EventHandle) noexcept override {}
-  void event_record(int, EventHandle, StreamHandle) override { unexpected(); }
-  bool event_done(int, EventHandle) override { return unexpected() != nullptr; }
-  void copy_async(int, void*, const void*, std::size_t, StreamHandle) override { unexpected(); }
-  bool copy_box_async(int, const CopyBox&, StreamHandle) override { return unexpected() != nullptr; }
-  void signal_async(int, std::uint32_t*, std::uint32_t, StreamHandle) override { unexpected(); }
-  void memset_async(int, void*, int, std::size_t, StreamHandle) override { unexpected(); }
-  void launch(int, const KernelArgs&, StreamHandle) override { unexpected(); }
 
   std::size_t bytes() const {
     std::size_t sum = 0;
@@ -56,7 +40,6 @@ class CountingRuntime final : public Runtime {
   std::size_t memory = ~std::size_t(0);  // what there is
 
  private:
-  [[noreturn]] static std::nullptr_t unexpected() { throw std::logic_error("a pool has no business here"); }
   void* allocate(std::size_t size) {
     const std::lock_guard lock(mutex);
     if (size > memory - bytes()) throw Error(Failure::out_of_memory, "no memory");

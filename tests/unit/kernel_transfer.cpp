@@ -11,12 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "datatype/decode.hpp"
-#include "device/device.hpp"
-#include "tests/support/catch.hpp"
+#include "tests/support/device_bench.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/random_type.hpp"
-#include "tests/support/unit.hpp"
 
 namespace {
 
@@ -25,144 +22,18 @@ using namespace gpudt::test;
 using datatype::Layout;
 using device::Direction;
 
-using Bytes = std::vector<char>;
-
-constexpr std::int64_t guard = 64;
-constexpr int most_misaligned = 16;
-constexpr datatype::ListLimits no_lists{0, 1, 0, 0};  // what is not strided goes to the general traversal
-
-void cuda_check(cudaError_t error) {
-  INFO(cudaGetErrorString(error));
-  REQUIRE(error == cudaSuccess);
-}
-
-/// cudaMemset and cudaMemcpy from pageable memory may return before the bytes are where other streams see them.
-void settle() {
-  cuda_check(cudaStreamSynchronize(nullptr));
-}
-
-/// The device library, started for one test case.
-class Device {
- public:
-  explicit Device(device::Way way) {
-    device::Config config;
-    config.way = way;
-    const char* choice = std::getenv("GPUDT_DEVICE");
-    if (choice && std::string(choice) == "cuda") config.choice = device::Choice::cuda;
-    if (choice && std::string(choice) == "sim") config.choice = device::Choice::sim;
-    device::start(config);
-    if (std::string(device::runtime_name()) == "none") WARN("no device: nothing is tested here");
-  }
-  ~Device() { device::stop(); }
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-  bool there() const { return std::string(device::runtime_name()) != "none"; }
-};
-
-enum class Side { mapped, device };
-
-/// Memory that grows as needed.
-class Memory {
- public:
-  explicit Memory(Side side) : side_(side) {}
-  ~Memory() { release(); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-
-  char* reserve(std::int64_t bytes) {
-    if (bytes > capacity_) {
-      release();
-      void* address = nullptr;
-      capacity_ = 2 * bytes;
-      const auto size = static_cast<std::size_t>(capacity_);
-      cuda_check(side_ == Side::device ? cudaMalloc(&address, size)
-                                       : cudaHostAlloc(&address, size, cudaHostAllocMapped));
-      data_ = static_cast<char*>(address);
-    }
-    return data_;
-  }
-  void write(const Bytes& bytes) {
-    reserve(static_cast<std::int64_t>(bytes.size()));
-    cuda_check(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyDefault));
-    settle();
-  }
-  Bytes read(std::size_t size) const {
-    Bytes bytes(size);
-    cuda_check(cudaMemcpy(bytes.data(), data_, size, cudaMemcpyDefault));
-    return bytes;
-  }
-
- private:
-  void release() {
-    if (side_ == Side::device)
-      cudaFree(data_);
-    else
-      cudaFreeHost(data_);
-    data_ = nullptr;
-  }
-  Side side_;
-  char* data_ = nullptr;
-  std::int64_t capacity_ = 0;
-};
-
-class Random {
- public:
-  explicit Random(std::uint64_t index) : engine_(unit_random(index)) {}
-  std::int64_t operator()(std::int64_t low, std::int64_t high) {
-    return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
-  }
-  Bytes bytes(std::int64_t size) {
-    Bytes made(static_cast<std::size_t>(size));
-    std::size_t i = 0;
-    for (; i + 8 <= made.size(); i += 8) {
-      const std::uint64_t value = engine_();
-      std::memcpy(made.data() + i, &value, 8);
-    }
-    for (; i < made.size(); ++i) made[i] = static_cast<char>(engine_());
-    return made;
-  }
-  std::mt19937_64& engine() { return engine_; }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-/// The first place where two buffers differ, or -1.
-std::int64_t difference(const Bytes& a, const Bytes& b) {
-  if (a.size() != b.size()) return 0;
-  const auto at = std::mismatch(a.begin(), a.end(), b.begin());
-  return at.first == a.end() ? -1 : at.first - a.begin();
-}
-
-/// One message: a datatype, a count and which bytes of the user's buffer it touches.
-struct Message {
-  MPI_Datatype type;
-  int count;
-  std::int64_t low, high;  ///< from the buffer's address
-  const Layout* layout;
-};
-
-Message message_of(MPI_Datatype type, const Layout& layout, int count) {
-  MPI_Aint low = 0, extent = 0, lb = 0, true_extent = 0;
-  MPI_Type_get_true_extent(type, &low, &true_extent);
-  MPI_Type_get_extent(type, &lb, &extent);
-  const std::int64_t last = extent * (std::int64_t{count} - 1);
-  return {type, count, low + std::min<std::int64_t>(last, 0), low + true_extent + std::max<std::int64_t>(last, 0),
-          &layout};
-}
-
 struct Range {
   std::int64_t begin, end;
 };
 
 /// What stays from check to check: memory, which costs much to allocate.
 struct Bench {
-  Memory user{Side::device}, mapped{Side::mapped}, device{Side::device};
-  Memory& packed(Side side) { return side == Side::mapped ? mapped : device; }
+  Memory user{Place::device}, mapped{Place::mapped}, device{Place::device};
+  Memory& packed(Place side) { return side == Place::mapped ? mapped : device; }
 };
 
 /// Moves a range of a message and compares everything that could have been touched.
-void check_range(Bench& bench, Random& random, const Message& message, Direction direction, Side side, Range range,
+void check_range(Bench& bench, Random& random, const Message& message, Direction direction, Place side, Range range,
                  std::int64_t user_shift, std::int64_t packed_shift) {
   const std::int64_t total = message.count * message.layout->size(), bytes = range.end - range.begin;
   // Images of both sides, guards included. Buffer addresses are multiples of 256 before the shift.
@@ -203,14 +74,14 @@ void check_message(Bench& bench, Random& random, const Message& message, bool ma
   if (total == 0) return;
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
     if (direction == Direction::unpack && !may_unpack) continue;
-    for (const Side side : {Side::mapped, Side::device}) {
+    for (const Place side : {Place::mapped, Place::device}) {
       for (int i = 0; i < ranges; ++i) {
         const bool whole = i == 0;
         const std::int64_t begin = whole ? 0 : random(0, total - 1);
         const Range range{begin, whole ? total : random(begin + 1, total)};
         const std::int64_t user_shift = i % 2 == 0 ? 0 : random(0, most_misaligned);
         const std::int64_t packed_shift = i < 2 ? 0 : random(0, most_misaligned);
-        CAPTURE(message.count, message.layout->describe(), direction == Direction::pack, side == Side::mapped,
+        CAPTURE(message.count, message.layout->describe(), direction == Direction::pack, side == Place::mapped,
                 range.begin, range.end, user_shift, packed_shift);
         check_range(bench, random, message, direction, side, range, user_shift, packed_shift);
       }
@@ -347,7 +218,7 @@ TEST_CASE("offsets beyond 4 GiB on the device", "[kernel][device]") {
   for (std::int64_t i = 0; i < blocks; ++i)
     cuda_check(cudaMemcpy(user + i * stride, source.data() + i * run, run, cudaMemcpyDefault));
   settle();
-  Memory packed(Side::mapped);
+  Memory packed(Place::mapped);
   packed.write(other);
   const int ordinal = device::classify(user).ordinal;
   device::start(Direction::pack, ordinal, *layout, 1, user, 0, blocks * run, packed.reserve(0)).wait();
@@ -376,7 +247,7 @@ void check_large(std::int64_t run, std::int64_t count, std::int64_t user_shift) 
   constexpr std::int64_t chunk = std::int64_t{1} << 26;
   const std::int64_t span = 2 * run * count, total = run * count;
   CAPTURE(run, count, user_shift);
-  Memory user(Side::device), packed(Side::device);
+  Memory user(Place::device), packed(Place::device);
   for (Memory* memory : {&user, &packed}) memory->reserve((memory == &user ? span : total) / 2 + 64);
   char* const from = user.reserve(0) + user_shift;
   for (std::int64_t at = 0; at < span; at += chunk) {

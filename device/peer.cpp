@@ -1,0 +1,186 @@
+#include "device/peer.hpp"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+namespace gpudt::device {
+namespace {
+
+/// Allocations of which it is remembered how, or that they cannot be, exported.
+constexpr std::size_t most_exports = 1024;
+/// Mappings kept, unless more of them are in use.
+constexpr std::size_t most_imports = 64;
+
+std::uint64_t random_number() {
+  std::uint64_t number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number)
+    number = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
+             (static_cast<std::uint64_t>(getpid()) << 40);
+  return number;
+}
+
+template <class Bytes, class Given>
+Bytes bytes_of(const Given& given) {
+  Bytes bytes;
+  static_assert(sizeof bytes == sizeof given);
+  std::memcpy(bytes.data(), given, sizeof given);
+  return bytes;
+}
+
+IpcHandle handle_of(const Exported& exported) {
+  return bytes_of<IpcHandle>(exported.handle);
+}
+
+/// The least recently used element that `may_go`, or the end.
+template <class Map, class MayGo>
+typename Map::iterator least_recent(Map& map, const MayGo& may_go) {
+  auto found = map.end();
+  for (auto at = map.begin(); at != map.end(); ++at)
+    if (may_go(at->second) && (found == map.end() || at->second.used < found->second.used)) found = at;
+  return found;
+}
+
+}  // namespace
+
+void* Mapping::at(std::uint64_t exporters_address) const {
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(memory_->address) +
+                                 static_cast<std::uintptr_t>(exporters_address - memory_->base));
+}
+
+Peers::Peers(Runtime& runtime) : runtime_(runtime), process_(random_number()) {}
+
+Peers::~Peers() {
+  for (auto& [place, import] : imports_) close(import);
+  for (Import& import : retired_) close(import);
+}
+
+// --- exports --------------------------------------------------------------------------------------------------------
+
+bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported) {
+  Allocation allocation;
+  if (!runtime_.allocation_of(address, allocation) || !allocation.exportable) return false;
+  const std::lock_guard lock(mutex_);
+  auto at = exports_.find(allocation.id);
+  if (at == exports_.end()) {
+    if (exports_.size() >= most_exports) exports_.erase(least_recent(exports_, [](const Export&) { return true; }));
+    at = exports_.emplace(allocation.id, Export()).first;
+    try {
+      at->second.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(allocation.base));
+    } catch (const Error&) {
+      // Remembered as memory that cannot be exported.
+    }
+  }
+  at->second.used = ++clock_;
+  if (!at->second.handle) return false;
+  Exported made = {};
+  std::copy_n(at->second.handle->data(), sizeof made.handle, made.handle);
+  made.buffer_id = allocation.id;
+  made.base = allocation.base;
+  made.size = allocation.size;
+  std::copy_n(gpu.data(), sizeof made.gpu, made.gpu);
+  made.process = process_;
+  exported = made;
+  return true;
+}
+
+// --- imports --------------------------------------------------------------------------------------------------------
+
+Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
+  const std::lock_guard lock(mutex_);
+  const Place place = {ordinal, exporter, exported.base};
+  if (const auto at = imports_.find(place); at != imports_.end()) {
+    Import& known = at->second;
+    if (known.buffer_id == exported.buffer_id && known.handle == handle_of(exported)) {
+      known.used = ++clock_;
+      return Mapping(known.memory);
+    }
+  }
+  const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
+  if (const auto at = refused_.find(gpus); at != refused_.end()) {
+    if (why) *why = at->second;
+    return {};
+  }
+  drop_stale(ordinal, exporter, exported);
+  make_room();
+  try {
+    Import& made = imports_.emplace(place, Import()).first->second;
+    made = open(ordinal, exported);
+    made.used = ++clock_;
+    return Mapping(made.memory);
+  } catch (const Error& error) {
+    imports_.erase(place);
+    refused_[gpus] = error.what();
+    if (why) *why = error.what();
+    return {};
+  }
+}
+
+Peers::Import Peers::open(int ordinal, const Exported& exported) {
+  const bool own = exported.process == process_;
+  const int peer = own ? runtime_.classify(reinterpret_cast<const void*>(exported.base)).ordinal
+                       : runtime_.find_gpu(bytes_of<GpuId>(exported.gpu));
+  // A GPU that this process does not see may be reached nevertheless.
+  if (peer >= 0 && peer != ordinal && !runtime_.can_access_peer(ordinal, peer))
+    throw Error(Failure::runtime,
+                "GPU " + std::to_string(ordinal) + " cannot access memory of GPU " + std::to_string(peer));
+  auto memory = std::make_shared<PeerMemory>(PeerMemory{exported.base, exported.size, nullptr});
+  if (own) {
+    if (peer >= 0 && peer != ordinal) runtime_.enable_peer_access(ordinal, peer);
+    memory->address = reinterpret_cast<void*>(exported.base);
+  } else {
+    memory->address = runtime_.ipc_open(ordinal, handle_of(exported));
+    ++opened_;
+  }
+  return {ordinal, std::move(memory), exported.buffer_id, handle_of(exported), !own, 0};
+}
+
+/// Whatever was mapped of these addresses is no more: the exporter has freed it. Runtimes refuse to map an allocation
+/// where the one before it still is.
+void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  for (auto at = imports_.lower_bound({ordinal, exporter, 0}); at != imports_.end();) {
+    const auto next = std::next(at);
+    if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) break;
+    const PeerMemory& memory = *at->second.memory;
+    if (memory.base < exported.base + exported.size && exported.base < memory.base + memory.size) retire(at);
+    at = next;
+  }
+}
+
+/// Closes what is out of date and not held any more, and the least recently used if there are too many.
+void Peers::make_room() {
+  const auto done =
+      std::partition(retired_.begin(), retired_.end(), [](const Import& import) { return import.held(); });
+  std::for_each(done, retired_.end(), [&](Import& import) { close(import); });
+  retired_.erase(done, retired_.end());
+  while (imports_.size() >= most_imports) {
+    const auto oldest = least_recent(imports_, [](const Import& import) { return !import.held(); });
+    if (oldest == imports_.end()) return;
+    close(oldest->second);
+    imports_.erase(oldest);
+  }
+}
+
+void Peers::retire(Imports::iterator at) {
+  if (at->second.held())
+    retired_.push_back(std::move(at->second));
+  else
+    close(at->second);
+  imports_.erase(at);
+}
+
+void Peers::close(Import& import) noexcept {
+  if (!import.opened) return;
+  runtime_.ipc_close(import.ordinal, import.memory->address);
+  --opened_;
+}
+
+PeerStatistics Peers::statistics() {
+  const std::lock_guard lock(mutex_);
+  return {static_cast<std::int64_t>(exports_.size()), opened_};
+}
+
+}  // namespace gpudt::device

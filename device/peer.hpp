@@ -1,0 +1,76 @@
+// Memory of other processes: what this process exports, and what it has mapped of others'. One of each engine.
+//
+// Exporting and mapping cost microseconds to milliseconds, so both are remembered: exports by the allocation's id, and
+// mappings by who exports and where.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "device/device.hpp"
+#include "device/runtime.hpp"
+
+namespace gpudt::device {
+
+/// What a Mapping refers to; closing it is up to Peers.
+struct PeerMemory {
+  std::uint64_t base, size;  ///< in the exporting process
+  void* address;             ///< here
+};
+
+class Peers {
+ public:
+  explicit Peers(Runtime& runtime);
+  /// Closes all mappings: what uses them must be done.
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported);
+  Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
+  PeerStatistics statistics();
+
+ private:
+  struct Export {
+    std::optional<IpcHandle> handle;  ///< none: it cannot be exported
+    std::uint64_t used = 0;
+  };
+  /// An allocation of one exporter, mapped for one GPU.
+  using Place = std::tuple<int, std::uint64_t, std::uint64_t>;  // ordinal, exporter, base
+  struct Import {
+    int ordinal = 0;
+    std::shared_ptr<const PeerMemory> memory;
+    std::uint64_t buffer_id = 0;
+    IpcHandle handle = {};
+    bool opened = false;  ///< else it is this process's own
+    std::uint64_t used = 0;
+    bool held() const { return memory.use_count() > 1; }
+  };
+  using Imports = std::map<Place, Import>;
+  using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
+
+  Import open(int ordinal, const Exported& exported);
+  void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported);
+  void make_room();
+  void close(Import& import) noexcept;
+  void retire(Imports::iterator at);
+
+  Runtime& runtime_;
+  const std::uint64_t process_;  ///< a number that no other process has
+  std::mutex mutex_;
+  std::uint64_t clock_ = 0;  ///< counts uses
+  std::map<std::uint64_t, Export> exports_;
+  Imports imports_;
+  std::vector<Import> retired_;  ///< out of date, but still held
+  std::map<Gpus, std::string> refused_;
+  std::int64_t opened_ = 0;
+};
+
+}  // namespace gpudt::device

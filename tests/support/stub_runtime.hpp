@@ -1,0 +1,50 @@
+// A Runtime that does nothing and takes every call for a mistake: tests override what they expect.
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+
+#include "device/runtime.hpp"
+
+namespace gpudt::test {
+
+class StubRuntime : public device::Runtime {
+ public:
+  const char* name() const noexcept override { return "stub"; }
+  device::Location classify(const void*) noexcept override { return {}; }
+  bool allocation_of(const void*, device::Allocation&) noexcept override { return false; }
+  int find_gpu(const device::GpuId&) noexcept override { return -1; }
+  device::Traits traits(int) override { return {}; }
+  void* mapped_alloc(int, std::size_t) override { return unexpected(); }
+  void mapped_free(void*) noexcept override {}
+  void* device_alloc(int, std::size_t) override { return unexpected(); }
+  void device_free(int, void*) noexcept override {}
+  device::StreamHandle stream_create(int) override { return unexpected(); }
+  void stream_destroy(int, device::StreamHandle) noexcept override {}
+  void stream_synchronize(int, device::StreamHandle) override { unexpected(); }
+  void stream_check(int, device::StreamHandle) override { unexpected(); }
+  void stream_wait_event(int, device::StreamHandle, device::EventHandle) override { unexpected(); }
+  device::EventHandle event_create(int) override { return unexpected(); }
+  void event_destroy(int, device::EventHandle) noexcept override {}
+  void event_record(int, device::EventHandle, device::StreamHandle) override { unexpected(); }
+  bool event_done(int, device::EventHandle) override { return unexpected() != nullptr; }
+  void copy_async(int, void*, const void*, std::size_t, device::StreamHandle) override { unexpected(); }
+  bool copy_box_async(int, const device::CopyBox&, device::StreamHandle) override { return unexpected() != nullptr; }
+  void signal_async(int, std::uint32_t*, std::uint32_t, device::StreamHandle) override { unexpected(); }
+  void memset_async(int, void*, int, std::size_t, device::StreamHandle) override { unexpected(); }
+  void launch(int, const device::KernelArgs&, device::StreamHandle) override { unexpected(); }
+  void launch(int, const device::TransferArgs&, device::StreamHandle) override { unexpected(); }
+  bool can_access_peer(int, int) override { return unexpected() != nullptr; }
+  void enable_peer_access(int, int) override { unexpected(); }
+  device::IpcHandle ipc_export(int, void*) override {
+    unexpected();
+    return {};
+  }
+  void* ipc_open(int, const device::IpcHandle&) override { return unexpected(); }
+  void ipc_close(int, void*) noexcept override {}
+
+ private:
+  static std::nullptr_t unexpected() { throw std::logic_error("a call that the test does not expect"); }
+};
+
+}  // namespace gpudt::test

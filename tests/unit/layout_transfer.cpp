@@ -1,0 +1,279 @@
+// Transfers from one layout to another: random pairs of datatypes and chosen ones, whole messages and beginnings, any
+// alignment; from another GPU's memory if there are two. The oracle is MPI_Pack and MPI_Unpack on host copies; every
+// byte of both buffers, gaps and guards included, is compared.
+//
+// GPUDT_TEST_TREES is the number of random pairs.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/support/device_bench.hpp"
+#include "tests/support/owned_type.hpp"
+#include "tests/support/random_type.hpp"
+
+namespace {
+
+using namespace gpudt;
+using namespace gpudt::test;
+
+constexpr int here = 0;  // the GPU that works
+
+/// Another GPU, if there is one that it reaches.
+int other_gpu() {
+  int gpus = 0, can = 0;
+  cuda_check(cudaGetDeviceCount(&gpus));
+  if (gpus > 1) cuda_check(cudaDeviceCanAccessPeer(&can, here, 1));
+  return can != 0 ? 1 : here;
+}
+
+/// What stays from check to check.
+struct Bench {
+  Memory from{Place::device, other_gpu()}, to{Place::device, here};
+};
+
+/// What GPU `here` knows this process's memory by, which it is made to reach.
+char* reach(char* memory) {
+  device::Exported exported;
+  REQUIRE(device::export_memory(device::classify(memory).ordinal, memory, exported));
+  std::string why;
+  const device::Mapping mapping = device::import_memory(here, 0, exported, &why);
+  INFO(why);
+  REQUIRE(mapping);
+  return static_cast<char*>(mapping.at(reinterpret_cast<std::uintptr_t>(memory)));
+}
+
+void unpack(const Bytes& stream, char* user, const Message& message) {
+  int position = 0;
+  PMPI_Unpack(stream.data(), static_cast<int>(stream.size()), &position, user, message.count, message.type,
+              MPI_COMM_SELF);
+}
+
+Bytes pack(const char* user, const Message& message) {
+  Bytes stream(static_cast<std::size_t>(message.count * message.layout->size()));
+  int position = 0;
+  PMPI_Pack(user, message.count, message.type, stream.data(), static_cast<int>(stream.size()), &position,
+            MPI_COMM_SELF);
+  REQUIRE(position == static_cast<int>(stream.size()));
+  return stream;
+}
+
+struct Shifts {
+  std::int64_t from = 0, to = 0;
+};
+
+void check_bytes(Bench& bench, Random& random, const Message& from, const Message& to, std::int64_t bytes,
+                 Shifts shifts) {
+  CAPTURE(from.count, from.layout->describe(), to.count, to.layout->describe(), bytes, shifts.from, shifts.to);
+  const std::int64_t from_lead = guard + shifts.from - from.low, to_lead = guard + shifts.to - to.low;
+  Bytes from_image = random.bytes(from_lead + from.high + guard), to_image = random.bytes(to_lead + to.high + guard);
+  bench.from.write(from_image);
+  bench.to.write(to_image);
+
+  char* const from_user = reach(bench.from.reserve(0)) + from_lead;
+  device::transfer(here, {from.layout, from.count, from_user}, {to.layout, to.count, bench.to.reserve(0) + to_lead},
+                   bytes)
+      .wait();
+
+  const Bytes sent = pack(from_image.data() + from_lead, from);
+  Bytes stream = pack(to_image.data() + to_lead, to);
+  std::copy_n(sent.begin(), bytes, stream.begin());
+  unpack(stream, to_image.data() + to_lead, to);
+  CHECK(difference(bench.to.read(to_image.size()), to_image) == -1);
+  CHECK(difference(bench.from.read(from_image.size()), from_image) == -1);
+}
+
+/// As much as both have, and beginnings of it, at any alignment.
+void check_pair(Bench& bench, Random& random, const Message& from, const Message& to, int times) {
+  const std::int64_t most = std::min(from.count * from.layout->size(), to.count * to.layout->size());
+  if (most == 0) return;
+  for (int i = 0; i < times; ++i) {
+    const auto shift = [&](int usually) { return random(0, 2) < usually ? 0 : random(0, most_misaligned); };
+    const Shifts shifts = i == 0 ? Shifts{} : Shifts{shift(2), shift(2)};
+    check_bytes(bench, random, from, to, i == 0 ? most : random(1, most), shifts);
+  }
+}
+
+struct Typed {
+  explicit Typed(OwnedType made, datatype::ListLimits limits = {})
+      : type(std::move(made.commit())), layout(datatype::decode(type, limits)) {}
+  Message message(int count) const { return message_of(type, *layout, count); }
+  OwnedType type;
+  datatype::LayoutRef layout;
+};
+
+void check_types(Bench& bench, Random& random, const Typed& from, const Typed& to, int from_count, int to_count) {
+  check_pair(bench, random, from.message(from_count), to.message(to_count), 4);
+}
+
+/// Few elements, or enough of them for several thread blocks.
+int some_count(Random& random, const RandomType& type) {
+  constexpr std::int64_t most_bytes = std::int64_t{1} << 18, most_span = 4 * most_bytes;
+  const std::int64_t size = std::max<std::int64_t>(type.size(), 1);
+  const std::int64_t span = std::max<std::int64_t>(std::abs(type.extent()), 1);
+  const std::int64_t many = std::clamp<std::int64_t>(std::min(most_bytes / size, most_span / span), 1, 20000);
+  return static_cast<int>(random(0, 2) == 0 ? random(1, many) : random(1, std::min<std::int64_t>(many, 7)));
+}
+
+datatype::LayoutRef decoded(Random& random, const RandomType& type) {
+  return random(0, 1) == 0 ? datatype::decode(type.handle()) : datatype::decode(type.handle(), no_lists);
+}
+
+TEST_CASE("random datatypes from layout to layout", "[kernel][device]") {
+  const Device device(GENERATE(device::Way::automatic, device::Way::kernel, device::Way::copy));
+  if (!device.there()) return;
+  Bench bench;
+  const std::int64_t pairs = unit_trees(150);
+  for (std::int64_t pair = 0; pair < pairs; ++pair) {
+    Random random(static_cast<std::uint64_t>(pair));
+    RandomTypeLimits limits;
+    const RandomType from(random.engine(), limits);
+    limits.unpack_safe = true;
+    const RandomType to(random.engine(), limits);
+    INFO("pair " << pair << ": " << from.description() << " -> " << to.description());
+    const datatype::LayoutRef from_layout = decoded(random, from), to_layout = decoded(random, to);
+    const int to_count = some_count(random, to);
+    check_pair(bench, random, message_of(from.handle(), *from_layout, some_count(random, from)),
+               message_of(to.handle(), *to_layout, to_count), 3);
+    // The same type on both sides, as another layout; and perhaps with another count.
+    const datatype::LayoutRef again = decoded(random, to);
+    const int again_count = random(0, 1) == 0 ? to_count : some_count(random, to);
+    check_pair(bench, random, message_of(to.handle(), *again, again_count),
+               message_of(to.handle(), *to_layout, to_count), 2);
+  }
+}
+
+TEST_CASE("faces from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  Bench bench;
+  Random random(1);
+  for (MPI_Datatype unit : {MPI_CHAR, MPI_SHORT, MPI_FLOAT, MPI_DOUBLE}) {
+    const auto face = [&](const std::vector<int>& start) {
+      return Typed(subarray({20, 24, 30}, {9, 11, 4}, start, MPI_ORDER_C, unit));
+    };
+    check_types(bench, random, face({3, 5, 7}), face({1, 0, 26}), 1, 1);
+    check_types(bench, random, face({3, 5, 7}), face({1, 0, 26}), 2, 3);
+    const Typed rows(vector(3000, 3, 5, unit)), others(vector(9000, 1, 2, unit));
+    check_types(bench, random, rows, rows, 1, 1);
+    check_types(bench, random, rows, others, 1, 1);
+    check_types(bench, random, face({0, 0, 0}), rows, 7, 1);
+    check_types(bench, random, Typed(contiguous(9000, unit)), rows, 1, 1);
+    check_types(bench, random, rows, Typed(contiguous(9000, unit)), 1, 1);
+    check_types(bench, random, Typed(contiguous(9000, unit)), Typed(contiguous(9000, unit)), 1, 1);
+  }
+}
+
+TEST_CASE("runs of every length from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  Bench bench;
+  Random random(2);
+  for (int run = 1; run <= 40; ++run) {
+    const Typed forth(hvector(20000 / run, run, run + 1 + run % 9, MPI_BYTE));
+    const Typed back(hvector(20000 / run, run, -(run + 8), MPI_BYTE));
+    const Typed planes(hvector(20, 1, 40000, hvector(1000 / run, run, run + 3, MPI_BYTE)));
+    check_types(bench, random, forth, forth, 1, 1);
+    check_types(bench, random, forth, back, 1, 1);
+    check_types(bench, random, planes, forth, 1, 1);
+    check_types(bench, random, back, planes, 1, 1);
+  }
+}
+
+TEST_CASE("many dimensions from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  Bench bench;
+  Random random(3);
+  for (const int width : {1, 4, 8, 16}) {
+    OwnedType type = contiguous(width, MPI_BYTE);
+    MPI_Aint span = width;
+    for (int d = 0; d < 9; ++d) {  // two more than the strided form holds
+      const int count = d < 4 ? 3 : 2;
+      type = hvector(count, 1, d % 3 == 1 ? -(span + 16) : span + 16, type);
+      span = (span + 16) * count;
+      if (d < 2) continue;
+      const Typed deep(make_type(MPI_Type_dup, static_cast<MPI_Datatype>(type)));
+      const Typed flat(hvector(static_cast<int>(deep.layout->size() / width), width, width + 16, MPI_BYTE));
+      check_types(bench, random, deep, deep, 1, 1);
+      check_types(bench, random, deep, flat, 1, 1);
+      check_types(bench, random, flat, deep, 1, 1);
+    }
+  }
+}
+
+/// `count` blocks of up to `longest` elements, or all of `longest`, with random gaps.
+OwnedType listed(Random& random, int count, int longest, bool equal, MPI_Datatype unit) {
+  std::vector<int> lengths, displs;
+  int at = 0;
+  for (int i = 0; i < count; ++i) {
+    lengths.push_back(equal ? longest : static_cast<int>(random(0, longest)));
+    displs.push_back(at);
+    at += lengths.back() + static_cast<int>(random(1, 5));
+  }
+  return indexed(lengths, displs, unit);
+}
+
+TEST_CASE("index lists from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  Bench bench;
+  Random random(4);
+  for (MPI_Datatype unit : {MPI_CHAR, MPI_SHORT, MPI_FLOAT, MPI_DOUBLE}) {
+    for (const int count : {3, 500, 9000}) {
+      const Typed equal(listed(random, count, 3, true, unit)), equals(listed(random, count, 3, true, unit));
+      const Typed unlike(listed(random, count, 12, false, unit)),
+          again(make_type(MPI_Type_dup, MPI_Datatype(unlike.type)));
+      const Typed general(make_type(MPI_Type_dup, MPI_Datatype(unlike.type)), no_lists);
+      const Typed rows(vector(5 * count, 1, 2, unit));
+      for (const int repeated : {1, 3}) {
+        check_types(bench, random, equal, equal, repeated, repeated);
+        check_types(bench, random, equal, equals, repeated, repeated);
+        check_types(bench, random, unlike, again, repeated, repeated);
+        check_types(bench, random, unlike, equal, repeated, repeated);
+        check_types(bench, random, rows, unlike, 1, repeated);
+        check_types(bench, random, general, general, repeated, repeated);
+        check_types(bench, random, general, rows, repeated, 1);
+        check_types(bench, random, equals, general, repeated, repeated);
+      }
+    }
+  }
+}
+
+TEST_CASE("places beyond 4 GiB from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  constexpr std::int64_t stride = std::int64_t{1} << 28, blocks = 20, run = 1000;
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, static_cast<std::size_t>(stride * blocks)) != cudaSuccess) {
+    cudaGetLastError();
+    WARN("the device has no 5 GiB: offsets that large are not tested here");
+    return;
+  }
+  char* const user = static_cast<char*>(memory);
+  Random random(5);
+  const Typed wide(hvector(blocks, run, stride, MPI_BYTE)), narrow(hvector(2 * blocks, run / 2, run, MPI_BYTE));
+  const std::int64_t total = blocks * run;
+  Memory small(Place::device);
+  const Bytes image = random.bytes(2 * total);
+  small.write(image);
+  device::transfer(here, {narrow.layout.get(), 1, small.reserve(0)}, {wide.layout.get(), 1, user}, total).wait();
+  small.write(Bytes(image.size()));
+  device::transfer(here, {wide.layout.get(), 1, user}, {narrow.layout.get(), 1, small.reserve(0)}, total).wait();
+  Bytes expected(image.size());
+  for (std::int64_t i = 0; i < 2 * blocks; ++i) std::copy_n(&image[i * run], run / 2, &expected[i * run]);
+  CHECK(difference(small.read(image.size()), expected) == -1);
+  cuda_check(cudaFree(memory));
+}
+
+TEST_CASE("transfers of nothing, and of too much", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  const Typed rows(vector(10, 1, 2, MPI_INT));
+  CHECK(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 1, nullptr}, 0).done());
+  CHECK_THROWS_AS(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 2, nullptr}, 41),
+                  device::Error);
+}
+
+}  // namespace
