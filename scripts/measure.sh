@@ -1,18 +1,40 @@
 #!/usr/bin/env bash
-# Takes all the measurements that the README's results come from, in about six minutes on a machine with two GPUs:
-# tables (.txt) and statistics (.json) in the folder given. Needs a build (scripts/demo.sh makes one).
+# Takes all the measurements that the README's results come from: tables (.txt) and statistics (.json) in the folder
+# given. All parts together take minutes on two GPUs; each says how long it took. Needs a build (scripts/demo.sh makes
+# one). scripts/reproduce.sh makes figures and a page of them.
 #
-# usage: measure.sh FOLDER
+# usage: measure.sh [--simulated] FOLDER [PART...]
+#   --simulated  in seconds, on the simulated device, to try the script: the figures mean nothing
+#   PART         one of those below; without any, all of them
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-[ $# -eq 1 ] || die "usage: measure.sh FOLDER"
-out=$1
+usage="usage: measure.sh [--simulated] FOLDER [PART...]"
 preload=$build/libgpudt-pmpi.so
 bin=$build/pingpong
+simulated=no
+if [ "${1:-}" = --simulated ]; then
+  simulated=yes
+  shift
+fi
+[ $# -ge 1 ] || die "$usage"
+out=$1
+shift
 [ -x "$bin/gpudt-pingpong" ] || die "nothing is built in $build: run scripts/demo.sh first"
-have_gpu || die "there is no GPU here"
+# How much of everything: a message's size, bytes of buffers in rotation, blocks of figure 5, iterations.
+most=16M rotated=512M blocks=8192 torus=256,2K iterations=60
+short=() few_layouts=() sim=''
+if [ "$simulated" = yes ]; then
+  sim=$build/libgpudt-sim.so
+  preload=$preload:$sim
+  most=16K rotated=256K blocks=64 torus=40 iterations=3
+  short=(--check) few_layouts=(--layouts 'contiguous,vector:8,vector:128,indexed')
+elif ! have_gpu; then
+  die "there is no GPU here, and without one there is nothing to measure (--simulated tries the script)"
+elif ! have_nvcc; then
+  die "there is a GPU, but gpudt was built without CUDA (no nvcc)"
+fi
 mkdir -p "$out"
 export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}  # shared memory between the two ranks, whatever network the machine has
 
@@ -28,72 +50,119 @@ measure() {
   fi
 }
 
-with() { run_mpi 2 300 "LD_PRELOAD=$preload" -- "$@"; }
-without() { run_mpi 2 300 -- "$@"; }
-alone_with() { run_mpi 1 300 "LD_PRELOAD=$preload" -- "$@"; }
-# by_way RANKS WAY COMMAND...: with GPUDT_WAY.
-by_way() {
-  local ranks=$1 way=$2
-  shift 2
-  run_mpi "$ranks" 300 "LD_PRELOAD=$preload" "GPUDT_WAY=$way" -- "$@"
+# by RANKS [NAME=VALUE...] -- COMMAND...: with the library.
+by() {
+  local ranks=$1
+  shift
+  run_mpi "$ranks" 300 "LD_PRELOAD=$preload" "$@"
+}
+with() { by 2 -- "$@"; }
+alone_with() { by 1 -- "$@"; }
+without() {
+  local settings=()
+  [ -z "$sim" ] || settings=("LD_PRELOAD=$sim")
+  run_mpi 2 300 "${settings[@]}" -- "$@"
 }
 
-{
+about_machine() {
   date -u
   uname -a
   nvidia-smi -L 2>/dev/null || true
   nvidia-smi --query-gpu=driver_version,clocks.max.sm,clocks.max.mem --format=csv 2>/dev/null || true
   lscpu | sed -n '/Model name/p;/^CPU(s)/p;/NUMA/p'
   mpirun --version | head -n 1
-} >"$out/machine.txt"
+}
+
+# What the library chooses by, as measured here; the other parts use what a user's cache holds, or the built-in costs.
+part_tune() {
+  say tune
+  LD_PRELOAD=$sim "$bin/gpudt-tune" --out "$out/tuning.json" 2>&1 | tee "$out/tune.txt" || failures=$((failures + 1))
+}
 
 # Every layout, 64 B to 16 MiB, by MPI and by hand.
-measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1
+part_pingpong() { measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1 "${short[@]}" "${few_layouts[@]}"; }
 
 # Packing alone: one buffer at all sizes, then buffers in rotation so that no cache helps.
-measure packbench alone_with "$bin/gpudt-packbench" --sizes 1K:16M --iterations 60 --seconds 0.05
-measure packbench-rotated alone_with "$bin/gpudt-packbench" --sizes 16M --targets device --rotate 512M \
-  --iterations 40 --seconds 0.05 --ways mpi,kernel
+part_packing() {
+  measure packbench alone_with "$bin/gpudt-packbench" --sizes "1K:$most" --iterations "$iterations" --seconds 0.05 "${few_layouts[@]}"
+  measure packbench-rotated alone_with "$bin/gpudt-packbench" --sizes "$most" --targets device \
+    --rotate "$rotated" --iterations "$iterations" --seconds 0.05 --ways mpi,kernel
+}
 
 # The paper's figure 5: one number of blocks, many block lengths.
-blocks=8192
-layouts='' sizes=''
-for length in 4 8 12 16 20 24 32 48 64 80 96 128 192 256; do
-  layouts=$layouts${layouts:+,}vector:$length
-  sizes=$sizes${sizes:+,}$((blocks * length))
-done
-measure block-lengths alone_with "$bin/gpudt-packbench" --layouts "$layouts" --sizes "$sizes" --targets host \
-  --calls pack --ways mpi,kernel,memcpy2d --iterations 30 --seconds 0.02
+part_lengths() {
+  local layouts='' sizes='' length
+  for length in 4 8 12 16 20 24 32 48 64 80 96 128 192 256; do
+    layouts=$layouts${layouts:+,}vector:$length
+    sizes=$sizes${sizes:+,}$((blocks * length))
+  done
+  measure block-lengths alone_with "$bin/gpudt-packbench" --layouts "$layouts" --sizes "$sizes" --targets host \
+    --calls pack --ways mpi,kernel,memcpy2d --iterations "$iterations" --seconds 0.02
+}
 
 # Small applications: halo exchanges in two and three dimensions, and a mesh of many arrays.
-measure stencil with "$bin/gpudt-stencil" --seconds 0.03
-measure stencil-torus with "$bin/gpudt-stencil" --seconds 0.03 --sizes 256,2K --precision double --periodic
-measure halo with "$bin/gpudt-halo" --seconds 0.05 --factor 4
-measure mesh with "$bin/gpudt-mesh" --seconds 0.03
+part_applications() {
+  measure stencil with "$bin/gpudt-stencil" --seconds 0.03 "${short[@]}"
+  measure stencil-torus with "$bin/gpudt-stencil" --seconds 0.03 --sizes "$torus" --precision double \
+    --periodic "${short[@]}"
+  measure halo with "$bin/gpudt-halo" --seconds 0.05 --factor 4 "${short[@]}"
+  measure mesh with "$bin/gpudt-mesh" --seconds 0.03 "${short[@]}"
+}
 
 # The paper's table 2: packing beside the application's own work, and messages beside it.
-measure contention by_way 1 auto "$bin/gpudt-contention" --iterations 11
-measure contention-messages by_way 2 auto "$bin/gpudt-contention" --iterations 7
-for way in kernel copy; do
-  measure "contention-$way" by_way 1 "$way" "$bin/gpudt-contention" --ways mpi --iterations 11
-  measure "contention-messages-$way" by_way 2 "$way" "$bin/gpudt-contention" --ways mpi --iterations 7
-done
+part_contention() {
+  local way
+  if [ "$simulated" = yes ]; then
+    say "contention needs a GPU: left out"
+    return
+  fi
+  measure contention by 1 GPUDT_WAY=auto -- "$bin/gpudt-contention" --iterations 11
+  measure contention-messages by 2 GPUDT_WAY=auto -- "$bin/gpudt-contention" --iterations 7
+  for way in kernel copy; do
+    measure "contention-$way" by 1 "GPUDT_WAY=$way" -- "$bin/gpudt-contention" --ways mpi --iterations 11
+    measure "contention-messages-$way" by 2 "GPUDT_WAY=$way" -- "$bin/gpudt-contention" --ways mpi --iterations 7
+  done
+}
 
 # What the library costs messages between host buffers, with and without it in turn.
-for turn in 1 2 3; do
-  measure "host-without-$turn" without "$bin/gpudt-pingpong" --ways mpi --send host --recv host --layouts contiguous \
-    --sizes 64:16M --factor 16 --iterations 2000 --seconds 0.2
-  measure "host-with-$turn" with "$bin/gpudt-pingpong" --ways mpi --send host --recv host --layouts contiguous \
-    --sizes 64:16M --factor 16 --iterations 2000 --seconds 0.2
-  measure "overhead-without-$turn" without "$bin/gpudt-overhead"
-  measure "overhead-with-$turn" with "$bin/gpudt-overhead"
-  measure "overhead-device-$turn" with "$bin/gpudt-overhead" --device
-done
+part_host() {
+  local turn calls=()
+  [ "$simulated" = no ] || calls=(--calls 100 --batches 3)
+  for turn in 1 2 3; do
+    measure "host-without-$turn" without "$bin/gpudt-pingpong" --ways mpi --send host --recv host --layouts contiguous \
+      --sizes "64:$most" --factor 16 --iterations $((iterations * 40)) --seconds 0.2
+    measure "host-with-$turn" with "$bin/gpudt-pingpong" --ways mpi --send host --recv host --layouts contiguous \
+      --sizes "64:$most" --factor 16 --iterations $((iterations * 40)) --seconds 0.2
+    measure "overhead-without-$turn" without "$bin/gpudt-overhead" "${calls[@]}"
+    measure "overhead-with-$turn" with "$bin/gpudt-overhead" "${calls[@]}"
+    measure "overhead-device-$turn" with "$bin/gpudt-overhead" --device "${calls[@]}"
+  done
+}
 
-if python3 -c 'import matplotlib' 2>/dev/null; then
-  "$root/scripts/plot.py" "$out/packbench.json" "$out/block-lengths.json" "$out/pingpong.json" --out "$out"
-else
-  say "no matplotlib here: run scripts/plot.py on the JSON files where there is one"
-fi
+# How time grows with blocks, depth, messages and ranks. More ranks than cores measure the cores; the simulated device
+# is the place for that.
+part_scale() {
+  local ranks most_ranks=16 scale_blocks=256K
+  [ "$simulated" = no ] || most_ranks=32 scale_blocks=4K
+  for ranks in 1 2 4 8 16 32; do
+    if [ "$ranks" -le "$most_ranks" ]; then
+      measure "scale-$ranks" by "$ranks" -- "$bin/gpudt-scale" --iterations "$iterations" --seconds 0.1 \
+        --sizes "64:$scale_blocks"
+    fi
+  done
+}
+
+parts=(tune pingpong packing lengths applications contention host scale)
+wanted=("$@")
+[ $# -gt 0 ] || wanted=("${parts[@]}")
+for part in "${wanted[@]}"; do
+  [[ " ${parts[*]} " == *" $part "* ]] || die "there is no part '$part'; there are: ${parts[*]}"
+done
+about_machine >"$out/machine.txt"
+for part in "${wanted[@]}"; do
+  started=$SECONDS
+  "part_$part"
+  say "part $part took $((SECONDS - started)) s"
+done
 say "results: $out ($failures failed)"
 [ "$failures" -eq 0 ]

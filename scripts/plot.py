@@ -159,7 +159,7 @@ def figure_4(rows, machine):
         relative.set_axis_off()
         relative.text(0.5, 0.5, "no kernel by hand was measured", ha="center")
     handles, labels = gpudt.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=6)  # below all panels
     figure.suptitle(f"Packing into host memory, {machine}")
     return figure
 
@@ -214,7 +214,7 @@ def figure_6(rows, machine):
 def save(figure, path):
     if figure is None:
         return False
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
     plt.close(figure)
     print(path)
     return True
