@@ -107,12 +107,10 @@ Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported
   drop_stale(ordinal, exporter, exported);
   make_room();
   try {
-    Import& made = imports_.emplace(place, Import()).first->second;
-    made = open(ordinal, exported);
+    Import& made = imports_.emplace(place, open(ordinal, exported)).first->second;
     made.used = ++clock_;
     return Mapping(made.memory);
   } catch (const Error& error) {
-    imports_.erase(place);
     refused_[gpus] = error.what();
     if (why) *why = error.what();
     return {};

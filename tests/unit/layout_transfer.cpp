@@ -6,7 +6,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/device_bench.hpp"
@@ -265,6 +268,83 @@ TEST_CASE("places beyond 4 GiB from layout to layout", "[kernel][device]") {
   for (std::int64_t i = 0; i < 2 * blocks; ++i) std::copy_n(&image[i * run], run / 2, &expected[i * run]);
   CHECK(difference(small.read(image.size()), expected) == -1);
   cuda_check(cudaFree(memory));
+}
+
+// --- time, for people to look at ------------------------------------------------------------------------------------
+
+/// Microseconds that `once` takes, the median.
+template <class Once>
+double median_us(const Once& once) {
+  constexpr int warm = 5, times = 51;
+  std::vector<double> all;
+  for (int i = 0; i < warm + times; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    once();
+    all.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+  }
+  all.erase(all.begin(), all.begin() + warm);
+  std::nth_element(all.begin(), all.begin() + times / 2, all.end());
+  return all[times / 2];
+}
+
+/// Datatypes of about `bytes` bytes with gaps three times as large as the blocks, unless their name says otherwise.
+std::vector<std::pair<const char*, Typed>> timed_types(Random& random, int bytes) {
+  const auto blocks = [&](int block) { return hvector(bytes / block, block, 4 * block, MPI_BYTE); };
+  const auto words = [&](int block) { return hvector(bytes / block, block / 8, 4 * block, MPI_DOUBLE); };
+  std::vector<int> lengths, displs;
+  for (int at = 0, sum = 0; sum < bytes / 4; sum += lengths.back()) {
+    lengths.push_back(static_cast<int>(random(4, 12)));
+    displs.push_back(at);
+    at += lengths.back() + static_cast<int>(random(1, 12));
+  }
+  int edge = 4;
+  while (8 * edge * edge * edge * edge < bytes) ++edge;
+  const std::vector<int> whole(4, edge + 4), part(4, edge), start(4, 2);
+  std::vector<std::pair<const char*, Typed>> types;
+  types.emplace_back("contiguous", Typed(contiguous(bytes, MPI_BYTE)));
+  types.emplace_back("vector, 8 B", Typed(words(8)));
+  types.emplace_back("vector, 128 B", Typed(words(128)));
+  types.emplace_back("vector, 128 B of bytes", Typed(blocks(128)));
+  types.emplace_back("subarray, 4-D", Typed(subarray(whole, part, start, MPI_ORDER_C, MPI_DOUBLE)));
+  types.emplace_back("indexed, 16 to 48 B", Typed(indexed(lengths, displs, MPI_INT)));
+  types.emplace_back("struct, 17 of 24 B", Typed(hvector(bytes / 17, 17, 24, MPI_BYTE)));
+  return types;
+}
+
+/// Both sides of one type; and, into and out of a contiguous one.
+TEST_CASE("how long transfers from layout to layout take", "[.benchmark]") {
+  const Device device(device::Way::automatic);
+  if (!device.there()) return;
+  std::printf("from GPU %d to GPU %d, microseconds (GB/s)\n%-24s %10s %20s %20s %20s %20s\n", other_gpu(), here, "",
+              "bytes", "layout to layout", "from contiguous", "to contiguous", "cudaMemcpyPeerAsync");
+  Random random(6);
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (const int bytes : {1 << 10, 64 << 10, 1 << 20, 16 << 20}) {
+    for (const auto& [name, typed] : timed_types(random, bytes)) {
+      const Message message = typed.message(1);
+      const std::int64_t size = typed.layout->size();
+      const Typed flat(contiguous(static_cast<int>(size), MPI_BYTE));
+      Memory from(Place::device, other_gpu()), to(Place::device, here);
+      char* const near = to.reserve(message.high);
+      char* const far = reach(from.reserve(message.high));
+      const auto moved = [&](const Typed& source, const Typed& target) {
+        return median_us([&] {
+          device::transfer(here, {source.layout.get(), 1, far}, {target.layout.get(), 1, near}, size).wait();
+        });
+      };
+      const double copied = median_us([&] {
+        cuda_check(
+            cudaMemcpyPeerAsync(near, here, from.reserve(0), other_gpu(), static_cast<std::size_t>(size), stream));
+        cuda_check(cudaStreamSynchronize(stream));
+      });
+      std::printf("%-24s %10lld", name, static_cast<long long>(size));
+      for (const double us : {moved(typed, typed), moved(flat, typed), moved(typed, flat), copied})
+        std::printf(" %10.1f (%6.1f)", us, static_cast<double>(size) / us * 1e-3);
+      std::printf("\n");
+    }
+  }
+  cuda_check(cudaStreamDestroy(stream));
 }
 
 TEST_CASE("transfers of nothing, and of too much", "[kernel][device]") {

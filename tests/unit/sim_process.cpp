@@ -15,37 +15,55 @@
 #include <thread>
 #include <vector>
 
+#include "datatype/decode.hpp"
+#include "device/device.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
 
 namespace {
+
+using namespace gpudt;
+using gpudt::test::OwnedType;
+using gpudt::test::vector;
 
 using Setting = std::pair<const char*, std::string>;
 constexpr char role_variable[] = "GPUDT_TEST_ROLE";
 constexpr char data_variable[] = "GPUDT_TEST_DATA";
 constexpr int no_such_role = 99;
 
-template <class Handle>
-std::string to_text(const Handle& handle) {
+std::string to_text(const void* data, std::size_t size) {
   std::string text;
   char digits[3];
-  for (const char byte : handle.reserved) {
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  for (std::size_t i = 0; i < size; ++i) {
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<const unsigned char*>(data)[i]));
     text += digits;
   }
   return text;
 }
 
-template <class Handle>
-Handle from_text(const std::string& text) {
-  Handle handle;
-  for (std::size_t i = 0; i < sizeof handle.reserved; ++i)
-    handle.reserved[i] = static_cast<char>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
-  return handle;
+std::vector<std::byte> bytes_from_text(const std::string& text) {
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return bytes;
+}
+
+template <class Plain>
+std::string to_text(const Plain& plain) {
+  return to_text(&plain, sizeof plain);
+}
+
+template <class Plain>
+Plain from_text(const std::string& text) {
+  Plain plain;
+  std::memcpy(&plain, bytes_from_text(text).data(), sizeof plain);
+  return plain;
 }
 
 // --- roles: 0 is good, other numbers say where it went wrong --------------------------------------------------------
 
 constexpr std::size_t shared_bytes = 5000;
+constexpr std::size_t block_bytes = 8;  // of the vector that `peer` receives: every other block
 
 /// Opens memory twice, checks that each byte is its index times 3, fills it with 9, closes it.
 int importer(const char* data) {
@@ -67,6 +85,43 @@ int importer(const char* data) {
   if (cudaFree(first) != cudaErrorInvalidValue) return 8;
   if (cudaIpcCloseMemHandle(first) != cudaSuccess || cudaIpcCloseMemHandle(first) != cudaSuccess) return 9;
   return cudaIpcCloseMemHandle(first) == cudaErrorInvalidValue ? 0 : 10;
+}
+
+/// What the parent's memory holds by its layout arrives in memory of this process.
+int peer(const char* data) {
+  const std::string text = data;
+  const auto exported = from_text<device::Exported>(text);
+  const auto layout = datatype::Layout::from_bytes(bytes_from_text(text.substr(2 * sizeof exported)));
+  if (!layout) return 1;
+  device::Config config;
+  config.choice = device::Choice::sim;
+  device::start(config);
+  int result = 0;
+  {
+    std::string why;
+    const device::Mapping mapping = device::import_memory(0, 1, exported, &why);
+    if (!mapping) {
+      std::puts(why.c_str());
+      std::fflush(stdout);
+      return 2;
+    }
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, shared_bytes) != cudaSuccess || cudaMemset(memory, 9, shared_bytes) != cudaSuccess ||
+        cudaDeviceSynchronize() != cudaSuccess)
+      return 3;
+    const device::Side from = {layout.get(), 1, mapping.at(exported.base)}, to = {layout.get(), 1, memory};
+    device::transfer(0, from, to, layout->size()).wait();
+    std::vector<char> read(shared_bytes);
+    if (cudaMemcpy(read.data(), memory, shared_bytes, cudaMemcpyDeviceToHost) != cudaSuccess) return 4;
+    for (std::size_t i = 0; i < shared_bytes; ++i)
+      if (read[i] != static_cast<char>(i / block_bytes % 2 == 0 ? i * 3 : 9)) result = 5;
+    if (device::import_memory(0, 1, exported, &why).at(exported.base) != from.user) result = 6;
+    device::Exported again;
+    if (device::export_memory(0, from.user, again)) result = 7;  // another process's
+  }
+  if (device::peer_statistics().imports != 1) result = 8;
+  device::stop();
+  return result;
 }
 
 /// Waits for an event of the parent, on the host and on a stream.
@@ -140,8 +195,13 @@ struct Role {
   const char* name;
   int (*play)(const char* data);
 };
-constexpr Role roles[] = {{"importer", importer},     {"event_waiter", event_waiter},   {"host_access", host_access},
-                          {"no_devices", no_devices}, {"three_devices", three_devices}, {"delayed", delayed},
+constexpr Role roles[] = {{"peer", peer},
+                          {"importer", importer},
+                          {"event_waiter", event_waiter},
+                          {"host_access", host_access},
+                          {"no_devices", no_devices},
+                          {"three_devices", three_devices},
+                          {"delayed", delayed},
                           {"leaver", leaver}};
 
 __attribute__((constructor)) void play_role() {
@@ -232,6 +292,68 @@ TEST_CASE("sim: memory is exported to another process", "[sim]") {
     REQUIRE(cudaFree(memory) == cudaSuccess);
   }
   REQUIRE(cudaSetDevice(0) == cudaSuccess);
+}
+
+TEST_CASE("sim: a transfer from another process's memory", "[sim]") {
+  device::Config config;
+  config.choice = device::Choice::sim;
+  device::start(config);
+  REQUIRE(cudaSetDevice(1) == cudaSuccess);
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, shared_bytes) == cudaSuccess);
+  std::vector<char> data(shared_bytes);
+  for (std::size_t i = 0; i < shared_bytes; ++i) data[i] = static_cast<char>(i * 3);
+  REQUIRE(cudaMemcpy(memory, data.data(), shared_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+  device::Exported exported;
+  REQUIRE(device::export_memory(1, static_cast<char*>(memory) + 17, exported));
+  CHECK(exported.base == reinterpret_cast<std::uintptr_t>(memory));
+  OwnedType type = vector((shared_bytes + block_bytes) / (2 * block_bytes), block_bytes, 2 * block_bytes, MPI_CHAR);
+  const std::vector<std::byte> layout = datatype::decode(type.commit())->to_bytes();
+  const auto play = [&](std::vector<Setting> more = {}) {
+    return Process("peer", to_text(exported) + to_text(layout.data(), layout.size()), std::move(more));
+  };
+  CHECK(play().wait() == 0);
+  SECTION("GPUs that do not reach each other") {
+    const Process isolated = play({{"GPUDT_SIM_PEERS", "0"}});
+    CHECK(isolated.read_some() == "GPU 0 cannot access memory of GPU 1\n");
+    CHECK(isolated.wait() == 2);
+  }
+  SECTION("a damaged handle") {
+    ++exported.handle[0];
+    CHECK(play().wait() == 2);
+  }
+  SECTION("an allocation of another time") {
+    const device::Exported before = exported;
+    REQUIRE(cudaFree(memory) == cudaSuccess);
+    REQUIRE(cudaMalloc(&memory, shared_bytes) == cudaSuccess);
+    REQUIRE(cudaMemcpy(memory, data.data(), shared_bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+    REQUIRE(device::export_memory(1, memory, exported));
+    CHECK(exported.buffer_id != before.buffer_id);
+    CHECK(play().wait() == 0);
+  }
+  device::stop();
+  REQUIRE(cudaFree(memory) == cudaSuccess);
+  REQUIRE(cudaSetDevice(0) == cudaSuccess);
+}
+
+TEST_CASE("sim: what is not exported", "[sim]") {
+  device::Config config;
+  config.choice = device::Choice::sim;
+  device::start(config);
+  void *pinned = nullptr, *managed = nullptr, *pool = nullptr;
+  int host = 0;
+  REQUIRE(cudaMallocHost(&pinned, 100) == cudaSuccess);
+  REQUIRE(cudaMallocManaged(&managed, 100, cudaMemAttachGlobal) == cudaSuccess);
+  REQUIRE(cudaMallocAsync(&pool, 100, nullptr) == cudaSuccess);
+  for (const void* address : {static_cast<const void*>(&host), static_cast<const void*>(pinned),
+                              static_cast<const void*>(managed), static_cast<const void*>(pool)}) {
+    device::Exported exported;
+    CHECK_FALSE(device::export_memory(0, address, exported));
+  }
+  device::stop();
+  REQUIRE(cudaFreeHost(pinned) == cudaSuccess);
+  REQUIRE(cudaFree(managed) == cudaSuccess);
+  REQUIRE(cudaFreeAsync(pool, nullptr) == cudaSuccess);
 }
 
 TEST_CASE("sim: events between processes", "[sim]") {

@@ -1,0 +1,263 @@
+// What is remembered of exported and mapped memory, over a runtime that counts: two Peers play two processes.
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "device/peer.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/stub_runtime.hpp"
+
+namespace {
+
+using namespace gpudt::device;
+
+constexpr std::uint64_t page = 4096;
+constexpr GpuId gpu = {7}, far_gpu = {8};
+
+/// Allocations are what the test says; a handle opens at an address of its own.
+class PeerRuntime final : public gpudt::test::StubRuntime {
+ public:
+  Location classify(const void* address) noexcept override {
+    return holder(address) != allocations.end() ? Location{MemoryKind::device, 1} : Location{};
+  }
+  bool allocation_of(const void* address, Allocation& allocation) noexcept override {
+    const auto at = holder(address);
+    if (at == allocations.end()) return false;
+    allocation = at->second;
+    return true;
+  }
+  int find_gpu(const GpuId& id) noexcept override { return id == far_gpu ? 3 : id == gpu ? 1 : -1; }
+  bool can_access_peer(int, int peer) override { return peer != 3; }
+  void enable_peer_access(int, int peer) override { enabled.insert(peer); }
+  IpcHandle ipc_export(int, void* base) override {
+    ++exports;
+    if (refuse) throw Error(Failure::runtime, "no handle");
+    IpcHandle handle = {};
+    const Allocation& allocation = allocations.at(reinterpret_cast<std::uint64_t>(base));
+    std::memcpy(handle.data(), &allocation.id, sizeof allocation.id);
+    return handle;
+  }
+  void* ipc_open(int, const IpcHandle&) override {
+    ++opens;
+    if (refuse) throw Error(Failure::runtime, "will not open");
+    next += 1 << 20;
+    open.insert(reinterpret_cast<void*>(next));
+    return reinterpret_cast<void*>(next);
+  }
+  void ipc_close(int, void* address) noexcept override { wrong += open.erase(address) == 1 ? 0 : 1; }
+
+  void allocate(std::uint64_t base, std::uint64_t size, bool exportable = true) {
+    allocations[base] = {++last_id, base, size, exportable};
+  }
+
+  std::map<std::uint64_t, Allocation> allocations;
+  std::set<int> enabled;
+  std::set<void*> open;
+  int exports = 0, opens = 0, wrong = 0;
+  bool refuse = false;
+
+ private:
+  std::map<std::uint64_t, Allocation>::const_iterator holder(const void* given) const {
+    const auto address = reinterpret_cast<std::uint64_t>(given);
+    auto at = allocations.upper_bound(address);
+    if (at == allocations.begin()) return allocations.end();
+    --at;
+    return address - at->first < at->second.size ? at : allocations.end();
+  }
+  std::uint64_t last_id = 0;
+  std::uintptr_t next = std::uintptr_t{1} << 40;
+};
+
+/// One process that exports and one that imports.
+struct Pair {
+  PeerRuntime theirs, ours;
+  Peers exporter{theirs}, importer{ours};
+
+  Exported exported(std::uint64_t address, const GpuId& from = gpu) {
+    Exported made = {};
+    REQUIRE(exporter.export_memory(0, from, reinterpret_cast<void*>(address), made));
+    return made;
+  }
+  Mapping map(const Exported& given, std::uint64_t who = 5) {
+    std::string why;
+    Mapping mapping = importer.import_memory(0, who, given, &why);
+    INFO(why);
+    REQUIRE(mapping);
+    return mapping;
+  }
+};
+
+TEST_CASE("peers: an allocation is exported once, wherever it is asked about", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  pair.theirs.allocate(4 * page, page);
+  const Exported first = pair.exported(page), inside = pair.exported(page + 100), other = pair.exported(4 * page);
+  CHECK(pair.theirs.exports == 2);
+  CHECK(std::memcmp(&first, &inside, sizeof first) == 0);
+  CHECK(first.base == page);
+  CHECK(first.size == page);
+  CHECK(other.buffer_id != first.buffer_id);
+  pair.theirs.allocate(page, 2 * page);  // freed and allocated anew
+  CHECK(pair.exported(page).buffer_id != first.buffer_id);
+  CHECK(pair.theirs.exports == 3);
+}
+
+TEST_CASE("peers: what cannot be exported is tried once", "[device]") {
+  Pair pair;
+  Exported exported = {};
+  exported.size = 77;
+  const auto refused = [&](std::uint64_t address) {
+    return !pair.exporter.export_memory(0, gpu, reinterpret_cast<void*>(address), exported) && exported.size == 77;
+  };
+  CHECK(refused(page));
+  pair.theirs.allocate(page, page, false);
+  CHECK(refused(page));
+  CHECK(pair.theirs.exports == 0);
+  pair.theirs.refuse = true;
+  pair.theirs.allocate(4 * page, page);
+  CHECK(refused(4 * page));
+  CHECK(refused(4 * page + 1));
+  CHECK(pair.theirs.exports == 1);
+}
+
+TEST_CASE("peers: the exports remembered are bounded", "[device]") {
+  Pair pair;
+  constexpr std::uint64_t many = 3000;
+  pair.theirs.allocate(page, page);
+  for (std::uint64_t i = 1; i <= many; ++i) {
+    pair.theirs.allocate(i * 4 * page, page);
+    static_cast<void>(pair.exported(i * 4 * page));
+    static_cast<void>(pair.exported(page));  // in use all the time: never forgotten
+  }
+  CHECK(pair.theirs.exports == many + 1);
+  CHECK(pair.exporter.statistics().exports < 2000);
+}
+
+TEST_CASE("peers: a mapping is made once and shows all of the allocation", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  const Mapping first = pair.map(pair.exported(page)), second = pair.map(pair.exported(page + 8));
+  CHECK(pair.ours.opens == 1);
+  CHECK(first.at(page) == second.at(page));
+  CHECK(pair.ours.open.count(first.at(page)) == 1);
+  CHECK(static_cast<char*>(first.at(page + 100)) == static_cast<char*>(first.at(page)) + 100);
+  CHECK(first.at(page - 24) == static_cast<char*>(first.at(page)) - 24);  // only calculated with
+  CHECK_FALSE(Mapping());
+  // Another exporter's memory at the same address is other memory.
+  const Mapping third = pair.map(pair.exported(page), 6);
+  CHECK(third.at(page) != first.at(page));
+}
+
+TEST_CASE("peers: memory that was freed and allocated anew is mapped anew", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  Mapping held = pair.map(pair.exported(page));
+  void* const before = held.at(page);
+  pair.theirs.allocate(page, page);
+  const Mapping fresh = pair.map(pair.exported(page));
+  CHECK(fresh.at(page) != before);
+  CHECK(pair.ours.open.count(before) == 1);  // somebody holds it
+  held = {};
+  pair.theirs.allocate(8 * page, page);
+  static_cast<void>(pair.map(pair.exported(8 * page)));
+  CHECK(pair.ours.open.count(before) == 0);
+  CHECK(pair.ours.open.size() == 2);
+  CHECK(pair.ours.wrong == 0);
+}
+
+TEST_CASE("peers: a larger allocation over what was freed closes that first", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(4 * page, page);
+  pair.theirs.allocate(6 * page, page);
+  pair.theirs.allocate(9 * page, page);
+  for (const std::uint64_t at : {4, 6, 9}) static_cast<void>(pair.map(pair.exported(at * page)));
+  CHECK(pair.ours.open.size() == 3);
+  pair.theirs.allocations.clear();
+  pair.theirs.allocate(3 * page, 5 * page);
+  static_cast<void>(pair.map(pair.exported(3 * page)));
+  CHECK(pair.ours.open.size() == 2);  // the new one, and that behind it
+}
+
+TEST_CASE("peers: mappings are bounded, and the oldest that nobody holds goes first", "[device]") {
+  Pair pair;
+  constexpr std::uint64_t many = 200;
+  std::vector<Mapping> held;
+  const auto map = [&](std::uint64_t i) { return pair.map(pair.exported(i * 4 * page)); };
+  for (std::uint64_t i = 1; i <= many; ++i) pair.theirs.allocate(i * 4 * page, page);
+  const Mapping kept = map(1);
+  for (std::uint64_t i = 2; i <= many; ++i) static_cast<void>(map(i));
+  CHECK(pair.importer.statistics().imports == 64);
+  CHECK(pair.ours.open.size() == 64);
+  CHECK(pair.ours.open.count(kept.at(4 * page)) == 1);
+  const int opens = pair.ours.opens;
+  static_cast<void>(map(many));
+  static_cast<void>(map(many - 62));
+  CHECK(pair.ours.opens == opens);
+  static_cast<void>(map(many - 63));
+  CHECK(pair.ours.opens == opens + 1);
+  // More in use than are kept otherwise.
+  for (std::uint64_t i = 1; i <= many; ++i) held.push_back(map(i));
+  CHECK(pair.ours.open.size() == many);
+  held.clear();
+  pair.theirs.allocate(4000 * page, page);
+  static_cast<void>(pair.map(pair.exported(4000 * page)));
+  CHECK(pair.ours.open.size() == 64);
+  CHECK(pair.ours.wrong == 0);
+}
+
+TEST_CASE("peers: a refusal is remembered of that exporter and its GPU", "[device]") {
+  Pair pair;
+  for (const std::uint64_t i : {1, 3, 5, 7}) pair.theirs.allocate(i * page, page);
+  pair.ours.refuse = true;
+  std::string why;
+  CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(page), &why));
+  CHECK(why == "will not open");
+  pair.ours.refuse = false;
+  why.clear();
+  CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(3 * page), &why));
+  CHECK(why == "will not open");
+  CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(page), nullptr));
+  CHECK(pair.ours.opens == 1);
+  CHECK(pair.importer.import_memory(0, 6, pair.exported(page), &why));
+  CHECK(pair.importer.import_memory(2, 5, pair.exported(page), &why));
+  CHECK(pair.importer.import_memory(0, 5, pair.exported(5 * page, GpuId{9}), &why));  // a GPU that is not seen here
+  CHECK(pair.ours.opens == 4);
+  CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(7 * page, far_gpu), &why));
+  CHECK(why == "GPU 0 cannot access memory of GPU 3");
+  CHECK(pair.ours.opens == 4);
+}
+
+TEST_CASE("peers: a process's own memory is used where it is", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  std::string why;
+  for (const int ordinal : {0, 1}) {
+    const Mapping mapping = pair.exporter.import_memory(ordinal, 5, pair.exported(page), &why);
+    REQUIRE(mapping);
+    CHECK(mapping.at(page + 7) == reinterpret_cast<void*>(page + 7));
+  }
+  CHECK(pair.theirs.opens == 0);
+  CHECK(pair.theirs.enabled == std::set<int>{1});
+}
+
+TEST_CASE("peers: the end closes everything, held or not", "[device]") {
+  PeerRuntime theirs, ours;
+  Peers exporter(theirs);
+  Mapping held;
+  {
+    Peers importer(ours);
+    for (const std::uint64_t i : {1, 3, 5}) {
+      theirs.allocate(i * page, page);
+      Exported exported = {};
+      REQUIRE(exporter.export_memory(0, gpu, reinterpret_cast<void*>(i * page), exported));
+      held = importer.import_memory(0, 5, exported, nullptr);
+    }
+    CHECK(ours.open.size() == 3);
+  }
+  CHECK(ours.open.empty());
+  CHECK(ours.wrong == 0);
+}
+
+}  // namespace
