@@ -184,6 +184,23 @@ TEST_CASE("runs of every length from layout to layout", "[kernel][device]") {
   }
 }
 
+TEST_CASE("forms that differ in one number, from layout to layout", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  Bench bench;
+  Random random(6);
+  for (const int run : {3, 8, 48}) {
+    const auto planes = [&](int outer, int inner, int stride, int apart) {
+      return Typed(hvector(outer, 1, apart, hvector(inner, run, stride, MPI_BYTE)));
+    };
+    const Typed types[] = {planes(12, 20, 64, 1600), planes(12, 20, 64, 1632), planes(12, 20, 72, 1600),
+                           planes(10, 24, 64, 1600), planes(14, 20, 64, 1600), planes(1, 240, 64, 0),
+                           planes(1, 240, 80, 0)};
+    for (const Typed& from : types)
+      for (const Typed& to : types) check_types(bench, random, from, to, 1, 1);
+  }
+}
+
 TEST_CASE("many dimensions from layout to layout", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
