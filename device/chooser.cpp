@@ -77,6 +77,17 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   return boxes;
 }
 
+Boxes boxes_between(const Boxes& from, const Boxes& to) {
+  Boxes boxes;
+  if (from.span().size() != to.span().size()) return boxes;
+  for (std::size_t i = 0; i < to.span().size(); ++i) {
+    const CopyBox &here = to.span()[i], &there = from.span()[i];
+    if (here.width != there.width || here.height != there.height || here.depth != there.depth) return {};
+    boxes.add({here.to, there.from, here.width, here.height, here.depth});
+  }
+  return boxes;
+}
+
 Boxes in_two_rows(const Boxes& boxes) {
   if (boxes.rows() != 1 || boxes.span()[0].width < 2) return boxes;
   const CopyBox& row = boxes.span()[0];

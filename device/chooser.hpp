@@ -45,6 +45,10 @@ class Boxes {
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                std::int64_t end);
 
+/// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
+/// two are not divided alike.
+Boxes boxes_between(const Boxes& from, const Boxes& to);
+
 /// One row as two, so that the copy engine moves it. Boxes of more rows, and of a single byte, stay as they are.
 Boxes in_two_rows(const Boxes& boxes);
 

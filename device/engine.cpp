@@ -430,7 +430,28 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   if (to_shape.kind == ShapeKind::contiguous)
     return move(here, Direction::pack,
                 {from.layout, from_shape, from.user, 0, bytes, start_of(to, to_shape), MemoryKind::device, true});
+  if (StateOwner state = try_boxes(here, from, from_shape, to, to_shape, bytes)) return Transfer(std::move(state));
   return fuse(here, from, from_shape, to, to_shape, bytes);
+}
+
+/// By the copy engine, if it can and is to; else null.
+StateOwner Engine::try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
+                             const datatype::Shape& to_shape, std::int64_t bytes) {
+  const Boxes boxes = boxes_between(boxes_of(from_shape, /*unpack=*/false, from.user, nullptr, 0, bytes),
+                                    boxes_of(to_shape, /*unpack=*/true, to.user, nullptr, 0, bytes));
+  if (boxes.span().empty() || way_ == Way::kernel) return nullptr;
+  const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
+  const CostModel& model = gpu.tuning.model;
+  const double copy_us = copy_cost_us(model, bytes, boxes, situation);
+  const double kernel_us = kernel_cost_us(model, bytes, situation) + gpu.delay.expected_us();
+  if (way_ == Way::automatic && copy_us >= kernel_us) return nullptr;
+  StateOwner state = gpu.channel(Direction::unpack).start_boxes(boxes);
+  if (state) copies_.fetch_add(1, std::memory_order_relaxed);
+  if (state && trace_)
+    trace_("transfer of " + std::to_string(bytes) + " B on GPU " + std::to_string(gpu.ordinal) +
+           " by the copy engine; expected: kernel " + std::to_string(kernel_us) + " us, copy engine " +
+           std::to_string(copy_us) + " us (" + std::to_string(boxes.rows()) + " rows)");
+  return state;
 }
 
 Transfer Engine::fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,

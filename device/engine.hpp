@@ -159,6 +159,8 @@ class Engine {
   static Channel& channel_of(const Gpu& gpu, Direction direction, const Message& message);
   StateOwner start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
   StateOwner start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
+  StateOwner try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
+                       const datatype::Shape& to_shape, std::int64_t bytes);
   Transfer fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
                 const datatype::Shape& to_shape, std::int64_t bytes);
   void trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast, Way chosen) const;

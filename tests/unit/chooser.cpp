@@ -91,6 +91,33 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
   }
 }
 
+TEST_CASE("boxes between two layouts that are divided alike, and none between others", "[chooser]") {
+  constexpr std::uintptr_t from_base = user_base + (std::uintptr_t{1} << 40);
+  const auto between = [&](const Shape& from, const Shape& to) {
+    return boxes_between(boxes_of(from, false, reinterpret_cast<void*>(from_base), nullptr, 0, from.total),
+                         boxes(to, true, 0, to.total));
+  };
+  for (std::int64_t pitch = 6; pitch < 40; pitch += 7) {
+    const Shape from = strided(6, {{3, 5 * pitch}, {4, pitch}}, 11), to = strided(6, {{3, 45}, {4, 9}}, 2);
+    const Boxes found = between(from, to);
+    REQUIRE(found.span().size() == 1);
+    const auto sent = moves_of(from, 0, from.total), received = moves_of(to, 0, to.total);
+    std::int64_t bytes = 0;
+    for (std::size_t z = 0; z < found.span()[0].depth; ++z)
+      for (std::size_t y = 0; y < found.span()[0].height; ++y)
+        for (std::size_t x = 0; x < found.span()[0].width; ++x, ++bytes) {
+          const auto place = [&](const BoxSide& side) {
+            return reinterpret_cast<std::uintptr_t>(side.address) + z * side.slice + y * side.pitch + x;
+          };
+          CHECK(place(found.span()[0].from) - from_base == static_cast<std::uintptr_t>(sent.at(bytes)));
+          CHECK(place(found.span()[0].to) - user_base == static_cast<std::uintptr_t>(received.at(bytes)));
+        }
+    CHECK(bytes == from.total);
+    CHECK(between(from, strided(6, {{4, 45}, {3, 9}}, 2)).span().empty());
+    CHECK(between(from, strided(12, {{6, 20}}, 2)).span().empty());
+  }
+}
+
 TEST_CASE("one row as two", "[chooser]") {
   for (std::int64_t bytes = 1; bytes < 40; ++bytes) {
     const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row);
