@@ -4,12 +4,15 @@
 // the errors of operations on device buffers to the right error handler, which MPI cannot know. When no request is
 // ours they pass straight through.
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/workarounds.hpp"
 
@@ -83,6 +86,36 @@ class Requests {
   std::vector<bool> mine_;          ///< persistent requests of ours
 };
 
+/// The statuses of one call: the program's, or others if it wants none, for what peer transfers must know.
+class Statuses {
+ public:
+  Statuses(int count, MPI_Status* user) : seen_(user) {
+    if (user != MPI_STATUS_IGNORE || count <= 0 || !peer_checks()) return;
+    if (count > few) many_.reset(new (std::nothrow) MPI_Status[static_cast<std::size_t>(count)]);
+    if (count <= few || many_) seen_ = count > few ? many_.get() : own_;
+  }
+  MPI_Status* data() { return seen_; }
+
+  /// After a call that completes one request.
+  int seen(int code) {
+    if (code != MPI_SUCCESS && peer_checks() && is_truncation(code)) peer_truncated(*seen_);
+    return code;
+  }
+  /// After a call that has filled `count` statuses.
+  int seen_many(int code, int count) {
+    if (code == MPI_ERR_IN_STATUS && seen_ != MPI_STATUSES_IGNORE && peer_checks())
+      for (int i = 0; i < count; ++i)
+        if (is_truncation(seen_[i].MPI_ERROR)) peer_truncated(seen_[i]);
+    return code;
+  }
+
+ private:
+  static constexpr int few = 32;
+  MPI_Status* seen_;
+  MPI_Status own_[few];
+  std::unique_ptr<MPI_Status[]> many_;
+};
+
 /// Statuses by request for the calls that fill one for each.
 auto by_request(MPI_Status* statuses) {
   return [=](int i) { return statuses == MPI_STATUSES_IGNORE ? nullptr : statuses + i; };
@@ -104,44 +137,54 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   Requests requests(1, request);
-  return requests.finish_one(PMPI_Wait(requests.data(), status));
+  Statuses statuses(1, status);
+  return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   Requests requests(1, request);
-  return requests.finish_one(PMPI_Test(requests.data(), flag, status));
+  Statuses statuses(1, status);
+  return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
   Requests requests(count, array);
-  return requests.finish_one(PMPI_Waitany(count, requests.data(), index, status));
+  Statuses statuses(1, status);
+  return requests.finish_one(statuses.seen(PMPI_Waitany(count, requests.data(), index, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
   Requests requests(count, array);
-  return requests.finish_one(PMPI_Testany(count, requests.data(), index, flag, status));
+  Statuses statuses(1, status);
+  return requests.finish_one(statuses.seen(PMPI_Testany(count, requests.data(), index, flag, statuses.data())));
 }
 
-GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* statuses) {
+GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* user) {
   Requests requests(count, array);
-  return requests.finish_many(wait_all(count, requests.data(), statuses), by_request(statuses));
+  Statuses statuses(count, user);
+  const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
+  return requests.finish_many(code, by_request(user));
 }
 
-GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* statuses) {
+GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* user) {
   Requests requests(count, array);
-  return requests.finish_many(PMPI_Testall(count, requests.data(), flag, statuses), by_request(statuses));
+  Statuses statuses(count, user);
+  const int code = statuses.seen_many(PMPI_Testall(count, requests.data(), flag, statuses.data()), count);
+  return requests.finish_many(code, by_request(user));
 }
 
-GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* statuses) {
+GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
   Requests requests(count, array);
-  const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses);
-  return requests.finish_many(code, by_completion(*done, indices, statuses));
+  Statuses statuses(count, user);
+  const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
+  return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
 }
 
-GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* statuses) {
+GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
   Requests requests(count, array);
-  const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses);
-  return requests.finish_many(code, by_completion(*done, indices, statuses));
+  Statuses statuses(count, user);
+  const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
+  return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {

@@ -14,10 +14,10 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 10> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
+constexpr std::array<std::string_view, 11> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
                                                           "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",   "GPUDT_DEVICE",
                                                           "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE", "GPUDT_WAY",
-                                                          "GPUDT_TUNING"};
+                                                          "GPUDT_TUNING",         "GPUDT_PROTOCOL"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -71,6 +71,13 @@ std::optional<device::Way> parse_way(std::string_view text) {
   return std::nullopt;
 }
 
+std::optional<PeerUse> parse_protocol(std::string_view text) {
+  if (text == "auto" || text.empty()) return PeerUse::automatic;
+  if (text == "staging") return PeerUse::never;
+  if (text == "peer") return PeerUse::always;
+  return std::nullopt;
+}
+
 /// Any text: a file that cannot be read is complained of when it is needed.
 std::optional<std::string> parse_text(std::string_view text) {
   return std::string(text.empty() ? "auto" : text);
@@ -117,6 +124,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
+  read("GPUDT_PROTOCOL", parse_protocol, "auto, staging or peer", config.peer, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);

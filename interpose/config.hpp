@@ -8,13 +8,21 @@
 
 namespace gpudt::interpose {
 
+/// GPUDT_PROTOCOL: which messages from device memory are offered to their receivers (peer.hpp).
+enum class PeerUse {
+  automatic,  ///< auto: to processes on this node
+  never,      ///< staging
+  always,     ///< peer: even to those that could not fetch earlier ones
+};
+
 struct Config {
   bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
   bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
   bool trace = false;           ///< GPUDT_TRACE: one line per choice
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
-  device::Config device;        ///< GPUDT_DEVICE, GPUDT_WAY, GPUDT_TUNING, GPUDT_STAGING_LIMIT, GPUDT_STAGING_CACHE
+  PeerUse peer = PeerUse::automatic;
+  device::Config device;  ///< GPUDT_DEVICE, GPUDT_WAY, GPUDT_TUNING, GPUDT_STAGING_LIMIT, GPUDT_STAGING_CACHE
 };
 
 /// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the

@@ -15,6 +15,7 @@
 #include "interpose/matched.hpp"
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/progress.hpp"
 #include "interpose/report.hpp"
@@ -45,6 +46,7 @@ bool mpi_is_cuda_aware(int forced) {
 
 int stop(MPI_Comm, int, void*, void*) {
   const bool ended = engine_stop();
+  peer_stop();
   persistent_stop();
   matched_stop();
   one_sided_stop();
@@ -98,9 +100,11 @@ void start(const Settings& settings) {
   }
   report_wanted = config.report;
   trace_wanted = config.trace;
-  set_forwarding(mpi_is_cuda_aware(config.cuda_aware), config.forward_max);
+  const bool cuda_aware = mpi_is_cuda_aware(config.cuda_aware);
+  set_forwarding(cuda_aware, config.forward_max);
   datatype::cache_start();
   stop_in_finalize();
+  if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.peer, rank);
   active.store(true, std::memory_order_release);
   if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());
 }

@@ -1,5 +1,5 @@
-// MPI_Mprobe and MPI_Improbe, and what they have matched. A list: there are seldom more than a few such messages, and
-// the last is mostly received first.
+// The probes, and what MPI_Mprobe and MPI_Improbe have matched. A list: there are seldom more than a few such messages,
+// and the last is mostly received first.
 #include "interpose/matched.hpp"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "interpose/export.hpp"
 #include "interpose/operand.hpp"
+#include "interpose/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -71,12 +72,30 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
   const int code = PMPI_Mprobe(source, tag, comm, message, status);
-  if (code == MPI_SUCCESS) matched_enter(*message, {.comm = comm});
+  if (code == MPI_SUCCESS) {
+    matched_enter(*message, {.comm = comm});
+    peer_probed(comm, status, /*matched=*/true);
+  }
   return code;
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
   const int code = PMPI_Improbe(source, tag, comm, flag, message, status);
-  if (code == MPI_SUCCESS && *flag != 0) matched_enter(*message, {.comm = comm});
+  if (code == MPI_SUCCESS && *flag != 0) {
+    matched_enter(*message, {.comm = comm});
+    peer_probed(comm, status, /*matched=*/true);
+  }
+  return code;
+}
+
+GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
+  const int code = PMPI_Probe(source, tag, comm, status);
+  if (code == MPI_SUCCESS) peer_probed(comm, status, /*matched=*/false);
+  return code;
+}
+
+GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
+  const int code = PMPI_Iprobe(source, tag, comm, flag, status);
+  if (code == MPI_SUCCESS && *flag != 0) peer_probed(comm, status, /*matched=*/false);
   return code;
 }

@@ -12,6 +12,7 @@
 
 #include "interpose/errors.hpp"
 #include "interpose/log.hpp"
+#include "interpose/peer.hpp"
 #include "interpose/progress.hpp"
 #include "interpose/report.hpp"
 #include "interpose/workarounds.hpp"
@@ -24,11 +25,29 @@ Staged::Staged(const Operand& operand)
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
           operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {}
 
+Staged::~Staged() = default;
+
+Outgoing Staged::message() const {
+  return {staging_.data(), static_cast<int>(operand_.count), operand_.twin()};
+}
+
+Announced Staged::announced(std::int64_t bytes) {
+  pull_.reset();
+  if (peer_checks() && peer::token_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+    pull_ = Pull::recognise(*static_cast<const peer::Token*>(staging_.data()), bytes);
+  return pull_ ? pull_->announced(operand_.bytes()) : Announced{bytes};
+}
+
+bool Staged::done() {
+  return pull_ ? pull_->done() : !transfer_ || transfer_.done();
+}
+
 void Staged::start_pack() {
   start(device::Direction::pack, operand_.bytes());
 }
 
 void Staged::start_unpack(std::int64_t bytes) {
+  if (pull_) return pull_->start(operand_, staging_.data());
   start(device::Direction::unpack, bytes);
 }
 
@@ -39,7 +58,10 @@ void Staged::start(device::Direction direction, std::int64_t bytes) {
 
 void Staged::wait() {
   const Timed timed(Clock::transfer);
-  if (transfer_) transfer_.wait();
+  if (pull_)
+    wait_with_progress(*this);
+  else if (transfer_)
+    transfer_.wait();
 }
 
 namespace {
@@ -91,6 +113,7 @@ class Engine {
   void watch(Operation* operation);
   int test_inner();
   void inner_completed(Operation* operation, const MPI_Status& status, int error);
+  void take_arrived(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
   void complete(Operation* operation);
@@ -278,9 +301,9 @@ void Engine::issue(Operation* operation) {
   } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
-    const Operand& operand = operation->source->operand();
-    operation->error = operation->send(operation->source->data(), static_cast<int>(operand.count), operand.twin(),
-                                       operation->channel.peer, operation->tag, comm, &operation->inner);
+    const Outgoing out = operation->payload->message();
+    operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
+                                       &operation->inner);
     operation->told = operation->error != MPI_SUCCESS;
   }
   issued(*operation);
@@ -352,15 +375,36 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
     PMPI_Test_cancelled(&status, &cancelled);
     operation->cancelled = cancelled != 0;
   }
-  if (operation->kind == Operation::Kind::send) return;
+  if (operation->kind == Operation::Kind::send) {
+    if (operation->payload->always_unpacks() && !operation->cancelled) start_unpack(operation, 0);
+    return;
+  }
   operation->from = status.MPI_SOURCE;
   operation->received_tag = status.MPI_TAG;
   if (operation->cancelled) return;
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   operation->bytes = bytes;
-  if (operation->kind == Operation::Kind::receive && (bytes != 0 || operation->payload->always_unpacks()))
-    start_unpack(operation, bytes);
+  if (operation->kind != Operation::Kind::receive) return;
+  if (operation->error != MPI_SUCCESS) {
+    if (is_truncation(operation->error)) peer_truncated(status);
+    return;
+  }
+  take_arrived(operation);
+}
+
+/// What has come may stand for a message that is to be fetched.
+void Engine::take_arrived(Operation* operation) {
+  const bool any = operation->bytes != 0 || operation->payload->always_unpacks();
+  try {
+    const Announced announced = operation->payload->announced(operation->bytes);
+    operation->bytes = announced.bytes;
+    if (any) start_unpack(operation, announced.bytes);
+    if (operation->error == MPI_SUCCESS) operation->error = announced.error;
+  } catch (const std::exception& failure) {
+    log_error(std::string("receiving a message: ") + failure.what());
+    operation->error = MPI_ERR_OTHER;
+  }
 }
 
 void Engine::start_unpack(Operation* operation, std::int64_t bytes) {

@@ -29,6 +29,19 @@
 
 namespace gpudt::interpose {
 
+/// What MPI is given to send.
+struct Outgoing {
+  const void* data;
+  int count;
+  MPI_Datatype type;
+};
+
+/// What a receive gets.
+struct Announced {
+  std::int64_t bytes;
+  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
+};
+
 /// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
 class Payload {
  public:
@@ -46,17 +59,27 @@ class Payload {
   virtual void wait() = 0;
   /// start_unpack() is wanted even if MPI has delivered nothing.
   virtual bool always_unpacks() const { return false; }
+  /// Of sends, once they are packed.
+  virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
+  /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
+  virtual Announced announced(std::int64_t bytes) { return {bytes}; }
 };
+
+class Pull;
 
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
   explicit Staged(const Operand& operand);  ///< acquires the staging memory; may throw device::Error
+  ~Staged() override;
   void start_pack() override;
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
-  bool done() override { return !transfer_ || transfer_.done(); }
+  bool done() override;
   void wait() override;
+  Outgoing message() const override;
+  /// A token that has come to the staging memory is recognised.
+  Announced announced(std::int64_t bytes) override;
   void* data() const { return staging_.data(); }
   const Operand& operand() const { return operand_; }
 
@@ -65,7 +88,8 @@ class Staged : public Payload {
 
   Operand operand_;
   device::Staging staging_;
-  device::Transfer transfer_;  // after staging_: it must end before the memory goes back
+  device::Transfer transfer_;   // after staging_: it must end before the memory goes back
+  std::unique_ptr<Pull> pull_;  ///< likewise; what the last receive got was a token
 };
 
 using StagedRef = std::shared_ptr<Staged>;
@@ -75,6 +99,10 @@ using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Co
 /// Must be called by the call that starts the operation: it takes room that the program has attached, or fails.
 inline bool is_buffered(NonblockingSend send) {
   return send == PMPI_Ibsend;
+}
+using BlockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm);
+inline bool is_buffered(BlockingSend send) {
+  return send == PMPI_Bsend;
 }
 
 /// Sends that MPI keeps in order.
@@ -94,9 +122,8 @@ struct Operation {
 
   Kind kind = Kind::send;
   std::shared_ptr<Payload> payload;
-  const Staged* source = nullptr;  ///< send: the payload as what it is
-  ErrorOwner owner;                ///< its handle goes when the user frees it: engine_forget_comm
-  Channel channel;                 ///< send
+  ErrorOwner owner;  ///< its handle goes when the user frees it: engine_forget_comm
+  Channel channel;   ///< send
   int tag = 0;
   NonblockingSend send = nullptr;          ///< send: how to start it, if it is not issued when it is submitted
   MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed

@@ -13,6 +13,7 @@
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
-  const Staged* source = nullptr;  ///< send and receive: the payload as what it is
+  const Operand* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
   ErrorOwner owner;  ///< the communicator or, once the user has freed it, its error handler; registry_mutex guards it
   std::thread::id starter;  ///< the thread that is starting it, if one is; registry_mutex guards it
   int peer = MPI_PROC_NULL;
@@ -73,18 +74,25 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
          MPI_Request* request) {
   return guarded(comm, call, [&] {
     Operand operand;
-    if (form.peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand))
-      return init(const_cast<void*>(buf), type, request);
     auto persistent = std::make_shared<Persistent>();
-    const auto staged = std::make_shared<Staged>(operand);
+    void* given = const_cast<void*>(buf);
+    MPI_Datatype as = type;
+    if (form.peer != MPI_PROC_NULL && resolve(buf, count, type, call, operand)) {
+      const auto staged = std::make_shared<Staged>(operand);
+      persistent->payload = staged;
+      persistent->operand = &staged->operand();
+      given = staged->data();
+      as = operand.twin();
+    } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
+      persistent->payload = peer_host_receive(given, count, type);
+    }
+    if (!persistent->payload) return init(given, as, request);
     persistent->kind = form.kind;
-    persistent->payload = staged;
-    persistent->source = staged.get();
     persistent->owner.comm = comm;
     persistent->peer = form.peer;
     persistent->tag = form.tag;
     persistent->send = form.send;
-    const int code = init(staged->data(), operand.twin(), &persistent->real);
+    const int code = init(given, as, &persistent->real);
     if (code != MPI_SUCCESS) return code;
     *request = persistent->real;
     enter(std::move(persistent));
@@ -99,10 +107,10 @@ int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void*
               call, {Operation::Kind::send, each, dest, tag}, buf, count, type, comm, request);
 }
 
-/// The real request of a send or receive is not started as long as the communicator is known: Open MPI 4.1 loses the
-/// data of a buffered one that is started again.
+/// The real request of a send or receive on staging memory is not started as long as the communicator is known: Open
+/// MPI 4.1 loses the data of a buffered one that is started again.
 bool starts_real(const Persistent& persistent, const ErrorOwner& owner) {
-  return persistent.kind == Operation::Kind::fill || owner.comm == MPI_COMM_NULL;
+  return persistent.operand == nullptr || owner.comm == MPI_COMM_NULL;
 }
 
 /// Gives it to MPI at once, its data packed: a receive, a buffered send, or a collective, which start in program order.
@@ -114,12 +122,11 @@ int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inne
     *inner = persistent.real;
     return code;
   }
-  void* const data = persistent.source->data();
-  const Operand& operand = persistent.source->operand();
-  const int count = static_cast<int>(operand.count);
+  const Outgoing out = persistent.payload->message();
   if (persistent.kind == Operation::Kind::receive)
-    return PMPI_Irecv(data, count, operand.twin(), persistent.peer, persistent.tag, owner.comm, inner);
-  return persistent.send(data, count, operand.twin(), persistent.peer, persistent.tag, owner.comm, inner);
+    return PMPI_Irecv(const_cast<void*>(out.data), out.count, out.type, persistent.peer, persistent.tag, owner.comm,
+                      inner);
+  return persistent.send(out.data, out.count, out.type, persistent.peer, persistent.tag, owner.comm, inner);
 }
 
 /// While it lives, the communicator of a persistent request that is being started stays: another thread that frees it
@@ -153,22 +160,28 @@ void follow(const PersistentRef& persistent, MPI_Request before) {
   registry[persistent->real] = persistent;
 }
 
+/// The message of a start that goes by peer transfer; null if it does not.
+std::shared_ptr<Offer> offered(const Persistent& persistent, const Operation& operation) {
+  if (operation.kind != Operation::Kind::send || operation.lasting || is_buffered(operation.send)) return nullptr;
+  return Offer::of(*persistent.operand, operation.channel.peer, operation.tag, operation.channel.comm);
+}
+
 int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   if (persistent->active != MPI_REQUEST_NULL)
     return fail(owner, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
   auto operation = std::make_unique<Operation>();
   operation->kind = persistent->kind;
   operation->payload = persistent->payload;
-  operation->source = persistent->source;
   operation->owner = owner;
   operation->channel = {owner.comm, persistent->peer};
   operation->tag = persistent->tag;
   operation->keep = persistent;
   operation->lasting = starts_real(*persistent, owner);
   if (!operation->lasting) operation->send = persistent->send;
+  if (const auto offer = offered(*persistent, *operation)) operation->payload = offer;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
-  if (persistent->kind != Operation::Kind::receive) persistent->payload->start_pack();
+  if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
     return reserved.submit(/*issued=*/false, &persistent->active);
   const int code = start_now(*persistent, owner, &reserved->inner);

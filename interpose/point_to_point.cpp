@@ -6,13 +6,12 @@
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/report.hpp"
 
 namespace gpudt::interpose {
 namespace {
-
-using BlockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm);
 
 /// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
 /// not when the deferred send is issued.
@@ -30,10 +29,20 @@ bool valid_target(MPI_Comm comm, int peer, int tag) {
   return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
 }
 
-std::int64_t received_bytes(const MPI_Status& status) {
-  MPI_Count bytes = 0;
-  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  return bytes;
+template <class Pmpi, class... More>
+int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {
+  return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
+}
+
+/// Messages as long as tokens go through shared memory where there are tokens, so that probes tell the two apart.
+template <class Pmpi, class... More>
+int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                   More... more) {
+  const auto offer = peer_checks() ? Offer::of_host(buf, count, type, dest, tag, comm) : nullptr;
+  if (!offer) return pmpi(buf, count, type, dest, tag, comm, more...);
+  const int code = send_now(pmpi, offer->message(), dest, tag, comm, more...);
+  if (code != MPI_SUCCESS) offer->give_up();
+  return code;
 }
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
@@ -42,14 +51,23 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     Operand operand;
     if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
       engine_order(comm, dest);
-      return pmpi(buf, count, type, dest, tag, comm);
+      return send_from_host(pmpi, buf, count, type, dest, tag, comm);
+    }
+    if (const auto offer = is_buffered(pmpi) ? nullptr : Offer::of(operand, dest, tag, comm)) {
+      offer->wait();  // packed, if it has to be
+      engine_order(comm, dest);
+      const int code = send_now(pmpi, offer->message(), dest, tag, comm);
+      if (code != MPI_SUCCESS) return code;
+      offer->start_unpack(0);
+      offer->wait();
+      return code;
     }
     Staged staged(operand);
     staged.start_pack();
     engine_order(comm, dest);
     staged.wait();
     const Timed timed(Clock::mpi);
-    return pmpi(staged.data(), count, operand.twin(), dest, tag, comm);
+    return send_now(pmpi, staged.message(), dest, tag, comm);
   });
 }
 
@@ -57,15 +75,17 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
                      int tag, MPI_Comm comm, MPI_Request* request) {
   return guarded(comm, call, [&] {
     Operand operand;
-    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand) || !valid_target(comm, dest, tag)) {
+    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
       engine_order(comm, dest);
-      return pmpi(buf, count, type, dest, tag, comm, request);
+      return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
     }
-    const auto staged = std::make_shared<Staged>(operand);
-    staged->start_pack();
+    if (!valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
+    std::shared_ptr<Payload> payload;
+    if (!is_buffered(pmpi)) payload = Offer::of(operand, dest, tag, comm);
+    if (!payload) payload = std::make_shared<Staged>(operand);
+    payload->start_pack();
     auto operation = std::make_unique<Operation>();
-    operation->source = staged.get();
-    operation->payload = staged;
+    operation->payload = payload;
     operation->owner.comm = comm;
     operation->channel = {comm, dest};
     operation->tag = tag;
@@ -74,8 +94,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     if (!is_buffered(pmpi)) return reserved.submit(/*issued=*/false, request);
     engine_order(comm, dest);
-    staged->wait();
-    const int code = pmpi(staged->data(), count, operand.twin(), dest, tag, comm, &reserved->inner);
+    payload->wait();
+    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
@@ -86,19 +106,19 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
                      MPI_Status* status) {
   return guarded(owner, call, [&] {
     Operand operand;
-    if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, status);
-    Staged staged(operand);
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+    if (!resolve(buf, count, type, call, operand)) {
+      if (!peer_checks()) return pmpi(buf, type, status);
+      return peer_received_on_host(pmpi(buf, type, seen), buf, count, type, *seen, owner);
+    }
+    Staged staged(operand);
     int code = MPI_SUCCESS;
     {
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);
     }
-    if (code != MPI_SUCCESS) return code;
-    staged.start_unpack(received_bytes(*seen));
-    staged.wait();
-    return code;
+    return peer_received(code, staged, *seen, owner);
   });
 }
 
@@ -107,15 +127,22 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
                         const ErrorOwner& owner, MPI_Request* request) {
   return guarded(owner, call, [&] {
     Operand operand;
-    if (!resolve(buf, count, type, call, operand)) return pmpi(buf, type, request);
+    std::shared_ptr<Payload> payload;
+    Outgoing into{buf, count, type};
+    if (resolve(buf, count, type, call, operand)) {
+      payload = std::make_shared<Staged>(operand);
+      into = payload->message();
+    } else {
+      payload = peer_host_receive(buf, count, type);
+    }
+    if (!payload) return pmpi(buf, type, request);
     auto operation = std::make_unique<Operation>();
     operation->kind = Operation::Kind::receive;
-    const auto staged = std::make_shared<Staged>(operand);
-    operation->payload = staged;
+    operation->payload = payload;
     operation->owner = owner;
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    const int code = pmpi(staged->data(), operand.twin(), &reserved->inner);
+    const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
@@ -123,6 +150,17 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
 int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag, void* recvbuf,
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
+  if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, dest, comm)) {
+    const auto receive = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
+      return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
+    };
+    MPI_Request sent = MPI_REQUEST_NULL;
+    int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
+    if (code == MPI_SUCCESS)
+      code = receive_blocking(receive, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
+    const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS ? other : code;
+  }
   Operand out;
   const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out);
   std::optional<Staged> packed;
@@ -144,19 +182,19 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
                      MPI_Comm comm, MPI_Status* status) {
   Operand operand;
   engine_order(comm, dest);
-  if (!resolve(buf, count, type, "MPI_Sendrecv_replace", operand))
-    return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+  MPI_Status own;
+  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+  if (!resolve(buf, count, type, "MPI_Sendrecv_replace", operand)) {
+    if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen);
+    return peer_received_on_host(code, buf, count, type, *seen, {.comm = comm});
+  }
   Staged staged(operand);
   staged.start_pack();
   staged.wait();
-  MPI_Status own;
-  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
   const int code =
       PMPI_Sendrecv_replace(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
-  if (code != MPI_SUCCESS) return code;
-  staged.start_unpack(received_bytes(*seen));
-  staged.wait();
-  return code;
+  return peer_received(code, staged, *seen, {.comm = comm});
 }
 
 /// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first, and

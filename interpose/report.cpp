@@ -29,6 +29,7 @@ struct Counts {
   std::atomic<std::int64_t> calls[protocol_count][shape_kinds];
   std::atomic<std::int64_t> bytes[protocol_count][shape_kinds];
   std::atomic<std::int64_t> nanoseconds[2];
+  std::atomic<std::int64_t> peer[peer_events];
 } counts;
 
 struct Fallback {
@@ -45,6 +46,7 @@ struct Record {
   std::int64_t bytes[protocol_count][shape_kinds];
   std::int64_t nanoseconds[2];
   std::int64_t movements[3];  ///< as in device::Movements
+  std::int64_t peer[peer_events];
   std::int64_t staging_peak[2];
   std::array<Fallback, fallback_slots> fallbacks;
 };
@@ -57,6 +59,7 @@ Record own_record() {
       record.bytes[p][k] = counts.bytes[p][k];
     }
   for (int c = 0; c < 2; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
+  for (int e = 0; e < peer_events; ++e) record.peer[e] = counts.peer[e];
   const device::Movements moved = device::movements();
   record.movements[0] = moved.kernels;
   record.movements[1] = moved.copies;
@@ -92,6 +95,7 @@ Record sum(const std::vector<Record>& records) {
       total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
     }
     for (int m = 0; m < 3; ++m) total.movements[m] += record.movements[m];
+    for (int e = 0; e < peer_events; ++e) total.peer[e] += record.peer[e];
     for (const Fallback& entry : record.fallbacks)
       if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
   }
@@ -115,6 +119,13 @@ void print(const Record& total, int ranks, int expected) {
       text += line;
     }
   if (all == 0) text += "  no device buffer was passed to MPI\n";
+  if (total.peer[0] != 0) {
+    std::snprintf(line, sizeof line,
+                  "  peer transfer: %lld messages offered; of these %lld buffered, %lld not fetched but sent\n",
+                  static_cast<long long>(total.peer[0]), static_cast<long long>(total.peer[1]),
+                  static_cast<long long>(total.peer[2]));
+    text += line;
+  }
   std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",
                 static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
   text += line;
@@ -162,6 +173,10 @@ void report_count(Protocol protocol, datatype::ShapeKind kind, std::int64_t byte
 
 void report_time(Clock clock, std::chrono::nanoseconds spent) {
   counts.nanoseconds[static_cast<int>(clock)].fetch_add(spent.count(), std::memory_order_relaxed);
+}
+
+void report_peer(PeerEvent event) {
+  if (report_wanted) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
 }
 
 void report_fallback(const char* reason) {

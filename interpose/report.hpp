@@ -48,6 +48,15 @@ int in_mpi(Call call) {
   return call();
 }
 
+/// What becomes of messages in device memory that are for processes of this node (peer.hpp).
+enum class PeerEvent {
+  offered,   ///< the receiver's GPU may fetch it
+  buffered,  ///< of these: moved to the segment, since nobody received it for a while
+  refused,   ///< of these: sent through the segment, since the receiver could not fetch it
+};
+inline constexpr int peer_events = 3;
+void report_peer(PeerEvent event);
+
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.
 void report_fallback(const char* reason);
 

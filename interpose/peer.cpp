@@ -1,0 +1,799 @@
+// Offers and their tokens on the sending side, and what fetches the data on the receiving side.
+#include "interpose/peer.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "datatype/reference.hpp"
+#include "interpose/log.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+
+std::atomic<bool> peer_checking{false};
+
+namespace {
+
+using namespace peer;
+using Clock_ = std::chrono::steady_clock;
+
+// A message that is not fetched for so long, and is no longer than that, moves to the segment, so that its send can
+// end: programs expect as much of short messages.
+constexpr std::chrono::microseconds buffering_patience{50};
+constexpr std::int64_t longest_buffered = 4096;
+static_assert(longest_buffered <= std::int64_t(descriptor_data));
+/// After so many messages in a row that could not be fetched, the sender takes other ways for 1, 2, 4 ... messages.
+constexpr int refusals_borne = 1;
+constexpr int longest_abstention = 64;
+constexpr std::size_t habits_by_tag = 16;
+constexpr int layouts_kept = 64;  ///< of other processes
+constexpr std::chrono::milliseconds life_check{500};
+constexpr int bare_copy_tag = 3;
+constexpr unsigned polls_before_progress = 8;
+
+/// Shorter messages are not fetched from another process's memory on the same GPU: kernels of two processes take turns
+/// of a tenth of a millisecond and more, which the copy engine does not.
+constexpr std::int64_t least_on_one_gpu = 256 << 10;
+
+/// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
+struct Habit {
+  int refusals = 0;  ///< in a row
+  int abstain = 0;   ///< messages that are not offered before the next that is
+};
+
+/// A process of this job, as this one sees it.
+struct Neighbour {
+  std::unique_ptr<Segment> segment;
+  unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
+  std::unique_ptr<std::array<Habit, 2 * habits_by_tag>> habits;  ///< made when first needed
+  Habit& habit(int tag, std::int64_t bytes) {
+    if (!habits) habits = std::make_unique<std::array<Habit, 2 * habits_by_tag>>();
+    const std::size_t shorter = bytes < least_on_one_gpu ? 1 : 0;
+    return (*habits)[2 * (static_cast<std::size_t>(tag) % habits_by_tag) + shorter];
+  }
+};
+
+struct World {
+  std::string job;
+  int rank = 0;
+  PeerUse use = PeerUse::automatic;
+  std::unique_ptr<Segment> own;
+  int keyval = MPI_KEYVAL_INVALID;
+  MPI_Comm self = MPI_COMM_NULL;  ///< where nothing is ever sent
+
+  std::mutex ranks_mutex;  // of the ranks kept with communicators
+  std::mutex mutex;        // of what follows
+  std::vector<Neighbour> neighbours;
+  std::bitset<descriptor_count> idle;  ///< descriptors
+  std::vector<int> deserted;           ///< descriptors that their offers have left before the receiver was done
+  std::vector<int> chunks;             ///< idle
+  std::vector<std::pair<datatype::LayoutRef, std::vector<std::byte>>> sent;  ///< layouts in bytes; few, latest last
+  std::vector<std::pair<std::vector<std::byte>, datatype::LayoutRef>> received;
+  std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
+};
+
+World* world = nullptr;  // stays for good: messages in transit at MPI_Finalize may still need it
+
+// --- processes -------------------------------------------------------------------------------------------------------
+
+int drop_ranks(MPI_Comm, int, void* value, void*) {
+  delete static_cast<std::vector<int>*>(value);
+  return MPI_SUCCESS;
+}
+
+/// Ranks in MPI_COMM_WORLD of the processes that `comm` leads to; MPI_UNDEFINED: none.
+std::vector<int> world_ranks(MPI_Comm comm) {
+  int inter = 0, size = 0;
+  MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+  PMPI_Comm_test_inter(comm, &inter);
+  inter != 0 ? PMPI_Comm_remote_group(comm, &group) : PMPI_Comm_group(comm, &group);
+  PMPI_Comm_group(MPI_COMM_WORLD, &all);
+  PMPI_Group_size(group, &size);
+  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
+  for (int i = 0; i < size; ++i) ranks[static_cast<std::size_t>(i)] = i;
+  PMPI_Group_translate_ranks(group, size, ranks.data(), all, translated.data());
+  PMPI_Group_free(&group);
+  PMPI_Group_free(&all);
+  return translated;
+}
+
+/// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
+int world_rank_of(MPI_Comm comm, int peer) {
+  if (comm == MPI_COMM_WORLD || comm == MPI_COMM_NULL || peer < 0) return comm == MPI_COMM_NULL ? -1 : peer;
+  const std::lock_guard<std::mutex> lock(world->ranks_mutex);
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, world->keyval, static_cast<void*>(&value), &found);
+  if (found == 0) {
+    auto ranks = std::make_unique<std::vector<int>>(world_ranks(comm));
+    if (PMPI_Comm_set_attr(comm, world->keyval, ranks.get()) != MPI_SUCCESS) return -1;
+    value = ranks.release();
+  }
+  const auto& ranks = *static_cast<const std::vector<int>*>(value);
+  return static_cast<std::size_t>(peer) < ranks.size() ? ranks[static_cast<std::size_t>(peer)] : -1;
+}
+
+/// The segment of another process, or of this one; null if it has none, or does not check for tokens. The caller holds
+/// the mutex.
+Segment* reach(int rank) {
+  if (rank == world->rank) return world->own.get();
+  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return nullptr;
+  Neighbour& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
+  if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
+    neighbour.next_attempt = 2 * neighbour.attempts;
+    neighbour.segment = Segment::open(world->job, rank);
+  }
+  return neighbour.segment.get();
+}
+
+bool checks(const Segment* segment) {
+  return segment != nullptr && (*segment)->checking.load(std::memory_order_acquire) != 0;
+}
+
+/// A token that another process has sent: it has a segment, and nobody minds how long it takes to find.
+Segment* reach_sender(int rank) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (rank >= 0 && static_cast<std::size_t>(rank) < world->neighbours.size())
+    world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  return reach(rank);
+}
+
+[[noreturn]] void lost(const std::string& what) {
+  throw device::Error(device::Failure::runtime, "peer transfer: " + what);
+}
+
+// --- descriptors -----------------------------------------------------------------------------------------------------
+
+/// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
+int take_descriptor(int last) {
+  auto& deserted = world->deserted;
+  const auto still = std::partition(deserted.begin(), deserted.end(), [](int index) {
+    return (*world->own)->descriptors[index].state.load(std::memory_order_acquire) != State::done;
+  });
+  std::for_each(still, deserted.end(), [](int index) { world->idle.set(static_cast<std::size_t>(index)); });
+  deserted.erase(still, deserted.end());
+  while (last >= 0 && !world->idle.test(static_cast<std::size_t>(last))) --last;
+  if (last >= 0) world->idle.reset(static_cast<std::size_t>(last));
+  return last;
+}
+
+void put_descriptor(int index, bool done) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (done)
+    world->idle.set(static_cast<std::size_t>(index));
+  else
+    world->deserted.push_back(index);
+}
+
+/// A layout in bytes, made once. The caller holds the mutex.
+const std::vector<std::byte>& bytes_of(const datatype::LayoutRef& layout) {
+  auto& sent = world->sent;
+  const auto at = std::find_if(sent.begin(), sent.end(), [&](const auto& entry) { return entry.first == layout; });
+  if (at != sent.end()) return at->second;
+  if (sent.size() >= layouts_kept) sent.erase(sent.begin());
+  return sent.emplace_back(layout, layout->to_bytes()).second;
+}
+
+/// The layout that a descriptor holds; the same object for the same bytes, since the GPU's copy is kept with it.
+datatype::LayoutRef layout_of(const Descriptor& descriptor) {
+  const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  auto& received = world->received;
+  const auto at = std::find_if(received.rbegin(), received.rend(),
+                               [&](const auto& entry) { return std::ranges::equal(entry.first, bytes); });
+  if (at != received.rend()) return at->second;
+  datatype::LayoutRef layout = datatype::Layout::from_bytes(bytes);
+  if (!layout) lost("the sender's layout is damaged");
+  if (received.size() >= layouts_kept) received.erase(received.begin());
+  received.emplace_back(std::vector<std::byte>(bytes.begin(), bytes.end()), layout);
+  return layout;
+}
+
+/// The open offer of process `sender` that a status of `bytes` bytes stands for; null if it has none.
+Descriptor* open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  Segment* const segment = reach_sender(sender);
+  if (segment == nullptr) return nullptr;
+  Descriptor& descriptor = (*segment)->descriptors[token_index(bytes)];
+  const State state = descriptor.state.load(std::memory_order_acquire);
+  const bool open = state == State::offered || state == State::withdrawing || state == State::buffered;
+  const bool meant = descriptor.destination == world->rank && descriptor.tag == status.MPI_TAG &&
+                     descriptor.source == status.MPI_SOURCE && descriptor.issued.load() != 0 &&
+                     descriptor.matched.load() == 0;
+  return open && meant ? &descriptor : nullptr;
+}
+
+/// Offers to a neighbour pause after refusals. The caller holds the mutex.
+bool abstains(int rank, int tag, std::int64_t bytes) {
+  if (rank == world->rank || world->use == PeerUse::always) return false;
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes);
+  if (habit.abstain == 0) return false;
+  --habit.abstain;
+  return true;
+}
+
+void note_outcome(int rank, const Descriptor& descriptor, bool refused) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(descriptor.tag, descriptor.bytes);
+  habit.refusals = refused ? habit.refusals + 1 : 0;
+  if (habit.refusals >= refusals_borne)
+    habit.abstain = std::min(1 << std::min(habit.refusals - refusals_borne, 20), longest_abstention);
+}
+
+/// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
+bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  auto at = world->gpus.find(operand.ordinal);
+  if (at == world->gpus.end()) {
+    device::Exported own;
+    const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+    if (!device::export_memory(operand.ordinal, first, own)) return false;
+    at = world->gpus.emplace(operand.ordinal, own).first;
+  }
+  return std::equal(std::begin(memory.gpu), std::end(memory.gpu), std::begin(at->second.gpu));
+}
+
+}  // namespace
+
+void peer_start(PeerUse use, int world_rank) {
+  if (use == PeerUse::never) return;
+#if !defined(OMPI_MAJOR_VERSION) || OMPI_MAJOR_VERSION > 4
+  // Other MPI libraries have receives that are not looked through for tokens.
+  if (use == PeerUse::always) log_warning("GPUDT_PROTOCOL=peer needs Open MPI 4; messages are staged");
+  return;
+#endif
+  const std::string job = job_name();
+  if (job.empty()) {
+    if (use == PeerUse::always)
+      log_warning(
+          "GPUDT_PROTOCOL=peer: this MPI library does not tell processes what job they belong to; messages are"
+          " staged");
+    return;
+  }
+  auto made = std::make_unique<World>();
+  try {
+    made->own = Segment::create(job, world_rank);
+  } catch (const std::exception& error) {
+    log_warning(std::string("no peer transfers: ") + error.what());
+    return;
+  }
+  made->job = job;
+  made->rank = world_rank;
+  made->use = use;
+  int size = 0;
+  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  made->neighbours.resize(static_cast<std::size_t>(size));
+  made->idle.set();
+  for (int i = 0; i < chunk_count; ++i) made->chunks.push_back(i);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
+  made->self = bare_copy(MPI_COMM_SELF, bare_copy_tag);
+  world = made.release();
+  (*world->own)->checking.store(1, std::memory_order_release);
+  peer_checking.store(true);
+}
+
+void peer_stop() {
+  if (!peer_checking.exchange(false)) return;
+  (*world->own)->checking.store(0, std::memory_order_release);
+  PMPI_Comm_free_keyval(&world->keyval);
+  PMPI_Comm_free(&world->self);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  world->sent.clear();
+  world->received.clear();
+}
+
+void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
+  if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
+  const std::int64_t bytes = received_bytes(*status);
+  if (token_index(bytes) < 0) return;
+  engine_progress();  // tokens that have been received no longer count
+  Descriptor* const descriptor = open_offer(world_rank_of(comm, status->MPI_SOURCE), *status, bytes);
+  if (descriptor == nullptr) return;
+  if (matched) descriptor->matched.store(1);
+  PMPI_Status_set_elements_x(status, MPI_BYTE, descriptor->bytes);
+}
+
+// All processes are looked through, since it is not known here which communicator the receive was on.
+void peer_truncated(const MPI_Status& status) {
+  const std::int64_t bytes = received_bytes(status);
+  if (!peer_checks() || token_index(bytes) < 0) return;
+  Descriptor* found = nullptr;
+  for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
+    Descriptor* const descriptor = open_offer(static_cast<int>(rank), status, bytes);
+    if (descriptor != nullptr && std::exchange(found, descriptor) != nullptr) return;
+  }
+  if (found == nullptr) return;
+  for (State state : {State::offered, State::withdrawing, State::buffered})
+    if (found->state.compare_exchange_strong(state, State::done)) return;
+}
+
+// --- offers ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::int64_t bytes_in(int count, MPI_Datatype type) {
+  MPI_Count size = 0;
+  PMPI_Type_size_x(type, &size);
+  return std::int64_t{count} * size;
+}
+
+/// What a message needs to be offered, or to go through the segment at once; nothing if it is to go another way. Takes
+/// a descriptor.
+struct Place {
+  int world;
+  int index;
+};
+
+std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered) {
+  if (rank < 0) return std::nullopt;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (!checks(reach(rank)) || (offered && abstains(rank, tag, bytes))) return std::nullopt;
+  // What is not offered may meet a receive with no more room than for the message.
+  const int last = offered ? descriptor_count - 1 : token_index(bytes);
+  const int index = take_descriptor(last);
+  if (index < 0) return std::nullopt;
+  return Place{rank, index};
+}
+
+}  // namespace
+
+bool Offer::likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm) {
+  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
+  const std::int64_t bytes = bytes_in(count, type);
+  if (token_index(bytes) < 0 && (bytes < least_offered || !locate_buffer(buf, type).on_device())) return false;
+  const int rank = world_rank_of(comm, dest);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  return rank >= 0 && checks(reach(rank));
+}
+
+Offer::Offer(int index, int rank, int tag, MPI_Comm comm)
+    : index_(index), descriptor_((*world->own)->descriptors[index]), world_(rank), offered_at_(Clock_::now()) {
+  ++descriptor_.generation;
+  int source = 0;
+  PMPI_Comm_rank(comm, &source);
+  descriptor_.destination = rank;
+  descriptor_.source = source;
+  descriptor_.tag = tag;
+  descriptor_.issued.store(0, std::memory_order_relaxed);
+  descriptor_.matched.store(0, std::memory_order_relaxed);
+  descriptor_.produced.store(0, std::memory_order_relaxed);
+  descriptor_.consumed.store(0, std::memory_order_relaxed);
+  const Image& own = **world->own;
+  const Token token = {token_mark, {own.nonce[0], own.nonce[1]}, world->rank, index, descriptor_.generation, 0};
+  std::memcpy(descriptor_.token, &token, sizeof token);
+}
+
+std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_Comm comm) {
+  const std::int64_t bytes = operand.bytes();
+  const bool offered = bytes >= least_offered;
+  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && token_index(bytes) < 0))
+    return nullptr;
+  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, offered);
+  if (!place) return nullptr;
+  std::shared_ptr<Offer> offer(new Offer(place->index, place->world, tag, comm));
+  offer->operand_ = operand;
+  offer->descriptor_.bytes = bytes;
+  if (offered) {
+    try {
+      offer->describe();
+    } catch (const device::Error& error) {
+      if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
+      throw;
+    }
+    report_peer(PeerEvent::offered);
+  } else {
+    offer->staging_ = device::acquire(device::StagingKind::mapped, operand.ordinal, static_cast<std::size_t>(bytes));
+    offer->move(0, bytes);
+  }
+  offer->descriptor_.state.store(offered ? State::offered : State::withdrawing, std::memory_order_release);
+  return offer;
+}
+
+std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  if (count <= 0 || type == MPI_DATATYPE_NULL || dest < 0) return nullptr;
+  const std::int64_t bytes = bytes_in(count, type);
+  if (token_index(bytes) < 0) return nullptr;
+  const datatype::TypeInfoRef info = datatype::type_info(type);
+  const auto place = info ? place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false) : std::nullopt;
+  if (!place) return nullptr;
+  std::shared_ptr<Offer> offer(new Offer(place->index, place->world, tag, comm));
+  offer->descriptor_.bytes = bytes;
+  datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data);
+  offer->descriptor_.state.store(State::buffered, std::memory_order_release);
+  return offer;
+}
+
+/// Whether all of the operand lies in the allocation, as its first byte does.
+bool holds(const device::Exported& memory, const Operand& operand) {
+  const datatype::Layout& layout = operand.info->layout();
+  const std::int64_t last = (operand.count - 1) * layout.extent();
+  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
+  const std::int64_t begin = buffer + std::min(std::int64_t{0}, last) + layout.true_lb();
+  const std::int64_t end = buffer + std::max(std::int64_t{0}, last) + layout.true_ub();
+  const auto base = static_cast<std::int64_t>(memory.base);
+  return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
+}
+
+/// Where the receiver finds the data: where the program has them if the memory can be exported and the layout is short,
+/// else packed, in memory of our own.
+void Offer::describe() {
+  const Operand& operand = operand_;
+  const datatype::Layout& layout = operand.info->layout();
+  const datatype::Shape shape = layout.shape(operand.count);
+  const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
+  const bool contiguous = shape.kind == datatype::ShapeKind::contiguous;
+  Descriptor& to = descriptor_;
+  to.count = operand.count;
+  to.layout_bytes = 0;
+  bool in_place = device::export_memory(operand.ordinal, first, to.memory) && holds(to.memory, operand);
+  if (in_place && !contiguous) {
+    in_place = layout.serialised().size() < descriptor_data;
+  }
+  if (in_place && !contiguous) {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    const std::vector<std::byte>& bytes = bytes_of(operand.info->layout_ref());
+    in_place = bytes.size() <= descriptor_data;
+    if (in_place) {
+      std::copy(bytes.begin(), bytes.end(), to.data);
+      to.layout_bytes = static_cast<std::int64_t>(bytes.size());
+    }
+  }
+  if (in_place) {
+    to.address = reinterpret_cast<std::uint64_t>(operand.buffer);
+    if (contiguous) to.address += static_cast<std::uint64_t>(shape.offset);
+    return;
+  }
+  packed_ = device::acquire(device::StagingKind::device, operand.ordinal, static_cast<std::size_t>(to.bytes));
+  if (!device::export_memory(operand.ordinal, packed_.data(), to.memory)) to.memory = {};
+  to.address = reinterpret_cast<std::uint64_t>(packed_.data());
+  packing_ = device::start(device::Direction::pack, operand.ordinal, layout, operand.count, operand.buffer, 0, to.bytes,
+                           packed_.data());
+}
+
+Offer::~Offer() {
+  if (chunk_ >= 0) {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    world->chunks.push_back(chunk_);
+  }
+  State state = descriptor_.state.load(std::memory_order_acquire);
+  if (!sent_ && state != State::buffered) descriptor_.state.store(state = State::done);  // nobody knows of it
+  // One that is given up after an error: the receiver hears of it if it asks.
+  while (state != State::done && state != State::buffered && state != State::claimed && state != State::failed &&
+         !descriptor_.state.compare_exchange_weak(state, State::failed)) {
+  }
+  put_descriptor(index_, state == State::done);
+}
+
+void Offer::give_up() {
+  descriptor_.state.store(State::done);
+}
+
+Outgoing Offer::message() const {
+  descriptor_.issued.store(1);
+  return {descriptor_.token, static_cast<int>(token_bytes(index_)), MPI_BYTE};
+}
+
+void Offer::start_unpack(std::int64_t) {
+  sent_ = true;
+  offered_at_ = Clock_::now();
+}
+
+bool Offer::done() {
+  return sent_ ? step() : !packing_ || packing_.done();
+}
+
+void Offer::wait() {
+  if (!sent_) {
+    if (packing_) packing_.wait();
+    return;
+  }
+  const Timed timed(Clock::transfer);
+  wait_with_progress(*this);
+}
+
+bool Offer::step() {
+  switch (descriptor_.state.load(std::memory_order_acquire)) {
+    case State::done:
+      note_outcome(world_, descriptor_, /*refused=*/moved_ != 0);
+      return true;
+    case State::buffered:
+      return true;
+    case State::offered:
+      withdraw();
+      break;
+    case State::withdrawing:
+      buffer();
+      break;
+    case State::wanted:
+      produce();
+      break;
+    default:
+      break;
+  }
+  return receiver_gone();
+}
+
+/// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
+void Offer::withdraw() {
+  if (descriptor_.bytes > longest_buffered || Clock_::now() - offered_at_ < buffering_patience) return;
+  if (!room(longest_buffered)) return;
+  State expected = State::offered;
+  if (!descriptor_.state.compare_exchange_strong(expected, State::withdrawing)) return;
+  move(0, descriptor_.bytes);
+}
+
+void Offer::buffer() {
+  if (!moving_.done()) return;
+  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  State expected = State::withdrawing;
+  if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) report_peer(PeerEvent::buffered);
+}
+
+/// Staging memory of at least so many bytes; false if there is none just now.
+bool Offer::room(std::int64_t bytes) {
+  if (staging_ && staging_.capacity() >= static_cast<std::size_t>(bytes)) return true;
+  try {
+    staging_ = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(bytes));
+  } catch (const device::Error& error) {
+    if (error.failure() != device::Failure::out_of_memory) throw;
+    return false;
+  }
+  return true;
+}
+
+void Offer::move(std::int64_t begin, std::int64_t end) {
+  moving_ = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                          operand_.buffer, begin, end, staging_.data());
+}
+
+/// The receiver cannot fetch the data: they go through a chunk of the segment, part by part.
+void Offer::produce() {
+  const std::uint64_t produced = descriptor_.produced.load(std::memory_order_relaxed);
+  if (moved_ == descriptor_.bytes || descriptor_.consumed.load(std::memory_order_acquire) != produced) return;
+  take_chunk();
+  const std::int64_t most = chunk_ < 0 ? std::int64_t(descriptor_data) : chunk_size;
+  const std::int64_t part = moving_ ? moving_bytes_ : std::min(descriptor_.bytes - moved_, most);
+  if (!moving_) {
+    if (!staging_ || staging_.capacity() < static_cast<std::size_t>(part))
+      staging_ = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part));
+    move(moved_, moved_ + part);
+    moving_bytes_ = part;
+  }
+  if (!moving_.done()) return;
+  moving_ = {};
+  std::memcpy(chunk_ < 0 ? descriptor_.data : (*world->own)->chunks[chunk_], staging_.data(),
+              static_cast<std::size_t>(part));
+  moved_ += part;
+  descriptor_.chunk = chunk_;
+  descriptor_.chunk_bytes = part;
+  descriptor_.produced.store(produced + 1, std::memory_order_release);
+}
+
+/// If others are on their way through all chunks, the descriptor itself serves: nobody may have to wait for them.
+void Offer::take_chunk() {
+  if (chunk_ >= 0 || moving_) return;
+  if (moved_ == 0) report_peer(PeerEvent::refused);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (world->chunks.empty()) return;
+  chunk_ = world->chunks.back();
+  world->chunks.pop_back();
+}
+
+/// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
+bool Offer::receiver_gone() {
+  const auto now = Clock_::now();
+  if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
+  checked_at_ = now;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const Segment* const segment = reach(world_);
+  if (segment == nullptr) return false;
+  if (segment->orphaned()) lost("process " + std::to_string(world_) + ", which a message was for, has ended");
+  return !checks(segment);
+}
+
+// --- pulls -----------------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Pull> Pull::recognise(const Token& head, std::int64_t bytes) {
+  const int index = token_index(bytes);
+  if (index < 0 || head.mark != token_mark || head.index != index) return nullptr;
+  Segment* const segment = reach_sender(head.sender);
+  if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
+  if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
+  Descriptor& descriptor = (*segment)->descriptors[index];
+  if (descriptor.generation != head.generation) lost("the sender has given a message up");
+  return std::unique_ptr<Pull>(new Pull(*segment, descriptor));
+}
+
+Announced Pull::announced(std::int64_t capacity) const {
+  const std::int64_t bytes = descriptor_.bytes;
+  return {std::min(bytes, capacity), bytes > capacity ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+}
+
+Pull::~Pull() {
+  if (!released_) release();
+}
+
+/// True if the data are still with the sender's GPU, and stay there until the pull is done.
+bool Pull::claim() {
+  State expected = State::offered;
+  if (descriptor_.state.compare_exchange_strong(expected, State::claimed)) return true;
+  source_ = Source::segment;  // withdrawing, or buffered
+  return false;
+}
+
+void Pull::want() {
+  source_ = Source::segment;
+  descriptor_.state.store(State::wanted, std::memory_order_release);
+}
+
+void Pull::start(const Operand& into, void* staging) {
+  into_ = into;
+  staging_ = staging;
+  wanted_ = std::min(descriptor_.bytes, into.bytes());
+  if (claim() && !fetch(into)) want();
+}
+
+void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
+  layout_ = layout;
+  count_ = count;
+  user_ = user;
+  wanted_ = std::min(descriptor_.bytes, count * layout->size());
+  if (claim()) want();
+}
+
+bool Pull::fetch(const Operand& into) {
+  if (segment_->rank != world->rank && descriptor_.bytes < least_on_one_gpu && on_one_gpu(descriptor_.memory, into))
+    return false;
+  std::string why;
+  mapping_ = device::import_memory(into.ordinal, static_cast<std::uint64_t>(segment_->rank), descriptor_.memory, &why);
+  if (!mapping_) {
+    if (tracing()) log_trace("no peer transfer: " + why);
+    return false;
+  }
+  const bool packed = descriptor_.layout_bytes == 0;
+  layout_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
+  const device::Side from = {layout_.get(), packed ? descriptor_.bytes : descriptor_.count,
+                             mapping_.at(descriptor_.address)};
+  const device::Side to = {&into.info->layout(), into.count, into.buffer};
+  transfer_ = device::transfer(into.ordinal, from, to, wanted_);
+  source_ = Source::memory;
+  if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
+  return true;
+}
+
+void Pull::release() {
+  released_ = true;
+  descriptor_.state.store(State::done, std::memory_order_release);
+}
+
+bool Pull::done() {
+  if (source_ == Source::segment && !collect()) {
+    check_sender();
+    return false;
+  }
+  if (transfer_ && !transfer_.done()) return false;
+  if (!released_) release();
+  mapping_ = {};
+  return true;
+}
+
+/// What the sender has put into its segment; true if that is all.
+bool Pull::collect() {
+  const State state = descriptor_.state.load(std::memory_order_acquire);
+  if (state == State::failed || state == State::done) lost("the sender has given a message up");
+  if (state == State::buffered) {
+    take(0, descriptor_.data, descriptor_.bytes);
+  } else if (state == State::wanted) {
+    if (descriptor_.produced.load(std::memory_order_acquire) == parts_) return false;
+    const std::byte* const chunk = descriptor_.chunk < 0 ? descriptor_.data : segment_->chunks[descriptor_.chunk];
+    take(taken_, chunk, descriptor_.chunk_bytes);
+    descriptor_.consumed.store(++parts_, std::memory_order_release);
+  }
+  if (taken_ < descriptor_.bytes) return false;
+  release();
+  source_ = Source::staging;
+  if (staging_ != nullptr)
+    transfer_ = device::start(device::Direction::unpack, into_.ordinal, into_.info->layout(), into_.count, into_.buffer,
+                              0, wanted_, staging_);
+  return true;
+}
+
+void Pull::take(std::int64_t begin, const std::byte* data, std::int64_t bytes) {
+  const std::int64_t end = std::min(begin + bytes, wanted_);
+  if (begin < end && staging_ != nullptr)
+    std::memcpy(static_cast<std::byte*>(staging_) + begin, data, static_cast<std::size_t>(end - begin));
+  else if (begin < end)
+    datatype::unpack(*layout_, count_, user_, begin, end, data);
+  taken_ = begin + bytes;
+}
+
+void Pull::check_sender() {
+  const auto now = Clock_::now();
+  if (now - checked_at_ < life_check) return;
+  checked_at_ = now;
+  if (descriptor_.destination == world->rank && &segment_ != world->own.get() && segment_.orphaned())
+    lost("process " + std::to_string(segment_->rank) + ", which has sent a message, has ended");
+}
+
+// --- receives --------------------------------------------------------------------------------------------------------
+
+std::int64_t received_bytes(const MPI_Status& status) {
+  MPI_Count bytes = 0;
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  return bytes;
+}
+
+HostReceive::HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info)
+    : buf_(buf), count_(count), info_(std::move(info)) {}
+
+Announced HostReceive::announced(std::int64_t bytes) {
+  pull_.reset();
+  if (token_index(bytes) < 0) return {bytes};
+  Token head;
+  datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
+  pull_ = Pull::recognise(head, bytes);
+  return pull_ ? pull_->announced(count_ * info_->layout().size()) : Announced{bytes};
+}
+
+void HostReceive::start_unpack(std::int64_t) {
+  if (pull_) pull_->start(info_->layout_ref(), count_, buf_);
+}
+
+bool HostReceive::done() {
+  return !pull_ || pull_->done();
+}
+
+void HostReceive::wait() {
+  wait_with_progress(*this);
+}
+
+std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {
+  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
+  if (bytes_in(count, type) < shortest_token) return nullptr;
+  datatype::TypeInfoRef info = datatype::type_info(type);
+  return info ? std::make_shared<HostReceive>(buf, count, std::move(info)) : nullptr;
+}
+
+bool is_truncation(int code) {
+  int error_class = MPI_SUCCESS;
+  PMPI_Error_class(code, &error_class);
+  return error_class == MPI_ERR_TRUNCATE;
+}
+
+int peer_received(int code, Payload& payload, MPI_Status& status, const ErrorOwner& owner) {
+  if (code != MPI_SUCCESS) {
+    if (is_truncation(code)) peer_truncated(status);
+    return code;
+  }
+  const std::int64_t bytes = received_bytes(status);
+  const Announced announced = payload.announced(bytes);
+  if (announced.bytes != bytes) PMPI_Status_set_elements_x(&status, MPI_BYTE, announced.bytes);
+  payload.start_unpack(announced.bytes);
+  payload.wait();
+  return announced.error == MPI_SUCCESS ? code : raise(owner, announced.error);
+}
+
+int peer_received_on_host(int code, void* buf, int count, MPI_Datatype type, MPI_Status& status,
+                          const ErrorOwner& owner) {
+  if (code == MPI_SUCCESS && token_index(received_bytes(status)) < 0) return code;
+  HostReceive receive(buf, count, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
+  return peer_received(code, receive, status, owner);
+}
+
+void wait_with_progress(Payload& payload) {
+  for (unsigned polls = 1; !payload.done(); ++polls) {
+    if (polls % polls_before_progress != 0) continue;
+    int flag = 0;  // nothing is sent there: only for the progress that MPI makes meanwhile
+    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->self, &flag, MPI_STATUS_IGNORE);
+  }
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,180 @@
+// Peer transfer between processes of one node: a message in device memory is offered, and the receiver's GPU fetches it
+// from the sender's, by one kernel from the sender's layout to the receiver's.
+//
+// What travels through MPI, with the program's communicator and tag, is a token (peer_segment.hpp) that names the
+// offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages also checks
+// everything that it receives for tokens, wherever a receive puts it: in device or host memory, by blocking,
+// nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent tokens.
+//
+// A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
+// segment instead. A short message that nobody receives for a while moves there, too, so that its send can end.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "datatype/decode.hpp"
+#include "device/device.hpp"
+#include "interpose/config.hpp"
+#include "interpose/operand.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/peer_segment.hpp"
+
+namespace gpudt::interpose {
+
+/// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
+void peer_start(PeerUse use, int world_rank);
+/// After this no message is offered. Other processes may still fetch what has been.
+void peer_stop();
+
+extern std::atomic<bool> peer_checking;
+/// Whether what is received may be a token.
+inline bool peer_checks() {
+  return peer_checking.load(std::memory_order_relaxed);
+}
+
+/// In the status of a probe, replaces the length of a token by that of the message that it stands for. `matched`: by
+/// MPI_Mprobe, so that later probes do not mean this message.
+void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
+
+/// A receive has failed, with `status`, because the message was longer: if it was a token, its sender may go on.
+/// Nothing is done if it could be one of several.
+void peer_truncated(const MPI_Status& status);
+
+/// A message offered. As a payload, it is packed when the token may be sent, and done when the receiver has the data.
+class Offer : public Payload {
+ public:
+  /// Null if the message is to go another way. One that is shorter than what is offered, but as long as a token, goes
+  /// through the segment. May throw device::Error.
+  static std::shared_ptr<Offer> of(const Operand& operand, int dest, int tag, MPI_Comm comm);
+  /// Whether of() might say yes.
+  static bool likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm);
+  /// A message in host memory that is as long as a token; null for all others. The receiver finds it in the segment, so
+  /// that the send is over when that of the token is.
+  static std::shared_ptr<Offer> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,
+                                        MPI_Comm comm);
+  /// MPI has refused the token.
+  void give_up();
+  ~Offer() override;
+
+  void start_pack() override {}
+  /// The token has been sent.
+  void start_unpack(std::int64_t) override;
+  bool done() override;
+  /// Drives MPI's progress meanwhile.
+  void wait() override;
+  bool always_unpacks() const override { return true; }
+  Outgoing message() const override;
+
+ private:
+  Offer(int index, int world, int tag, MPI_Comm comm);
+  void describe();
+  bool step();
+  void withdraw();
+  void buffer();
+  void produce();
+  bool room(std::int64_t bytes);
+  void move(std::int64_t begin, std::int64_t end);
+  void take_chunk();
+  bool receiver_gone();
+
+  const int index_;
+  peer::Descriptor& descriptor_;
+  const int world_;         ///< rank of the receiver in MPI_COMM_WORLD
+  Operand operand_;         ///< none of a message from the host
+  device::Staging packed_;  ///< for data that cannot be fetched from where they are
+  device::Transfer packing_;
+  bool sent_ = false;
+  std::chrono::steady_clock::time_point offered_at_, checked_at_;
+  device::Staging staging_;  ///< withdrawing or wanted: what is on its way to the segment
+  device::Transfer moving_;  ///< likewise, from the program's buffer to there
+  int chunk_ = -1;
+  std::int64_t moved_ = 0;  ///< bytes that are in the segment or have been
+  std::int64_t moving_bytes_ = 0;
+};
+
+/// A message that has been announced by a token and is fetched.
+class Pull {
+ public:
+  /// Null if what has come, `bytes` bytes that begin like `head`, is the message itself.
+  static std::unique_ptr<Pull> recognise(const peer::Token& head, std::int64_t bytes);
+  /// Gives up what is not done, and lets the sender know.
+  ~Pull();
+  Announced announced(std::int64_t capacity) const;
+
+  /// At most `into.bytes()` bytes. `staging`, mapped and as large, is used if the GPU cannot fetch. May throw
+  /// device::Error, as done() may.
+  void start(const Operand& into, void* staging);
+  /// Into host memory.
+  void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
+  bool done();
+
+ private:
+  Pull(const peer::Segment& segment, peer::Descriptor& descriptor) : segment_(segment), descriptor_(descriptor) {}
+  bool claim();
+  bool fetch(const Operand& into);
+  void want();
+  bool collect();
+  void take(std::int64_t begin, const std::byte* data, std::int64_t bytes);
+  void release();
+  void check_sender();
+
+  enum class Source { none, memory, segment, staging };
+
+  const peer::Segment& segment_;
+  peer::Descriptor& descriptor_;
+  Source source_ = Source::none;
+  bool released_ = false;
+  Operand into_;                ///< device memory
+  void* staging_ = nullptr;     ///< likewise
+  datatype::LayoutRef layout_;  ///< into host memory; or the sender's
+  std::int64_t count_ = 0;
+  void* user_ = nullptr;
+  std::int64_t wanted_ = 0, taken_ = 0;  ///< bytes
+  std::uint64_t parts_ = 0;
+  device::Mapping mapping_;
+  device::Transfer transfer_;
+  std::chrono::steady_clock::time_point checked_at_;
+};
+
+/// A receive into host memory, as a payload: there is something to do only if a token comes.
+class HostReceive : public Payload {
+ public:
+  HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info);
+  void start_pack() override {}
+  Announced announced(std::int64_t bytes) override;
+  void start_unpack(std::int64_t bytes) override;
+  bool done() override;
+  void wait() override;
+
+ private:
+  void* buf_;
+  std::int64_t count_;
+  datatype::TypeInfoRef info_;
+  std::unique_ptr<Pull> pull_;
+};
+
+/// The payload for a nonblocking receive into host memory that a token may come to; null if none may, and MPI can have
+/// the receive as it is.
+std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
+
+/// Of a receive that has ended: the bytes that have come, MPI_UNDEFINED aside.
+std::int64_t received_bytes(const MPI_Status& status);
+
+/// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
+/// may mean to fetch it. Returns what the call is to return.
+int peer_received(int code, Payload& payload, MPI_Status& status, const ErrorOwner& owner);
+/// The same for a receive into host memory.
+int peer_received_on_host(int code, void* buf, int count, MPI_Datatype type, MPI_Status& status,
+                          const ErrorOwner& owner);
+
+bool is_truncation(int code);
+
+/// Polls `payload` until it is done, and drives MPI's progress meanwhile.
+void wait_with_progress(Payload& payload);
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,144 @@
+// Segments are files of POSIX shared memory. The process that has made one keeps it locked, so that others can tell
+// that it has ended, however that came about; what is left of jobs that were killed is removed by the next.
+#include "interpose/peer_segment.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string_view>
+
+namespace gpudt::interpose::peer {
+namespace {
+
+constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
+constexpr std::uint32_t image_version = 1;
+const std::string folder = "/dev/shm";
+
+std::string own_name;  // of the segment, to be removed when the process ends
+pid_t own_process = 0;
+
+std::string prefix() {
+  return "gpudt-" + std::to_string(geteuid()) + "-";
+}
+
+std::string name_of(const std::string& job, int rank) {
+  return "/" + prefix() + std::to_string(std::hash<std::string>()(job)) + "-" + std::to_string(rank);
+}
+
+bool lock(int file) {
+  return flock(file, LOCK_EX | LOCK_NB) == 0;
+}
+
+/// Another process may have removed the file meanwhile, and made a new one of that name.
+bool still_named(const std::string& name, const struct stat& status) {
+  struct stat now;
+  return stat((folder + name).c_str(), &now) == 0 && now.st_ino == status.st_ino && now.st_dev == status.st_dev;
+}
+
+void remove_abandoned() {
+  DIR* const list = opendir(folder.c_str());
+  if (list == nullptr) return;
+  while (const dirent* const entry = readdir(list)) {
+    if (!std::string_view(entry->d_name).starts_with(prefix())) continue;
+    const std::string name = std::string("/") + entry->d_name;
+    const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
+    if (file < 0) continue;
+    // One of no size is being made.
+    struct stat status;
+    if (fstat(file, &status) == 0 && status.st_size != 0 && lock(file) && still_named(name, status))
+      shm_unlink(name.c_str());
+    close(file);
+  }
+  closedir(list);
+}
+
+Image* map(int file) {
+  void* const address = mmap(nullptr, sizeof(Image), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return address == MAP_FAILED ? nullptr : static_cast<Image*>(address);
+}
+
+[[noreturn]] void give_up(int file, const std::string& what, int error) {
+  if (file >= 0) close(file);
+  throw std::runtime_error(what + ": " + std::strerror(error));
+}
+
+// Not in a child, which may end before.
+void remove_own() {
+  if (own_process == getpid()) shm_unlink(own_name.c_str());
+}
+
+}  // namespace
+
+std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
+  remove_abandoned();
+  const std::string name = name_of(job, rank);
+  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) give_up(file, "shared memory " + name, errno);
+  own_name = name;
+  own_process = getpid();
+  std::atexit(remove_own);
+  // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
+  const bool locked = lock(file);
+  const int error = locked ? posix_fallocate(file, 0, sizeof(Image)) : errno;
+  if (error != 0) {
+    remove_own();
+    give_up(file, "shared memory of " + std::to_string(sizeof(Image)) + " bytes", error);
+  }
+  Image* const image = map(file);
+  if (image == nullptr) give_up(file, "mapping shared memory", errno);
+  new (image) Image;  // the rest is zero
+  if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up(file, "random numbers", errno);
+  image->rank = rank;
+  image->version = image_version;
+  std::atomic_ref<std::uint64_t>(image->magic).store(image_magic, std::memory_order_release);
+  return std::unique_ptr<Segment>(new Segment(file, image));
+}
+
+std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
+  const int file = shm_open(name_of(job, rank).c_str(), O_RDWR | O_CLOEXEC, 0);
+  if (file < 0) return nullptr;
+  struct stat status;
+  const bool whole = fstat(file, &status) == 0 && status.st_size == sizeof(Image);
+  Image* const image = whole ? map(file) : nullptr;
+  if (image == nullptr) {
+    close(file);
+    return nullptr;
+  }
+  std::unique_ptr<Segment> segment(new Segment(file, image));
+  const bool valid = std::atomic_ref<std::uint64_t>(image->magic).load(std::memory_order_acquire) == image_magic &&
+                     image->version == image_version && image->rank == rank;
+  return valid ? std::move(segment) : nullptr;
+}
+
+Segment::~Segment() {
+  munmap(image_, sizeof(Image));
+  close(file_);
+}
+
+bool Segment::orphaned() const {
+  if (!lock(file_)) return false;
+  flock(file_, LOCK_UN);
+  return true;
+}
+
+std::string job_name() {
+  for (const char* const variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+    if (const char* const value = std::getenv(variable); value != nullptr && *value != '\0') {
+      const char* const server = std::getenv("PMIX_SERVER_URI2");
+      return std::string(variable) + "=" + value + ";" + (server == nullptr ? "" : server);
+    }
+  return {};
+}
+
+}  // namespace gpudt::interpose::peer

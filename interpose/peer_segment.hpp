@@ -1,0 +1,131 @@
+// The memory that the processes of one node share for peer transfers (peer.hpp): each process has a segment of its own,
+// which the others open by its name when they first need it. Nothing here is collective, so that processes without the
+// library may be part of the job.
+//
+// A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
+// and fills it while it is `free`; from `offered` on, `state` says whose turn it is.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/device.hpp"
+
+namespace gpudt::interpose::peer {
+
+/// Messages that a process can have offered at a time; what goes beyond takes other ways.
+inline constexpr int descriptor_count = 128;
+/// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
+/// size: odd lengths from this on. Messages of such lengths are sent as tokens, too, as long or shorter (peer.hpp).
+inline constexpr std::int64_t shortest_token = 515;
+inline constexpr std::int64_t token_bytes(int index) {
+  return shortest_token + 2 * std::int64_t{index};
+}
+inline constexpr std::int64_t longest_token = token_bytes(descriptor_count - 1);
+/// The descriptor that a message of `bytes` bytes stands for if it is a token, or -1.
+inline constexpr int token_index(std::int64_t bytes) {
+  return bytes < shortest_token || bytes > longest_token || bytes % 2 == 0
+             ? -1
+             : static_cast<int>((bytes - shortest_token) / 2);
+}
+/// No shorter message from device memory is offered, so that every receive that may get a token has room for it.
+inline constexpr std::int64_t least_offered = 1024;
+static_assert(longest_token < least_offered);
+
+/// What travels through MPI, followed by bytes that mean nothing.
+struct Token {
+  std::uint64_t mark;      ///< token_mark
+  std::uint64_t nonce[2];  ///< of the sender's segment
+  std::int32_t sender;     ///< rank in MPI_COMM_WORLD
+  std::int32_t index;
+  std::uint32_t generation;
+  std::uint32_t unused;
+};
+inline constexpr std::uint64_t token_mark = 0x9e4b1f27d3a86c55;
+
+enum class State : std::uint32_t {
+  free,
+  offered,      ///< the receiver's turn, when it has got the token; or the sender's, to take the offer back
+  claimed,      ///< the receiver reads the sender's device memory
+  wanted,       ///< the receiver cannot: the sender's turn, to send the data through `chunk`s
+  withdrawing,  ///< the sender is moving the data to the descriptor
+  buffered,     ///< the data are in the descriptor; the sender has gone on
+  failed,       ///< the sender could not: the message is lost, and the receive fails
+  done,         ///< the receiver needs nothing more
+};
+
+/// For a layout, or a short message.
+inline constexpr std::size_t descriptor_data = 7040;
+
+struct alignas(64) Descriptor {
+  std::atomic<State> state;
+  std::uint32_t generation;
+  std::int32_t destination;  ///< rank in MPI_COMM_WORLD
+  std::int32_t source;       ///< the sender's rank in the communicator, as the receiver's status has it
+  std::int32_t tag;
+  std::atomic<std::uint32_t> issued;   ///< the token has been given to MPI
+  std::atomic<std::uint32_t> matched;  ///< the receiver has matched the token, by MPI_Mprobe
+  std::int64_t bytes;                  ///< of the message
+
+  // offered: where the data lie.
+  std::int64_t count;         ///< elements of the layout
+  std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in the sender's address space
+  std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
+  device::Exported memory;    ///< that holds the data
+
+  // wanted: the part of the message that is in chunk `chunk` of the segment, or if that is negative in `data`. Parts
+  // are numbered from 1 on.
+  alignas(64) std::atomic<std::uint64_t> produced;
+  std::int32_t chunk;
+  std::int64_t chunk_bytes;
+  alignas(64) std::atomic<std::uint64_t> consumed;
+
+  alignas(64) std::byte token[longest_token + 1];
+  alignas(16) std::byte data[descriptor_data];
+};
+static_assert(sizeof(Descriptor) <= 8192);
+static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
+
+inline constexpr int chunk_count = 4;
+inline constexpr std::int64_t chunk_size = 128 << 10;
+
+struct alignas(4096) Image {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::int32_t rank;  ///< in MPI_COMM_WORLD
+  std::uint64_t nonce[2];
+  std::atomic<std::uint32_t> checking;  ///< the process looks for tokens in everything it receives
+  alignas(4096) Descriptor descriptors[descriptor_count];
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];
+};
+
+/// A segment in this process's address space.
+class Segment {
+ public:
+  /// This process's own, of rank `rank`; throws std::runtime_error if there cannot be one. It goes when the process
+  /// ends, not before: messages may still be read from it while this process is in MPI_Finalize.
+  static std::unique_ptr<Segment> create(const std::string& job, int rank);
+  /// Another process's; null if there is none on this node.
+  static std::unique_ptr<Segment> open(const std::string& job, int rank);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  Image* operator->() const { return image_; }
+  Image& operator*() const { return *image_; }
+  /// Whether the process that made it has ended.
+  bool orphaned() const;
+
+ private:
+  Segment(int file, Image* image) : file_(file), image_(image) {}
+  int file_;
+  Image* image_;
+};
+
+/// What the processes of this job, and no others, have in common; empty if it cannot be told.
+std::string job_name();
+
+}  // namespace gpudt::interpose::peer
