@@ -34,12 +34,58 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
   return dim.stride >= run && dim.stride <= most_pitch;
 }
 
+/// Whether rows and the slices that they make up are one box.
+bool suits_slices(const datatype::Dim& slices, const datatype::Dim& rows) {
+  return slices.stride >= rows.count * rows.stride && slices.stride % rows.stride == 0;
+}
+
+/// All of a message of two or more nested strides: the innermost ones, as far as one call goes, again and again.
+Boxes nested_boxes(const Shape& shape, bool unpack, void* user, void* packed) {
+  const std::span dims(shape.dims, static_cast<std::size_t>(shape.ndims));
+  const datatype::Dim& rows = dims[dims.size() - 1];
+  const datatype::Dim& slices = dims[dims.size() - 2];
+  const bool sliced = suits_slices(slices, rows);
+  const auto outer = dims.first(dims.size() - (sliced ? 2 : 1));
+  std::int64_t calls = 1;
+  Boxes boxes;
+  for (const datatype::Dim& dim : outer) {
+    if (dim.count > Boxes::most_calls / calls) return boxes;
+    calls *= dim.count;
+  }
+  boxes.add(box(unpack, at(user, shape.offset), rows, sliced ? slices.stride : 0, at(packed, 0), shape.run, rows.count,
+                sliced ? slices.count : 1));
+  boxes.repeat(outer, unpack ? &CopyBox::to : &CopyBox::from);
+  return boxes;
+}
+
 }  // namespace
+
+void Boxes::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) {
+  std::copy(dims.begin(), dims.end(), dims_.begin());
+  ndims_ = dims.size();
+  user_ = user;
+  for (const datatype::Dim& dim : dims) repetitions_ *= dim.count;
+}
+
+CopyBox Boxes::operator[](std::int64_t index) const {
+  if (ndims_ == 0) return listed_[static_cast<std::size_t>(index)];
+  CopyBox box = first();
+  BoxSide& user = box.*user_;
+  BoxSide& packed = user_ == &CopyBox::from ? box.to : box.from;
+  packed.address = at(packed.address, index * static_cast<std::int64_t>(box.width * box.height * box.depth));
+  std::int64_t offset = 0, left = index;
+  for (std::size_t d = ndims_; d-- > 0;) {
+    offset += left % dims_[d].count * dims_[d].stride;
+    left /= dims_[d].count;
+  }
+  user.address = at(user.address, offset);
+  return box;
+}
 
 std::int64_t Boxes::rows() const {
   std::size_t rows = 0;
-  for (const CopyBox& each : span()) rows += each.height * each.depth;
-  return static_cast<std::int64_t>(rows);
+  for (std::size_t i = 0; i < count_; ++i) rows += listed_[i].height * listed_[i].depth;
+  return static_cast<std::int64_t>(rows) * repetitions_;
 }
 
 Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end) {
@@ -52,17 +98,10 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
     piece(begin, begin, end - begin);
     return boxes;
   }
-  if (shape.kind != ShapeKind::strided || shape.ndims > 2) return boxes;
+  if (shape.kind != ShapeKind::strided) return boxes;
   const datatype::Dim& rows = shape.dims[shape.ndims - 1];
   if (!suits_rows(rows, shape.run)) return boxes;
-  if (shape.ndims == 2) {
-    const datatype::Dim& slices = shape.dims[0];
-    const bool nested = slices.stride >= rows.count * rows.stride && slices.stride % rows.stride == 0;
-    if (nested && begin == 0 && end == shape.total)
-      boxes.add(
-          box(unpack, at(user, shape.offset), rows, slices.stride, at(packed, 0), shape.run, rows.count, slices.count));
-    return boxes;
-  }
+  if (shape.ndims >= 2) return begin == 0 && end == shape.total ? nested_boxes(shape, unpack, user, packed) : boxes;
   // The rest of a row, whole rows, the beginning of a row.
   const std::int64_t first = (begin + shape.run - 1) / shape.run, last = end / shape.run;
   if (first > last) {  // within one row
@@ -89,8 +128,8 @@ Boxes boxes_between(const Boxes& from, const Boxes& to) {
 }
 
 Boxes in_two_rows(const Boxes& boxes) {
-  if (boxes.rows() != 1 || boxes.span()[0].width < 2) return boxes;
-  const CopyBox& row = boxes.span()[0];
+  if (boxes.rows() != 1 || boxes.first().width < 2) return boxes;
+  const CopyBox& row = boxes.first();
   const std::size_t half = row.width / 2;
   const auto halves_from = [&](std::size_t byte) -> CopyBox {
     const auto side = [&](const BoxSide& of) -> BoxSide { return {static_cast<char*>(of.address) + byte, half, 0}; };
@@ -111,7 +150,7 @@ double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situatio
 }
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  const auto calls = static_cast<double>(boxes.span().size());
+  const auto calls = static_cast<double>(boxes.calls());
   const std::int64_t rows = boxes.rows();
   const bool contiguous = rows == 1;
   const Cost& cost = situation.peer              ? model.copy_to_peer

@@ -3,7 +3,7 @@
 //
 // The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
-// nanoseconds, and it knows nothing beyond three nested strides.
+// nanoseconds, and every call beyond three dimensions a microsecond and more.
 #pragma once
 
 #include <array>
@@ -28,17 +28,32 @@ struct CopyBox {
   std::size_t width, height = 1, depth = 1;
 };
 
-/// The boxes that make up a range of a message, in the order of the packed stream; none if the copy engine cannot.
+/// The boxes that make up a range of a message, in the order of the packed stream, one for each call; none if the copy
+/// engine cannot. Either a few that are listed, or one that is repeated under further strides.
 class Boxes {
  public:
-  static constexpr std::size_t most = 3;  ///< the rest of a row, whole rows, the beginning of a row
-  void add(const CopyBox& box) { boxes_[count_++] = box; }
-  std::span<const CopyBox> span() const { return {boxes_.data(), count_}; }
+  static constexpr std::size_t most_listed = 3;  ///< the rest of a row, whole rows, the beginning of a row
+  static constexpr std::int64_t most_calls = 64;
+  void add(const CopyBox& box) { listed_[count_++] = box; }
+  /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
+  /// side each follows the one before. There must be no more than most_calls of them.
+  void repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user);
+
+  bool empty() const { return count_ == 0; }
+  std::int64_t calls() const { return static_cast<std::int64_t>(count_) * repetitions_; }
   std::int64_t rows() const;
+  /// Of those listed.
+  const CopyBox& first() const { return listed_[0]; }
+  /// The box of call `index`, 0 <= index < calls().
+  CopyBox operator[](std::int64_t index) const;
 
  private:
-  std::array<CopyBox, most> boxes_ = {};
+  std::array<CopyBox, most_listed> listed_ = {};
   std::size_t count_ = 0;
+  std::array<datatype::Dim, datatype::max_dims> dims_ = {};
+  std::size_t ndims_ = 0;
+  std::int64_t repetitions_ = 1;
+  BoxSide CopyBox::*user_ = &CopyBox::from;
 };
 
 /// Packed bytes [begin, end) of the message, whose first byte lies at `packed`.

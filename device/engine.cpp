@@ -201,9 +201,9 @@ StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double e
   state->way = Way::copy;
   learn(*state, delay, expected_us);
   try {
-    for (const CopyBox& box : boxes.span())
-      if (!runtime_->copy_box_async(ordinal_, box, stream_)) {
-        if (&box != boxes.span().data()) drain();  // those before it are queued
+    for (std::int64_t call = 0; call < boxes.calls(); ++call)
+      if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
+        if (call > 0) drain();  // those before it are queued
         return nullptr;
       }
     runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
@@ -323,12 +323,12 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, Direction direction, const Mess
   const CostModel& model = gpu.tuning.model;
   Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.delay.expected_us(), 0};
   forecast.boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
-  if (!forecast.boxes.span().empty()) forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
+  if (!forecast.boxes.empty()) forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
   return forecast;
 }
 
 bool Engine::prefers_copy(const Message& message, const Forecast& forecast) const {
-  if (forecast.boxes.span().empty()) return false;
+  if (forecast.boxes.empty()) return false;
   if (message.packed_kind == MemoryKind::host) return true;  // which a kernel cannot reach
   return way_ == Way::automatic ? forecast.copy_us < forecast.kernel_us + forecast.late_us : way_ == Way::copy;
 }
@@ -385,10 +385,11 @@ void Engine::trace(const Gpu& gpu, Direction direction, const Message& message, 
           (reachable ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
   if (forecast.late_us != 0) text += " + " + microseconds(forecast.late_us) + " late";
   text += ", copy engine ";
-  if (forecast.boxes.span().empty())
+  if (forecast.boxes.empty())
     text += "impossible";
   else
-    text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows)";
+    text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
+            std::to_string(forecast.boxes.calls()) + " calls)";
   if (way_ != Way::automatic) text += ", GPUDT_WAY";
   trace_(text);
 }

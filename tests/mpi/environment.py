@@ -98,7 +98,7 @@ class Environment(unittest.TestCase):
         lines = run.lines("pack of")
         self.assertEqual(len(lines), 2 * 2 * RANKS, run.text)
         for line in lines:
-            self.assertRegex(line, r"expected: kernel [\d.]+ us.*, copy engine [\d.]+ us \(\d+ rows\)")
+            self.assertRegex(line, r"expected: kernel [\d.]+ us.*, copy engine [\d.]+ us \(\d+ rows, \d+ calls\)")
         self.assertEqual(len(run.lines("costs of kernels and copies, rank 0, GPU", "built in")), 1, run.text)
 
     def test_tuning(self):

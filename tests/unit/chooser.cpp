@@ -50,7 +50,8 @@ constexpr std::uintptr_t user_base = 1u << 30, packed_base = 1u << 20;
 
 Moves moves_of(const Boxes& boxes, bool unpack) {
   Moves moves;
-  for (const CopyBox& box : boxes.span()) {
+  for (std::int64_t call = 0; call < boxes.calls(); ++call) {
+    const CopyBox box = boxes[call];
     const BoxSide& user = unpack ? box.to : box.from;
     const BoxSide& packed = unpack ? box.from : box.to;
     for (std::size_t z = 0; z < box.depth; ++z)
@@ -78,11 +79,16 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
     const std::int64_t run = random(1, 20), rows = random(1, 9), pitch = run + random(0, 9);
     const std::int64_t slices = random(1, 4), slice = pitch * (rows + random(0, 3));
     const Shape shapes[] = {strided(run, {}, -3), strided(run, {{rows, pitch}}, 5),
-                            strided(run, {{slices, slice}, {rows, pitch}}, 64)};
+                            strided(run, {{slices, slice}, {rows, pitch}}, 64),
+                            // A stride that is no multiple of the pitch, and nests beyond three dimensions, of which
+                            // the outer ones may go backwards or lie inside the others.
+                            strided(run, {{slices, slice + 1}, {rows, pitch}}, 64),
+                            strided(run, {{3, -2000}, {slices, slice}, {rows, pitch}}, 9000),
+                            strided(run, {{2, run}, {3, 4000}, {slices, slice + 1}, {2, 20000 + run}}, 0)};
     for (const Shape& shape : shapes) {
       for (const bool unpack : {false, true}) {
         CHECK(moves_of(boxes(shape, unpack, 0, shape.total), unpack) == moves_of(shape, 0, shape.total));
-        if (shape.ndims == 2) continue;
+        if (shape.ndims >= 2) continue;
         const std::int64_t begin = random(0, shape.total - 1), end = random(begin + 1, shape.total);
         CAPTURE(run, rows, pitch, begin, end);
         CHECK(moves_of(boxes(shape, unpack, begin, end), unpack) == moves_of(shape, begin, end));
@@ -122,27 +128,29 @@ TEST_CASE("one row as two", "[chooser]") {
   for (std::int64_t bytes = 1; bytes < 40; ++bytes) {
     const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row);
     std::map<std::uintptr_t, std::uintptr_t> moved;
-    for (const CopyBox& box : halves.span())
+    for (std::int64_t call = 0; call < halves.calls(); ++call) {
+      const CopyBox box = halves[call];
       for (std::size_t y = 0; y < box.height; ++y)
         for (std::size_t x = 0; x < box.width; ++x)
           moved[reinterpret_cast<std::uintptr_t>(box.to.address) + y * box.to.pitch + x] =
               reinterpret_cast<std::uintptr_t>(box.from.address) + y * box.from.pitch + x;
+    }
     CHECK(moved.size() == static_cast<std::size_t>(bytes));
     for (const auto& [to, from] : moved) CHECK(to - user_base - 7 == from - packed_base);
-    CHECK((bytes == 1 || halves.span()[0].height == 2));
+    CHECK((bytes == 1 || halves.first().height == 2));
   }
 }
 
 TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
   const auto none = [](const Shape& shape, std::int64_t begin, std::int64_t end) {
-    return boxes(shape, false, begin, end).span().empty();
+    return boxes(shape, false, begin, end).empty();
   };
-  CHECK(none(strided(8, {{4, -16}}, 0), 0, 32));                     // backwards
-  CHECK(none(strided(8, {{4, 4}}, 0), 0, 32));                       // overlapping
-  CHECK(none(strided(8, {{4, std::int64_t{1} << 31}}, 0), 0, 32));   // beyond the engine's pitch
-  CHECK(none(strided(8, {{2, 72}, {4, 16}}, 0), 0, 64));             // slices that are no multiple of the pitch
-  CHECK(none(strided(8, {{2, 64}, {4, 16}}, 0), 8, 64));             // a part of slices
-  CHECK(none(strided(8, {{2, 512}, {2, 64}, {4, 16}}, 0), 0, 128));  // three dimensions of rows
+  CHECK(none(strided(8, {{4, -16}}, 0), 0, 32));                    // backwards
+  CHECK(none(strided(8, {{4, 4}}, 0), 0, 32));                      // overlapping
+  CHECK(none(strided(8, {{4, std::int64_t{1} << 31}}, 0), 0, 32));  // beyond the engine's pitch
+  CHECK(none(strided(8, {{2, 64}, {4, 16}}, 0), 8, 64));            // a part of slices
+  CHECK(none(strided(8, {{Boxes::most_calls + 1, 512}, {2, 64}, {4, 16}}, 0), 0, (Boxes::most_calls + 1) * 64));
+  CHECK(none(strided(8, {{1 << 20, 512}, {1 << 20, 8}, {2, 64}, {4, 16}}, 0), 0, std::int64_t{1} << 46));
   CHECK_FALSE(none(strided(8, {{2, 64}, {4, 16}}, 0), 0, 64));
   Shape list = strided(8, {{4, 16}}, 0);
   list.kind = ShapeKind::list;
@@ -163,6 +171,21 @@ TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
     CHECK(copies(512, 2048, host));
     CHECK_FALSE(copies(8, 64, device));
   }
+}
+
+TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
+  const CostModel model;
+  const Situation pack = {false, true};
+  const auto margin = [&](std::int64_t run) {  // microseconds by which a kernel is slower
+    const Shape shape = strided(run, {{4, 1 << 26}, {8, 1 << 20}, {16, 16384}}, 0);
+    const Boxes four = boxes(shape, false, 0, shape.total);
+    CHECK(four.calls() == 4);
+    CHECK(four.rows() == 4 * 8 * 16);
+    return kernel_cost_us(model, shape.total, pack) - copy_cost_us(model, shape.total, four, pack);
+  };
+  CHECK(margin(64) < 0);
+  CHECK(margin(64) > -model.lateness.significant_us);
+  CHECK(margin(16384) > 0);
 }
 
 TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {
