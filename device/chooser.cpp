@@ -118,9 +118,9 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
 
 Boxes boxes_between(const Boxes& from, const Boxes& to) {
   Boxes boxes;
-  if (from.span().size() != to.span().size()) return boxes;
-  for (std::size_t i = 0; i < to.span().size(); ++i) {
-    const CopyBox &here = to.span()[i], &there = from.span()[i];
+  if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_listed)) return boxes;
+  for (std::int64_t i = 0; i < to.calls(); ++i) {
+    const CopyBox here = to[i], there = from[i];
     if (here.width != there.width || here.height != there.height || here.depth != there.depth) return {};
     boxes.add({here.to, there.from, here.width, here.height, here.depth});
   }

@@ -440,7 +440,7 @@ StateOwner Engine::try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& 
                              const datatype::Shape& to_shape, std::int64_t bytes) {
   const Boxes boxes = boxes_between(boxes_of(from_shape, /*unpack=*/false, from.user, nullptr, 0, bytes),
                                     boxes_of(to_shape, /*unpack=*/true, to.user, nullptr, 0, bytes));
-  if (boxes.span().empty() || way_ == Way::kernel) return nullptr;
+  if (boxes.empty() || way_ == Way::kernel) return nullptr;
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
   const CostModel& model = gpu.tuning.model;
   const double copy_us = copy_cost_us(model, bytes, boxes, situation);
