@@ -11,6 +11,7 @@
 #include "interpose/export.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/peer.hpp"
+#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -71,7 +72,7 @@ void matched_stop() {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
-  const int code = PMPI_Mprobe(source, tag, comm, message, status);
+  const int code = mprobe(source, tag, comm, message, status);
   if (code == MPI_SUCCESS) {
     matched_enter(*message, {.comm = comm});
     peer_probed(comm, status, /*matched=*/true);
@@ -80,7 +81,7 @@ GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* mes
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  const int code = PMPI_Improbe(source, tag, comm, flag, message, status);
+  const int code = improbe(source, tag, comm, flag, message, status);
   if (code == MPI_SUCCESS && *flag != 0) {
     matched_enter(*message, {.comm = comm});
     peer_probed(comm, status, /*matched=*/true);
@@ -89,13 +90,13 @@ GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
-  const int code = PMPI_Probe(source, tag, comm, status);
+  const int code = probe(source, tag, comm, status);
   if (code == MPI_SUCCESS) peer_probed(comm, status, /*matched=*/false);
   return code;
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  const int code = PMPI_Iprobe(source, tag, comm, flag, status);
+  const int code = iprobe(source, tag, comm, flag, status);
   if (code == MPI_SUCCESS && *flag != 0) peer_probed(comm, status, /*matched=*/false);
   return code;
 }

@@ -1,8 +1,12 @@
 // What MPICH 4 does wrongly.
 #include "interpose/workarounds.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <vector>
+
+#include "interpose/operation.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -14,6 +18,17 @@ MPI_Status empty_status() {
   status.MPI_TAG = MPI_ANY_TAG;
   status.MPI_ERROR = MPI_SUCCESS;
   return status;
+}
+
+/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between.
+template <class Look>
+int until_found(Look look) {
+  while (true) {
+    int flag = 0;
+    const int code = look(&flag);
+    if (code != MPI_SUCCESS || flag != 0) return code;
+    if (engine_progress() == 0) sched_yield();
+  }
 }
 
 }  // namespace
@@ -41,9 +56,40 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
   return code;
 }
 
-/// MPICH has no such function. It calls the handler of MPI_COMM_WORLD, whatever communicator a request belongs to.
+/// MPICH has no such function: it frees requests that have failed, and calls the handler of MPI_COMM_WORLD, whatever
+/// communicator they belong to. For the time of the call that handler is one that returns. It is put back unless
+/// another thread has changed it meanwhile.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
-  return PMPI_Testsome(count, requests, done, indices, statuses);
+  MPI_Errhandler before = MPI_ERRHANDLER_NULL, after = MPI_ERRHANDLER_NULL;
+  PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
+  PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const int code = PMPI_Testsome(count, requests, done, indices, statuses);
+  PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
+  if (after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
+  for (MPI_Errhandler* const handler : {&before, &after}) PMPI_Errhandler_free(handler);
+  int error_class = MPI_SUCCESS;
+  PMPI_Error_class(code, &error_class);
+  return error_class == MPI_ERR_IN_STATUS ? MPI_ERR_IN_STATUS : code;
+}
+
+// On a communicator of one process MPICH's probes look again and again, or once, and make no progress.
+
+int probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
+  return until_found([&](int* flag) { return PMPI_Iprobe(source, tag, comm, flag, status); });
+}
+
+int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
+  engine_progress();
+  return PMPI_Iprobe(source, tag, comm, flag, status);
+}
+
+int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
+  return until_found([&](int* flag) { return PMPI_Improbe(source, tag, comm, flag, message, status); });
+}
+
+int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
+  engine_progress();
+  return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
 }  // namespace gpudt::interpose

@@ -31,4 +31,20 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
   return testsome(static_cast<std::size_t>(count), requests, done, indices, statuses);
 }
 
+int probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
+  return PMPI_Probe(source, tag, comm, status);
+}
+
+int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
+  return PMPI_Iprobe(source, tag, comm, flag, status);
+}
+
+int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
+  return PMPI_Mprobe(source, tag, comm, message, status);
+}
+
+int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
+  return PMPI_Improbe(source, tag, comm, flag, message, status);
+}
+
 }  // namespace gpudt::interpose

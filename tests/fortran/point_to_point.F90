@@ -340,10 +340,12 @@ contains
   end subroutine
 
   subroutine truncated()
+    HANDLE(MPI_Request) :: request
     integer :: code, class
     call MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN AND_IERROR)
-    call send_to_self(1)
+    call MPI_Isend(from, 1, blocks, 0, 1, MPI_COMM_SELF, request AND_IERROR)
     call MPI_Recv(to, 1, MPI_DOUBLE_PRECISION, 0, 1, MPI_COMM_SELF, MPI_STATUS_IGNORE, code)
+    call MPI_Wait(request, MPI_STATUS_IGNORE AND_IERROR)
     call MPI_Error_class(code, class AND_IERROR)
     call check(class == MPI_ERR_TRUNCATE, 'class of the error of a receive that is too short')
     call MPI_Send(from, 1, MPI_DATATYPE_NULL, 0, 1, MPI_COMM_SELF, code)

@@ -91,9 +91,11 @@ const std::vector<Form> forms = {
 };
 
 std::vector<Form> forms_of(const Operation& operation, bool between) {
-  // MPICH 4.0 damages data in MPI_Gather_init, and between groups in several forms that do not block.
+  // MPICH 4.0 damages data between groups in several forms that do not block, and in some that are persistent.
   if (mpich && between) return {Form::blocking};
-  if (mpich && operation.name == std::string_view("Gather")) return {Form::blocking, Form::nonblocking};
+  const bool damaged =
+      operation.flow == Flow::gather || operation.flow == Flow::scatter || operation.flow == Flow::allgather;
+  if (mpich && damaged) return {Form::blocking, Form::nonblocking};
   return forms;
 }
 

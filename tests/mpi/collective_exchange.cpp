@@ -4,9 +4,13 @@
 #include <algorithm>
 #include <iterator>
 #include <numeric>
+#include <regex>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "tests/support/catch.hpp"
+#include "tests/support/mpi_quirks.hpp"
 #include "tests/support/random_type.hpp"
 
 namespace gpudt::test {
@@ -339,9 +343,21 @@ Type duplicate(const RandomType& type) {
 
 }  // namespace
 
-/// Types of equal signature: different ones, or any tree twice. A tree has some bytes: Open MPI 4.1 crashes in
-/// persistent gathers of types that have none.
-Pair random_types(std::mt19937_64& random) {
+namespace {
+
+/// MPICH 4.0 receives structs of elements of several sizes wrongly if they were sent packed, as from device memory, and
+/// its MPI_Unpack, by which a Region knows its data, leaves the padding of long doubles alone. `text` describes the
+/// type.
+bool is_possible(const std::string& text) {
+  if (!mpich) return true;
+  const std::regex basic("[A-Z0-9_]*[A-Z][A-Z0-9_]+");
+  std::set<std::string> names;
+  for (std::sregex_iterator at(text.begin(), text.end(), basic), end; at != end; ++at) names.insert(at->str());
+  const auto has = [&](const char* part) { return names.begin()->find(part) != std::string::npos; };
+  return names.size() <= 1 && (names.empty() || (!has("LONG_DOUBLE") && !has("_INT")));
+}
+
+Pair any_types(std::mt19937_64& random) {
   if (random() % 3 != 0) return random_pair(random);
   RandomTypeLimits limits;
   limits.unpack_safe = true;
@@ -350,6 +366,17 @@ Pair random_types(std::mt19937_64& random) {
     if (type.size() == 0) continue;
     Type send = duplicate(type);
     return {std::move(send), duplicate(type)};
+  }
+}
+
+}  // namespace
+
+/// Types of equal signature: different ones, or any tree twice. A tree has some bytes: Open MPI 4.1 crashes in
+/// persistent gathers of types that have none.
+Pair random_types(std::mt19937_64& random) {
+  while (true) {
+    Pair types = any_types(random);
+    if (is_possible(types.send.text()) && is_possible(types.receive.text())) return types;
   }
 }
 
@@ -370,8 +397,9 @@ std::vector<Place> same(Place place) {
   return std::vector<Place>(static_cast<std::size_t>(ranks()), place);
 }
 
-/// MPI_IN_PLACE has a meaning.
-bool may_be_in_place(const Operation& operation, const Peers& peers) {
+/// MPI_IN_PLACE has a meaning. (MPICH 4.0 takes the size of another rank's type in MPI_Ialltoallw.)
+bool may_be_in_place(const Operation& operation, Form form, const Peers& peers) {
+  if (mpich && form != Form::blocking && operation.name == std::string_view("Alltoallw")) return false;
   return !peers.inter() && !operation.neighbours && operation.flow != Flow::broadcast;
 }
 
@@ -395,7 +423,7 @@ void exchange_all(const Operation& operation, const Peers& peers, std::mt19937_6
       std::vector<Pair> types;
       for (int i = 0; i < 3; ++i) types.push_back(random_types(random));
       // One call in four: so every form is once in place with device memory alone.
-      const bool in_place = i % 4 == 0 && may_be_in_place(operation, peers);
+      const bool in_place = i % 4 == 0 && may_be_in_place(operation, form, peers);
       // Open MPI 4.1 damages the data of MPI_Ialltoallv in place where some counts are 0.
       const bool all_some = in_place && operation.flow == Flow::alltoall;
       const auto count = [&] { return static_cast<int>(random() % 4) + (all_some ? 1 : 0); };

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "tests/mpi/collective_exchange.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -371,6 +373,12 @@ bool is_reduction(const Operation& operation) {
   return operation.flow > Flow::alltoall;
 }
 
+/// MPICH 4.0 writes beyond its own memory where types have gaps.
+bool is_possible(const Operation& operation, const Reducer& reducer) {
+  return !mpich || operation.name != std::string_view("Reduce_scatter_block") ||
+         reducer.type().size() == reducer.type().extent();
+}
+
 void reduce_all(const Peers& peers) {
   other_type_given = misaligned_given = false;
   int number = 0;
@@ -381,6 +389,7 @@ void reduce_all(const Peers& peers) {
       for (const Reducer& reducer : reducers())
         for (const int count : {0, 1, multiple, 10 * multiple}) {
           if (count == 1 && operation.flow == Flow::reduce_scatter) continue;
+          if (!is_possible(operation, reducer)) continue;
           const bool in_place = !peers.inter() && number % 3 == 1;
           // Some processes have their data elsewhere.
           const auto [send, receive] = mixes[static_cast<std::size_t>(number + rank() / 2) % std::size(mixes)];
@@ -448,5 +457,6 @@ TEST_CASE("reductions of large messages", "[collective][reduce]") {
   for (const Operation& operation : operations)
     if (is_reduction(operation))
       for (const Reducer& reducer : reducers())
-        reduce({operation, Form::blocking, peers, reducer, 12000, 0, false, Place::device, Place::device});
+        if (is_possible(operation, reducer))
+          reduce({operation, Form::blocking, peers, reducer, 12000, 0, false, Place::device, Place::device});
 }

@@ -196,14 +196,16 @@ TEST_CASE("freeing no communicator calls the handler once, whatever is pending",
   Buffer out(Place::device, type, 1), in(Place::device, type, 1);
   MPI_Request requests[2];
   MPI_OK(MPI_Irecv(in.address(), 1, type, rank(), 1, comm(), &requests[0]));
-  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL, before = MPI_ERRHANDLER_NULL;
+  MPI_OK(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before));
   MPI_OK(MPI_Comm_create_errhandler(handle, &handler));
   MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
   take_calls();
   MPI_Comm none = MPI_COMM_NULL;
   MPI_FAILS(MPI_Comm_free(&none), MPI_ERR_COMM);
   CHECK(take_calls() == Classes{MPI_ERR_COMM});
-  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL));
+  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, before));
+  MPI_OK(MPI_Errhandler_free(&before));
   MPI_OK(MPI_Errhandler_free(&handler));
   MPI_OK(MPI_Isend(out.address(), 1, type, rank(), 1, comm(), &requests[1]));
   MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));

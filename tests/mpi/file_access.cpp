@@ -3,6 +3,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tests/mpi/collective_exchange.hpp"
@@ -52,13 +53,15 @@ void set_view(MPI_File file, const View& view, Position position) {
 class FilePair {
  public:
   FilePair(MPI_Comm comm, const View& view, Position position, const std::vector<char>& contents)
-      : file_(contents),
+      : converts_(view.representation != std::string_view("native")),
+        file_(contents),
         reference_file_(contents),
         open_(std::make_unique<OpenFile>(comm, file_, MPI_MODE_RDWR)),
         reference_(std::make_unique<OpenFile>(comm, reference_file_, MPI_MODE_RDWR)) {
     set_view(open_->get(), view, position);
     set_view(reference_->get(), view, position);
   }
+  bool converts() const { return converts_; }
   MPI_File file() const { return open_->get(); }
   MPI_File reference() const { return reference_->get(); }
   bool alike() {
@@ -68,6 +71,7 @@ class FilePair {
   }
 
  private:
+  bool converts_;
   TemporaryFile file_, reference_file_;
   std::unique_ptr<OpenFile> open_, reference_;
 };
@@ -89,13 +93,14 @@ void check_statuses(const MPI_Status& found, const MPI_Status& wanted, MPI_Datat
   CHECK(elements == wanted_elements);
 }
 
-/// An access and its reference. Shared file pointers are used by one process after the other.
-void access_both(const FileAccess& access, FileArguments arguments, FileArguments reference) {
+/// An access and its reference, to a file whose representation `converts` the elements or is that of memory. Shared
+/// file pointers are used by one process after the other.
+void access_both(const FileAccess& access, bool converts, FileArguments arguments, FileArguments reference) {
   const bool in_turn = access.position == Position::shared;
   for (int turn = 0; turn < (in_turn ? ranks() : 1); ++turn) {
     if (!in_turn || turn == rank()) {
       MPI_Status status{}, wanted{};
-      MPI_OK(access.run(true, reference, &wanted));
+      MPI_OK(converts ? access.run(true, reference, &wanted) : access_packed(access, reference, &wanted));
       MPI_OK(access.run(false, arguments, &status));
       check_statuses(status, wanted, arguments.type);
     }
@@ -109,7 +114,7 @@ void access_twice(const FileAccess& access, FilePair& files, const Type& type, i
   for (int round = 0; round < 2; ++round) {
     region.fill(mix(seed(), static_cast<std::uint64_t>(rank() * 2 + round)));
     const MPI_Offset offset = 36 * (rank() + 2 * round);
-    access_both(access, {files.file(), offset, region.address(), count, type},
+    access_both(access, files.converts(), {files.file(), offset, region.address(), count, type},
                 {files.reference(), offset, region.reference(), count, type});
     CHECK(region.difference() == "");
   }
@@ -132,6 +137,11 @@ Type memory_type(std::mt19937_64& random, MPI_Datatype etype) {
   }
 }
 
+/// MPICH 4.0 reads and writes host memory of many types wrongly.
+bool takes_every_type(Place place) {
+  return !mpich || !(host_only() || place == Place::host || place == Place::pinned || place == Place::registered);
+}
+
 constexpr std::size_t file_bytes = 1 << 20;
 
 void access_all(const View& view, int random_cases) {
@@ -140,9 +150,10 @@ void access_all(const View& view, int random_cases) {
   for (const FileAccess& access : file_accesses) {
     FilePair files(comm(), view, access.position, contents);
     for (int i = 0; i < random_cases; ++i) {
-      const Type type = memory_type(random, view.etype);
+      Type any = memory_type(random, view.etype);
       const int count = i == 1 ? 0 : 1 + static_cast<int>(random() % 4);
       const Place place = i < 2 ? Place::device : mixed(random)[static_cast<std::size_t>(rank())];
+      const Type type = takes_every_type(place) ? std::move(any) : vector(7, 2, 5, MPI_INT);
       const std::string text = std::string(access.name) + ", " + view.text + ", " + std::to_string(count) + " x " +
                                type.text() + ", " + place_name(place);
       INFO(text);

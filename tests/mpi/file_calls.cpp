@@ -70,6 +70,19 @@ int files_made = 0;
 
 const std::vector<FileAccess> file_accesses = {ACCESSES(write, true), ACCESSES(read, false)};
 
+int access_packed(const FileAccess& access, FileArguments arguments, MPI_Status* status) {
+  int size = 0, position = 0;
+  PMPI_Type_size(arguments.type, &size);
+  const int bytes = arguments.count * size;
+  Stream packed(static_cast<std::size_t>(bytes) + 1);  // an address even for no bytes
+  PMPI_Pack(arguments.buffer, arguments.count, arguments.type, packed.data(), bytes, &position, MPI_COMM_SELF);
+  const int code = access.run(true, {arguments.file, arguments.offset, packed.data(), bytes, MPI_BYTE}, status);
+  position = 0;
+  if (!access.writes)
+    PMPI_Unpack(packed.data(), bytes, &position, arguments.buffer, arguments.count, arguments.type, MPI_COMM_SELF);
+  return code;
+}
+
 TemporaryFile::TemporaryFile(const std::vector<char>& contents) {
   int process = static_cast<int>(getpid());
   PMPI_Bcast(&process, 1, MPI_INT, 0, gpudt::test::comm());

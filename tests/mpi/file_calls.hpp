@@ -32,6 +32,10 @@ struct FileAccess {
 
 extern const std::vector<FileAccess> file_accesses;
 
+/// An access of packed bytes, under its PMPI_ name, that has the effect of `access` with these arguments: what the MPI
+/// library makes of the datatype in host memory does not count.
+int access_packed(const FileAccess& access, FileArguments arguments, MPI_Status* status);
+
 /// A file in the directory for temporary files, opened by all processes twice or more times under its own name, and
 /// deleted in the end.
 class TemporaryFile {

@@ -9,6 +9,7 @@
 #include "tests/mpi/handler_calls.hpp"
 #include "tests/mpi/region.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -60,6 +61,8 @@ Failure fail(const FileAccess& access, bool on_host, int mode, void (*spoil)(Fil
 }
 
 void fail_alike(const FileAccess& access, int mode, void (*spoil)(FileArguments&)) {
+  // MPICH 4.0 never completes by MPI_Test what a system call refuses.
+  if (mpich && mode != MPI_MODE_RDWR && access.nonblocking && !access.collective) return;
   const Failure wanted = fail(access, true, mode, spoil);
   // Open MPI 4.1 does not tell the error of a file system in collective accesses.
   if (!access.collective) CHECK(wanted.error_class != MPI_SUCCESS);
@@ -89,7 +92,7 @@ TEST_CASE("reads beyond the end of a file", "[file]") {
       Region region(Place::device, {{0, 3, type}});
       region.fill(seed());
       MPI_Status status{}, wanted{};
-      MPI_OK(access.run(true, {file.get(), offset, region.reference(), 3, type}, &wanted));
+      MPI_OK(access_packed(access, {file.get(), offset, region.reference(), 3, type}, &wanted));
       MPI_OK(MPI_File_seek(file.get(), offset, MPI_SEEK_SET));
       MPI_OK(access.run(false, {file.get(), offset, region.address(), 3, type}, &status));
       CHECK(region.difference() == "");

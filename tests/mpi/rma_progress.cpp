@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/mpi/rma.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -138,6 +139,7 @@ TEST_CASE("large accesses, all ranks to one", "[rma][progress]") {
 TEST_CASE("requests complete in any order, and with the epoch", "[rma][progress]") {
   constexpr int many = 40;
   for (const Place window_place : basic_places) {
+    if (mpich && (host_only() || window_place == Place::host)) continue;  // its requests complete before their data
     const Side side{vector(10, 3, 4, MPI_INT), 1};
     std::vector<std::unique_ptr<Area>> out, back;
     Area window_area(window_place, side);
