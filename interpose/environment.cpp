@@ -35,9 +35,17 @@ Function* behind(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
+/// Between MPI_Init and MPI_Finalize: MPICH ends a program that asks at another time.
+bool may_ask() {
+  int begun = 0, ended = 0;
+  PMPI_Initialized(&begun);
+  PMPI_Finalized(&ended);
+  return begun != 0 && ended == 0;
+}
+
 int mpi_query_cuda_support() {
   auto* const query = behind<int()>("MPIX_Query_cuda_support");
-  return query == nullptr ? 0 : query();
+  return query == nullptr || !may_ask() ? 0 : query();
 }
 
 bool mpi_is_cuda_aware(int forced) {
@@ -149,7 +157,7 @@ GPUDT_EXPORT int MPIX_Query_cuda_support() {
 // MPICH's form of the question. Its mpi.h numbers the kinds of GPU, from CUDA on.
 GPUDT_EXPORT int MPIX_GPU_query_support(int gpu_type, int* is_supported) {
   constexpr int cuda = 0;
-  auto* const query = behind<int(int, int*)>("MPIX_GPU_query_support");
+  auto* const query = may_ask() ? behind<int(int, int*)>("MPIX_GPU_query_support") : nullptr;
   const int code = query == nullptr ? MPI_SUCCESS : query(gpu_type, is_supported);
   if (query == nullptr) *is_supported = 0;
   if (gpu_type == cuda && gpudt_active() != 0) *is_supported = 1;

@@ -93,7 +93,7 @@ class Driver {
   std::atomic<unsigned> wakes_{0};
 };
 
-Driver driver;
+Driver& driver = *new Driver;  // never destroyed: a program may exit without MPI_Finalize, while the thread runs
 
 }  // namespace
 
