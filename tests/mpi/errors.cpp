@@ -225,6 +225,69 @@ TEST_CASE("truncation in one of several requests, Testall", "[errors]") {
   });
 }
 
+namespace {
+
+/// Calls `some(requests, done, indices, statuses)` until the truncated one is among those it has completed.
+template <class Some>
+void complete_some(MPI_Request* requests, MPI_Status* statuses, Some some) {
+  for (int i = 0; i < 5; ++i) statuses[i].MPI_ERROR = MPI_ERR_PENDING;
+  int error = MPI_SUCCESS;
+  while (error == MPI_SUCCESS) {
+    int done = 0, indices[5];
+    MPI_Status found[5] = {};
+    error = some(requests, &done, indices, found);
+    CHECK(done != MPI_UNDEFINED);
+    if (done == MPI_UNDEFINED) return;
+    for (int i = 0; i < done; ++i) {
+      statuses[indices[i]] = found[i];
+      if (error == MPI_SUCCESS) statuses[indices[i]].MPI_ERROR = MPI_SUCCESS;
+    }
+  }
+  MPI_FAILS(error, MPI_ERR_IN_STATUS);
+}
+
+}  // namespace
+
+TEST_CASE("truncation in one of several requests, Waitsome", "[errors]") {
+  truncate_one_of_three("Waitsome", [](MPI_Request* requests, MPI_Status* statuses) {
+    complete_some(requests, statuses, [](MPI_Request* all, int* done, int* indices, MPI_Status* found) {
+      return MPI_Waitsome(5, all, done, indices, found);
+    });
+  });
+}
+
+TEST_CASE("truncation in one of several requests, Testsome", "[errors]") {
+  truncate_one_of_three("Testsome", [](MPI_Request* requests, MPI_Status* statuses) {
+    complete_some(requests, statuses, [](MPI_Request* all, int* done, int* indices, MPI_Status* found) {
+      return MPI_Testsome(5, all, done, indices, found);
+    });
+  });
+}
+
+TEST_CASE("truncation in Sendrecv_replace", "[errors]") {
+  if (!all_have_partners()) return;
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    step(place_name(place));
+    const Type type = vector(500, 1, 2);
+    ErrorComm errors(true);
+    const int room = rank() % 2 == 0 ? 3 : 2;
+    Buffer buffer(place, type, room);
+    buffer.fill(key_of(rank(), 1));
+    const int error =
+        MPI_Sendrecv_replace(buffer.address(), room, type, partner(), 1, partner(), 1, errors, MPI_STATUS_IGNORE);
+    if (room == 3) {
+      MPI_OK(error);
+      buffer.expect(stream_of(type, 2, key_of(partner(), 1)));
+      CHECK(buffer.difference() == "");
+    } else {
+      MPI_FAILS(error, MPI_ERR_TRUNCATE);
+      errors.check_called(MPI_ERR_TRUNCATE);
+      CHECK(buffer.difference_outside() == "");
+    }
+  }
+}
+
 TEST_CASE("truncation in Sendrecv", "[errors]") {
   if (!all_have_partners()) return;
   for (const Place place : basic_places)

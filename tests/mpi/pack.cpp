@@ -98,6 +98,25 @@ TEST_CASE("Pack refuses what does not fit", "[pack]") {
   });
 }
 
+// To be run with a small GPUDT_STAGING_LIMIT. Within a GPU, and to pinned memory, none is needed.
+TEST_CASE("no staging memory for Pack and Unpack", "[.][staging-limit]") {
+  const Type type = vector(1 << 14, 1, 2), byte = plain(MPI_BYTE);  // 128 KiB
+  const int size = static_cast<int>(type.size());
+  Buffer host(Place::host, type, 1), device(Place::device, type, 1), wire(Place::host, byte, size),
+      device_wire(Place::device, byte, size);
+  int position = 0;
+  MPI_FAILS(MPI_Pack(device.address(), 1, type, wire.address(), size, &position, comm()), MPI_ERR_NO_MEM);
+  MPI_FAILS(MPI_Pack(host.address(), 1, type, device_wire.address(), size, &position, comm()), MPI_ERR_NO_MEM);
+  MPI_FAILS(MPI_Unpack(wire.address(), size, &position, device.address(), 1, type, comm()), MPI_ERR_NO_MEM);
+  MPI_FAILS(MPI_Unpack(device_wire.address(), size, &position, host.address(), 1, type, comm()), MPI_ERR_NO_MEM);
+  CHECK(position == 0);
+  for (const Buffer* buffer : {&host, &device, &wire, &device_wire}) CHECK(buffer->difference() == "");
+  device.fill(seed());
+  MPI_OK(MPI_Pack(device.address(), 1, type, device_wire.address(), size, &position, comm()));
+  device_wire.expect(stream_of(type, 1, seed()));
+  CHECK(device_wire.difference() == "");
+}
+
 TEST_CASE("Pack of nothing", "[pack]") {
   const Type type = vector(16, 1, 2), byte = plain(MPI_BYTE);
   for_each_mix([&](Place user, Place packed) {

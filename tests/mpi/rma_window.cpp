@@ -395,6 +395,43 @@ TEST_CASE("windows come and go without leaving anything behind", "[rma][window]"
   }
 }
 
+TEST_CASE("an origin without staging memory fails in the access, and the epoch goes on", "[rma-staging]") {
+  constexpr int large = 1 << 20;  // integers: more than GPUDT_STAGING_LIMIT in this run
+  const Side side = integers(large);
+  for (const Place target : basic_places) {
+    INFO(place_name(target));
+    step(place_name(target));
+    Area area(target, side), out(Place::device, side), result(Place::device, side);
+    MPI_Win window = create(area);
+    area.fill(key_of(rank(), 1));
+    out.fill(key_of(rank(), 3));
+    result.fill(key_of(rank(), 2));
+    const auto before = area.read(), untouched = result.read();
+    lock_step();
+    const int to = right_neighbour();
+    const MPI_Aint place = area.displacement();
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, to, 0, window));
+    MPI_FAILS(put(out, side, to, place, side, window), MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Rput(out.address(), large, MPI_INT, to, place, large, MPI_INT, window, &request), MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Get(result.address(), large, MPI_INT, to, place, large, MPI_INT, window), MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Rget(result.address(), large, MPI_INT, to, place, large, MPI_INT, window, &request), MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Accumulate(out.address(), large, MPI_INT, to, place, large, MPI_INT, MPI_SUM, window),
+              MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Get_accumulate(out.address(), large, MPI_INT, result.address(), large, MPI_INT, to, place, large,
+                                 MPI_INT, MPI_SUM, window),
+              MPI_ERR_NO_MEM);
+    CHECK(request == MPI_REQUEST_NULL);
+    // What fits goes on, in the same epoch.
+    MPI_OK(MPI_Get(result.address(), 1000, MPI_INT, to, place, 1000, MPI_INT, window));
+    MPI_OK(MPI_Win_unlock(to, window));
+    CHECK(result.read() != untouched);
+    lock_step();
+    CHECK(area.read() == before);
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
 TEST_CASE("a target without staging memory refuses, and goes on", "[rma-staging]") {
   constexpr int large = 1 << 20;  // integers: more than GPUDT_STAGING_LIMIT in this run
   const Side side = integers(large);
