@@ -394,6 +394,9 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
     offer->move(0, bytes);
   }
   offer->descriptor_.state.store(offered ? State::offered : State::withdrawing, std::memory_order_release);
+  if (offered && tracing())
+    log_trace("message of " + std::to_string(bytes) + " B offered to process " + std::to_string(place->world) +
+              (offer->packed_ ? ", packed" : ""));
   return offer;
 }
 

@@ -15,6 +15,7 @@ import tempfile
 import unittest
 
 RANKS = 2
+STAGED = ("GPUDT_PROTOCOL=staging",)  # so that there is something to pack
 SECONDS = 90
 
 
@@ -83,7 +84,7 @@ class Environment(unittest.TestCase):
     def test_way(self):
         """What moves the data is chosen by variable, and seen in the trace and the report."""
         for way, by, other in (("kernel", "a kernel", "the copy engine"), ("copy", "the copy engine", "a kernel")):
-            run = Run("device", f"GPUDT_WAY={way}", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+            run = Run("device", f"GPUDT_WAY={way}", *STAGED, "GPUDT_TRACE=1", "GPUDT_REPORT=1")
             self.assert_right(run)
             self.assertEqual(len(run.lines("pack of", "by " + by)), 2 * 2 * RANKS, run.text)
             self.assertEqual(run.lines("pack of", "by " + other), [], run.text)
@@ -91,9 +92,16 @@ class Environment(unittest.TestCase):
             self.assertEqual(int(copies if way == "kernel" else kernels), 0, run.text)
             self.assertGreaterEqual(int(kernels if way == "kernel" else copies), 2 * 2 * RANKS, run.text)
 
+    def test_protocol(self):
+        """Messages for processes of the node are offered to them, or are not, and the report tells."""
+        for protocol, offers in (("peer", True), ("auto", True), ("staging", False)):
+            run = Run("device", f"GPUDT_PROTOCOL={protocol}", "GPUDT_REPORT=1")
+            self.assert_right(run)
+            self.assertEqual(bool(run.lines("peer transfer:", "messages offered")), offers, run.text)
+
     def test_reasons(self):
         """Each transfer's line tells what the ways would cost, and the report where that is from."""
-        run = Run("device", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+        run = Run("device", *STAGED, "GPUDT_TRACE=1", "GPUDT_REPORT=1")
         self.assert_right(run)
         lines = run.lines("pack of")
         self.assertEqual(len(lines), 2 * 2 * RANKS, run.text)
@@ -115,7 +123,7 @@ class Environment(unittest.TestCase):
                 if way == "copy":
                     slow["copy_rows_unpack_from_host.base_us"] = 1e6
                 file.write_text(json.dumps({**costs, "costs": slow}))
-                run = Run("device", f"GPUDT_TUNING={file}", "GPUDT_TRACE=1", "GPUDT_REPORT=1")
+                run = Run("device", f"GPUDT_TUNING={file}", *STAGED, "GPUDT_TRACE=1", "GPUDT_REPORT=1")
                 self.assert_right(run)
                 self.assertEqual(len(run.lines("pack of", "by " + by)), 2 * 2 * RANKS, run.text)
                 self.assertEqual(len(run.lines("costs of kernels and copies", str(file))), 1, run.text)
