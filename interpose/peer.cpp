@@ -16,6 +16,7 @@
 #include "datatype/reference.hpp"
 #include "interpose/log.hpp"
 #include "interpose/report.hpp"
+#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 
@@ -245,11 +246,10 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
 
 void peer_start(PeerUse use, int world_rank) {
   if (use == PeerUse::never) return;
-#if !defined(OMPI_MAJOR_VERSION) || OMPI_MAJOR_VERSION > 4
-  // Other MPI libraries have receives that are not looked through for tokens.
-  if (use == PeerUse::always) log_warning("GPUDT_PROTOCOL=peer needs Open MPI 4; messages are staged");
-  return;
-#endif
+  if (!all_receives_are_known()) {
+    if (use == PeerUse::always) log_warning("GPUDT_PROTOCOL=peer needs Open MPI 4; messages are staged");
+    return;
+  }
   const std::string job = job_name();
   if (job.empty()) {
     if (use == PeerUse::always)

@@ -12,6 +12,9 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 /// PMPI_Testsome that calls no error handler and leaves failed requests alone, as far as the MPI library allows.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses);
 
+/// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
+bool all_receives_are_known();
+
 /// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe; what is pending advances in them.
 int probe(int source, int tag, MPI_Comm comm, MPI_Status* status);
 int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status);
