@@ -38,7 +38,7 @@ struct CostModel {
   Cost copy_on_device = {7.5, 1000, 1200e3};
   /// One side is memory of a peer.
   Cost kernel_to_peer = {7.9, 0, 360e3};
-  Cost copy_to_peer = {5.4, 0.3, 390e3};
+  Cost copy_to_peer = {5.4, 0.6, 300e3};
 
   double per_call_us = 1.5;
 

@@ -771,7 +771,7 @@ bool is_truncation(int code) {
   return error_class == MPI_ERR_TRUNCATE;
 }
 
-int peer_received(int code, Payload& payload, MPI_Status& status, const ErrorOwner& owner) {
+int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner) {
   if (code != MPI_SUCCESS) {
     if (is_truncation(code)) peer_truncated(status);
     return code;
@@ -781,14 +781,17 @@ int peer_received(int code, Payload& payload, MPI_Status& status, const ErrorOwn
   if (announced.bytes != bytes) PMPI_Status_set_elements_x(&status, MPI_BYTE, announced.bytes);
   payload.start_unpack(announced.bytes);
   payload.wait();
-  return announced.error == MPI_SUCCESS ? code : raise(owner, announced.error);
+  if (announced.error == MPI_SUCCESS) return code;
+  return fail(
+      owner, call, announced.error,
+      "the message is longer than the " + std::to_string(announced.bytes) + " bytes that the receive has room for");
 }
 
-int peer_received_on_host(int code, void* buf, int count, MPI_Datatype type, MPI_Status& status,
+int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
                           const ErrorOwner& owner) {
   if (code == MPI_SUCCESS && token_index(received_bytes(status)) < 0) return code;
   HostReceive receive(buf, count, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
-  return peer_received(code, receive, status, owner);
+  return peer_received(code, call, receive, status, owner);
 }
 
 void wait_with_progress(Payload& payload) {

@@ -167,9 +167,9 @@ std::int64_t received_bytes(const MPI_Status& status);
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.
-int peer_received(int code, Payload& payload, MPI_Status& status, const ErrorOwner& owner);
+int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner);
 /// The same for a receive into host memory.
-int peer_received_on_host(int code, void* buf, int count, MPI_Datatype type, MPI_Status& status,
+int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
                           const ErrorOwner& owner);
 
 bool is_truncation(int code);

@@ -110,7 +110,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
     if (!resolve(buf, count, type, call, operand)) {
       if (!peer_checks()) return pmpi(buf, type, status);
-      return peer_received_on_host(pmpi(buf, type, seen), buf, count, type, *seen, owner);
+      return peer_received_on_host(pmpi(buf, type, seen), call, buf, count, type, *seen, owner);
     }
     Staged staged(operand);
     int code = MPI_SUCCESS;
@@ -118,7 +118,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);
     }
-    return peer_received(code, staged, *seen, owner);
+    return peer_received(code, call, staged, *seen, owner);
   });
 }
 
@@ -151,13 +151,13 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
   if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, dest, comm)) {
-    const auto receive = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
-      return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
-    };
     MPI_Request sent = MPI_REQUEST_NULL;
-    int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
-    if (code == MPI_SUCCESS)
-      code = receive_blocking(receive, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
+    // Sent when nothing can fail any more that the receive needs first.
+    const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
+      const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
+      return code == MPI_SUCCESS ? PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen) : code;
+    };
+    const int code = receive_blocking(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
@@ -180,21 +180,22 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
 
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                      MPI_Comm comm, MPI_Status* status) {
+  constexpr const char* call = "MPI_Sendrecv_replace";
   Operand operand;
   engine_order(comm, dest);
   MPI_Status own;
   MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-  if (!resolve(buf, count, type, "MPI_Sendrecv_replace", operand)) {
+  if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen);
-    return peer_received_on_host(code, buf, count, type, *seen, {.comm = comm});
+    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm});
   }
   Staged staged(operand);
   staged.start_pack();
   staged.wait();
   const int code =
       PMPI_Sendrecv_replace(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
-  return peer_received(code, staged, *seen, {.comm = comm});
+  return peer_received(code, call, staged, *seen, {.comm = comm});
 }
 
 /// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first, and
