@@ -436,10 +436,8 @@ void Offer::describe() {
   Descriptor& to = descriptor_;
   to.count = operand.count;
   to.layout_bytes = 0;
-  bool in_place = device::export_memory(operand.ordinal, first, to.memory) && holds(to.memory, operand);
-  if (in_place && !contiguous) {
-    in_place = layout.serialised().size() < descriptor_data;
-  }
+  const bool is_short = contiguous || layout.serialised().size() < descriptor_data;
+  bool in_place = device::export_memory(operand.ordinal, first, to.memory) && holds(to.memory, operand) && is_short;
   if (in_place && !contiguous) {
     const std::lock_guard<std::mutex> lock(world->mutex);
     const std::vector<std::byte>& bytes = bytes_of(operand.info->layout_ref());
