@@ -345,19 +345,15 @@ int main(int argc, char** argv) {
   options.sizes_text = "64K,1M,16M";
   options.plan.iterations = 15;
   options.loads = load_names();
-  CLI::App app(
+  CommandLine command(
       "Packing of GPU memory while the application uses the GPU: what each costs the other. Needs a GPU.\n"
       "LD_PRELOAD=libgpudt-pmpi.so GPUDT_WAY=auto gpudt-contention          (packing)\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-contention         (ping-pong)");
-  add_common_options(app, options, all_ways);
-  app.footer(ways_help + std::string(load_help) + app.get_footer());
-  app.add_option("--loads", options.loads, "What the application does, separated by commas")
-      ->delimiter(',')
-      ->check(CLI::IsMember(load_names()))
-      ->capture_default_str();
-  app.add_option("--user-ms", options.user_ms, "How long that takes alone, in milliseconds")
-      ->check(CLI::Range(0.2, 1000.0))
-      ->capture_default_str();
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_common_options(command, options, all_ways);
+  command.add_footer(ways_help + std::string(load_help));
+  command.add("--loads", options.loads, "What the application does, separated by commas", load_names());
+  command.add("--user-ms", options.user_ms, "How long that takes alone, in milliseconds",
+              {Bounds::within, 0.2, 1000.0});
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-contention", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

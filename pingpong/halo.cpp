@@ -168,16 +168,14 @@ int main(int argc, char** argv) {
   options.sizes_text = "16:256";
   options.factor = 2;
   options.check_sizes = "5,12";
-  CLI::App app(
+  CommandLine command(
       "Halo exchange of a 3-D block in GPU memory with 26 neighbours, by datatypes and by hand.\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-halo");
-  add_run_options(app, options, all_ways, "Side of the block, in points: a range 16:256, or a list 20,50");
-  app.add_option("--width", options.width, "Layers of the halo")->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_option("--grid", options.grid, "Processes in each dimension, slowest first, e.g. 1,1,2; 0: MPI chooses")
-      ->delimiter(',')
-      ->expected(3)
-      ->check(CLI::NonNegativeNumber);
-  app.footer(ways_help);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_run_options(command, options, all_ways, "Side of the block, in points: a range 16:256, or a list 20,50");
+  command.add("--width", options.width, "Layers of the halo", {Bounds::within, 1, 64});
+  command.add("--grid", options.grid, "Processes in each dimension, slowest first, e.g. 1,1,2; 0: MPI chooses",
+              {Bounds::not_negative});
+  command.add_footer(ways_help);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-halo", argc, argv, [&](int rank, int) { return run(options, rank); });
 }

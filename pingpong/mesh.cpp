@@ -307,11 +307,11 @@ int main(int argc, char** argv) {
   options.sizes_text = "512:32K";
   options.factor = 2;
   options.check_sizes = "10,500";
-  CLI::App app(
+  CommandLine command(
       "The HACC analysis' Voronoi block in GPU memory, packed and sent by one datatype and by hand.\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-mesh");
-  add_run_options(app, options, all_ways, "Particles of a rank, on average: a range 512:32K, or a list 4K,5000");
-  app.footer(ways_help);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_run_options(command, options, all_ways, "Particles of a rank, on average: a range 512:32K, or a list 4K,5000");
+  command.add_footer(ways_help);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-mesh", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -157,13 +157,12 @@ int run(const Options& options, int rank, int size) {
   return exit_ok;
 }
 
-void add_options(CLI::App& app, Options& options) {
-  app.add_option("-n,--calls", options.calls, "Calls in one batch")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("-b,--batches", options.batches, "Batches, of which the median counts")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_flag("--device", options.device, "Send one message from device memory first, as a program with a GPU would");
-  app.add_option("--json", options.json_file, "Write all statistics to this file");
+void add_options(CommandLine& command, Options& options) {
+  command.add("-n,--calls", options.calls, "Calls in one batch", {Bounds::positive});
+  command.add("-b,--batches", options.batches, "Batches, of which the median counts", {Bounds::positive});
+  command.add_flag("--device", options.device,
+                   "Send one message from device memory first, as a program with a GPU would");
+  command.add("--json", options.json_file, "Write all statistics to this file");
 }
 
 }  // namespace
@@ -172,10 +171,10 @@ void add_options(CLI::App& app, Options& options) {
 int main(int argc, char** argv) {
   using namespace gpudt::bench;
   Options options;
-  CLI::App app(
+  CommandLine command(
       "The time that a preloaded library adds to MPI calls on host memory.\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-overhead");
-  add_options(app, options);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_options(command, options);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-overhead", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -308,21 +308,15 @@ int run(const Options& options, int, int size) {
   return measure_all(options);
 }
 
-void add_options(CLI::App& app, Options& options) {
-  add_common_options(app, options, all_ways);
-  app.footer(ways_help + app.get_footer());
-  app.add_option("--targets", options.targets, "Where the packed side lies: host (mapped, pinned), device")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"host", "device"}))
-      ->capture_default_str();
-  app.add_option("--calls", options.directions, "pack, unpack")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"pack", "unpack"}))
-      ->capture_default_str();
-  app.add_option_function<std::string>(
-         "--rotate", [&](const std::string& text) { options.rotate = parse_size(text); },
-         "Use so many buffers in turn that they make this many bytes (e.g. 512M), so that no cache holds them")
-      ->type_name("BYTES");
+void add_options(CommandLine& command, Options& options) {
+  add_common_options(command, options, all_ways);
+  command.add_footer(ways_help);
+  command.add("--targets", options.targets, "Where the packed side lies: host (mapped, pinned), device",
+              {"host", "device"});
+  command.add("--calls", options.directions, "pack, unpack", {"pack", "unpack"});
+  command.add_size(
+      "--rotate", options.rotate,
+      "Use so many buffers in turn that they make this many bytes (e.g. 512M), so that no cache holds them");
 }
 
 }  // namespace
@@ -331,10 +325,10 @@ void add_options(CLI::App& app, Options& options) {
 int main(int argc, char** argv) {
   using namespace gpudt::bench;
   Options options;
-  CLI::App app(
+  CommandLine command(
       "MPI_Pack and MPI_Unpack of noncontiguous GPU memory, without communication.\n"
       "LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench");
-  add_options(app, options);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_options(command, options);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-packbench", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

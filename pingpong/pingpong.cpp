@@ -234,19 +234,15 @@ int run(const Options& options, int rank, int size) {
 int main(int argc, char** argv) {
   using namespace gpudt::bench;
   Options options;
-  CLI::App app(
+  CommandLine command(
       "Ping-pong of noncontiguous buffers in GPU memory between two ranks, through MPI and by hand.\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-pingpong");
-  add_common_options(app, options, all_ways);
-  app.footer(ways_help + app.get_footer());
+  add_common_options(command, options, all_ways);
+  command.add_footer(ways_help);
   const std::vector<std::string> places = {"device", "host", "pinned", "managed"};
-  app.add_option("--send", options.send, "Memory that is sent from")
-      ->check(CLI::IsMember(places))
-      ->capture_default_str();
-  app.add_option("--recv", options.receive, "Memory that is received into")
-      ->check(CLI::IsMember(places))
-      ->capture_default_str();
-  if (const auto code = parse(app, argc, argv)) return *code;
+  command.add("--send", options.send, "Memory that is sent from", places);
+  command.add("--recv", options.receive, "Memory that is received into", places);
+  if (const auto code = command.parse(argc, argv)) return *code;
   adapt_to_ways(options);
   return run_program("gpudt-pingpong", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -302,14 +302,13 @@ int main(int argc, char** argv) {
   options.sizes_text = "64:256K";
   options.check_sizes = "64,4K";
   options.quantities = all_quantities;
-  CLI::App app(
+  CommandLine command(
       "How time grows with blocks, depth, messages and ranks, for scripts/scale.py.\n"
       "mpirun -np 1 (and 2, 4, ...) -x LD_PRELOAD=libgpudt-pmpi.so gpudt-scale --json FILE");
-  add_run_options(app, options, {"device", "host"}, "Numbers of blocks: a range 64:256K, or a list 64,4K");
-  app.add_option("--quantities", options.quantities, "Separated by commas; those that suit the number of processes")
-      ->delimiter(',')
-      ->check(CLI::IsMember(all_quantities));
-  app.footer(quantities_help);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_run_options(command, options, {"device", "host"}, "Numbers of blocks: a range 64:256K, or a list 64,4K");
+  command.add("--quantities", options.quantities, "Separated by commas; those that suit the number of processes",
+              all_quantities);
+  command.add_footer(quantities_help);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-scale", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -310,20 +310,15 @@ int main(int argc, char** argv) {
   options.sizes_text = "128:4K";
   options.factor = 2;
   options.check_sizes = "5,40";
-  CLI::App app(
+  CommandLine command(
       "A nine-point stencil on a 2-D grid of processes, with the halo in GPU memory exchanged by datatypes and by "
       "hand.\nmpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-stencil");
-  add_run_options(app, options, all_ways, "Side of a rank's part, in points: a range 128:4K, or a list 100,1K");
-  app.add_option("--grid", options.grid, "Rows and columns of processes, e.g. 1,2; 0: MPI chooses")
-      ->delimiter(',')
-      ->expected(2)
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--precision", options.precisions, "single, double")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"single", "double"}))
-      ->capture_default_str();
-  app.add_flag("--periodic", options.periodic, "The processes form a torus: all have eight neighbours");
-  app.footer(ways_help);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_run_options(command, options, all_ways, "Side of a rank's part, in points: a range 128:4K, or a list 100,1K");
+  command.add("--grid", options.grid, "Rows and columns of processes, e.g. 1,2; 0: MPI chooses",
+              {Bounds::not_negative});
+  command.add("--precision", options.precisions, "single, double", {"single", "double"});
+  command.add_flag("--periodic", options.periodic, "The processes form a torus: all have eight neighbours");
+  command.add_footer(ways_help);
+  if (const auto code = command.parse(argc, argv)) return *code;
   return run_program("gpudt-stencil", argc, argv, [&](int rank, int size) { return run(options, rank, size); });
 }

@@ -254,15 +254,12 @@ int run(const Options& options) {
   return exit_ok;
 }
 
-void add_options(CLI::App& app, Options& options) {
-  app.add_option("--gpu", options.gpu, "Which GPU to measure; all of one model share the file")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_flag("--dry-run", options.dry_run, "Print the file instead of writing it");
-  app.add_option("--out", options.file, "Another file than the one that the library looks for by itself");
-  app.add_option("--seconds", options.seconds, "Time for each of the measurements, which are about twenty")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+void add_options(CommandLine& command, Options& options) {
+  command.add("--gpu", options.gpu, "Which GPU to measure; all of one model share the file", {Bounds::not_negative});
+  command.add_flag("--dry-run", options.dry_run, "Print the file instead of writing it");
+  command.add("--out", options.file, "Another file than the one that the library looks for by itself");
+  command.add("--seconds", options.seconds, "Time for each of the measurements, which are about twenty",
+              {Bounds::positive});
 }
 
 }  // namespace
@@ -271,11 +268,11 @@ void add_options(CLI::App& app, Options& options) {
 int main(int argc, char** argv) {
   using namespace gpudt::bench;
   Options options;
-  CLI::App app(
+  CommandLine command(
       "Measures what moving data costs on this machine's GPU, for libgpudt-pmpi.so to choose by.\n"
       "Run it once on each kind of machine, on an idle GPU.");
-  add_options(app, options);
-  if (const auto code = parse(app, argc, argv)) return *code;
+  add_options(command, options);
+  if (const auto code = command.parse(argc, argv)) return *code;
   try {
     return run(options);
   } catch (const std::exception& error) {

@@ -1,13 +1,12 @@
-// The command line that the measuring programs have in common.
+// The options that the measuring programs have in common.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "pingpong/common/command_line.hpp"
 #include "pingpong/common/layouts.hpp"
 #include "pingpong/common/sampling.hpp"
 
@@ -35,16 +34,12 @@ struct CommonOptions : RunOptions {
   std::vector<LayoutFamily> layouts;  ///< derived when the command line has been parsed
 };
 
-/// Adds the options to `app`; `ways` are the names that --ways accepts, `sizes_help` says what the sizes are.
-void add_run_options(CLI::App& app, RunOptions& options, const std::vector<std::string>& ways,
+/// Adds the options to `command`; `ways` are the names that --ways accepts, `sizes_help` says what the sizes are.
+void add_run_options(CommandLine& command, RunOptions& options, const std::vector<std::string>& ways,
                      const std::string& sizes_help);
 
 /// The same, with layouts.
-void add_common_options(CLI::App& app, CommonOptions& options, const std::vector<std::string>& ways);
-
-/// Parses the command line. An exit code if the program should end here; what there is to say has then been said, by
-/// rank 0 alone. To be called before MPI_Init, so that --help needs no MPI.
-std::optional<int> parse(CLI::App& app, int argc, char** argv);
+void add_common_options(CommandLine& command, CommonOptions& options, const std::vector<std::string>& ways);
 
 nlohmann::json to_json(const RunOptions& options);
 
