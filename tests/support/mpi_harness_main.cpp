@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
 #include <catch2/catch_test_case_info.hpp>
 #include <catch2/reporters/catch_reporter_event_listener.hpp>
 #include <catch2/reporters/catch_reporter_registrars.hpp>
 using ListenerBase = Catch::EventListenerBase;
 using AssertionEnded = void;
 #else
-#define CATCH_CONFIG_RUNNER
+#define CATCH_CONFIG_EXTERNAL_INTERFACES
 #include <catch2/catch.hpp>
 using ListenerBase = Catch::TestEventListenerBase;
 using AssertionEnded = bool;
@@ -30,6 +29,7 @@ using AssertionEnded = bool;
 #include <thread>
 #include <vector>
 
+#include "tests/support/catch_session.hpp"
 #include "tests/support/mpi_harness.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -175,11 +175,8 @@ int run_session(int argc, char** argv) {
   std::vector<const char*> arguments(argv, argv + argc);
   arguments.push_back("-o");  // the listener does the talking
   arguments.push_back("/dev/null");
-  Catch::Session catch_session;
-  const int bad = catch_session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data());
-  if (bad != 0) return bad;
   std::thread watchdog(watch);
-  const int result = catch_session.run();
+  const int result = run_catch(static_cast<int>(arguments.size()), arguments.data());
   {
     std::lock_guard lock(session.mutex);
     session.ended = true;

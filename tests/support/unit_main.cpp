@@ -1,17 +1,11 @@
 // main() of the unit tests: MPI around one Catch2 session.
 #include <mpi.h>
 
-#if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
-#else
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
-#endif
-
 #include <cstdio>
 #include <cstdlib>
 
 #include "datatype/decode.hpp"
+#include "tests/support/catch_session.hpp"
 #include "tests/support/unit.hpp"
 
 namespace gpudt::test {
@@ -45,7 +39,7 @@ int main(int argc, char** argv) {
   gpudt::datatype::cache_start();
   std::printf("GPUDT_TEST_SEED=%llu\n", static_cast<unsigned long long>(gpudt::test::unit_seed()));
   std::fflush(stdout);
-  const int result = Catch::Session().run(argc, argv);
+  const int result = gpudt::test::run_catch(argc, argv);
   gpudt::datatype::cache_stop();
   MPI_Finalize();
   return result;
