@@ -34,6 +34,13 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
   return dim.stride >= run && dim.stride <= most_pitch;
 }
 
+/// Runs of bytes that lie apart; 1 if that takes a walk through the whole layout to tell.
+std::int64_t runs_of(const Shape& shape) {
+  if (shape.kind == ShapeKind::strided) return shape.total / shape.run;
+  if (shape.kind == ShapeKind::list) return shape.total / shape.list_size * shape.list_count;
+  return 1;
+}
+
 /// Whether rows and the slices that they make up are one box.
 bool suits_slices(const datatype::Dim& slices, const datatype::Dim& rows) {
   return slices.stride >= rows.count * rows.stride && slices.stride % rows.stride == 0;
@@ -159,6 +166,12 @@ double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& box
                      : contiguous                ? model.copy_unpack_from_host
                                                  : model.copy_rows_unpack_from_host;
   return cost_us(cost, bytes, rows) + (calls - 1) * model.per_call_us;
+}
+
+bool better_packed_for_peers(const CostModel& model, const Shape& shape) {
+  const Cost& fetch = model.kernel_to_peer;
+  const double packed_us = cost_us(model.kernel_on_device, shape.total, 0) + cost_us(fetch, shape.total, 1);
+  return packed_us < cost_us(fetch, shape.total, runs_of(shape));
 }
 
 }  // namespace gpudt::device

@@ -78,4 +78,7 @@ struct Situation {
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 
+/// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
+bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape);
+
 }  // namespace gpudt::device

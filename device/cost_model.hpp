@@ -37,7 +37,8 @@ struct CostModel {
   /// Contiguous only, and only if large: kernels are quicker at everything else.
   Cost copy_on_device = {7.5, 1000, 1200e3};
   /// One side is memory of a peer.
-  Cost kernel_to_peer = {7.9, 0, 360e3};
+  /// The rows are those on the side that is read from afar.
+  Cost kernel_to_peer = {7.9, 0.117, 360e3};
   Cost copy_to_peer = {5.4, 0.6, 300e3};
 
   double per_call_us = 1.5;

@@ -103,6 +103,12 @@ Staging acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return current().staging().acquire(kind, ordinal, bytes);
 }
 
+bool register_host(int ordinal, void* address, std::size_t bytes) noexcept try {
+  return current().register_host(ordinal, address, bytes);
+} catch (const std::exception&) {
+  return false;
+}
+
 StagingStatistics staging_statistics(StagingKind kind) noexcept {
   const Engine* const now = engine.load(std::memory_order_acquire);
   return now ? now->staging().statistics(kind) : StagingStatistics{};
@@ -160,8 +166,12 @@ PeerStatistics peer_statistics() noexcept {
   return now ? now->peers().statistics() : PeerStatistics{};
 }
 
-Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
-  return current().transfer(ordinal, from, to, bytes);
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
+  return current().transfer(ordinal, from, to, begin, end);
+}
+
+bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
+  return better_packed_for_peers(current().gpu(ordinal).tuning.model, layout.shape(count));
 }
 
 }  // namespace gpudt::device

@@ -129,6 +129,11 @@ class Staging {
 /// At least `bytes` bytes for use with GPU `ordinal`. Thread-safe. Throws Failure::out_of_memory.
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
 
+/// Lets the GPUs use the caller's host memory as they use mapped staging memory, from now on until stop(); the memory
+/// must stay as long. False if the runtime refuses. The answer is remembered: to be asked before each use, of the same
+/// `address` and `bytes`. Thread-safe.
+bool register_host(int ordinal, void* address, std::size_t bytes) noexcept;
+
 /// Staging memory now and at its peak, in bytes (in use, and in use + idle).
 struct StagingStatistics {
   std::size_t in_use = 0, peak_in_use = 0, allocated = 0, peak_allocated = 0;
@@ -238,10 +243,15 @@ struct Side {
   void* user;
 };
 
-/// Starts moving the first `bytes` bytes of the packed stream of `from` to where they lie in `to`, without packing them
-/// in between: one kernel, or one copy if both are contiguous and large. No more than each side has; the last element
-/// may be moved in part, and the types may have nothing but the bytes in common. Runs on GPU `ordinal`, which must
-/// reach both sides' memory, in the order of its unpacks. Both layouts must live until it is done. Thread-safe.
-Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
+/// Starts moving bytes [begin, end) of the packed stream of `from` to where they lie in `to`, without packing them in
+/// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
+/// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
+/// on GPU `ordinal`, which must reach both sides' memory, in the order of its unpacks. Both layouts must live until it
+/// is done. Thread-safe.
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
+
+/// Whether another GPU has data of this layout, in memory of GPU `ordinal`, sooner if they are packed there first than
+/// if it reads their many short runs where they lie.
+bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);
 
 }  // namespace gpudt::device

@@ -256,6 +256,15 @@ Engine::~Engine() {
     if (!gpu) continue;
     for (const auto& channel : gpu->channels) channel->close();
   }
+  for (const auto& [address, taken] : registered_)
+    if (taken) runtime_->host_unregister(address);
+}
+
+bool Engine::register_host(int ordinal, void* address, std::size_t bytes) {
+  const std::lock_guard lock(registered_mutex_);
+  const auto [at, is_new] = registered_.emplace(address, false);
+  if (is_new) at->second = runtime_->host_register(ordinal, address, bytes);
+  return at->second;
 }
 
 Gpu& Engine::gpu(int ordinal) {
@@ -414,25 +423,26 @@ Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
 // --- from layout to layout
 // --------------------------------------------------------------------------------------------
 
-Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes) {
-  if (bytes <= 0) return {};
+Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
+  if (begin >= end) return {};
   const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
-  if (bytes > from_shape.total || bytes > to_shape.total)
+  if (end > from_shape.total || end > to_shape.total)
     throw Error(Failure::runtime, "a transfer of more bytes than there are");
   Gpu& here = gpu(ordinal);
-  const auto start_of = [](const Side& side, const datatype::Shape& shape) {
+  const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
-                                   static_cast<std::uintptr_t>(shape.offset));
+                                   static_cast<std::uintptr_t>(shape.offset + begin));
   };
   using datatype::ShapeKind;
   if (from_shape.kind == ShapeKind::contiguous)
     return move(here, Direction::unpack,
-                {to.layout, to_shape, to.user, 0, bytes, start_of(from, from_shape), MemoryKind::device, true});
+                {to.layout, to_shape, to.user, begin, end, place_of(from, from_shape), MemoryKind::device, true});
+  if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
   if (to_shape.kind == ShapeKind::contiguous)
     return move(here, Direction::pack,
-                {from.layout, from_shape, from.user, 0, bytes, start_of(to, to_shape), MemoryKind::device, true});
-  if (StateOwner state = try_boxes(here, from, from_shape, to, to_shape, bytes)) return Transfer(std::move(state));
-  return fuse(here, from, from_shape, to, to_shape, bytes);
+                {from.layout, from_shape, from.user, 0, end, place_of(to, to_shape), MemoryKind::device, true});
+  if (StateOwner state = try_boxes(here, from, from_shape, to, to_shape, end)) return Transfer(std::move(state));
+  return fuse(here, from, from_shape, to, to_shape, end);
 }
 
 /// By the copy engine, if it can and is to; else null.

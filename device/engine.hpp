@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -132,7 +133,8 @@ class Engine {
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                  std::int64_t begin, std::int64_t end, void* packed);
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
-  Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t bytes);
+  Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
+  bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
 
@@ -177,6 +179,8 @@ class Engine {
   const Pool::Owner staging_, uploads_;
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0};
+  std::mutex registered_mutex_;
+  std::map<void*, bool> registered_;  ///< host memory: whether the runtime has taken it
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
 };

@@ -52,6 +52,9 @@ class Runtime {
   virtual Traits traits(int ordinal) = 0;
   virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;  ///< host address == device address (UVA)
   virtual void mapped_free(void* address) noexcept = 0;
+  /// Makes host memory that is not the runtime's own like mapped memory. False if it refuses.
+  virtual bool host_register(int ordinal, void* address, std::size_t bytes) = 0;
+  virtual void host_unregister(void* address) noexcept = 0;
   virtual void* device_alloc(int ordinal, std::size_t bytes) = 0;
   virtual void device_free(int ordinal, void* address) noexcept = 0;
   virtual StreamHandle stream_create(int ordinal) = 0;  ///< non-blocking, of the highest priority

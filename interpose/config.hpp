@@ -13,6 +13,7 @@ enum class PeerUse {
   automatic,  ///< auto: to processes on this node
   never,      ///< staging
   always,     ///< peer: even to those that could not fetch earlier ones
+  shared,     ///< likewise, but they go through memory that the processes share, as where GPUs do not reach each other
 };
 
 struct Config {

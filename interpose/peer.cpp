@@ -36,6 +36,11 @@ static_assert(longest_buffered <= std::int64_t(descriptor_data));
 constexpr int refusals_borne = 1;
 constexpr int longest_abstention = 64;
 constexpr std::size_t habits_by_tag = 16;
+/// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
+constexpr std::int64_t least_through_segment = 32 << 10;
+/// Data that are packed to be fetched are packed in so many parts, if those are no shorter than this.
+constexpr std::int64_t fetched_parts = 4;
+constexpr std::int64_t least_fetched_part = 1 << 20;
 constexpr int layouts_kept = 64;  ///< of other processes
 constexpr std::chrono::milliseconds life_check{500};
 constexpr int bare_copy_tag = 3;
@@ -76,10 +81,11 @@ struct World {
   std::vector<Neighbour> neighbours;
   std::bitset<descriptor_count> idle;  ///< descriptors
   std::vector<int> deserted;           ///< descriptors that their offers have left before the receiver was done
-  std::vector<int> chunks;             ///< idle
   std::vector<std::pair<datatype::LayoutRef, std::vector<std::byte>>> sent;  ///< layouts in bytes; few, latest last
   std::vector<std::pair<std::vector<std::byte>, datatype::LayoutRef>> received;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
+
+  std::optional<Chunks> chunks;
 };
 
 World* world = nullptr;  // stays for good: messages in transit at MPI_Finalize may still need it
@@ -214,11 +220,16 @@ Descriptor* open_offer(int sender, const MPI_Status& status, std::int64_t bytes)
 
 /// Offers to a neighbour pause after refusals. The caller holds the mutex.
 bool abstains(int rank, int tag, std::int64_t bytes) {
-  if (rank == world->rank || world->use == PeerUse::always) return false;
+  if (rank == world->rank || world->use != PeerUse::automatic || bytes >= least_through_segment) return false;
   Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes);
   if (habit.abstain == 0) return false;
   --habit.abstain;
   return true;
+}
+
+/// Whether the neighbour could not fetch the last such message. The caller holds the mutex.
+bool has_refused(int rank, int tag, std::int64_t bytes) {
+  return world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes).refusals != 0;
 }
 
 void note_outcome(int rank, const Descriptor& descriptor, bool refused) {
@@ -272,7 +283,7 @@ void peer_start(PeerUse use, int world_rank) {
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   made->neighbours.resize(static_cast<std::size_t>(size));
   made->idle.set();
-  for (int i = 0; i < chunk_count; ++i) made->chunks.push_back(i);
+  made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   made->self = bare_copy(MPI_COMM_SELF, bare_copy_tag);
   world = made.release();
@@ -330,6 +341,7 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 struct Place {
   int world;
   int index;
+  bool fetched;  ///< presumably, if it is offered
 };
 
 std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered) {
@@ -340,7 +352,12 @@ std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offer
   const int last = offered ? descriptor_count - 1 : token_index(bytes);
   const int index = take_descriptor(last);
   if (index < 0) return std::nullopt;
-  return Place{rank, index};
+  return Place{rank, index, world->use != PeerUse::shared && (rank == world->rank || !has_refused(rank, tag, bytes))};
+}
+
+device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
+  return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
+                       0, operand.bytes(), staging.data());
 }
 
 }  // namespace
@@ -383,7 +400,8 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
   offer->descriptor_.bytes = bytes;
   if (offered) {
     try {
-      offer->describe();
+      offer->describe(place->fetched &&
+                      device::better_fetched_packed(operand.ordinal, operand.info->layout(), operand.count));
     } catch (const device::Error& error) {
       if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
       throw;
@@ -391,7 +409,7 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
     report_peer(PeerEvent::offered);
   } else {
     offer->staging_ = device::acquire(device::StagingKind::mapped, operand.ordinal, static_cast<std::size_t>(bytes));
-    offer->move(0, bytes);
+    offer->moving_ = pack_all(operand, offer->staging_);
   }
   offer->descriptor_.state.store(offered ? State::offered : State::withdrawing, std::memory_order_release);
   if (offered && tracing())
@@ -425,51 +443,67 @@ bool holds(const device::Exported& memory, const Operand& operand) {
   return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
 }
 
-/// Where the receiver finds the data: where the program has them if the memory can be exported and the layout is short,
-/// else packed, in memory of our own.
-void Offer::describe() {
-  const Operand& operand = operand_;
-  const datatype::Layout& layout = operand.info->layout();
-  const datatype::Shape shape = layout.shape(operand.count);
-  const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
+/// Where the receiver finds the data.
+void Offer::describe(bool fetched_packed) {
+  descriptor_.count = operand_.count;
+  descriptor_.layout_bytes = 0;
+  if (!fetched_packed && describe_in_place())
+    descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
+  else
+    pack_for_fetching();
+}
+
+/// Where the program has them, if the memory can be exported and the layout is short.
+bool Offer::describe_in_place() {
+  const datatype::Layout& layout = operand_.info->layout();
+  const datatype::Shape shape = layout.shape(operand_.count);
+  const auto* const first = static_cast<const char*>(operand_.buffer) + layout.true_lb();
   const bool contiguous = shape.kind == datatype::ShapeKind::contiguous;
   Descriptor& to = descriptor_;
-  to.count = operand.count;
-  to.layout_bytes = 0;
-  const bool is_short = contiguous || layout.serialised().size() < descriptor_data;
-  bool in_place = device::export_memory(operand.ordinal, first, to.memory) && holds(to.memory, operand) && is_short;
-  if (in_place && !contiguous) {
-    const std::lock_guard<std::mutex> lock(world->mutex);
-    const std::vector<std::byte>& bytes = bytes_of(operand.info->layout_ref());
-    in_place = bytes.size() <= descriptor_data;
-    if (in_place) {
-      std::copy(bytes.begin(), bytes.end(), to.data);
-      to.layout_bytes = static_cast<std::int64_t>(bytes.size());
-    }
+  if (!contiguous && layout.serialised().size() >= descriptor_data) return false;
+  if (!device::export_memory(operand_.ordinal, first, to.memory) || !holds(to.memory, operand_)) return false;
+  to.address = reinterpret_cast<std::uint64_t>(operand_.buffer);
+  if (contiguous) {
+    to.address += static_cast<std::uint64_t>(shape.offset);
+    return true;
   }
-  if (in_place) {
-    to.address = reinterpret_cast<std::uint64_t>(operand.buffer);
-    if (contiguous) to.address += static_cast<std::uint64_t>(shape.offset);
-    return;
-  }
-  packed_ = device::acquire(device::StagingKind::device, operand.ordinal, static_cast<std::size_t>(to.bytes));
-  if (!device::export_memory(operand.ordinal, packed_.data(), to.memory)) to.memory = {};
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const std::vector<std::byte>& bytes = bytes_of(operand_.info->layout_ref());
+  if (bytes.size() > descriptor_data) return false;
+  std::copy(bytes.begin(), bytes.end(), to.data);
+  to.layout_bytes = static_cast<std::int64_t>(bytes.size());
+  return true;
+}
+
+/// Packed, in memory of our own.
+void Offer::pack_for_fetching() {
+  Descriptor& to = descriptor_;
+  packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, static_cast<std::size_t>(to.bytes));
+  if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
   to.address = reinterpret_cast<std::uint64_t>(packed_.data());
-  packing_ = device::start(device::Direction::pack, operand.ordinal, layout, operand.count, operand.buffer, 0, to.bytes,
-                           packed_.data());
+  to.ready.store(0, std::memory_order_relaxed);
+  const std::int64_t part = std::max((to.bytes + fetched_parts - 1) / fetched_parts, least_fetched_part);
+  for (std::int64_t begin = 0, end = 0; begin < to.bytes; begin = end) {
+    end = std::min(begin + part, to.bytes);
+    packing_.push_back(
+        {end, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                            operand_.buffer, begin, end, static_cast<std::byte*>(packed_.data()) + begin)});
+  }
+}
+
+void Offer::tell_what_is_packed() {
+  for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
+    descriptor_.ready.store(packing_.front().end, std::memory_order_release);
 }
 
 Offer::~Offer() {
-  if (chunk_ >= 0) {
-    const std::lock_guard<std::mutex> lock(world->mutex);
-    world->chunks.push_back(chunk_);
-  }
   State state = descriptor_.state.load(std::memory_order_acquire);
   if (!sent_ && state != State::buffered) descriptor_.state.store(state = State::done);  // nobody knows of it
   // One that is given up after an error: the receiver hears of it if it asks.
   while (state != State::done && state != State::buffered && state != State::claimed && state != State::failed &&
          !descriptor_.state.compare_exchange_weak(state, State::failed)) {
   }
+  if (state == State::claimed && !packing_.empty()) descriptor_.ready.store(-1, std::memory_order_release);
   put_descriptor(index_, state == State::done);
 }
 
@@ -488,22 +522,20 @@ void Offer::start_unpack(std::int64_t) {
 }
 
 bool Offer::done() {
-  return sent_ ? step() : !packing_ || packing_.done();
+  return !sent_ || step();
 }
 
 void Offer::wait() {
-  if (!sent_) {
-    if (packing_) packing_.wait();
-    return;
-  }
+  if (!sent_) return;
   const Timed timed(Clock::transfer);
   wait_with_progress(*this);
 }
 
 bool Offer::step() {
+  tell_what_is_packed();
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
-      note_outcome(world_, descriptor_, /*refused=*/moved_ != 0);
+      note_outcome(world_, descriptor_, /*refused=*/outflow_.has_value());
       return true;
     case State::buffered:
       return true;
@@ -514,7 +546,7 @@ bool Offer::step() {
       buffer();
       break;
     case State::wanted:
-      produce();
+      stream();
       break;
     default:
       break;
@@ -528,7 +560,7 @@ void Offer::withdraw() {
   if (!room(longest_buffered)) return;
   State expected = State::offered;
   if (!descriptor_.state.compare_exchange_strong(expected, State::withdrawing)) return;
-  move(0, descriptor_.bytes);
+  moving_ = pack_all(operand_, staging_);
 }
 
 void Offer::buffer() {
@@ -550,42 +582,13 @@ bool Offer::room(std::int64_t bytes) {
   return true;
 }
 
-void Offer::move(std::int64_t begin, std::int64_t end) {
-  moving_ = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                          operand_.buffer, begin, end, staging_.data());
-}
-
-/// The receiver cannot fetch the data: they go through a chunk of the segment, part by part.
-void Offer::produce() {
-  const std::uint64_t produced = descriptor_.produced.load(std::memory_order_relaxed);
-  if (moved_ == descriptor_.bytes || descriptor_.consumed.load(std::memory_order_acquire) != produced) return;
-  take_chunk();
-  const std::int64_t most = chunk_ < 0 ? std::int64_t(descriptor_data) : chunk_size;
-  const std::int64_t part = moving_ ? moving_bytes_ : std::min(descriptor_.bytes - moved_, most);
-  if (!moving_) {
-    if (!staging_ || staging_.capacity() < static_cast<std::size_t>(part))
-      staging_ = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part));
-    move(moved_, moved_ + part);
-    moving_bytes_ = part;
+/// The receiver cannot fetch the data: they go through the segment.
+void Offer::stream() {
+  if (!outflow_) {
+    outflow_.emplace(descriptor_, *world->chunks, operand_);
+    report_peer(PeerEvent::refused);
   }
-  if (!moving_.done()) return;
-  moving_ = {};
-  std::memcpy(chunk_ < 0 ? descriptor_.data : (*world->own)->chunks[chunk_], staging_.data(),
-              static_cast<std::size_t>(part));
-  moved_ += part;
-  descriptor_.chunk = chunk_;
-  descriptor_.chunk_bytes = part;
-  descriptor_.produced.store(produced + 1, std::memory_order_release);
-}
-
-/// If others are on their way through all chunks, the descriptor itself serves: nobody may have to wait for them.
-void Offer::take_chunk() {
-  if (chunk_ >= 0 || moving_) return;
-  if (moved_ == 0) report_peer(PeerEvent::refused);
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  if (world->chunks.empty()) return;
-  chunk_ = world->chunks.back();
-  world->chunks.pop_back();
+  outflow_->step();
 }
 
 /// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
@@ -619,6 +622,8 @@ Announced Pull::announced(std::int64_t capacity) const {
 }
 
 Pull::~Pull() {
+  inflow_.reset();  // what the GPU does ends first
+  transfers_.clear();
   if (!released_) release();
 }
 
@@ -637,20 +642,20 @@ void Pull::want() {
 
 void Pull::start(const Operand& into, void* staging) {
   into_ = into;
-  staging_ = staging;
   wanted_ = std::min(descriptor_.bytes, into.bytes());
+  target_ = {&into.info->layout(), into.count, into.buffer, wanted_, into.ordinal, static_cast<std::byte*>(staging)};
   if (claim() && !fetch(into)) want();
 }
 
 void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
   layout_ = layout;
-  count_ = count;
-  user_ = user;
   wanted_ = std::min(descriptor_.bytes, count * layout->size());
+  target_ = {layout.get(), count, user, wanted_};
   if (claim()) want();
 }
 
 bool Pull::fetch(const Operand& into) {
+  if (world->use == PeerUse::shared) return false;
   if (segment_->rank != world->rank && descriptor_.bytes < least_on_one_gpu && on_one_gpu(descriptor_.memory, into))
     return false;
   std::string why;
@@ -660,14 +665,28 @@ bool Pull::fetch(const Operand& into) {
     return false;
   }
   const bool packed = descriptor_.layout_bytes == 0;
-  layout_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
-  const device::Side from = {layout_.get(), packed ? descriptor_.bytes : descriptor_.count,
-                             mapping_.at(descriptor_.address)};
-  const device::Side to = {&into.info->layout(), into.count, into.buffer};
-  transfer_ = device::transfer(into.ordinal, from, to, wanted_);
+  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
   source_ = Source::memory;
   if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
+  fetch_what_is_ready();
   return true;
+}
+
+/// True if all of it has been, or is on its way.
+bool Pull::fetch_what_is_ready() {
+  if (fetched_ == wanted_) return true;
+  const std::int64_t ready = descriptor_.ready.load(std::memory_order_acquire);
+  if (ready < 0) lost("the sender has given a message up");
+  const std::int64_t end = std::min(ready, wanted_);
+  if (fetched_ < end) {
+    const bool packed = descriptor_.layout_bytes == 0;
+    const device::Side from = {senders_.get(), packed ? descriptor_.bytes : descriptor_.count,
+                               mapping_.at(descriptor_.address)};
+    const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
+    transfers_.push_back(device::transfer(into_.ordinal, from, to, fetched_, end));
+    fetched_ = end;
+  }
+  return fetched_ == wanted_;
 }
 
 void Pull::release() {
@@ -676,11 +695,10 @@ void Pull::release() {
 }
 
 bool Pull::done() {
-  if (source_ == Source::segment && !collect()) {
-    check_sender();
-    return false;
-  }
-  if (transfer_ && !transfer_.done()) return false;
+  const bool coming = source_ == Source::memory ? !fetch_what_is_ready() : source_ == Source::segment && !collect();
+  while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
+  if (coming) check_sender();
+  if (coming || !transfers_.empty()) return false;
   if (!released_) release();
   mapping_ = {};
   return true;
@@ -688,32 +706,27 @@ bool Pull::done() {
 
 /// What the sender has put into its segment; true if that is all.
 bool Pull::collect() {
+  if (released_) return true;
   const State state = descriptor_.state.load(std::memory_order_acquire);
   if (state == State::failed || state == State::done) lost("the sender has given a message up");
   if (state == State::buffered) {
-    take(0, descriptor_.data, descriptor_.bytes);
-  } else if (state == State::wanted) {
-    if (descriptor_.produced.load(std::memory_order_acquire) == parts_) return false;
-    const std::byte* const chunk = descriptor_.chunk < 0 ? descriptor_.data : segment_->chunks[descriptor_.chunk];
-    take(taken_, chunk, descriptor_.chunk_bytes);
-    descriptor_.consumed.store(++parts_, std::memory_order_release);
+    take_buffered();
+    release();
+    return true;
   }
-  if (taken_ < descriptor_.bytes) return false;
-  release();
-  source_ = Source::staging;
-  if (staging_ != nullptr)
-    transfer_ = device::start(device::Direction::unpack, into_.ordinal, into_.info->layout(), into_.count, into_.buffer,
-                              0, wanted_, staging_);
-  return true;
+  if (state != State::wanted) return false;
+  if (!inflow_) inflow_.emplace(segment_, descriptor_, target_);
+  return inflow_->step();
 }
 
-void Pull::take(std::int64_t begin, const std::byte* data, std::int64_t bytes) {
-  const std::int64_t end = std::min(begin + bytes, wanted_);
-  if (begin < end && staging_ != nullptr)
-    std::memcpy(static_cast<std::byte*>(staging_) + begin, data, static_cast<std::size_t>(end - begin));
-  else if (begin < end)
-    datatype::unpack(*layout_, count_, user_, begin, end, data);
-  taken_ = begin + bytes;
+void Pull::take_buffered() {
+  if (target_.ordinal < 0) {
+    datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
+  } else if (wanted_ > 0) {
+    std::memcpy(target_.staging, descriptor_.data, static_cast<std::size_t>(wanted_));
+    transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
+                                       target_.user, 0, wanted_, target_.staging));
+  }
 }
 
 void Pull::check_sender() {

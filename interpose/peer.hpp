@@ -6,8 +6,12 @@
 // everything that it receives for tokens, wherever a receive puts it: in device or host memory, by blocking,
 // nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent tokens.
 //
+// Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
+// part while the rest is being packed.
+//
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
-// segment instead. A short message that nobody receives for a while moves there, too, so that its send can end.
+// segment instead (peer_parts.hpp). A short message that nobody receives for a while moves there, too, so that its send
+// can end.
 #pragma once
 
 #include <mpi.h>
@@ -15,13 +19,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "interpose/config.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer_parts.hpp"
 #include "interpose/peer_segment.hpp"
 
 namespace gpudt::interpose {
@@ -45,7 +52,8 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
 /// Nothing is done if it could be one of several.
 void peer_truncated(const MPI_Status& status);
 
-/// A message offered. As a payload, it is packed when the token may be sent, and done when the receiver has the data.
+/// A message offered. As a payload, it is packed at once, as far as the token goes, and done when the receiver has the
+/// data.
 class Offer : public Payload {
  public:
   /// Null if the message is to go another way. One that is shorter than what is offered, but as long as a token, goes
@@ -72,29 +80,32 @@ class Offer : public Payload {
 
  private:
   Offer(int index, int world, int tag, MPI_Comm comm);
-  void describe();
+  void describe(bool fetched_packed);
+  bool describe_in_place();
+  void pack_for_fetching();
   bool step();
+  void tell_what_is_packed();
   void withdraw();
   void buffer();
-  void produce();
+  void stream();
   bool room(std::int64_t bytes);
-  void move(std::int64_t begin, std::int64_t end);
-  void take_chunk();
   bool receiver_gone();
 
   const int index_;
   peer::Descriptor& descriptor_;
-  const int world_;         ///< rank of the receiver in MPI_COMM_WORLD
-  Operand operand_;         ///< none of a message from the host
-  device::Staging packed_;  ///< for data that cannot be fetched from where they are
-  device::Transfer packing_;
+  const int world_;  ///< rank of the receiver in MPI_COMM_WORLD
+  Operand operand_;  ///< none of a message from the host
+  struct Packing {
+    std::int64_t end;  ///< bytes of the message, up to the end of this part
+    device::Transfer transfer;
+  };
+  device::Staging packed_;       ///< for data that cannot be fetched from where they are
+  std::deque<Packing> packing_;  ///< to there, oldest first
   bool sent_ = false;
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
-  device::Staging staging_;  ///< withdrawing or wanted: what is on its way to the segment
-  device::Transfer moving_;  ///< likewise, from the program's buffer to there
-  int chunk_ = -1;
-  std::int64_t moved_ = 0;  ///< bytes that are in the segment or have been
-  std::int64_t moving_bytes_ = 0;
+  device::Staging staging_;               ///< withdrawing: what is on its way to the segment
+  device::Transfer moving_;               ///< likewise, from the program's buffer to there
+  std::optional<peer::Outflow> outflow_;  ///< wanted
 };
 
 /// A message that has been announced by a token and is fetched.
@@ -117,27 +128,27 @@ class Pull {
   Pull(const peer::Segment& segment, peer::Descriptor& descriptor) : segment_(segment), descriptor_(descriptor) {}
   bool claim();
   bool fetch(const Operand& into);
+  bool fetch_what_is_ready();
   void want();
   bool collect();
-  void take(std::int64_t begin, const std::byte* data, std::int64_t bytes);
+  void take_buffered();
   void release();
   void check_sender();
 
-  enum class Source { none, memory, segment, staging };
+  enum class Source { none, memory, segment };
 
   const peer::Segment& segment_;
   peer::Descriptor& descriptor_;
   Source source_ = Source::none;
   bool released_ = false;
-  Operand into_;                ///< device memory
-  void* staging_ = nullptr;     ///< likewise
-  datatype::LayoutRef layout_;  ///< into host memory; or the sender's
-  std::int64_t count_ = 0;
-  void* user_ = nullptr;
-  std::int64_t wanted_ = 0, taken_ = 0;  ///< bytes
-  std::uint64_t parts_ = 0;
+  Operand into_;                           ///< device memory
+  datatype::LayoutRef layout_;             ///< of host memory
+  datatype::LayoutRef senders_;            ///< layout, if the data are fetched
+  std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   device::Mapping mapping_;
-  device::Transfer transfer_;
+  std::deque<device::Transfer> transfers_;  ///< under way, oldest first
+  peer::Inflow::Target target_ = {};
+  std::optional<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point checked_at_;
 };
 

@@ -22,7 +22,9 @@ namespace gpudt::interpose::peer {
 namespace {
 
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
-constexpr std::uint32_t image_version = 1;
+constexpr std::uint32_t image_version = 2;
+/// Chunks get memory when they are first needed, which is never where GPUs reach each other.
+constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
 const std::string folder = "/dev/shm";
 
 std::string own_name;  // of the segment, to be removed when the process ends
@@ -90,14 +92,15 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   std::atexit(remove_own);
   // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
   const bool locked = lock(file);
-  const int error = locked ? posix_fallocate(file, 0, sizeof(Image)) : errno;
+  const int error = locked ? posix_fallocate(file, 0, size_without_chunks) : errno;
   if (error != 0) {
     remove_own();
-    give_up(file, "shared memory of " + std::to_string(sizeof(Image)) + " bytes", error);
+    give_up(file, "shared memory of " + std::to_string(size_without_chunks) + " bytes", error);
   }
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
-  new (image) Image;  // the rest is zero
+  // What follows the file's end may be mapped, but not touched.
+  for (Descriptor& descriptor : image->descriptors) new (&descriptor) Descriptor;
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up(file, "random numbers", errno);
   image->rank = rank;
   image->version = image_version;
@@ -109,7 +112,7 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
   const int file = shm_open(name_of(job, rank).c_str(), O_RDWR | O_CLOEXEC, 0);
   if (file < 0) return nullptr;
   struct stat status;
-  const bool whole = fstat(file, &status) == 0 && status.st_size == sizeof(Image);
+  const bool whole = fstat(file, &status) == 0 && status.st_size >= size_without_chunks;
   Image* const image = whole ? map(file) : nullptr;
   if (image == nullptr) {
     close(file);
@@ -124,6 +127,10 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
 Segment::~Segment() {
   munmap(image_, sizeof(Image));
   close(file_);
+}
+
+bool Segment::make_chunks() {
+  return posix_fallocate(file_, size_without_chunks, sizeof image_->chunks) == 0;
 }
 
 bool Segment::orphaned() const {

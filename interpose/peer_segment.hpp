@@ -58,7 +58,14 @@ enum class State : std::uint32_t {
 };
 
 /// For a layout, or a short message.
-inline constexpr std::size_t descriptor_data = 7040;
+inline constexpr std::size_t descriptor_data = 6976;
+
+/// Of a message that goes through the segment.
+inline constexpr int parts_in_flight = 4;
+struct Part {
+  std::int32_t chunk;  ///< of the segment; negative: in the descriptor's `data`
+  std::int64_t bytes;
+};
 
 struct alignas(64) Descriptor {
   std::atomic<State> state;
@@ -70,17 +77,16 @@ struct alignas(64) Descriptor {
   std::atomic<std::uint32_t> matched;  ///< the receiver has matched the token, by MPI_Mprobe
   std::int64_t bytes;                  ///< of the message
 
-  // offered: where the data lie.
+  // offered: where the data lie. Of packed data the first `ready` bytes are there; negative: no more will come.
+  std::atomic<std::int64_t> ready;
   std::int64_t count;         ///< elements of the layout
   std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in the sender's address space
   std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
   device::Exported memory;    ///< that holds the data
 
-  // wanted: the part of the message that is in chunk `chunk` of the segment, or if that is negative in `data`. Parts
-  // are numbered from 1 on.
+  // wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
   alignas(64) std::atomic<std::uint64_t> produced;
-  std::int32_t chunk;
-  std::int64_t chunk_bytes;
+  Part parts[parts_in_flight];  ///< part i, from 0 on, in i % parts_in_flight
   alignas(64) std::atomic<std::uint64_t> consumed;
 
   alignas(64) std::byte token[longest_token + 1];
@@ -89,8 +95,8 @@ struct alignas(64) Descriptor {
 static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-inline constexpr int chunk_count = 4;
-inline constexpr std::int64_t chunk_size = 128 << 10;
+inline constexpr int chunk_count = 8;
+inline constexpr std::int64_t chunk_size = 512 << 10;
 
 struct alignas(4096) Image {
   std::uint64_t magic;
@@ -99,7 +105,7 @@ struct alignas(4096) Image {
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;  ///< the process looks for tokens in everything it receives
   alignas(4096) Descriptor descriptors[descriptor_count];
-  alignas(4096) std::byte chunks[chunk_count][chunk_size];
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];  ///< there once the owner has made them
 };
 
 /// A segment in this process's address space.
@@ -116,6 +122,8 @@ class Segment {
 
   Image* operator->() const { return image_; }
   Image& operator*() const { return *image_; }
+  /// Of the owner: gives the chunks memory. False if there is none.
+  bool make_chunks();
   /// Whether the process that made it has ended.
   bool orphaned() const;
 

@@ -61,6 +61,8 @@ class CudaRuntime final : public Runtime {
   Traits traits(int ordinal) override;
   void* mapped_alloc(int ordinal, std::size_t bytes) override;
   void mapped_free(void* address) noexcept override;
+  bool host_register(int ordinal, void* address, std::size_t bytes) override;
+  void host_unregister(void* address) noexcept override;
   void* device_alloc(int ordinal, std::size_t bytes) override;
   void device_free(int ordinal, void* address) noexcept override;
   StreamHandle stream_create(int ordinal) override;
@@ -277,6 +279,20 @@ void CudaRuntime::mapped_free(void* address) noexcept try {
   check(cudaFreeHost(address), "cudaFreeHost");
 } catch (const std::exception&) {
   // Nothing is left to be done about memory that cannot be given back.
+}
+
+bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {
+  const Current current(*this, ordinal);
+  if (cudaHostRegister(address, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
+}
+
+void CudaRuntime::host_unregister(void* address) noexcept try {
+  const Current current(*this, any_prepared());
+  check(cudaHostUnregister(address), "cudaHostUnregister");
+} catch (const std::exception&) {
+  // As with memory that cannot be given back.
 }
 
 void* CudaRuntime::device_alloc(int ordinal, std::size_t bytes) {

@@ -33,6 +33,11 @@ int pinned_malloc(int device, std::size_t bytes, void** address) {
   return Memory::instance().allocate(Kind::pinned, device, bytes, address);
 }
 
+int pinned_register(int device, void* address, std::size_t bytes) {
+  if (const cudaError_t error = usable(device)) return error;
+  return Memory::instance().register_host(address, bytes, device, cudaHostRegisterMapped | cudaHostRegisterPortable);
+}
+
 int allocation_of(const void* address, gpudt_sim_allocation* allocation) {
   const Memory* memory = Memory::existing();
   const Lookup found = memory ? memory->find(address) : Lookup{};
@@ -164,6 +169,8 @@ constexpr gpudt_sim_api_table table = {
     .device_free = [](void* address) -> int { return free_device(address); },
     .pinned_malloc = pinned_malloc,
     .pinned_free = [](void* address) -> int { return free_pinned(address); },
+    .pinned_register = pinned_register,
+    .pinned_unregister = [](void* address) -> int { return Memory::instance().unregister_host(address); },
     .allocation_of = allocation_of,
     .can_access_peer = can_access_peer,
     .ipc_export = ipc_export,

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 3
+#define GPUDT_SIM_API_VERSION 4
 
 /* Of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -38,6 +38,8 @@ struct gpudt_sim_api_table {
   int (*device_free)(void* address);
   int (*pinned_malloc)(int device, size_t bytes, void** address);
   int (*pinned_free)(void* address);
+  int (*pinned_register)(int device, void* address, size_t bytes);
+  int (*pinned_unregister)(void* address);
 
   /* Between processes and devices. 0 from allocation_of: no memory of a device. Handles are gpudt_sim_handle_bytes. */
   int (*allocation_of)(const void* address, struct gpudt_sim_allocation* allocation);

@@ -102,6 +102,10 @@ class SimRuntime final : public Runtime {
     return address;
   }
   void mapped_free(void* address) noexcept override { api_.pinned_free(address); }
+  bool host_register(int ordinal, void* address, std::size_t bytes) override {
+    return api_.pinned_register(ordinal, address, bytes) == 0;
+  }
+  void host_unregister(void* address) noexcept override { api_.pinned_unregister(address); }
   void* device_alloc(int ordinal, std::size_t bytes) override {
     void* address = nullptr;
     check(api_.device_malloc(ordinal, bytes, &address), "allocating device memory");

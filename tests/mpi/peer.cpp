@@ -149,6 +149,39 @@ TEST_CASE("device messages that are too long for their receives release their se
     }
 }
 
+TEST_CASE("long device messages, packed in parts or through shared memory", "[peer]") {
+  if (!all_have_partners()) return;
+  int tag = 0;
+  for (const int doubles : {70000, 400000, 650000})
+    for (const Type& send : {vector(doubles, 1, 2), vector(doubles / 50, 50, 60)})
+      for (const Type& receive : {vector(doubles, 1, 2), vector(1, doubles, doubles)})
+        for (const Place place : basic_places) {
+          const Ends ends{send, 1, Place::device, receive, 1, place};
+          INFO(ends.text());
+          step(ends.text());
+          exchange_both_ways(ends, ++tag);
+        }
+}
+
+TEST_CASE("of a long device message, a short receive gets the beginning", "[peer]") {
+  if (!all_have_partners() || any_host_only()) return;
+  const Type message = vector(500000, 1, 2);
+  for (const Place place : basic_places)
+    for (const int doubles : {1000, 150000, 499999}) {
+      const Type room = vector(doubles, 1, 3);
+      INFO(doubles << " doubles of " << place_name(place));
+      step(room.text());
+      Buffer out(Place::device, message, 1), in(place, room, 1);
+      out.fill(key_of(rank(), doubles));
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_OK(MPI_Isend(out.address(), 1, message, partner(), 6, comm(), &request));
+      MPI_FAILS(MPI_Recv(in.address(), 1, room, partner(), 6, comm(), MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+      in.expect(stream_of(message, 1, key_of(partner(), doubles)));
+      CHECK(in.difference() == "");
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    }
+}
+
 TEST_CASE("device messages to oneself", "[peer]") {
   for (const int doubles : {100, 1000, 100000})
     for (const Place place : basic_places) {

@@ -17,6 +17,8 @@ class StubRuntime : public device::Runtime {
   device::Traits traits(int) override { return {}; }
   void* mapped_alloc(int, std::size_t) override { return unexpected(); }
   void mapped_free(void*) noexcept override {}
+  bool host_register(int, void*, std::size_t) override { return false; }
+  void host_unregister(void*) noexcept override {}
   void* device_alloc(int, std::size_t) override { return unexpected(); }
   void device_free(int, void*) noexcept override {}
   device::StreamHandle stream_create(int) override { return unexpected(); }

@@ -75,7 +75,7 @@ void check_bytes(Bench& bench, Random& random, const Message& from, const Messag
   bench.to.write(to_image);
 
   char* const from_user = reach(bench.from.reserve(0)) + from_lead;
-  device::transfer(here, {from.layout, from.count, from_user}, {to.layout, to.count, bench.to.reserve(0) + to_lead},
+  device::transfer(here, {from.layout, from.count, from_user}, {to.layout, to.count, bench.to.reserve(0) + to_lead}, 0,
                    bytes)
       .wait();
 
@@ -278,9 +278,9 @@ TEST_CASE("places beyond 4 GiB from layout to layout", "[kernel][device]") {
   Memory small(Place::device);
   const Bytes image = random.bytes(2 * total);
   small.write(image);
-  device::transfer(here, {narrow.layout.get(), 1, small.reserve(0)}, {wide.layout.get(), 1, user}, total).wait();
+  device::transfer(here, {narrow.layout.get(), 1, small.reserve(0)}, {wide.layout.get(), 1, user}, 0, total).wait();
   small.write(Bytes(image.size()));
-  device::transfer(here, {wide.layout.get(), 1, user}, {narrow.layout.get(), 1, small.reserve(0)}, total).wait();
+  device::transfer(here, {wide.layout.get(), 1, user}, {narrow.layout.get(), 1, small.reserve(0)}, 0, total).wait();
   Bytes expected(image.size());
   for (std::int64_t i = 0; i < 2 * blocks; ++i) std::copy_n(&image[i * run], run / 2, &expected[i * run]);
   CHECK(difference(small.read(image.size()), expected) == -1);
@@ -347,7 +347,7 @@ TEST_CASE("how long transfers from layout to layout take", "[.benchmark]") {
       char* const far = reach(from.reserve(message.high));
       const auto moved = [&](const Typed& source, const Typed& target) {
         return median_us([&] {
-          device::transfer(here, {source.layout.get(), 1, far}, {target.layout.get(), 1, near}, size).wait();
+          device::transfer(here, {source.layout.get(), 1, far}, {target.layout.get(), 1, near}, 0, size).wait();
         });
       };
       const double copied = median_us([&] {
@@ -368,8 +368,8 @@ TEST_CASE("transfers of nothing, and of too much", "[kernel][device]") {
   const Device device(device::Way::kernel);
   if (!device.there()) return;
   const Typed rows(vector(10, 1, 2, MPI_INT));
-  CHECK(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 1, nullptr}, 0).done());
-  CHECK_THROWS_AS(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 2, nullptr}, 41),
+  CHECK(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 1, nullptr}, 0, 0).done());
+  CHECK_THROWS_AS(device::transfer(here, {rows.layout.get(), 1, nullptr}, {rows.layout.get(), 2, nullptr}, 0, 41),
                   device::Error);
 }
 

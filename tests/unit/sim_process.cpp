@@ -110,7 +110,7 @@ int peer(const char* data) {
         cudaDeviceSynchronize() != cudaSuccess)
       return 3;
     const device::Side from = {layout.get(), 1, mapping.at(exported.base)}, to = {layout.get(), 1, memory};
-    device::transfer(0, from, to, layout->size()).wait();
+    device::transfer(0, from, to, 0, layout->size()).wait();
     std::vector<char> read(shared_bytes);
     if (cudaMemcpy(read.data(), memory, shared_bytes, cudaMemcpyDeviceToHost) != cudaSuccess) return 4;
     for (std::size_t i = 0; i < shared_bytes; ++i)

@@ -1,0 +1,161 @@
+#include "interpose/peer_parts.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "datatype/reference.hpp"
+
+namespace gpudt::interpose::peer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// A message is divided into so many parts at least, if they are no shorter than this: packing and unpacking overlap
+/// then, and what each part costs is small beside it.
+constexpr std::int64_t parts_wanted = 4;
+constexpr std::int64_t least_part = 256 << 10;
+/// How long a message waits for others to give up chunks before it takes the descriptor itself, which is slow: they may
+/// be waiting for it.
+constexpr std::chrono::microseconds chunk_patience{500};
+
+std::int64_t part_size(std::int64_t bytes) {
+  return std::clamp((bytes + parts_wanted - 1) / parts_wanted, least_part, chunk_size);
+}
+
+bool gpu_reaches(int ordinal, const Segment& segment) {
+  return device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
+}
+
+}  // namespace
+
+int Chunks::take() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(made_, true) && own_.make_chunks())
+    for (int i = chunk_count; i > 0; --i) idle_.push_back(i - 1);
+  if (idle_.empty()) return -1;
+  const int chunk = idle_.back();
+  idle_.pop_back();
+  return chunk;
+}
+
+void Chunks::put(int chunk) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back(chunk);
+}
+
+// --- the sender's end ------------------------------------------------------------------------------------------------
+
+Outflow::Outflow(Descriptor& descriptor, Chunks& chunks, Operand operand)
+    : descriptor_(descriptor), chunks_(chunks), operand_(std::move(operand)) {}
+
+Outflow::~Outflow() {
+  for (Part& part : packing_) {
+    part.packing = {};  // ends, before another message gets the chunk
+    if (part.chunk >= 0) chunks_.put(part.chunk);
+  }
+  for (const int chunk : handed_over_)
+    if (chunk >= 0) chunks_.put(chunk);
+  for (const int chunk : idle_) chunks_.put(chunk);
+}
+
+void Outflow::step() {
+  reclaim();
+  publish();
+  while (begin()) {
+  }
+}
+
+/// The chunks of parts that the receiver has unpacked.
+void Outflow::reclaim() {
+  for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;
+       ++reclaimed_) {
+    if (handed_over_.front() >= 0) idle_.push_back(handed_over_.front());
+    handed_over_.pop_front();
+  }
+}
+
+void Outflow::publish() {
+  for (; !packing_.empty() && packing_.front().packing.done(); packing_.pop_front()) {
+    const Part& part = packing_.front();
+    if (part.staging) {
+      std::byte* const to = part.chunk < 0 ? descriptor_.data : chunks_.segment()->chunks[part.chunk];
+      std::memcpy(to, part.staging.data(), static_cast<std::size_t>(part.bytes));
+    }
+    descriptor_.parts[produced_ % parts_in_flight] = {part.chunk, part.bytes};
+    handed_over_.push_back(part.chunk);
+    descriptor_.produced.store(++produced_, std::memory_order_release);
+  }
+}
+
+/// Starts to pack the next part; false if there is none, or no room for it.
+bool Outflow::begin() {
+  int chunk = -1;
+  if (begun_ == descriptor_.bytes || packing_.size() + handed_over_.size() >= parts_in_flight || !find_chunk(chunk))
+    return false;
+  const std::int64_t most = chunk < 0 ? std::int64_t{descriptor_data} : part_size(descriptor_.bytes);
+  Part& part = packing_.emplace_back(Part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}});
+  void* to = nullptr;
+  if (chunk >= 0 && gpu_reaches(operand_.ordinal, chunks_.segment())) {
+    to = chunks_.segment()->chunks[chunk];
+  } else {
+    part.staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part.bytes));
+    to = part.staging.data();
+  }
+  part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                               operand_.buffer, begun_, begun_ + part.bytes, to);
+  begun_ += part.bytes;
+  return true;
+}
+
+/// True if a part may begin, in the chunk found, or if that is negative in the descriptor.
+bool Outflow::find_chunk(int& chunk) {
+  const bool alone = packing_.empty() && handed_over_.empty();
+  if (!idle_.empty()) {
+    chunk = idle_.back();
+    idle_.pop_back();
+  } else {
+    chunk = chunks_.take();
+  }
+  if (chunk >= 0) {
+    wanting_ = {};
+    return true;
+  }
+  if (!alone) return false;
+  const auto now = Clock::now();
+  if (wanting_ == Clock::time_point()) wanting_ = now;
+  return now - wanting_ >= chunk_patience;
+}
+
+// --- the receiver's end ----------------------------------------------------------------------------------------------
+
+Inflow::Inflow(const Segment& segment, Descriptor& descriptor, const Target& target)
+    : segment_(segment), descriptor_(descriptor), target_(target) {}
+
+bool Inflow::step() {
+  for (const std::uint64_t produced = descriptor_.produced.load(std::memory_order_acquire); parts_ < produced; ++parts_)
+    take(descriptor_.parts[parts_ % parts_in_flight]);
+  for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
+    descriptor_.consumed.store(++consumed_, std::memory_order_release);
+  return taken_ == descriptor_.bytes && unpacking_.empty();
+}
+
+/// What is beyond the receive's room is dropped.
+void Inflow::take(const Part& part) {
+  const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
+  const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
+  device::Transfer unpacking;
+  taken_ += part.bytes;
+  if (begin < end && target_.ordinal < 0) {
+    datatype::unpack(*target_.layout, target_.count, target_.user, begin, end, data);
+  } else if (begin < end) {
+    void* from = const_cast<std::byte*>(data);
+    if (part.chunk < 0 || !gpu_reaches(target_.ordinal, segment_))
+      from = std::memcpy(target_.staging + begin, data, static_cast<std::size_t>(end - begin));
+    unpacking = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count, target_.user,
+                              begin, end, from);
+  }
+  unpacking_.push_back(std::move(unpacking));
+}
+
+}  // namespace gpudt::interpose::peer

@@ -1,0 +1,99 @@
+// A message on its way through the sender's segment, part by part, where the receiver cannot fetch it from the sender's
+// memory: several parts are being packed, wait in the segment or are being unpacked at a time, so that the whole takes
+// about as long as the slower end alone. The GPUs write and read the segment themselves.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "device/device.hpp"
+#include "interpose/operand.hpp"
+#include "interpose/peer_segment.hpp"
+
+namespace gpudt::interpose::peer {
+
+/// The chunks of this process's segment, lent to the messages that need them. Thread-safe.
+class Chunks {
+ public:
+  explicit Chunks(Segment& own) : own_(own) {}
+  /// An idle one; negative if there is none just now, or no memory for any.
+  int take();
+  void put(int chunk);
+  Segment& segment() const { return own_; }
+
+ private:
+  Segment& own_;
+  std::mutex mutex_;
+  bool made_ = false;  ///< or tried to
+  std::vector<int> idle_;
+};
+
+/// The sender's end.
+class Outflow {
+ public:
+  /// The operand's data, which must stay as they are until the receiver has them all.
+  Outflow(Descriptor& descriptor, Chunks& chunks, Operand operand);
+  ~Outflow();
+  Outflow(const Outflow&) = delete;
+  Outflow& operator=(const Outflow&) = delete;
+  /// Packs what there is room for, and hands over what is packed. May throw device::Error.
+  void step();
+
+ private:
+  struct Part {
+    int chunk;  ///< negative: the descriptor itself, which holds less
+    std::int64_t bytes;
+    device::Staging staging;  ///< for a GPU that does not reach the chunk
+    device::Transfer packing;
+  };
+  void reclaim();
+  void publish();
+  bool begin();
+  bool find_chunk(int& chunk);
+
+  Descriptor& descriptor_;
+  Chunks& chunks_;
+  const Operand operand_;
+  std::deque<Part> packing_;     ///< oldest first
+  std::deque<int> handed_over_;  ///< chunks that the receiver has not left yet, likewise
+  std::vector<int> idle_;        ///< chunks of this message's
+  std::uint64_t produced_ = 0, reclaimed_ = 0;
+  std::int64_t begun_ = 0;                         ///< bytes
+  std::chrono::steady_clock::time_point wanting_;  ///< a chunk, since when; the epoch: not wanting
+};
+
+/// The receiver's end.
+class Inflow {
+ public:
+  /// Where the first `bytes` bytes of the message go.
+  struct Target {
+    const datatype::Layout* layout;
+    std::int64_t count;
+    void* user;
+    std::int64_t bytes;
+    int ordinal = -1;              ///< of the GPU; negative: host memory
+    std::byte* staging = nullptr;  ///< mapped, of `bytes` bytes, for a GPU that does not reach the segment
+  };
+  /// The layout must live as long.
+  Inflow(const Segment& segment, Descriptor& descriptor, const Target& target);
+  Inflow(const Inflow&) = delete;
+  Inflow& operator=(const Inflow&) = delete;
+  /// Takes what has come; true when that was all and it lies in the user's buffer. May throw device::Error.
+  bool step();
+
+ private:
+  void take(const Part& part);
+
+  const Segment& segment_;
+  Descriptor& descriptor_;
+  const Target target_;
+  std::deque<device::Transfer> unpacking_;  ///< oldest first
+  std::uint64_t parts_ = 0, consumed_ = 0;
+  std::int64_t taken_ = 0;  ///< bytes
+};
+
+}  // namespace gpudt::interpose::peer
