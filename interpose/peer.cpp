@@ -38,9 +38,11 @@ constexpr int longest_abstention = 64;
 constexpr std::size_t habits_by_tag = 16;
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
-/// Data that are packed to be fetched are packed in so many parts, if those are no shorter than this.
-constexpr std::int64_t fetched_parts = 4;
-constexpr std::int64_t least_fetched_part = 1 << 20;
+/// Data that are packed to be fetched are packed in parts, of which a few are under way at a time. Each is twice as
+/// long as the one before, so that the receiver can begin soon, up to a fraction of the message.
+constexpr std::int64_t first_fetched_part = 512 << 10;
+constexpr std::int64_t least_fetched_parts = 4;
+constexpr std::size_t fetched_parts_under_way = 3;
 constexpr int layouts_kept = 64;  ///< of other processes
 constexpr std::chrono::milliseconds life_check{500};
 constexpr int bare_copy_tag = 3;
@@ -482,18 +484,25 @@ void Offer::pack_for_fetching() {
   if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
   to.address = reinterpret_cast<std::uint64_t>(packed_.data());
   to.ready.store(0, std::memory_order_relaxed);
-  const std::int64_t part = std::max((to.bytes + fetched_parts - 1) / fetched_parts, least_fetched_part);
-  for (std::int64_t begin = 0, end = 0; begin < to.bytes; begin = end) {
-    end = std::min(begin + part, to.bytes);
-    packing_.push_back(
-        {end, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                            operand_.buffer, begin, end, static_cast<std::byte*>(packed_.data()) + begin)});
-  }
+  report_peer(PeerEvent::packed);
+  pack_next_part();  // the others when the token is on its way
 }
 
-void Offer::tell_what_is_packed() {
+void Offer::pack_next_part() {
+  const std::int64_t begin = packing_bytes_, most = (descriptor_.bytes + least_fetched_parts - 1) / least_fetched_parts;
+  const std::int64_t part = std::clamp(begin, first_fetched_part, std::max(most, first_fetched_part));
+  packing_bytes_ = std::min(begin + part, descriptor_.bytes);
+  packing_.push_back({packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
+                                                    operand_.count, operand_.buffer, begin, packing_bytes_,
+                                                    static_cast<std::byte*>(packed_.data()) + begin)});
+}
+
+/// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
+void Offer::pack_on() {
+  if (!packed_) return;
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
+  while (packing_bytes_ < descriptor_.bytes && packing_.size() < fetched_parts_under_way) pack_next_part();
 }
 
 Offer::~Offer() {
@@ -503,7 +512,8 @@ Offer::~Offer() {
   while (state != State::done && state != State::buffered && state != State::claimed && state != State::failed &&
          !descriptor_.state.compare_exchange_weak(state, State::failed)) {
   }
-  if (state == State::claimed && !packing_.empty()) descriptor_.ready.store(-1, std::memory_order_release);
+  if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
+    descriptor_.ready.store(-1, std::memory_order_release);
   put_descriptor(index_, state == State::done);
 }
 
@@ -532,7 +542,6 @@ void Offer::wait() {
 }
 
 bool Offer::step() {
-  tell_what_is_packed();
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
       note_outcome(world_, descriptor_, /*refused=*/outflow_.has_value());
@@ -540,7 +549,11 @@ bool Offer::step() {
     case State::buffered:
       return true;
     case State::offered:
+      pack_on();
       withdraw();
+      break;
+    case State::claimed:
+      pack_on();
       break;
     case State::withdrawing:
       buffer();

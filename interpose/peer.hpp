@@ -84,7 +84,8 @@ class Offer : public Payload {
   bool describe_in_place();
   void pack_for_fetching();
   bool step();
-  void tell_what_is_packed();
+  void pack_next_part();
+  void pack_on();
   void withdraw();
   void buffer();
   void stream();
@@ -99,8 +100,9 @@ class Offer : public Payload {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
   };
-  device::Staging packed_;       ///< for data that cannot be fetched from where they are
-  std::deque<Packing> packing_;  ///< to there, oldest first
+  device::Staging packed_;          ///< for data that cannot be fetched from where they are
+  std::deque<Packing> packing_;     ///< to there, oldest first
+  std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
   bool sent_ = false;
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
   device::Staging staging_;               ///< withdrawing: what is on its way to the segment

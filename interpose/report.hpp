@@ -53,8 +53,9 @@ enum class PeerEvent {
   offered,   ///< the receiver's GPU may fetch it
   buffered,  ///< of these: moved to the segment, since nobody received it for a while
   refused,   ///< of these: sent through the segment, since the receiver could not fetch it
+  packed,    ///< of these: packed before it can be fetched
 };
-inline constexpr int peer_events = 3;
+inline constexpr int peer_events = 4;
 void report_peer(PeerEvent event);
 
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.

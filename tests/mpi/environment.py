@@ -94,10 +94,14 @@ class Environment(unittest.TestCase):
 
     def test_protocol(self):
         """Messages for processes of the node are offered to them, or are not, and the report tells."""
-        for protocol, offers in (("peer", True), ("auto", True), ("staging", False)):
+        for protocol, offers in (("peer", True), ("shared", True), ("auto", True), ("staging", False)):
             run = Run("device", f"GPUDT_PROTOCOL={protocol}", "GPUDT_REPORT=1")
             self.assert_right(run)
-            self.assertEqual(bool(run.lines("peer transfer:", "messages offered")), offers, run.text)
+            told = run.lines("peer transfer:", "messages offered")
+            self.assertEqual(bool(told), offers, run.text)
+            if offers:
+                shared = int(re.search(r"(\d+) through shared memory", told[0]).group(1))
+                self.assertEqual(shared > 0, protocol == "shared", run.text)
 
     def test_reasons(self):
         """Each transfer's line tells what the ways would cost, and the report where that is from."""

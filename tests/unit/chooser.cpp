@@ -173,6 +173,18 @@ TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
   }
 }
 
+TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") {
+  const CostModel model;
+  const auto packs = [&](std::int64_t run, std::int64_t rows) {
+    return better_packed_for_peers(model, strided(run, {{rows, 512}}, 0));
+  };
+  CHECK(packs(8, 2 << 20));
+  CHECK(packs(8, 128 << 10));
+  CHECK_FALSE(packs(8, 128));
+  CHECK_FALSE(packs(128, 128 << 10));
+  CHECK_FALSE(packs(128, 2 << 20));
+}
+
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
   const CostModel model;
   const Situation pack = {false, true};

@@ -75,9 +75,13 @@ void check_bytes(Bench& bench, Random& random, const Message& from, const Messag
   bench.to.write(to_image);
 
   char* const from_user = reach(bench.from.reserve(0)) + from_lead;
-  device::transfer(here, {from.layout, from.count, from_user}, {to.layout, to.count, bench.to.reserve(0) + to_lead}, 0,
-                   bytes)
-      .wait();
+  const device::Side source = {from.layout, from.count, from_user};
+  const device::Side target = {to.layout, to.count, bench.to.reserve(0) + to_lead};
+  const bool packed = from.layout->shape(from.count).kind == datatype::ShapeKind::contiguous;
+  const std::int64_t middle = packed ? random(0, bytes) : 0;
+  device::Transfer second = device::transfer(here, source, target, middle, bytes);
+  device::transfer(here, source, target, 0, middle).wait();
+  second.wait();
 
   const Bytes sent = pack(from_image.data() + from_lead, from);
   Bytes stream = pack(to_image.data() + to_lead, to);
