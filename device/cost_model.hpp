@@ -14,12 +14,12 @@ struct Cost {
   double bytes_per_us;
 };
 
-/// When a kernel counts as late, and how long that is believed (delay.hpp).
+/// When a kernel or copy counts as late, and how long that is believed (delay.hpp).
 struct Lateness {
   /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
   double significant_us = 20;
   double model_error = 3;
-  /// A delay is believed for so many times its length, within limits; then a message tries a kernel again. That costs
+  /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
   /// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
   double belief = 100;
   double shortest_belief_us = 5e3;

@@ -3,13 +3,13 @@
 #include <algorithm>
 
 namespace gpudt::device {
-double KernelDelay::expected_us() const {
+double Delay::expected_us() const {
   const float delay = delay_us_.load(std::memory_order_relaxed);
   if (delay == 0) return 0;
   return Clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed) ? delay : 0;
 }
 
-void KernelDelay::observe(double expected_us, double after_us, double before_us) {
+void Delay::observe(double expected_us, double after_us, double before_us) {
   const double tolerated = lateness_.significant_us + lateness_.model_error * expected_us;
   if (after_us > tolerated) {
     const double delay = after_us - expected_us;

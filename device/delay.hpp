@@ -1,6 +1,6 @@
-// How late kernels begin on one GPU at the moment, learnt from those that messages waited for: a GPU whose
-// multiprocessors are full, or given to another process for a time slice, shows in no query that costs less than a
-// message.
+// How late work begins on one GPU at the moment, learnt from that which messages waited for: a GPU whose
+// multiprocessors are full, or given to another process for a time slice, or whose copy engine is at work on others'
+// copies, shows in no query that costs less than a message.
 #pragma once
 
 #include <atomic>
@@ -11,16 +11,16 @@
 
 namespace gpudt::device {
 
-class KernelDelay {
+class Delay {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit KernelDelay(const Lateness& lateness = {}) : lateness_(lateness) {}
+  explicit Delay(const Lateness& lateness = {}) : lateness_(lateness) {}
 
-  /// Microseconds by which a kernel launched now is expected to begin late; 0 unless one did so lately.
+  /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one did so lately.
   double expected_us() const;
 
-  /// A kernel that was expected to take `expected_us` ended between `after_us` and `before_us` after its launch.
+  /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start.
   void observe(double expected_us, double after_us, double before_us);
 
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late

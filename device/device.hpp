@@ -166,7 +166,7 @@ class Transfer {
   std::unique_ptr<State> state_;
 };
 
-/// Transfers started so far, by what does them, and how often a kernel was seen to begin late (delay.hpp).
+/// Transfers started so far, by what does them, and how often one was seen to begin late (delay.hpp).
 struct Movements {
   std::int64_t kernels = 0, copies = 0, late = 0;
 };

@@ -17,9 +17,9 @@ namespace {
 
 /// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
 constexpr std::uint32_t polls_per_clock = 1024;
-/// ... and of a kernel that tells how late kernels begin, more often.
+/// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
-/// Kernels for messages up to this size tell it: the time of larger ones depends on more than their size.
+/// Messages up to this size tell it: the time of larger ones depends on more than their size.
 constexpr std::int64_t observed_bytes = 256 << 10;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
@@ -154,7 +154,7 @@ void Channel::put(Transfer::State* state) noexcept {
   if (!state->by_event) lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Channel::learn(Transfer::State& state, KernelDelay* delay, double expected_us) {
+void Channel::learn(Transfer::State& state, Delay* delay, double expected_us) {
   if (!delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
   state.delay = delay;
   state.expected_us = expected_us;
@@ -167,7 +167,7 @@ void Channel::set_completion(KernelArgs& args, const Transfer::State& state) {
   args.flag_value = state.sequence;
 }
 
-StateOwner Channel::start_kernel(KernelArgs& args, KernelDelay* delay, double expected_us) {
+StateOwner Channel::start_kernel(KernelArgs& args, Delay* delay, double expected_us) {
   StateOwner state = take();
   learn(*state, delay, expected_us);
   set_completion(args, *state);
@@ -196,7 +196,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   return state;
 }
 
-StateOwner Channel::start_boxes(const Boxes& boxes, KernelDelay* delay, double expected_us) {
+StateOwner Channel::start_boxes(const Boxes& boxes, Delay* delay, double expected_us) {
   StateOwner state = take();
   state->way = Way::copy;
   learn(*state, delay, expected_us);
@@ -288,7 +288,8 @@ Gpu& Engine::gpu(int ordinal) {
 Movements Engine::movements() const {
   Movements sum = {kernels_.load(), copies_.load(), 0};
   for (const std::atomic<Gpu*>& slot : gpus_)
-    if (const Gpu* gpu = slot.load(std::memory_order_acquire)) sum.late += gpu->delay.times();
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      sum.late += gpu->kernels.times() + gpu->copies[0].times() + gpu->copies[1].times();
   return sum;
 }
 
@@ -330,16 +331,19 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, Direction direction, const Mess
   const bool unpack = direction == Direction::unpack;
   const Situation situation = {unpack, is_host(message.packed_kind), message.peer};
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.delay.expected_us(), 0};
+  Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us(), 0, 0};
   forecast.boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
-  if (!forecast.boxes.empty()) forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
+  if (forecast.boxes.empty()) return forecast;
+  forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
+  if (situation.packed_is_host) forecast.copy_late_us = gpu.copies[static_cast<int>(direction)].expected_us();
   return forecast;
 }
 
 bool Engine::prefers_copy(const Message& message, const Forecast& forecast) const {
   if (forecast.boxes.empty()) return false;
   if (message.packed_kind == MemoryKind::host) return true;  // which a kernel cannot reach
-  return way_ == Way::automatic ? forecast.copy_us < forecast.kernel_us + forecast.late_us : way_ == Way::copy;
+  if (way_ != Way::automatic) return way_ == Way::copy;
+  return forecast.copy_us + forecast.copy_late_us < forecast.kernel_us + forecast.kernel_late_us;
 }
 
 /// What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
@@ -353,10 +357,12 @@ StateOwner Engine::start_copy_engine(Gpu& gpu, Direction direction, const Messag
   const CostModel& model = gpu.tuning.model;
   Channel& channel = channel_of(gpu, direction, message);
   const Boxes& boxes = forecast.boxes;
-  const bool from_host = direction == Direction::unpack && is_host(message.packed_kind);
-  if (!from_host || boxes.rows() > 1 || bytes >= model.engine_row_bytes) return channel.start_boxes(boxes);
-  if (bytes >= model.engine_quicker_bytes || forecast.late_us != 0) return channel.start_boxes(in_two_rows(boxes));
-  return channel.start_boxes(boxes, &gpu.delay, forecast.copy_us);
+  const bool host = is_host(message.packed_kind);
+  const bool one_row = direction == Direction::unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
+  if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
+    return channel.start_boxes(boxes, &gpu.kernels, forecast.copy_us);
+  Delay* const learner = host && bytes <= observed_bytes ? &gpu.copies[static_cast<int>(direction)] : nullptr;
+  return channel.start_boxes(one_row ? in_two_rows(boxes) : boxes, learner, forecast.copy_us);
 }
 
 StateOwner Engine::start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
@@ -366,7 +372,7 @@ StateOwner Engine::start_kernel(Gpu& gpu, Direction direction, const Message& me
   KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
                          message.end, hints);
   const datatype::ShapeKind kind = message.shape.kind;
-  KernelDelay* learner = message.end - message.begin <= observed_bytes && !message.peer ? &gpu.delay : nullptr;
+  Delay* learner = message.end - message.begin <= observed_bytes && !message.peer ? &gpu.kernels : nullptr;
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*message.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *message.layout);
@@ -392,13 +398,14 @@ void Engine::trace(const Gpu& gpu, Direction direction, const Message& message, 
   text += std::to_string(message.end - message.begin) + " B on GPU " + std::to_string(gpu.ordinal) + " by " +
           (chosen == Way::copy ? "the copy engine" : "a kernel") + "; expected: kernel " +
           (reachable ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
-  if (forecast.late_us != 0) text += " + " + microseconds(forecast.late_us) + " late";
+  if (forecast.kernel_late_us != 0) text += " + " + microseconds(forecast.kernel_late_us) + " late";
   text += ", copy engine ";
   if (forecast.boxes.empty())
     text += "impossible";
   else
     text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
             std::to_string(forecast.boxes.calls()) + " calls)";
+  if (forecast.copy_late_us != 0) text += " + " + microseconds(forecast.copy_late_us) + " late";
   if (way_ != Way::automatic) text += ", GPUDT_WAY";
   trace_(text);
 }
@@ -454,7 +461,7 @@ StateOwner Engine::try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& 
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
   const CostModel& model = gpu.tuning.model;
   const double copy_us = copy_cost_us(model, bytes, boxes, situation);
-  const double kernel_us = kernel_cost_us(model, bytes, situation) + gpu.delay.expected_us();
+  const double kernel_us = kernel_cost_us(model, bytes, situation) + gpu.kernels.expected_us();
   if (way_ == Way::automatic && copy_us >= kernel_us) return nullptr;
   StateOwner state = gpu.channel(Direction::unpack).start_boxes(boxes);
   if (state) copies_.fetch_add(1, std::memory_order_relaxed);

@@ -37,8 +37,8 @@ struct Transfer::State {
   bool finished = false;
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
-  // A kernel whose time tells how late kernels begin:
-  KernelDelay* delay = nullptr;  ///< else null
+  // One whose time tells how late its like begin:
+  Delay* delay = nullptr;  ///< else null
   double expected_us = 0;
   std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
 
@@ -64,14 +64,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner take();
   void put(Transfer::State* state) noexcept;
 
-  /// `delay`, if not null, learns from this kernel, which takes `expected_us` if it begins at once.
-  StateOwner start_kernel(KernelArgs& args, KernelDelay* delay = nullptr, double expected_us = 0);
+  /// `delay`, if not null, learns from this one, which takes `expected_us` if it begins at once.
+  StateOwner start_kernel(KernelArgs& args, Delay* delay = nullptr, double expected_us = 0);
   StateOwner start_kernel(TransferArgs& args);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. Null if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
-  StateOwner start_boxes(const Boxes& boxes, KernelDelay* delay = nullptr, double expected_us = 0);
+  StateOwner start_boxes(const Boxes& boxes, Delay* delay = nullptr, double expected_us = 0);
 
   /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
   void close() noexcept;
@@ -82,7 +82,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StreamHandle stream() const { return stream_; }
 
  private:
-  void learn(Transfer::State& state, KernelDelay* delay, double expected_us);
+  void learn(Transfer::State& state, Delay* delay, double expected_us);
   static void set_completion(KernelArgs& args, const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 
@@ -108,12 +108,14 @@ struct Gpu {
       : ordinal(its_ordinal),
         traits(std::move(its_traits)),
         tuning(std::move(its_tuning)),
-        delay(tuning.model.lateness) {}
+        kernels(tuning.model.lateness),
+        copies{Delay(tuning.model.lateness), Delay(tuning.model.lateness)} {}
   const int ordinal;
   const Traits traits;
   const Tuning tuning;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
-  KernelDelay delay;
+  Delay kernels;
+  Delay copies[2];  ///< from and to the host, by Direction
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
 };
 
@@ -154,7 +156,7 @@ class Engine {
   /// What the model says of the ways to move one message.
   struct Forecast {
     Boxes boxes;  ///< for the copy engine; none: it cannot
-    double kernel_us, late_us, copy_us;
+    double kernel_us, kernel_late_us, copy_us, copy_late_us;
   };
   Forecast foresee(const Gpu& gpu, Direction direction, const Message& message) const;
   bool prefers_copy(const Message& message, const Forecast& forecast) const;

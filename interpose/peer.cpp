@@ -421,7 +421,8 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
 }
 
 std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  if (count <= 0 || type == MPI_DATATYPE_NULL || dest < 0) return nullptr;
+  // More elements than a token has bytes: the type need not be asked about.
+  if (count <= 0 || count > longest_token || type == MPI_DATATYPE_NULL || dest < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
   if (token_index(bytes) < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
@@ -751,12 +752,6 @@ void Pull::check_sender() {
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------
-
-std::int64_t received_bytes(const MPI_Status& status) {
-  MPI_Count bytes = 0;
-  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  return bytes;
-}
 
 HostReceive::HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info)
     : buf_(buf), count_(count), info_(std::move(info)) {}

@@ -30,6 +30,7 @@
 #include "interpose/operation.hpp"
 #include "interpose/peer_parts.hpp"
 #include "interpose/peer_segment.hpp"
+#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 
@@ -174,9 +175,6 @@ class HostReceive : public Payload {
 /// The payload for a nonblocking receive into host memory that a token may come to; null if none may, and MPI can have
 /// the receive as it is.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
-
-/// Of a receive that has ended: the bytes that have come, MPI_UNDEFINED aside.
-std::int64_t received_bytes(const MPI_Status& status);
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.

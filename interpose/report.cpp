@@ -132,7 +132,7 @@ void print(const Record& total, int ranks, int expected) {
                 static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
   text += line;
   if (total.movements[2] != 0)
-    text += "; kernels were seen to begin late " + std::to_string(total.movements[2]) + " times";
+    text += "; kernels or copies were seen to begin late " + std::to_string(total.movements[2]) + " times";
   text += "\n";
   std::snprintf(line, sizeof line,
                 "  waiting for packs and unpacks: %.3f ms, in MPI with staged buffers: %.3f ms (sums over ranks)\n",

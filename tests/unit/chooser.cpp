@@ -201,7 +201,7 @@ TEST_CASE("what takes several calls goes by the copy engine if it is large or ke
 }
 
 TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {
-  KernelDelay delay;
+  Delay delay;
   CHECK(delay.expected_us() == 0);
   delay.observe(8, 0, 9);
   delay.observe(8, 0, 5000);  // seen late, but nobody had looked
