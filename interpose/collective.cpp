@@ -63,7 +63,7 @@ class Collective::Buffers : public Payload {
 /// A block of a w form that has data.
 struct Collective::Block {
   int index;
-  int count;
+  MPI_Count count;
   MPI_Aint displ;
   MPI_Datatype type;
   int gpu;  ///< or host_memory
@@ -82,6 +82,41 @@ datatype::TypeInfoRef take_layout(MPI_Datatype type) {
   return std::make_shared<datatype::TypeInfo>(std::move(layout), MPI_DATATYPE_NULL);
 }
 
+bool fits(MPI_Count count) {
+  return count <= std::numeric_limits<int>::max();
+}
+
+/// MPI_Type_create_struct.
+MPI_Datatype structure(const std::vector<MPI_Count>& counts, const std::vector<MPI_Aint>& displs,
+                       const std::vector<MPI_Datatype>& types) {
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  if (std::all_of(counts.begin(), counts.end(), fits)) {
+    const std::vector<int> small(counts.begin(), counts.end());
+    PMPI_Type_create_struct(static_cast<int>(small.size()), small.data(), displs.data(), types.data(), &made);
+    return made;
+  }
+#ifdef GPUDT_MPI_LARGE_COUNTS  // else there are no such counts
+  const std::vector<MPI_Count> places(displs.begin(), displs.end());
+  PMPI_Type_create_struct_c(static_cast<MPI_Count>(counts.size()), counts.data(), places.data(), types.data(), &made);
+#endif
+  return made;
+}
+
+/// MPI_Type_indexed.
+MPI_Datatype indexed(const std::vector<int>& counts, const int* displs, MPI_Datatype type) {
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  PMPI_Type_indexed(static_cast<int>(counts.size()), counts.data(), displs, type, &made);
+  return made;
+}
+#ifdef GPUDT_MPI_LARGE_COUNTS
+MPI_Datatype indexed(const std::vector<MPI_Count>& counts, const MPI_Aint* displs, MPI_Datatype type) {
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  const std::vector<MPI_Count> places(displs, displs + counts.size());
+  PMPI_Type_indexed_c(static_cast<MPI_Count>(counts.size()), counts.data(), places.data(), type, &made);
+  return made;
+}
+#endif
+
 template <class Displacement>
 Displacement narrow(std::int64_t place, const char* call) {
   if (place < std::numeric_limits<Displacement>::min() || place > std::numeric_limits<Displacement>::max())
@@ -93,13 +128,16 @@ Displacement narrow(std::int64_t place, const char* call) {
 }
 
 /// Some block has elements, and none a negative number, which MPI reports.
-bool has_blocks(int blocks, const int* counts) {
-  return blocks > 0 && counts != nullptr && std::any_of(counts, counts + blocks, [](int count) { return count > 0; }) &&
-         std::none_of(counts, counts + blocks, [](int count) { return count < 0; });
+template <class Count>
+bool has_blocks(int blocks, const Count* counts) {
+  return blocks > 0 && counts != nullptr &&
+         std::any_of(counts, counts + blocks, [](Count count) { return count > 0; }) &&
+         std::none_of(counts, counts + blocks, [](Count count) { return count < 0; });
 }
 
 /// MPI moves block `i`.
-bool moves(int i, const int* counts, const Absent& absent) {
+template <class Count>
+bool moves(int i, const Count* counts, const Absent& absent) {
   const auto at = static_cast<std::size_t>(i);
   return counts[i] > 0 && (at >= absent.size() || !absent[at]);
 }
@@ -166,9 +204,10 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
   return {data, type};
 }
 
-GivenV Collective::buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs,
-                            MPI_Datatype type, const Absent& absent) {
-  const GivenV unchanged{const_cast<void*>(address), type, displs};
+template <class Count, class Displacement>
+GivenV<Displacement> Collective::buffer_v(Role role, const void* address, int blocks, const Count* counts,
+                                          const Displacement* displs, MPI_Datatype type, const Absent& absent) {
+  const GivenV<Displacement> unchanged{const_cast<void*>(address), type, displs};
   if (address == MPI_IN_PLACE || !active.load() || type == MPI_DATATYPE_NULL || displs == nullptr ||
       !has_blocks(blocks, counts))
     return unchanged;
@@ -182,16 +221,16 @@ GivenV Collective::buffer_v(Role role, const void* address, int blocks, const in
   const auto element = datatype::type_info(type);
   if (!element || element->layout().size() == 0) return unchanged;
 
-  std::vector<int> moving, packed;
+  std::vector<Count> moving;
+  std::vector<Displacement> packed;
   std::int64_t place = 0;
   for (int i = 0; i < blocks; ++i) {
     moving.push_back(moves(i, counts, absent) ? counts[i] : 0);
-    packed.push_back(narrow<int>(place, call_));
+    packed.push_back(narrow<Displacement>(place, call_));
     place += moving.back();
   }
-  MPI_Datatype all = MPI_DATATYPE_NULL;
-  PMPI_Type_indexed(blocks, moving.data(), displs, type, &all);
-  const Operand operand{const_cast<void*>(address), 1, take_layout(all), location.ordinal, Protocol::mapped_staging};
+  const Operand operand{const_cast<void*>(address), 1, take_layout(indexed(moving, displs, type)), location.ordinal,
+                        Protocol::mapped_staging};
   note_operand(call_, operand);
   void* const data = stage(role, operand);
   buffers_->infos.push_back(element);
@@ -200,7 +239,7 @@ GivenV Collective::buffer_v(Role role, const void* address, int blocks, const in
 
 /// Stages those of `blocks` that lie on one GPU.
 void Collective::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
-  std::vector<int> counts;
+  std::vector<MPI_Count> counts;
   std::vector<MPI_Aint> displs;
   std::vector<MPI_Datatype> types;
   for (const Block& block : blocks) {
@@ -209,9 +248,8 @@ void Collective::stage_blocks(Role role, const void* address, int ordinal, std::
     displs.push_back(block.displ);
     types.push_back(block.type);
   }
-  MPI_Datatype all = MPI_DATATYPE_NULL;
-  PMPI_Type_create_struct(static_cast<int>(counts.size()), counts.data(), displs.data(), types.data(), &all);
-  const Operand operand{const_cast<void*>(address), 1, take_layout(all), ordinal, Protocol::mapped_staging};
+  const Operand operand{const_cast<void*>(address), 1, take_layout(structure(counts, displs, types)), ordinal,
+                        Protocol::mapped_staging};
   note_operand(call_, operand);
   std::int64_t place = as_integer(stage(role, operand));
   for (Block& block : blocks) {
@@ -221,8 +259,8 @@ void Collective::stage_blocks(Role role, const void* address, int ordinal, std::
   }
 }
 
-template <class Displacement>
-GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int blocks, const int* counts,
+template <class Count, class Displacement>
+GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int blocks, const Count* counts,
                                           const Displacement* displs, const MPI_Datatype* types, const Absent& absent) {
   const GivenW<Displacement> unchanged{const_cast<void*>(address), types, displs};
   if (address == MPI_IN_PLACE || !active.load() || displs == nullptr || types == nullptr || !has_blocks(blocks, counts))
@@ -263,10 +301,17 @@ GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int bl
   return {reinterpret_cast<void*>(anchor->place), buffers_->types.back().data(), buffers_->keep(std::move(places))};
 }
 
+template GivenV<int> Collective::buffer_v(Role, const void*, int, const int*, const int*, MPI_Datatype, const Absent&);
 template GivenW<int> Collective::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*,
                                           const Absent&);
 template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const int*, const MPI_Aint*, const MPI_Datatype*,
                                                const Absent&);
+#ifdef GPUDT_MPI_LARGE_COUNTS
+template GivenV<MPI_Aint> Collective::buffer_v(Role, const void*, int, const MPI_Count*, const MPI_Aint*, MPI_Datatype,
+                                               const Absent&);
+template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const MPI_Count*, const MPI_Aint*,
+                                               const MPI_Datatype*, const Absent&);
+#endif
 
 void Collective::pack_inputs() {
   if (!buffers_ || std::exchange(buffers_->packed, true)) return;

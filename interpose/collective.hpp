@@ -28,10 +28,11 @@ struct Given {
 };
 
 /// The same with displacements, for the v forms.
+template <class Displacement>
 struct GivenV {
   void* buffer;
   MPI_Datatype type;
-  const int* displs;
+  const Displacement* displs;
 };
 
 /// The same with a type and a byte displacement for each block, for the w forms.
@@ -77,12 +78,13 @@ class Collective {
   Given reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type);
   /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first. MPI
   /// leaves the blocks of absent neighbours alone.
-  GivenV buffer_v(Role role, const void* address, int blocks, const int* counts, const int* displs, MPI_Datatype type,
-                  const Absent& absent = {});
+  template <class Count, class Displacement>
+  GivenV<Displacement> buffer_v(Role role, const void* address, int blocks, const Count* counts,
+                                const Displacement* displs, MPI_Datatype type, const Absent& absent = {});
   /// `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address. With MPI_BOTTOM each may lie
   /// in memory of its own.
-  template <class Displacement>
-  GivenW<Displacement> buffer_w(Role role, const void* address, int blocks, const int* counts,
+  template <class Count, class Displacement>
+  GivenW<Displacement> buffer_w(Role role, const void* address, int blocks, const Count* counts,
                                 const Displacement* displs, const MPI_Datatype* types, const Absent& absent = {});
 
   /// Runs the form that `call` says.

@@ -21,7 +21,8 @@
 namespace gpudt::interpose {
 namespace {
 
-std::int64_t sum(const int* counts, int n) {
+template <class Count>
+std::int64_t sum(const Count* counts, int n) {
   return counts == nullptr ? 0 : std::accumulate(counts, counts + n, std::int64_t(0));
 }
 
@@ -31,8 +32,8 @@ Role out_or_inout(const void* other) {
 
 // --- operations with a root ------------------------------------------------------------------------------------------
 
-template <class Pmpi>
-int bcast(const Call& call, const Pmpi& pmpi, void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+template <class Pmpi, class Count>
+int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
     Given data{buf, type};
@@ -42,9 +43,9 @@ int bcast(const Call& call, const Pmpi& pmpi, void* buf, int count, MPI_Datatype
   });
 }
 
-template <class Pmpi>
-int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-           int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+template <class Pmpi, class Count>
+int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendcount, MPI_Datatype sendtype,
+           void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
@@ -55,13 +56,14 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcoun
   });
 }
 
-template <class Pmpi>
-int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
-            void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+template <class Pmpi, class Count, class Displacement>
+int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendcount, MPI_Datatype sendtype,
+            void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
+            MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype};
-    GivenV out{recvbuf, recvtype, displs};
+    GivenV<Displacement> out{recvbuf, recvtype, displs};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       out = c.buffer_v(out_or_inout(sendbuf), recvbuf, collective_peers(comm), recvcounts, displs, recvtype);
@@ -69,9 +71,9 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcou
   });
 }
 
-template <class Pmpi>
-int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcount, MPI_Datatype sendtype,
-            void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+template <class Pmpi, class Count>
+int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendcount, MPI_Datatype sendtype,
+            void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
@@ -82,12 +84,13 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, int sendcou
   });
 }
 
-template <class Pmpi>
-int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const int* sendcounts, const int* displs,
-             MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
+template <class Pmpi, class Count, class Displacement>
+int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Count* sendcounts,
+             const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
+             int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
-    GivenV in{const_cast<void*>(sendbuf), sendtype, displs};
+    GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
     Given out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       in = c.buffer_v(Role::in, sendbuf, collective_peers(comm), sendcounts, displs, sendtype);
@@ -96,8 +99,8 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const int*
   });
 }
 
-template <class Pmpi>
-int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
+template <class Pmpi, class Count>
+int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
@@ -136,9 +139,9 @@ Partners one_block_to(MPI_Comm comm) {
   return partners;
 }
 
-template <class Pmpi>
-int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, int sendcount,
-             MPI_Datatype sendtype, void* recvbuf, int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
+template <class Pmpi, class Count>
+int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, Count sendcount,
+             MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     Collective c(call.name, {.comm = comm});
@@ -148,38 +151,39 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
   });
 }
 
-template <class Pmpi>
-int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, int sendcount,
-              MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* displs, MPI_Datatype recvtype,
-              MPI_Comm comm) {
+template <class Pmpi, class Count, class Displacement>
+int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, Count sendcount,
+              MPI_Datatype sendtype, void* recvbuf, const Count* recvcounts, const Displacement* displs,
+              MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-    const GivenV out =
+    const GivenV<Displacement> out =
         c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
     return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
   });
 }
 
-template <class Pmpi>
-int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const int* sendcounts,
-               const int* sdispls, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts, const int* rdispls,
-               MPI_Datatype recvtype, MPI_Comm comm) {
+template <class Pmpi, class Count, class Displacement>
+int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const Count* sendcounts,
+               const Displacement* sdispls, MPI_Datatype sendtype, void* recvbuf, const Count* recvcounts,
+               const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     Collective c(call.name, {.comm = comm});
-    const GivenV in = c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
-    const GivenV out =
+    const GivenV<Displacement> in =
+        c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
+    const GivenV<Displacement> out =
         c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
     return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
                  comm);
   });
 }
 
-template <class Pmpi, class Displacement>
-int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const int* sendcounts,
-               const Displacement* sdispls, const MPI_Datatype* sendtypes, void* recvbuf, const int* recvcounts,
+template <class Pmpi, class Count, class Displacement>
+int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void* sendbuf, const Count* sendcounts,
+               const Displacement* sdispls, const MPI_Datatype* sendtypes, void* recvbuf, const Count* recvcounts,
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
@@ -195,8 +199,8 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
 // --- reductions that all take part in --------------------------------------------------------------------------------
 
 /// Allreduce, Scan and Reduce_scatter_block: `blocks` times `count` elements go in.
-template <class Pmpi>
-int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, int count,
+template <class Pmpi, class Count>
+int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, Count count,
               MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
@@ -208,8 +212,8 @@ int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbu
 }
 
 /// The first process gets nothing: its receive buffer is read if it is in place, or else means nothing at all.
-template <class Pmpi>
-int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
+template <class Pmpi, class Count>
+int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
@@ -225,8 +229,8 @@ int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
   });
 }
 
-template <class Pmpi>
-int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const int* recvcounts,
+template <class Pmpi, class Count>
+int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const Count* recvcounts,
                    MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     Collective c(call.name, {.comm = comm});
@@ -255,134 +259,71 @@ int sharers(MPI_Comm comm) {
 
 using namespace gpudt::interpose;
 
-// The three MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init. `function` serves them;
-// `parameters` and `arguments` are bracketed lists.
+// The MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init, with a suffix. `function` serves
+// them; `parameters` and `arguments` are bracketed lists.
 #define GPUDT_LIST(...) __VA_ARGS__
-#define GPUDT_FORMS(name, iname) (Forms{&PMPI_##name, &PMPI_##iname, GPUDT_PMPI_INIT(name)})
-#define GPUDT_BLOCKING(name, iname, function, parameters, arguments)                               \
-  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {                                             \
-    return function(Call{"MPI_" #name}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments);           \
-  }                                                                                                \
-  GPUDT_EXPORT int MPI_##iname(GPUDT_LIST parameters, MPI_Request* request) {                      \
-    return function(Call{"MPI_" #iname, request}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments); \
+#define GPUDT_BLOCKING(name, iname, suffix, pmpi_init, function, parameters, arguments)                        \
+  GPUDT_EXPORT int MPI_##name##suffix(GPUDT_LIST parameters) {                                                 \
+    return function(Call{"MPI_" #name #suffix}, Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, \
+                    GPUDT_LIST arguments);                                                                     \
+  }                                                                                                            \
+  GPUDT_EXPORT int MPI_##iname##suffix(GPUDT_LIST parameters, MPI_Request* request) {                          \
+    return function(Call{"MPI_" #iname #suffix, request},                                                      \
+                    Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, GPUDT_LIST arguments);      \
   }
+#define GPUDT_PERSISTENT(name, iname, suffix, init, pmpi_init, function, parameters, arguments)           \
+  GPUDT_EXPORT int init(GPUDT_LIST parameters, MPI_Info info, MPI_Request* request) {                     \
+    return function(Call{"MPI_" #name "_init" #suffix, request, true, info},                              \
+                    Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, GPUDT_LIST arguments); \
+  }
+
+// In namespaces for what Count means alone: the functions are C functions.
+namespace small_counts {
+using Count = int;
+using Displacement = int;
 #if defined(GPUDT_INIT)
-#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                                                \
-  GPUDT_BLOCKING(name, iname, function, parameters, arguments)                                                        \
-  GPUDT_EXPORT int GPUDT_INIT(name)(GPUDT_LIST parameters, MPI_Info info, MPI_Request * request) {                    \
-    return function(Call{"MPI_" #name "_init", request, true, info}, GPUDT_FORMS(name, iname), GPUDT_LIST arguments); \
-  }
+#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                  \
+  GPUDT_BLOCKING(name, iname, , GPUDT_PMPI_INIT(name), function, parameters, arguments) \
+  GPUDT_PERSISTENT(name, iname, , GPUDT_INIT(name), GPUDT_PMPI_INIT(name), function, parameters, arguments)
 #else
-#define GPUDT_COLLECTIVE GPUDT_BLOCKING
+#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments) \
+  GPUDT_BLOCKING(name, iname, , nullptr, function, parameters, arguments)
+#endif
+#include "interpose/collective_functions.inc"
+#undef GPUDT_COLLECTIVE
+}  // namespace small_counts
+
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+namespace large_counts {
+using Count = MPI_Count;
+using Displacement = MPI_Aint;
+#define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                   \
+  GPUDT_BLOCKING(name, iname, _c, PMPI_##name##_init_c, function, parameters, arguments) \
+  GPUDT_PERSISTENT(name, iname, _c, MPI_##name##_init_c, PMPI_##name##_init_c, function, parameters, arguments)
+#include "interpose/collective_functions.inc"
+}  // namespace large_counts
 #endif
 
-GPUDT_COLLECTIVE(Bcast, Ibcast, bcast, (void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm),
-                 (buf, count, type, root, comm))
+namespace {
 
-GPUDT_COLLECTIVE(Gather, Igather, gather,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, int root, MPI_Comm comm),
-                 (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm))
-
-GPUDT_COLLECTIVE(Gatherv, Igatherv, gatherv,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
-                  const int* displs, MPI_Datatype recvtype, int root, MPI_Comm comm),
-                 (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm))
-
-GPUDT_COLLECTIVE(Scatter, Iscatter, scatter,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, int root, MPI_Comm comm),
-                 (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm))
-
-GPUDT_COLLECTIVE(Scatterv, Iscatterv, scatterv,
-                 (const void* sendbuf, const int* sendcounts, const int* displs, MPI_Datatype sendtype, void* recvbuf,
-                  int recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm),
-                 (sendbuf, sendcounts, displs, sendtype, recvbuf, recvcount, recvtype, root, comm))
-
-GPUDT_COLLECTIVE(Reduce, Ireduce, reduce,
-                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm),
-                 (sendbuf, recvbuf, count, type, op, root, comm))
-
-GPUDT_COLLECTIVE(Allgather, Iallgather, exchange,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm),
-                 (one_block_to<peers>, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
-
-GPUDT_COLLECTIVE(Allgatherv, Iallgatherv, gathering,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
-                  const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
-                 (peers, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
-
-GPUDT_COLLECTIVE(Alltoall, Ialltoall, exchange,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm),
-                 (peers, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
-
-GPUDT_COLLECTIVE(Alltoallv, Ialltoallv, exchange_v,
-                 (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
-                  const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
-                 (peers, sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm))
-
-GPUDT_COLLECTIVE(Alltoallw, Ialltoallw, exchange_w,
-                 (const void* sendbuf, const int* sendcounts, const int* sdispls, const MPI_Datatype* sendtypes,
-                  void* recvbuf, const int* recvcounts, const int* rdispls, const MPI_Datatype* recvtypes,
-                  MPI_Comm comm),
-                 (peers, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm))
-
-GPUDT_COLLECTIVE(Neighbor_allgather, Ineighbor_allgather, exchange,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm),
-                 (one_block_to<all_neighbours>, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
-
-GPUDT_COLLECTIVE(Neighbor_allgatherv, Ineighbor_allgatherv, gathering,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, const int* recvcounts,
-                  const int* displs, MPI_Datatype recvtype, MPI_Comm comm),
-                 (all_neighbours, sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, comm))
-
-GPUDT_COLLECTIVE(Neighbor_alltoall, Ineighbor_alltoall, exchange,
-                 (const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf, int recvcount,
-                  MPI_Datatype recvtype, MPI_Comm comm),
-                 (all_neighbours, sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, comm))
-
-GPUDT_COLLECTIVE(Neighbor_alltoallv, Ineighbor_alltoallv, exchange_v,
-                 (const void* sendbuf, const int* sendcounts, const int* sdispls, MPI_Datatype sendtype, void* recvbuf,
-                  const int* recvcounts, const int* rdispls, MPI_Datatype recvtype, MPI_Comm comm),
-                 (all_neighbours, sendbuf, sendcounts, sdispls, sendtype, recvbuf, recvcounts, rdispls, recvtype, comm))
-
-GPUDT_COLLECTIVE(Neighbor_alltoallw, Ineighbor_alltoallw, exchange_w,
-                 (const void* sendbuf, const int* sendcounts, const MPI_Aint* sdispls, const MPI_Datatype* sendtypes,
-                  void* recvbuf, const int* recvcounts, const MPI_Aint* rdispls, const MPI_Datatype* recvtypes,
-                  MPI_Comm comm),
-                 (all_neighbours, sendbuf, sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes,
-                  comm))
-
-GPUDT_COLLECTIVE(Allreduce, Iallreduce, reduction,
-                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-                 (1, sendbuf, recvbuf, count, type, op, comm))
-
-GPUDT_COLLECTIVE(Scan, Iscan, reduction,
-                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-                 (1, sendbuf, recvbuf, count, type, op, comm))
-
-GPUDT_COLLECTIVE(Exscan, Iexscan, exscan,
-                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-                 (sendbuf, recvbuf, count, type, op, comm))
-
-GPUDT_COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block, reduction,
-                 (const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-                 (sharers(comm), sendbuf, recvbuf, count, type, op, comm))
-
-GPUDT_COLLECTIVE(Reduce_scatter, Ireduce_scatter, reduce_scatter,
-                 (const void* sendbuf, void* recvbuf, const int* recvcounts, MPI_Datatype type, MPI_Op op,
-                  MPI_Comm comm),
-                 (sendbuf, recvbuf, recvcounts, type, op, comm))
-
-GPUDT_EXPORT int MPI_Reduce_local(const void* inbuf, void* inoutbuf, int count, MPI_Datatype type, MPI_Op op) {
-  constexpr const char* call = "MPI_Reduce_local";
+template <class Count>
+int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Datatype, MPI_Op), const void* inbuf,
+                 void* inoutbuf, Count count, MPI_Datatype type, MPI_Op op) {
   return guarded(MPI_COMM_WORLD, call, [&] {
     Collective c(call, {.comm = MPI_COMM_WORLD});
     const Given in = c.reduction(Role::in, inbuf, count, type);
     const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
-    return c.run([&] { return PMPI_Reduce_local(in.buffer, inout.buffer, count, type, op); });
+    return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, op); });
   });
 }
+
+}  // namespace
+
+GPUDT_EXPORT int MPI_Reduce_local(const void* inbuf, void* inoutbuf, int count, MPI_Datatype type, MPI_Op op) {
+  return reduce_local("MPI_Reduce_local", PMPI_Reduce_local, inbuf, inoutbuf, count, type, op);
+}
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+GPUDT_EXPORT int MPI_Reduce_local_c(const void* inbuf, void* inoutbuf, MPI_Count count, MPI_Datatype type, MPI_Op op) {
+  return reduce_local("MPI_Reduce_local_c", PMPI_Reduce_local_c, inbuf, inoutbuf, count, type, op);
+}
+#endif

@@ -2,8 +2,6 @@
 #include "interpose/large_counts.hpp"
 
 #include <algorithm>
-#include <mutex>
-#include <set>
 
 #include "interpose/errors.hpp"
 
@@ -22,13 +20,8 @@ bool any_on_device(std::initializer_list<const void*> buffers) {
 }
 
 int too_large(const char* call) {
-  return fail(MPI_COMM_NULL, call, MPI_ERR_COUNT, "counts beyond 2147483647 are not supported here with device memory");
-}
-
-int local_size(MPI_Comm comm) {
-  int size = 0;
-  PMPI_Comm_size(comm, &size);
-  return size;
+  return fail(MPI_COMM_NULL, call, MPI_ERR_DISP,
+              "a displacement unit beyond 2147483647 is not supported with device memory");
 }
 
 Elements::~Elements() {
@@ -49,13 +42,6 @@ void Elements::make() {
   PMPI_Type_free(&some);
   PMPI_Type_free(&most);
   PMPI_Type_commit(&made_);
-}
-
-const int* lasting(std::vector<int> array) {
-  static std::mutex mutex;
-  static auto& arrays = *new std::set<std::vector<int>>;  // no destructor: requests may outlive it
-  const std::lock_guard lock(mutex);
-  return arrays.insert(std::move(array)).first->data();
 }
 
 }  // namespace gpudt::interpose

@@ -49,6 +49,8 @@ class Payload {
   Payload(const Payload&) = delete;
   Payload& operator=(const Payload&) = delete;
   virtual ~Payload() = default;
+  /// A persistent operation is about to be started.
+  virtual void restart() {}
   /// Starts bringing the user's data to where MPI takes it.
   virtual void start_pack() = 0;
   /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.

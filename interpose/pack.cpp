@@ -65,39 +65,45 @@ int check_room(const char* call, Size size, Size position, std::int64_t bytes, M
                   " bytes at position " + std::to_string(position) + "; ask MPI_Pack_size");
 }
 
-int pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int outsize, int* position, MPI_Comm comm) {
-  constexpr const char* call = "MPI_Pack";
+// `Count` is int, or MPI_Count in the forms with large counts; `pmpi` is MPI's own function.
+
+template <class Count>
+int pack(const char* call, int (*pmpi)(const void*, Count, MPI_Datatype, void*, Count, Count*, MPI_Comm),
+         const void* inbuf, Count incount, MPI_Datatype type, void* outbuf, Count outsize, Count* position,
+         MPI_Comm comm) {
   const PackedPlace place(outbuf, *position);
   Operand operand;
   const bool from_device = comm != MPI_COMM_NULL && resolve_mapped(inbuf, incount, type, call, operand);
   const datatype::TypeInfoRef info =
       from_device || !place.location.on_device() || incount <= 0 ? nullptr : datatype::type_info(type);
   if (!from_device && (!info || info->layout().size() == 0))
-    return PMPI_Pack(inbuf, incount, type, outbuf, outsize, position, comm);
+    return pmpi(inbuf, incount, type, outbuf, outsize, position, comm);
   const std::int64_t bytes = from_device ? operand.bytes() : incount * info->layout().size();
   if (const int code = check_room(call, outsize, *position, bytes, comm)) return code;
   if (from_device) {
     transfer_at(device::Direction::pack, operand, place);
   } else {
     const device::Staging staging = mapped(place.location.ordinal, bytes);
-    int at = 0;
-    const int code = PMPI_Pack(inbuf, incount, type, staging.data(), static_cast<int>(bytes), &at, comm);
+    Count at = 0;
+    const int code = pmpi(inbuf, incount, type, staging.data(), static_cast<Count>(bytes), &at, comm);
     if (code != MPI_SUCCESS) return code;
     move_bytes(place, staging.data(), bytes, true);
   }
-  *position += static_cast<int>(bytes);
+  *position += static_cast<Count>(bytes);
   return MPI_SUCCESS;
 }
 
-int unpack(const void* inbuf, int insize, int* position, void* outbuf, int outcount, MPI_Datatype type, MPI_Comm comm) {
-  constexpr const char* call = "MPI_Unpack";
+template <class Count>
+int unpack(const char* call, int (*pmpi)(const void*, Count, Count*, void*, Count, MPI_Datatype, MPI_Comm),
+           const void* inbuf, Count insize, Count* position, void* outbuf, Count outcount, MPI_Datatype type,
+           MPI_Comm comm) {
   const PackedPlace place(inbuf, *position);
   Operand operand;
   const bool to_device = comm != MPI_COMM_NULL && resolve_mapped(outbuf, outcount, type, call, operand);
   const datatype::TypeInfoRef info =
       to_device || !place.location.on_device() || outcount <= 0 ? nullptr : datatype::type_info(type);
   if (!to_device && (!info || info->layout().size() == 0))
-    return PMPI_Unpack(inbuf, insize, position, outbuf, outcount, type, comm);
+    return pmpi(inbuf, insize, position, outbuf, outcount, type, comm);
   const std::int64_t bytes = to_device ? operand.bytes() : outcount * info->layout().size();
   if (const int code = check_room(call, insize, *position, bytes, comm)) return code;
   if (to_device) {
@@ -105,63 +111,76 @@ int unpack(const void* inbuf, int insize, int* position, void* outbuf, int outco
   } else {
     const device::Staging staging = mapped(place.location.ordinal, bytes);
     move_bytes(place, staging.data(), bytes, false);
-    int at = 0;
-    const int code = PMPI_Unpack(staging.data(), static_cast<int>(bytes), &at, outbuf, outcount, type, comm);
+    Count at = 0;
+    const int code = pmpi(staging.data(), static_cast<Count>(bytes), &at, outbuf, outcount, type, comm);
     if (code != MPI_SUCCESS) return code;
   }
-  *position += static_cast<int>(bytes);
+  *position += static_cast<Count>(bytes);
   return MPI_SUCCESS;
 }
 
-int pack_external(const char datarep[], const void* inbuf, int incount, MPI_Datatype type, void* outbuf,
-                  MPI_Aint outsize, MPI_Aint* position) {
-  constexpr const char* call = "MPI_Pack_external";
+/// MPI's own functions for data in another representation.
+template <class Count, class Size>
+struct External {
+  int (*pack)(const char*, const void*, Count, MPI_Datatype, void*, Size, Size*);
+  int (*unpack)(const char*, const void*, Size, Size*, void*, Count, MPI_Datatype);
+  int (*size)(const char*, Count, MPI_Datatype, Size*);
+};
+constexpr External<int, MPI_Aint> external{PMPI_Pack_external, PMPI_Unpack_external, PMPI_Pack_external_size};
+#ifdef GPUDT_MPI_LARGE_COUNTS
+constexpr External<MPI_Count, MPI_Count> large_external{PMPI_Pack_external_c, PMPI_Unpack_external_c,
+                                                        PMPI_Pack_external_size_c};
+#endif
+
+template <class Count, class Size>
+int pack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
+                  Count incount, MPI_Datatype type, void* outbuf, Size outsize, Size* position) {
   const PackedPlace place(outbuf, *position);
   Operand operand;
   const bool from_device = resolve_mapped(inbuf, incount, type, call, operand);
   if (!from_device && !place.location.on_device())
-    return PMPI_Pack_external(datarep, inbuf, incount, type, outbuf, outsize, position);
+    return pmpi.pack(datarep, inbuf, incount, type, outbuf, outsize, position);
   std::optional<HostImage> image;
   if (from_device) {
     image.emplace(operand);
     image->fill();
   }
   const void* const source = from_device ? image->buffer() : inbuf;
-  if (!place.location.on_device()) return PMPI_Pack_external(datarep, source, incount, type, outbuf, outsize, position);
-  MPI_Aint bytes = 0;
-  if (const int code = PMPI_Pack_external_size(datarep, incount, type, &bytes)) return code;
+  if (!place.location.on_device()) return pmpi.pack(datarep, source, incount, type, outbuf, outsize, position);
+  Size bytes = 0;
+  if (const int code = pmpi.size(datarep, incount, type, &bytes)) return code;
   if (const int code = check_room(call, outsize, *position, bytes, MPI_COMM_WORLD)) return code;
   const device::Staging staging = mapped(place.location.ordinal, bytes);
-  MPI_Aint at = 0;
-  const int code = PMPI_Pack_external(datarep, source, incount, type, staging.data(), bytes, &at);
+  Size at = 0;
+  const int code = pmpi.pack(datarep, source, incount, type, staging.data(), bytes, &at);
   if (code != MPI_SUCCESS) return code;
   move_bytes(place, staging.data(), at, true);
   *position += at;
   return MPI_SUCCESS;
 }
 
-int unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MPI_Aint* position, void* outbuf,
-                    int outcount, MPI_Datatype type) {
-  constexpr const char* call = "MPI_Unpack_external";
+template <class Count, class Size>
+int unpack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
+                    Size insize, Size* position, void* outbuf, Count outcount, MPI_Datatype type) {
   const PackedPlace place(inbuf, *position);
   Operand operand;
   const bool to_device = resolve_mapped(outbuf, outcount, type, call, operand);
   if (!to_device && !place.location.on_device())
-    return PMPI_Unpack_external(datarep, inbuf, insize, position, outbuf, outcount, type);
+    return pmpi.unpack(datarep, inbuf, insize, position, outbuf, outcount, type);
   device::Staging source;
-  MPI_Aint at = *position, size = insize;
+  Size at = *position, size = insize;
   if (place.location.on_device()) {
-    if (const int code = PMPI_Pack_external_size(datarep, outcount, type, &size)) return code;
+    if (const int code = pmpi.size(datarep, outcount, type, &size)) return code;
     if (const int code = check_room(call, insize, *position, size, MPI_COMM_WORLD)) return code;
     source = mapped(place.location.ordinal, size);
     move_bytes(place, source.data(), size, false);
     at = 0;
   }
-  const MPI_Aint before = at;
+  const Size before = at;
   std::optional<HostImage> image;
   if (to_device) image.emplace(operand);
-  const int code = PMPI_Unpack_external(datarep, source ? source.data() : inbuf, size, &at,
-                                        to_device ? image->buffer() : outbuf, outcount, type);
+  const int code = pmpi.unpack(datarep, source ? source.data() : inbuf, size, &at, to_device ? image->buffer() : outbuf,
+                               outcount, type);
   if (code != MPI_SUCCESS) return code;
   if (to_device) {
     image->spill();
@@ -175,24 +194,48 @@ int unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MP
 
 using namespace gpudt::interpose;
 
-GPUDT_EXPORT int MPI_Pack(const void* inbuf, int incount, MPI_Datatype type, void* outbuf, int outsize, int* position,
-                          MPI_Comm comm) {
-  return guarded(comm, "MPI_Pack", [&] { return pack(inbuf, incount, type, outbuf, outsize, position, comm); });
-}
+// The functions of either kind of counts.
+#define GPUDT_PACKS(suffix, external)                                                                                 \
+  GPUDT_EXPORT int MPI_Pack##suffix(const void* inbuf, Count incount, MPI_Datatype type, void* outbuf, Count outsize, \
+                                    Count* position, MPI_Comm comm) {                                                 \
+    constexpr const char* call = "MPI_Pack" #suffix;                                                                  \
+    return guarded(comm, call, [&] {                                                                                  \
+      return pack(call, PMPI_Pack##suffix, inbuf, incount, type, outbuf, outsize, position, comm);                    \
+    });                                                                                                               \
+  }                                                                                                                   \
+  GPUDT_EXPORT int MPI_Unpack##suffix(const void* inbuf, Count insize, Count* position, void* outbuf, Count outcount, \
+                                      MPI_Datatype type, MPI_Comm comm) {                                             \
+    constexpr const char* call = "MPI_Unpack" #suffix;                                                                \
+    return guarded(comm, call, [&] {                                                                                  \
+      return unpack(call, PMPI_Unpack##suffix, inbuf, insize, position, outbuf, outcount, type, comm);                \
+    });                                                                                                               \
+  }                                                                                                                   \
+  GPUDT_EXPORT int MPI_Pack_external##suffix(const char datarep[], const void* inbuf, Count incount,                  \
+                                             MPI_Datatype type, void* outbuf, Size outsize, Size* position) {         \
+    constexpr const char* call = "MPI_Pack_external" #suffix;                                                         \
+    return guarded(MPI_COMM_WORLD, call, [&] {                                                                        \
+      return pack_external(call, external, datarep, inbuf, incount, type, outbuf, outsize, position);                 \
+    });                                                                                                               \
+  }                                                                                                                   \
+  GPUDT_EXPORT int MPI_Unpack_external##suffix(const char datarep[], const void* inbuf, Size insize, Size* position,  \
+                                               void* outbuf, Count outcount, MPI_Datatype type) {                     \
+    constexpr const char* call = "MPI_Unpack_external" #suffix;                                                       \
+    return guarded(MPI_COMM_WORLD, call, [&] {                                                                        \
+      return unpack_external(call, external, datarep, inbuf, insize, position, outbuf, outcount, type);               \
+    });                                                                                                               \
+  }
 
-GPUDT_EXPORT int MPI_Unpack(const void* inbuf, int insize, int* position, void* outbuf, int outcount, MPI_Datatype type,
-                            MPI_Comm comm) {
-  return guarded(comm, "MPI_Unpack", [&] { return unpack(inbuf, insize, position, outbuf, outcount, type, comm); });
-}
+// In namespaces for what the types mean alone: the functions are C functions.
+namespace small_counts {
+using Count = int;
+using Size = MPI_Aint;
+GPUDT_PACKS(, external)
+}  // namespace small_counts
 
-GPUDT_EXPORT int MPI_Pack_external(const char datarep[], const void* inbuf, int incount, MPI_Datatype type,
-                                   void* outbuf, MPI_Aint outsize, MPI_Aint* position) {
-  return guarded(MPI_COMM_WORLD, "MPI_Pack_external",
-                 [&] { return pack_external(datarep, inbuf, incount, type, outbuf, outsize, position); });
-}
-
-GPUDT_EXPORT int MPI_Unpack_external(const char datarep[], const void* inbuf, MPI_Aint insize, MPI_Aint* position,
-                                     void* outbuf, int outcount, MPI_Datatype type) {
-  return guarded(MPI_COMM_WORLD, "MPI_Unpack_external",
-                 [&] { return unpack_external(datarep, inbuf, insize, position, outbuf, outcount, type); });
-}
+#ifdef GPUDT_MPI_LARGE_COUNTS
+namespace large_counts {
+using Count = MPI_Count;
+using Size = MPI_Count;
+GPUDT_PACKS(_c, large_external)
+}  // namespace large_counts
+#endif

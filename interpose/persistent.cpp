@@ -181,6 +181,7 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   if (const auto offer = offered(*persistent, *operation)) operation->payload = offer;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  persistent->payload->restart();
   if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
     return reserved.submit(/*issued=*/false, &persistent->active);
@@ -208,6 +209,16 @@ void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MP
   persistent->owner.comm = comm;
   persistent->real = real;
   enter(std::move(persistent));
+}
+
+std::shared_ptr<Payload> persistent_payload(MPI_Request request) {
+  const PersistentRef persistent = find(request);
+  return persistent ? persistent->payload : nullptr;
+}
+
+bool persistent_active(MPI_Request request) {
+  const PersistentRef persistent = find(request);
+  return persistent && persistent->active != MPI_REQUEST_NULL;
 }
 
 int persistent_count() {

@@ -15,8 +15,14 @@
 namespace gpudt::interpose {
 
 /// Makes a persistent request of ours from `real`, a persistent request of MPI's on the payload's memory, which is also
-/// the handle for the user. Operation::Kind::fill: a collective; its inputs are packed before each start of `real`.
+/// the handle for the user. Each start starts `real`; Operation::Kind::fill: a collective, whose inputs are packed
+/// before.
 void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MPI_Comm comm, MPI_Request real);
+
+/// What `request`, a persistent one of ours, moves; null if it is none.
+std::shared_ptr<Payload> persistent_payload(MPI_Request request);
+/// It has been started, and its completion has not been told yet.
+bool persistent_active(MPI_Request request);
 
 /// Persistent requests of ours that exist.
 int persistent_count();

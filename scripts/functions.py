@@ -26,7 +26,8 @@ C_TYPES = {
     "offset": ("MPI_Offset",),
     "int": ("int",),
     "int_ref": ("int *",),
-    "length": ("int",),  # of the arrays of requests and statuses
+    "length": ("int",),  # of the arrays of requests, statuses and partitions
+    "partitions": ("int *",),  # MPICH 4.0's header lacks the const
     "type": ("MPI_Datatype",),
     "types": ("const MPI_Datatype *",),
     "op": ("MPI_Op",),
@@ -87,11 +88,18 @@ TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and 
 # Interposed without a row: attributes of windows, which Fortran programs get from MPI alone.
 OUTSIDE_THE_TABLE = ("MPI_Win_get_attr",)
 
-# Whose large-count forms are not generated: the size of an attached buffer is no count of what is in a buffer.
-LARGE_BY_HAND = {"MPI_Buffer_attach", "MPI_Buffer_detach"}
-
-# Whose buffers may be host memory alone: these are not interposed.
-HOST_MEMORY_ALONE = {"MPI_Psend_init", "MPI_Precv_init"}
+# Whose large-count forms are not generated: what has a template for both kinds of counts.
+LARGE_BY_HAND = {
+    "MPI_Buffer_attach",
+    "MPI_Buffer_detach",
+    "MPI_Pack",
+    "MPI_Unpack",
+    "MPI_Pack_external",
+    "MPI_Unpack_external",
+}
+COLLECTIVE = re.compile(
+    r"MPI_I?(neighbor_)?(bcast|(all)?gather|(reduce_)?scatter|alltoall|(all)?reduce|(ex)?scan)", re.IGNORECASE
+)
 
 
 def own_name(symbol):
@@ -113,6 +121,9 @@ class Function(NamedTuple):
 
     def has_buffer(self):
         return any(argument.role in BUFFERS for argument in self.arguments)
+
+    def large_by_hand(self):
+        return self.name in LARGE_BY_HAND or COLLECTIVE.match(self.name) is not None
 
     def has_large_form(self):
         return any(len(C_TYPES[argument.role]) > 1 for argument in self.arguments)

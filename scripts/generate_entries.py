@@ -9,7 +9,7 @@ FORTRAN says for which family of MPI libraries there are Fortran wrappers: openm
 
 import sys
 
-from functions import HOST_MEMORY_ALONE, OUTSIDE_THE_TABLE, own_name, read_prototypes, read_table
+from functions import OUTSIDE_THE_TABLE, own_name, read_prototypes, read_table
 from generate_fortran import wrapped_names
 
 ASSEMBLY = """\
@@ -59,8 +59,6 @@ def entries(table, prototypes, fortran):
     for name in OUTSIDE_THE_TABLE:
         yield name, own_name(name)
     for function in table:
-        if function.name in HOST_MEMORY_ALONE:
-            continue
         for name in function.declared_names(prototypes):
             yield name, own_name(name)
             for target, symbols in wrapped_names(function, name, fortran):

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the large-count forms (MPI-4, suffix _c) of the functions in interpose/functions.txt, as C++: each calls the
-form with int counts where the counts fit. What else there is to do is in interpose/large_counts.hpp.
+"""Writes large-count forms (MPI-4, suffix _c) of functions in interpose/functions.txt, as C++: those that have no
+template for both kinds of counts. Each calls the form with int counts; interpose/large_counts.hpp says how.
 
 usage: generate_large_counts.py TABLE OUTPUT PREPROCESSOR...
 """
 
 import sys
 
-from functions import BUFFERS, HOST_MEMORY_ALONE, LARGE_BY_HAND, read_prototypes, read_table
+from functions import BUFFERS, read_prototypes, read_table
 from generate_fortran import wrapped
 
 HEADER = """\
@@ -30,75 +30,38 @@ def paired_count(function, at):
     return before[-1].name if before and before[-1].role == "count" else None
 
 
-def blocks(function, at):
-    """How many counts or displacements the array number `at` has that MPI reads."""
-    named = {argument.role: argument.name for argument in function.arguments}
-    before = [argument for argument in function.arguments[:at] if argument.role in BUFFERS]
-    if function.name.startswith(("MPI_Reduce_scatter", "MPI_Ireduce_scatter")):
-        return "local_size(comm)"
-    if before[-1].role == "in":
-        side, buffer = "out_of", before[-1].name
-    else:
-        side, buffer = "into", function.arguments[0].name  # MPI_IN_PLACE says nothing of what is received
-    if "eighbor" in function.name:
-        return f"neighbours(comm).{side}"
-    if any(argument.name == "root" for argument in function.arguments):
-        return "is_root(comm, root) ? collective_peers(comm) : 0"
-    if side == "out_of":
-        return f"{buffer} == MPI_IN_PLACE ? 0 : collective_peers(comm)"
-    return "collective_peers(comm)"
-
-
 def definition(function):
     """The large form of one function."""
     name = function.name + "_c"
-    parameters = []
-    nonblocking = any(argument.role == "new_request" for argument in function.arguments)
-    lines, narrow, own, checks = [], [], [], []
-    grows = not any(argument.role in ("op", "counts") for argument in function.arguments)
+    parameters, own, narrow, grown, checks = [], [], [], [], []
     for at, argument in enumerate(function.arguments):
         large = argument.c_type(large=True)
         parameters.append(f"{large}{'' if large.endswith('*') else ' '}{argument.name}")
         own.append(argument.name)
         passed = argument.name
-        if argument.role in ("count", "disp_unit"):
-            element = paired_type(function, at)
-            if element and grows:
-                lines.append(f"  Elements {argument.name}_of({argument.name}, {element});")
-                passed = f"{argument.name}_of.count()"
-            else:
-                checks.append(f"fits({argument.name})")
-                passed = f"static_cast<int>({argument.name})"
-        elif argument.role == "type" and grows and paired_count(function, at):
+        if argument.role == "count":
+            grown.append((argument.name, paired_type(function, at)))
+            passed = f"{argument.name}_of.count()"
+        elif argument.role == "type" and paired_count(function, at):
             passed = f"{paired_count(function, at)}_of.type()"
-        elif argument.role in ("counts", "displs"):
-            kind = "true" if nonblocking else "false"
-            lines.append(f"  const Narrow<{kind}> {argument.name}_int({argument.name}, comm, "
-                         f"[&] {{ return {blocks(function, at)}; }});")
-            checks.append(f"{argument.name}_int.fits()")
-            passed = f"{argument.name}_int.data()"
-        elif argument.role == "count_ref":
-            lines.append(f"  NarrowPlace<int> {argument.name}_int({argument.name});")
-            checks.append(f"{argument.name}_int.fits()")
-            passed = f"{argument.name}_int.place()"
-        elif argument.role == "aint_count":
-            passed = f"static_cast<MPI_Aint>({argument.name})"
-        elif argument.role == "aint_count_ref":
-            lines.append(f"  NarrowPlace<MPI_Aint> {argument.name}_aint({argument.name});")
-            passed = f"{argument.name}_aint.place()"
+        elif argument.role == "disp_unit":
+            checks.append(f"fits({argument.name})")
+            passed = f"static_cast<int>({argument.name})"
+        elif large != argument.c_type():
+            raise ValueError(f"{function.name}: {argument.role} is not known here")
         narrow.append(passed)
     buffers = [argument.name for argument in function.arguments if argument.role in BUFFERS]
-    grown = [line.split()[1].split("(")[0] for line in lines if line.startswith("  Elements")]
-    text = [wrapped(f"GPUDT_EXPORT int {name}(", parameters, ") {", "")] + lines
-    passes = [f"{one}.small()" for one in grown] + checks
-    text.append(wrapped(f"  if (!({' && '.join(passes) or 'true'}) && !any_on_device({{", buffers, "})) {", ""))
+    text = [wrapped(f"GPUDT_EXPORT int {name}(", parameters, ") {", "")]
+    text += [f"  Elements {count}_of({count}, {of});" for count, of in grown]
+    passes = [f"{count}_of.small()" for count, _ in grown] + checks
+    text.append(wrapped(f"  if (!({' && '.join(passes)}) && !any_on_device({{", buffers, "})) {", ""))
     text.append("    engine_order_all();")
     text.append(wrapped(f"return P{name}(", own, ");", "    "))
     text.append("  }")
     if checks:
         text.append(f'  if (!({" && ".join(checks)})) return too_large("{name}");')
     if grown:
-        text.append("  " + " ".join(f"{one}.make();" for one in grown))
+        text.append("  " + " ".join(f"{count}_of.make();" for count, _ in grown))
     text.append(wrapped(f"return {function.name}(", narrow, ");", "  "))
     text.append("}")
     return "\n".join(text) + "\n"
@@ -111,7 +74,7 @@ def main():
         out.write(HEADER)
         for function in read_table(table):
             declared = set(function.declared_names(prototypes))
-            if function.name + "_c" in declared and function.name not in LARGE_BY_HAND | HOST_MEMORY_ALONE:
+            if function.name + "_c" in declared and not function.large_by_hand():
                 out.write("\n" + definition(function))
 
 

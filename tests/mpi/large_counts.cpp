@@ -1,6 +1,7 @@
 // The large-count functions of MPI-4 (suffix _c) and MPI_Isendrecv, on device memory with derived datatypes. Those that
 // take counts go to the functions with int counts, which the other tests are about: here it is the arguments that
 // count. And datatypes that were made with large counts.
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -305,4 +306,68 @@ TEST_CASE("large-count collectives", "[large-count]") {
   MPI_OK(MPI_Allreduce_c(mine.address(), sum.address(), 10, MPI_INT, MPI_BAND, comm()));
   sum.expect(stream_of(ints, 10, key_of(3)));
   CHECK(sum.difference() == "");
+}
+
+namespace {
+
+constexpr MPI_Count huge = (MPI_Count(1) << 31) + 5;  ///< bytes, one by one
+
+/// Every byte of a huge buffer hangs on its place and a key.
+void fill_huge(Memory& memory, std::size_t key) {
+  std::vector<char> chunk(std::size_t(64) << 20);
+  for (std::size_t begin = 0; begin < memory.bytes(); begin += chunk.size()) {
+    chunk.resize(std::min(chunk.size(), memory.bytes() - begin));
+    for (std::size_t i = 0; i < chunk.size(); ++i) chunk[i] = static_cast<char>((begin + i + key) % 251);
+    memory.write(chunk.data(), chunk.size(), begin);
+  }
+}
+
+std::size_t wrong_bytes(const Memory& memory, std::size_t key) {
+  std::size_t wrong = 0;
+  std::vector<char> chunk(std::size_t(64) << 20);
+  for (std::size_t begin = 0; begin < memory.bytes(); begin += chunk.size()) {
+    chunk.resize(std::min(chunk.size(), memory.bytes() - begin));
+    memory.read(chunk.data(), chunk.size(), begin);
+    for (std::size_t i = 0; i < chunk.size(); ++i)
+      wrong += chunk[i] != static_cast<char>((begin + i + key) % 251) ? 1 : 0;
+  }
+  return wrong;
+}
+
+}  // namespace
+
+TEST_CASE("a count beyond 2^31 in a message", "[huge-count]") {
+  if (!huge_wanted() || !all_have_partners()) return;
+  Memory memory(Place::device, static_cast<std::size_t>(huge));
+  if (rank() % 2 == 0) {
+    fill_huge(memory, 3);
+    MPI_OK(MPI_Send_c(memory.data(), huge, MPI_BYTE, partner(), tag, comm()));
+  } else {
+    MPI_Status status{};
+    MPI_OK(MPI_Recv_c(memory.data(), huge, MPI_BYTE, partner(), tag, comm(), &status));
+    MPI_Count count = 0;
+    MPI_OK(MPI_Get_count_c(&status, MPI_BYTE, &count));
+    CHECK(count == huge);
+    CHECK(wrong_bytes(memory, 3) == 0);
+  }
+}
+
+TEST_CASE("counts beyond 2^31 in Pack, Allreduce and Allgatherv", "[huge-count]") {
+  if (!huge_wanted() || ranks() != 1) return;
+  Memory from(Place::device, static_cast<std::size_t>(huge)), to(Place::device, static_cast<std::size_t>(huge));
+  fill_huge(from, 5);
+  const MPI_Aint nowhere = 0;
+  step("Pack");
+  MPI_Count position = 0;
+  MPI_OK(MPI_Pack_c(from.data(), huge, MPI_BYTE, to.data(), huge, &position, comm()));
+  CHECK(position == huge);
+  CHECK(wrong_bytes(to, 5) == 0);
+  step("Allgatherv");
+  fill_huge(from, 6);
+  MPI_OK(MPI_Allgatherv_c(from.data(), huge, MPI_BYTE, to.data(), &huge, &nowhere, MPI_BYTE, comm()));
+  CHECK(wrong_bytes(to, 6) == 0);
+  step("Allreduce");
+  fill_huge(from, 7);
+  MPI_OK(MPI_Allreduce_c(from.data(), to.data(), huge, MPI_BYTE, MPI_BOR, comm()));
+  CHECK(wrong_bytes(to, 7) == 0);
 }

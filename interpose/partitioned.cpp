@@ -1,0 +1,204 @@
+// MPI-4.1 chapter 4: partitioned communication with device buffers. The real request is one on staging memory, of the
+// same partitions (twin type). A partition is packed by the call that makes it ready, before MPI hears of it, and
+// unpacked by the call that finds it arrived; what no such call has asked for is unpacked when all has arrived.
+#include <mpi.h>
+
+#if MPI_VERSION >= 4
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "interpose/errors.hpp"
+#include "interpose/export.hpp"
+#include "interpose/operation.hpp"
+#include "interpose/persistent.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+class Partitioned : public Payload {
+ public:
+  /// `operand` is all partitions.
+  Partitioned(const Operand& operand, int partitions, Operation::Kind kind)
+      : operand_(operand),
+        receives_(kind == Operation::Kind::receive),
+        each_(operand.bytes() / partitions),
+        staging_(device::acquire(
+            operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
+            operand.ordinal, static_cast<std::size_t>(operand.bytes()))),
+        states_(static_cast<std::size_t>(partitions)) {}
+
+  void* data() const { return staging_.data(); }
+  int partitions() const { return static_cast<int>(states_.size()); }
+
+  /// Brings the partition to where MPI takes it, and returns then. Threads may do so for several at once.
+  void pack(int partition) { move(device::Direction::pack, partition, partition + 1).wait(); }
+
+  /// The partition has arrived: true if it is in the user's buffer now; another thread may be at it.
+  bool unpack(int partition) {
+    std::atomic<State>& state = state_of(partition);
+    if (claim(state)) {
+      move(device::Direction::unpack, partition, partition + 1).wait();
+      state = State::unpacked;
+    }
+    return state == State::unpacked;
+  }
+  /// All partitions are there, and the real request is inactive.
+  bool has_arrived() const { return arrived_; }
+  bool is_unpacked(int partition) { return state_of(partition) == State::unpacked; }
+
+  void restart() override {
+    arrived_ = false;
+    for (std::atomic<State>& state : states_) state = State::waiting;
+  }
+  void start_pack() override {}
+  void start_unpack(std::int64_t) override {
+    arrived_ = true;
+    for (int begin = 0; begin < partitions(); ++begin) {  // as few transfers as there can be
+      int end = begin;
+      while (end < partitions() && claim(state_of(end))) ++end;
+      if (end > begin) moving_.push_back({begin, end, move(device::Direction::unpack, begin, end)});
+      begin = std::max(begin, end);  // that one is another's
+    }
+  }
+  bool done() override {
+    std::erase_if(moving_, [&](Moving& moving) {
+      if (!moving.transfer.done()) return false;
+      for (int partition = moving.begin; partition < moving.end; ++partition) state_of(partition) = State::unpacked;
+      return true;
+    });
+    return moving_.empty() && std::all_of(states_.begin(), states_.end(),
+                                          [](const std::atomic<State>& state) { return state == State::unpacked; });
+  }
+  void wait() override {}
+  bool always_unpacks() const override { return receives_; }
+
+ private:
+  enum class State { waiting, claimed, unpacked };
+  struct Moving {
+    int begin, end;
+    device::Transfer transfer;
+  };
+
+  std::atomic<State>& state_of(int partition) { return states_[static_cast<std::size_t>(partition)]; }
+
+  static bool claim(std::atomic<State>& state) {
+    State expected = State::waiting;
+    return state.compare_exchange_strong(expected, State::claimed);
+  }
+
+  device::Transfer move(device::Direction direction, int begin, int end) {
+    const Timed timed(Clock::transfer);
+    return device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer,
+                         begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_);
+  }
+
+  Operand operand_;
+  bool receives_;
+  std::int64_t each_;  ///< bytes of a partition
+  device::Staging staging_;
+  std::vector<std::atomic<State>> states_;  ///< receives
+  std::atomic<bool> arrived_{false};
+  std::vector<Moving> moving_;  ///< the engine's; after staging_
+};
+
+using PartitionedRef = std::shared_ptr<Partitioned>;
+
+PartitionedRef find(MPI_Request request) {
+  return std::dynamic_pointer_cast<Partitioned>(persistent_payload(request));
+}
+
+/// MPI_Parrived of the real request is an error in MPICH 4.0 when it has completed, as it may at any time in another
+/// thread. It tells of no partition before all are there, either.
+bool may_ask() {
+  int level = MPI_THREAD_SINGLE;
+  PMPI_Query_thread(&level);
+  return level != MPI_THREAD_MULTIPLE;
+}
+
+/// `pmpi(buffer, type, request)` makes a request.
+template <class Pmpi>
+int init(Operation::Kind kind, const char* call, const void* buf, int partitions, MPI_Count count, MPI_Datatype type,
+         int peer, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
+  return guarded(comm, call, [&] {
+    Operand operand;
+    if (peer == MPI_PROC_NULL || partitions <= 0 || !resolve(buf, partitions * count, type, call, operand))
+      return pmpi(const_cast<void*>(buf), type, request);
+    auto payload = std::make_shared<Partitioned>(operand, partitions, kind);
+    MPI_Request real = MPI_REQUEST_NULL;
+    const int code = pmpi(payload->data(), operand.twin(), &real);
+    if (code != MPI_SUCCESS) return code;
+    persistent_adopt(kind, std::move(payload), comm, real);
+    *request = real;
+    return code;
+  });
+}
+
+/// Packs those of `partitions` that exist; MPI complains about others in `pmpi()`.
+template <class Partitions, class Pmpi>
+int ready(const char* call, MPI_Request request, const Partitions& partitions, Pmpi pmpi) {
+  return guarded(MPI_COMM_WORLD, call, [&] {
+    if (const PartitionedRef payload = find(request))
+      for (const int partition : partitions)
+        if (partition >= 0 && partition < payload->partitions()) payload->pack(partition);
+    return pmpi();
+  });
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Psend_init(const void* buf, int partitions, MPI_Count count, MPI_Datatype type, int dest, int tag,
+                                MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return init(Operation::Kind::send, "MPI_Psend_init", buf, partitions, count, type, dest, comm, request,
+              [&](void* from, MPI_Datatype as, MPI_Request* real) {
+                return PMPI_Psend_init(from, partitions, count, as, dest, tag, comm, info, real);
+              });
+}
+
+GPUDT_EXPORT int MPI_Precv_init(void* buf, int partitions, MPI_Count count, MPI_Datatype type, int source, int tag,
+                                MPI_Comm comm, MPI_Info info, MPI_Request* request) {
+  return init(Operation::Kind::receive, "MPI_Precv_init", buf, partitions, count, type, source, comm, request,
+              [&](void* to, MPI_Datatype as, MPI_Request* real) {
+                return PMPI_Precv_init(to, partitions, count, as, source, tag, comm, info, real);
+              });
+}
+
+GPUDT_EXPORT int MPI_Pready(int partition, MPI_Request request) {
+  return ready("MPI_Pready", request, std::vector<int>{partition}, [&] { return PMPI_Pready(partition, request); });
+}
+
+GPUDT_EXPORT int MPI_Pready_range(int low, int high, MPI_Request request) {
+  std::vector<int> partitions;
+  for (int partition = std::max(low, 0); partition <= high && find(request); ++partition)
+    partitions.push_back(partition);
+  return ready("MPI_Pready_range", request, partitions, [&] { return PMPI_Pready_range(low, high, request); });
+}
+
+GPUDT_EXPORT int MPI_Pready_list(int length, int* partitions, MPI_Request request) {
+  const std::vector<int> list(partitions, partitions + std::max(length, 0));
+  return ready("MPI_Pready_list", request, list, [&] { return PMPI_Pready_list(length, partitions, request); });
+}
+
+GPUDT_EXPORT int MPI_Parrived(MPI_Request request, int partition, int* flag) {
+  return guarded(MPI_COMM_WORLD, "MPI_Parrived", [&] {
+    const PartitionedRef payload = find(request);
+    if (!payload || partition < 0 || partition >= payload->partitions()) return PMPI_Parrived(request, partition, flag);
+    *flag = 1;
+    if (payload->is_unpacked(partition) || !persistent_active(request)) return int(MPI_SUCCESS);
+    int code = MPI_SUCCESS;
+    *flag = payload->has_arrived() ? 1 : 0;
+    if (*flag == 0 && may_ask()) code = PMPI_Parrived(request, partition, flag);
+    if (code == MPI_SUCCESS && *flag != 0) *flag = payload->unpack(partition) ? 1 : 0;
+    if (*flag == 0) engine_progress();
+    return code;
+  });
+}
+
+#endif
