@@ -623,7 +623,10 @@ int engine_held() {
 int tell(Operation& operation) {
   if (std::exchange(operation.told, true)) return operation.error;
   const ErrorOwner owner = engine.owner(operation);
-  // Open MPI would find no handler in a communicator that has been freed.
+  // Open MPI would find no handler in a communicator that has been freed, and takes that of MPI_COMM_WORLD for
+  // collectives.
+  const bool collective = operation.kind == Operation::Kind::fill && owner.comm != MPI_COMM_NULL;
+  if (collective && operation.inner != MPI_REQUEST_NULL) PMPI_Request_free(&operation.inner);
   if (operation.inner == MPI_REQUEST_NULL || owner.kept) return raise(owner, operation.error);
   const int code = PMPI_Wait(&operation.inner, MPI_STATUS_IGNORE);  // it has ended: MPI calls the handler
   if (code != MPI_SUCCESS) operation.error = code;

@@ -340,6 +340,30 @@ TEST_CASE("no staging memory for matched messages", "[.][staging-limit]") {
   check_usable();
 }
 
+// Each error costs no staging memory: else there would soon be none.
+TEST_CASE("messages that fail leave no staging memory behind", "[.][staging-limit]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(1 << 10, 1, 2), part = vector(1 << 9, 1, 2);  // 8 KiB, 4 KiB
+  Watched watched;
+  Buffer out(Place::device, type, 1), in(Place::device, part, 1);
+  for (int i = 0; i < 50; ++i) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (rank() % 2 == 0) {
+      MPI_OK(MPI_Send(out.address(), 1, type, partner(), 1, watched));
+    } else if (i % 2 == 0) {
+      MPI_FAILS(MPI_Recv(in.address(), 1, part, partner(), 1, watched, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    } else {
+      MPI_OK(MPI_Irecv(in.address(), 1, part, partner(), 1, watched, &request));
+      MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    }
+    MPI_FAILS(MPI_Isend(out.address(), 1, type, ranks(), 1, watched, &request), MPI_ERR_RANK);
+    MPI_FAILS(MPI_Irecv(out.address(), 1, type, 0, -77, watched, &request), MPI_ERR_TAG);
+    MPI_FAILS(MPI_Ibcast(out.address(), 1, type, ranks(), watched, &request), MPI_ERR_ROOT);
+  }
+  take_calls();
+  check_usable();
+}
+
 // To be run on simulated devices, of which each test spoils one: a GPU that has failed fails for ever.
 TEST_CASE("an unpack that fails on the GPU reaches the handler, after the communicator is freed too", "[.][fault]") {
   const Type type = vector(500, 1, 2);

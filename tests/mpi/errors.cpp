@@ -172,6 +172,20 @@ TEST_CASE("truncation in Irecv and Waitany", "[errors]") {
   });
 }
 
+TEST_CASE("truncation in Irecv and Testany", "[errors]") {
+  truncate("Testany", [](const Message& m, ErrorComm& errors) {
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, start(m)};
+    MPI_Status status{};
+    int index = -1, flag = 0, code = MPI_SUCCESS;
+    while (flag == 0 && code == MPI_SUCCESS) code = MPI_Testany(2, requests, &index, &flag, &status);
+    MPI_FAILS(code, MPI_ERR_TRUNCATE);
+    errors.check_called(MPI_ERR_TRUNCATE, MPI_SUCCESS, true);
+    CHECK(index == 1);
+    check_truncated(status, m);
+    CHECK(requests[1] == MPI_REQUEST_NULL);
+  });
+}
+
 namespace {
 
 /// Three receives of which the middle one is truncated, completed by `complete(requests, statuses)`.
@@ -431,6 +445,88 @@ TEST_CASE("wrong arguments are reported through the communicator's handler", "[e
   }
   PMPI_Type_free(&raw);
   exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 60);
+}
+
+namespace {
+
+/// The handler of MPI_COMM_WORLD, to which errors without a communicator go, remembers.
+class WatchedWorld {
+ public:
+  WatchedWorld() {
+    PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_);
+    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+    PMPI_Comm_create_errhandler(remember, &handler);
+    PMPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
+    PMPI_Errhandler_free(&handler);
+    handler_calls.clear();
+  }
+  ~WatchedWorld() {
+    PMPI_Comm_set_errhandler(MPI_COMM_WORLD, before_);
+    PMPI_Errhandler_free(&before_);
+    handler_calls.clear();
+  }
+  WatchedWorld(const WatchedWorld&) = delete;
+  WatchedWorld& operator=(const WatchedWorld&) = delete;
+
+  /// Runs a call that must fail with this class, by one call of the handler.
+  template <class Call>
+  void check(const char* name, int wanted, Call&& call) const {
+    INFO(name);
+    step(name);
+    MPI_FAILS(call(), wanted);
+    CHECK(handler_calls.size() == 1);
+    for (const HandlerCall& one : handler_calls) CHECK(one.error_class == wanted);
+    handler_calls.clear();
+  }
+
+ private:
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
+}  // namespace
+
+// MPI_MESSAGE_NULL is left out: Open MPI 4.1 ends the program, whatever the handlers are.
+TEST_CASE("handles that are null, with buffers of either kind", "[errors]") {
+  const Type type = vector(10, 1, 2, MPI_INT);
+  for (const Place place : basic_places) {
+    INFO(place_name(place));
+    Buffer buffer(place, type, 2), other(place, type, 2);
+    void* const address = buffer.address();
+    const int me = rank();
+    MPI_Request request = MPI_REQUEST_NULL;
+    int position = 0;
+    const WatchedWorld world;
+    const auto no_comm = [&](const char* name, auto call) { world.check(name, MPI_ERR_COMM, call); };
+    for (const SendMode& mode : send_modes)
+      no_comm(mode.name, [&] { return mode.send({address, 1, type, me, 1, MPI_COMM_NULL}); });
+    no_comm("Recv", [&] { return MPI_Recv(address, 1, type, me, 1, MPI_COMM_NULL, MPI_STATUS_IGNORE); });
+    no_comm("Irecv", [&] { return MPI_Irecv(address, 1, type, me, 1, MPI_COMM_NULL, &request); });
+    no_comm("Recv_init", [&] { return MPI_Recv_init(address, 1, type, me, 1, MPI_COMM_NULL, &request); });
+    no_comm("Sendrecv", [&] {
+      return MPI_Sendrecv(address, 1, type, me, 1, other.address(), 1, type, me, 1, MPI_COMM_NULL, MPI_STATUS_IGNORE);
+    });
+    no_comm("Sendrecv_replace",
+            [&] { return MPI_Sendrecv_replace(address, 1, type, me, 1, me, 1, MPI_COMM_NULL, MPI_STATUS_IGNORE); });
+    no_comm("Pack", [&] { return MPI_Pack(address, 1, type, other.address(), 80, &position, MPI_COMM_NULL); });
+    no_comm("Unpack", [&] { return MPI_Unpack(other.address(), 80, &position, address, 1, type, MPI_COMM_NULL); });
+    const auto no_window = [&](const char* name, auto call) { world.check(name, MPI_ERR_WIN, call); };
+    no_window("Put", [&] { return MPI_Put(address, 1, type, me, 0, 1, type, MPI_WIN_NULL); });
+    no_window("Get", [&] { return MPI_Get(address, 1, type, me, 0, 1, type, MPI_WIN_NULL); });
+    no_window("Rput", [&] { return MPI_Rput(address, 1, type, me, 0, 1, type, MPI_WIN_NULL, &request); });
+    no_window("Accumulate",
+              [&] { return MPI_Accumulate(address, 1, MPI_INT, me, 0, 1, MPI_INT, MPI_SUM, MPI_WIN_NULL); });
+    no_window("Get_accumulate", [&] {
+      return MPI_Get_accumulate(address, 1, MPI_INT, other.address(), 1, MPI_INT, me, 0, 1, MPI_INT, MPI_SUM,
+                                MPI_WIN_NULL);
+    });
+    no_window("Fetch_and_op",
+              [&] { return MPI_Fetch_and_op(address, other.address(), MPI_INT, me, 0, MPI_SUM, MPI_WIN_NULL); });
+    CHECK(request == MPI_REQUEST_NULL);
+    CHECK(position == 0);
+    CHECK(buffer.difference() == "");
+    CHECK(other.difference() == "");
+  }
+  exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 61);
 }
 
 // Open MPI 4.1 delivers nothing more to that peer on that communicator, so that success is tried on another.

@@ -166,3 +166,23 @@ TEST_CASE("partitioned requests that are freed, and wrong ones", "[partitioned]"
             MPI_ERR_TYPE);
   CHECK(buffer.difference() == "");
 }
+
+// To be run with a small GPUDT_STAGING_LIMIT.
+TEST_CASE("no staging memory for partitions, and for Isendrecv", "[.][staging-limit]") {
+  const Type type = vector(1 << 14, 1, 2);  // 128 KiB
+  Buffer buffer(Place::device, type, 1), other(Place::device, type, 1);
+  MPI_Request request = MPI_REQUEST_NULL;
+  for (int i = 0; i < 3; ++i) {
+    MPI_FAILS(MPI_Psend_init(buffer.address(), 1, 1, type, rank(), tag, comm(), MPI_INFO_NULL, &request),
+              MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Precv_init(buffer.address(), 1, 1, type, rank(), tag, comm(), MPI_INFO_NULL, &request),
+              MPI_ERR_NO_MEM);
+    MPI_FAILS(
+        MPI_Isendrecv(buffer.address(), 1, type, rank(), tag, other.address(), 1, type, rank(), tag, comm(), &request),
+        MPI_ERR_NO_MEM);
+  }
+  CHECK(request == MPI_REQUEST_NULL);
+  CHECK(buffer.difference() == "");
+  const Type small = vector(30, 1, 2);
+  around(4, Place::device, Place::device, small, small, 2, 2);
+}
