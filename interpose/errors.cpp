@@ -16,8 +16,10 @@ int stand_in_tag() {
 
 }  // namespace
 
-int error_class(const device::Error& error) {
-  return error.failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
+int error_class(const std::exception& error) {
+  if (const auto* const failed = dynamic_cast<const device::Error*>(&error))
+    return failed->failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
 }
 
 int raise(MPI_Comm comm, int code) {

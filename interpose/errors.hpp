@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <exception>
 #include <memory>
 #include <new>
 #include <string>
@@ -13,7 +14,8 @@
 
 namespace gpudt::interpose {
 
-int error_class(const device::Error& error);
+/// Of what a GPU, or an allocation, has failed with.
+int error_class(const std::exception& error);
 
 /// A window as the one whose error handler is meant: in MPICH all handles but files are of one type.
 struct OfWindow {

@@ -42,6 +42,11 @@ bool Staged::done() {
   return pull_ ? pull_->done() : !transfer_ || transfer_.done();
 }
 
+void Staged::abandon() {
+  pull_.reset();
+  transfer_ = {};
+}
+
 void Staged::start_pack() {
   start(device::Direction::pack, operand_.bytes());
 }
@@ -275,7 +280,7 @@ int Engine::issue_packed() {
     bool packed = true;
     try {
       packed = operation->payload->done();
-    } catch (const device::Error& error) {
+    } catch (const std::exception& error) {
       log_error(std::string("packing a message: ") + error.what());
       operation->error = error_class(error);
     }
@@ -412,7 +417,7 @@ void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
   try {
     operation->payload->start_unpack(bytes);
     operation->unpacks = true;
-  } catch (const device::Error& failure) {
+  } catch (const std::exception& failure) {
     log_error(std::string("unpacking a message: ") + failure.what());
     operation->error = error_class(failure);
   }
@@ -425,7 +430,7 @@ int Engine::finish_unpacked() {
     bool done = true;
     try {
       done = operation->payload->done();
-    } catch (const device::Error& error) {
+    } catch (const std::exception& error) {
       log_error(std::string("unpacking a message: ") + error.what());
       operation->error = error_class(error);
     }
@@ -441,6 +446,7 @@ int Engine::finish_unpacked() {
 }
 
 void Engine::complete(Operation* operation) {
+  if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
   operation->payload.reset();  // the user may reuse or free everything from here on
   operation->decided.store(true, std::memory_order_release);
   PMPI_Grequest_complete(operation->request);

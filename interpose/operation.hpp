@@ -59,6 +59,8 @@ class Payload {
   virtual bool done() = 0;
   /// Returns when done() is true.
   virtual void wait() = 0;
+  /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
+  virtual void abandon() {}
   /// start_unpack() is wanted even if MPI has delivered nothing.
   virtual bool always_unpacks() const { return false; }
   /// Of sends, once they are packed.
@@ -80,6 +82,7 @@ class Staged : public Payload {
   bool done() override;
   void wait() override;
   Outgoing message() const override;
+  void abandon() override;
   /// A token that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
   void* data() const { return staging_.data(); }

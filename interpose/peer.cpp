@@ -70,6 +70,12 @@ struct Neighbour {
   }
 };
 
+/// A descriptor that its offer has left before the receiver was done.
+struct Deserted {
+  int index;
+  device::Staging packed;  ///< the receiver may still read it
+};
+
 struct World {
   std::string job;
   int rank = 0;
@@ -82,7 +88,7 @@ struct World {
   std::mutex mutex;        // of what follows
   std::vector<Neighbour> neighbours;
   std::bitset<descriptor_count> idle;  ///< descriptors
-  std::vector<int> deserted;           ///< descriptors that their offers have left before the receiver was done
+  std::vector<Deserted> deserted;
   std::vector<std::pair<datatype::LayoutRef, std::vector<std::byte>>> sent;  ///< layouts in bytes; few, latest last
   std::vector<std::pair<std::vector<std::byte>, datatype::LayoutRef>> received;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
@@ -165,22 +171,23 @@ Segment* reach_sender(int rank) {
 /// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
 int take_descriptor(int last) {
   auto& deserted = world->deserted;
-  const auto still = std::partition(deserted.begin(), deserted.end(), [](int index) {
-    return (*world->own)->descriptors[index].state.load(std::memory_order_acquire) != State::done;
+  const auto still = std::partition(deserted.begin(), deserted.end(), [](const Deserted& descriptor) {
+    return (*world->own)->descriptors[descriptor.index].state.load(std::memory_order_acquire) != State::done;
   });
-  std::for_each(still, deserted.end(), [](int index) { world->idle.set(static_cast<std::size_t>(index)); });
+  std::for_each(still, deserted.end(),
+                [](const Deserted& descriptor) { world->idle.set(static_cast<std::size_t>(descriptor.index)); });
   deserted.erase(still, deserted.end());
   while (last >= 0 && !world->idle.test(static_cast<std::size_t>(last))) --last;
   if (last >= 0) world->idle.reset(static_cast<std::size_t>(last));
   return last;
 }
 
-void put_descriptor(int index, bool done) {
+void put_descriptor(int index, bool done, device::Staging packed) {
   const std::lock_guard<std::mutex> lock(world->mutex);
   if (done)
     world->idle.set(static_cast<std::size_t>(index));
   else
-    world->deserted.push_back(index);
+    world->deserted.push_back({index, std::move(packed)});
 }
 
 /// A layout in bytes, made once. The caller holds the mutex.
@@ -222,7 +229,8 @@ Descriptor* open_offer(int sender, const MPI_Status& status, std::int64_t bytes)
 
 /// Offers to a neighbour pause after refusals. The caller holds the mutex.
 bool abstains(int rank, int tag, std::int64_t bytes) {
-  if (rank == world->rank || world->use != PeerUse::automatic || bytes >= least_through_segment) return false;
+  if (rank == world->rank || world->use != PeerUse::automatic) return false;
+  if (bytes >= least_through_segment && world->chunks->usable()) return false;
   Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes);
   if (habit.abstain == 0) return false;
   --habit.abstain;
@@ -343,7 +351,7 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 struct Place {
   int world;
   int index;
-  bool fetched;  ///< presumably, if it is offered
+  bool afar;  ///< the receiver is another process, which presumably fetches what is offered
 };
 
 std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered) {
@@ -354,7 +362,7 @@ std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offer
   const int last = offered ? descriptor_count - 1 : token_index(bytes);
   const int index = take_descriptor(last);
   if (index < 0) return std::nullopt;
-  return Place{rank, index, world->use != PeerUse::shared && (rank == world->rank || !has_refused(rank, tag, bytes))};
+  return Place{rank, index, world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes)};
 }
 
 device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
@@ -402,7 +410,7 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
   offer->descriptor_.bytes = bytes;
   if (offered) {
     try {
-      offer->describe(place->fetched &&
+      offer->describe(place->afar &&
                       device::better_fetched_packed(operand.ordinal, operand.info->layout(), operand.count));
     } catch (const device::Error& error) {
       if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
@@ -447,13 +455,14 @@ bool holds(const device::Exported& memory, const Operand& operand) {
 }
 
 /// Where the receiver finds the data.
-void Offer::describe(bool fetched_packed) {
+void Offer::describe(bool better_packed) {
   descriptor_.count = operand_.count;
   descriptor_.layout_bytes = 0;
-  if (!fetched_packed && describe_in_place())
+  if (better_packed && pack_for_fetching(/*may_fail=*/true)) return;
+  if (describe_in_place())
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
   else
-    pack_for_fetching();
+    pack_for_fetching(/*may_fail=*/false);
 }
 
 /// Where the program has them, if the memory can be exported and the layout is short.
@@ -478,19 +487,25 @@ bool Offer::describe_in_place() {
   return true;
 }
 
-/// Packed, in memory of our own.
-void Offer::pack_for_fetching() {
+/// Packed, in memory of our own. False if there is none; throws instead unless it may fail.
+bool Offer::pack_for_fetching(bool may_fail) {
   Descriptor& to = descriptor_;
-  packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, static_cast<std::size_t>(to.bytes));
+  try {
+    packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, static_cast<std::size_t>(to.bytes));
+  } catch (const device::Error& error) {
+    if (!may_fail || error.failure() != device::Failure::out_of_memory) throw;
+    return false;
+  }
   if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
   to.address = reinterpret_cast<std::uint64_t>(packed_.data());
   to.ready.store(0, std::memory_order_relaxed);
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the token is on its way
+  return true;
 }
 
 void Offer::pack_next_part() {
-  const std::int64_t begin = packing_bytes_, most = (descriptor_.bytes + least_fetched_parts - 1) / least_fetched_parts;
+  const std::int64_t begin = packing_bytes_, most = divided(descriptor_.bytes, least_fetched_parts);
   const std::int64_t part = std::clamp(begin, first_fetched_part, std::max(most, first_fetched_part));
   packing_bytes_ = std::min(begin + part, descriptor_.bytes);
   packing_.push_back({packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
@@ -515,7 +530,8 @@ Offer::~Offer() {
   }
   if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
-  put_descriptor(index_, state == State::done);
+  packing_.clear();
+  put_descriptor(index_, state == State::done, std::move(packed_));
 }
 
 void Offer::give_up() {
@@ -599,6 +615,8 @@ bool Offer::room(std::int64_t bytes) {
 /// The receiver cannot fetch the data: they go through the segment.
 void Offer::stream() {
   if (!outflow_) {
+    packing_.clear();
+    packed_ = {};
     outflow_.emplace(descriptor_, *world->chunks, operand_);
     report_peer(PeerEvent::refused);
   }
@@ -638,6 +656,7 @@ Announced Pull::announced(std::int64_t capacity) const {
 Pull::~Pull() {
   inflow_.reset();  // what the GPU does ends first
   transfers_.clear();
+  mapping_ = {};
   if (!released_) release();
 }
 
@@ -713,8 +732,8 @@ bool Pull::done() {
   while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
+  mapping_ = {};  // before the sender may free the memory
   if (!released_) release();
-  mapping_ = {};
   return true;
 }
 
@@ -722,7 +741,8 @@ bool Pull::done() {
 bool Pull::collect() {
   if (released_) return true;
   const State state = descriptor_.state.load(std::memory_order_acquire);
-  if (state == State::failed || state == State::done) lost("the sender has given a message up");
+  const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
+  if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
   if (state == State::buffered) {
     take_buffered();
     release();
@@ -775,6 +795,10 @@ bool HostReceive::done() {
 
 void HostReceive::wait() {
   wait_with_progress(*this);
+}
+
+void HostReceive::abandon() {
+  pull_.reset();
 }
 
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {

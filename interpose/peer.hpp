@@ -81,9 +81,9 @@ class Offer : public Payload {
 
  private:
   Offer(int index, int world, int tag, MPI_Comm comm);
-  void describe(bool fetched_packed);
+  void describe(bool better_packed);
   bool describe_in_place();
-  void pack_for_fetching();
+  bool pack_for_fetching(bool may_fail);
   bool step();
   void pack_next_part();
   void pack_on();
@@ -164,6 +164,7 @@ class HostReceive : public Payload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void wait() override;
+  void abandon() override;
 
  private:
   void* buf_;

@@ -20,7 +20,7 @@ constexpr std::int64_t least_part = 256 << 10;
 constexpr std::chrono::microseconds chunk_patience{500};
 
 std::int64_t part_size(std::int64_t bytes) {
-  return std::clamp((bytes + parts_wanted - 1) / parts_wanted, least_part, chunk_size);
+  return std::clamp(divided(bytes, parts_wanted), least_part, chunk_size);
 }
 
 bool gpu_reaches(int ordinal, const Segment& segment) {
@@ -29,10 +29,21 @@ bool gpu_reaches(int ordinal, const Segment& segment) {
 
 }  // namespace
 
+void Chunks::make() {
+  if (std::exchange(tried_, true)) return;
+  made_ = own_.make_chunks();
+  for (int i = chunk_count; made_ && i > 0; --i) idle_.push_back(i - 1);
+}
+
+bool Chunks::usable() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  make();
+  return made_;
+}
+
 int Chunks::take() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!std::exchange(made_, true) && own_.make_chunks())
-    for (int i = chunk_count; i > 0; --i) idle_.push_back(i - 1);
+  make();
   if (idle_.empty()) return -1;
   const int chunk = idle_.back();
   idle_.pop_back();
@@ -73,6 +84,9 @@ void Outflow::reclaim() {
     if (handed_over_.front() >= 0) idle_.push_back(handed_over_.front());
     handed_over_.pop_front();
   }
+  if (begun_ < descriptor_.bytes) return;
+  for (const int chunk : idle_) chunks_.put(chunk);
+  idle_.clear();
 }
 
 void Outflow::publish() {
@@ -94,17 +108,27 @@ bool Outflow::begin() {
   if (begun_ == descriptor_.bytes || packing_.size() + handed_over_.size() >= parts_in_flight || !find_chunk(chunk))
     return false;
   const std::int64_t most = chunk < 0 ? std::int64_t{descriptor_data} : part_size(descriptor_.bytes);
-  Part& part = packing_.emplace_back(Part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}});
-  void* to = nullptr;
-  if (chunk >= 0 && gpu_reaches(operand_.ordinal, chunks_.segment())) {
-    to = chunks_.segment()->chunks[chunk];
-  } else {
+  Part part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}};
+  const bool direct = chunk >= 0 && gpu_reaches(operand_.ordinal, chunks_.segment());
+  if (!direct && !find_staging(part)) return false;
+  void* const to = direct ? chunks_.segment()->chunks[chunk] : part.staging.data();
+  const std::int64_t end = begun_ + part.bytes;
+  packing_.push_back(std::move(part));
+  packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
+                                          operand_.count, operand_.buffer, begun_, end, to);
+  begun_ = end;
+  return true;
+}
+
+/// False if there is none before other parts are done.
+bool Outflow::find_staging(Part& part) {
+  try {
     part.staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part.bytes));
-    to = part.staging.data();
+  } catch (const device::Error& error) {
+    if (part.chunk >= 0) idle_.push_back(part.chunk);
+    if (error.failure() != device::Failure::out_of_memory || (packing_.empty() && handed_over_.empty())) throw;
+    return false;
   }
-  part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                               operand_.buffer, begun_, begun_ + part.bytes, to);
-  begun_ += part.bytes;
   return true;
 }
 

@@ -16,6 +16,12 @@
 
 namespace gpudt::interpose::peer {
 
+/// The length of each of `parts` parts of `bytes` bytes: rounded up, so that parts begin where GPUs like to.
+constexpr std::int64_t divided(std::int64_t bytes, std::int64_t parts) {
+  constexpr std::int64_t round = 4096;
+  return (bytes / parts + round) / round * round;
+}
+
 /// The chunks of this process's segment, lent to the messages that need them. Thread-safe.
 class Chunks {
  public:
@@ -23,12 +29,16 @@ class Chunks {
   /// An idle one; negative if there is none just now, or no memory for any.
   int take();
   void put(int chunk);
+  /// Whether there is memory for them.
+  bool usable();
   Segment& segment() const { return own_; }
 
  private:
   Segment& own_;
   std::mutex mutex_;
-  bool made_ = false;  ///< or tried to
+  void make();  ///< the caller holds the mutex
+
+  bool tried_ = false, made_ = false;
   std::vector<int> idle_;
 };
 
@@ -54,6 +64,7 @@ class Outflow {
   void publish();
   bool begin();
   bool find_chunk(int& chunk);
+  bool find_staging(Part& part);
 
   Descriptor& descriptor_;
   Chunks& chunks_;

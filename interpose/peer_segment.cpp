@@ -130,7 +130,9 @@ Segment::~Segment() {
 }
 
 bool Segment::make_chunks() {
-  return posix_fallocate(file_, size_without_chunks, sizeof image_->chunks) == 0;
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(file_, size_without_chunks, sizeof image_->chunks);
+  return error == 0;
 }
 
 bool Segment::orphaned() const {

@@ -32,8 +32,7 @@ inline constexpr int token_index(std::int64_t bytes) {
              : static_cast<int>((bytes - shortest_token) / 2);
 }
 /// No shorter message from device memory is offered, so that every receive that may get a token has room for it.
-inline constexpr std::int64_t least_offered = 1024;
-static_assert(longest_token < least_offered);
+inline constexpr std::int64_t least_offered = longest_token + 1;
 
 /// What travels through MPI, followed by bytes that mean nothing.
 struct Token {

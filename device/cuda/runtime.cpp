@@ -283,7 +283,11 @@ void CudaRuntime::mapped_free(void* address) noexcept try {
 
 bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {
   const Current current(*this, ordinal);
-  if (cudaHostRegister(address, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable) == cudaSuccess) return true;
+  void* seen = nullptr;  // by the GPU
+  if (cudaHostRegister(address, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable) == cudaSuccess) {
+    if (cudaHostGetDevicePointer(&seen, address, 0) == cudaSuccess && seen == address) return true;
+    cudaHostUnregister(address);
+  }
   cudaGetLastError();
   return false;
 }
