@@ -67,7 +67,8 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     engine_order(comm, dest);
     staged.wait();
     const Timed timed(Clock::mpi);
-    return send_now(pmpi, staged.message(), dest, tag, comm);
+    return is_buffered(pmpi) ? send_from_host(pmpi, staged.data(), count, operand.twin(), dest, tag, comm)
+                             : send_now(pmpi, staged.message(), dest, tag, comm);
   });
 }
 
@@ -95,7 +96,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (!is_buffered(pmpi)) return reserved.submit(/*issued=*/false, request);
     engine_order(comm, dest);
     payload->wait();
-    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
+    const Outgoing out = payload->message();
+    const int code = send_from_host(pmpi, out.data, out.count, out.type, dest, tag, comm, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
@@ -178,6 +180,20 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
 }
 
+/// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.
+int replace_on_host(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
+                    MPI_Comm comm, MPI_Status* status) {
+  const auto offer = peer_checks() && valid_target(comm, dest, sendtag)
+                         ? Offer::of_host(buf, count, type, dest, sendtag, comm)
+                         : nullptr;
+  if (!offer) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+  const Outgoing out = offer->message();
+  const int code =
+      PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, buf, count, type, source, recvtag, comm, status);
+  if (code != MPI_SUCCESS && !is_truncation(code)) offer->give_up();  // else it has been sent
+  return code;
+}
+
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                      MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv_replace";
@@ -187,14 +203,13 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen);
+    const int code = replace_on_host(buf, count, type, dest, sendtag, source, recvtag, comm, seen);
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm});
   }
   Staged staged(operand);
   staged.start_pack();
   staged.wait();
-  const int code =
-      PMPI_Sendrecv_replace(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
+  const int code = replace_on_host(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
   return peer_received(code, call, staged, *seen, {.comm = comm});
 }
 

@@ -49,6 +49,7 @@ TEST_CASE("a device message meets every kind of receive, into host memory, too",
 TEST_CASE("probes tell tokens from messages of the same length", "[peer]") {
   if (!all_have_partners()) return;
   const Type message = vector(200, 1, 2);
+  BsendBuffer attached(1 << 16);
   for (const Place place : basic_places)
     for (int index = 0; index < peer::descriptor_count; index += 9) {
       const int length = static_cast<int>(peer::token_bytes(index));
@@ -62,7 +63,13 @@ TEST_CASE("probes tell tokens from messages of the same length", "[peer]") {
         const Type& type = i % 2 == 0 ? odd : message;
         Buffer& buffer = out.emplace_back(type.size() == length ? place : Place::device, type, 1);
         buffer.fill(key_of(rank(), i));
-        MPI_OK(MPI_Isend(buffer.address(), 1, type, partner(), 3, comm(), &requests.emplace_back(MPI_REQUEST_NULL)));
+        if (i % 4 == 0)
+          MPI_OK(MPI_Bsend(buffer.address(), 1, type, partner(), 3, comm()));
+        else if (i % 4 == 2)
+          MPI_OK(MPI_Sendrecv_replace(buffer.address(), 1, type, partner(), 3, MPI_PROC_NULL, 3, comm(),
+                                      MPI_STATUS_IGNORE));
+        else
+          MPI_OK(MPI_Isend(buffer.address(), 1, type, partner(), 3, comm(), &requests.emplace_back(MPI_REQUEST_NULL)));
       }
       for (int i = 0; i < 10; ++i) {
         const Type& type = i % 2 == 0 ? odd : message;
