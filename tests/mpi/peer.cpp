@@ -171,9 +171,11 @@ TEST_CASE("long device messages, packed in parts or through shared memory", "[pe
 }
 
 TEST_CASE("of a long device message, a short receive gets the beginning", "[peer]") {
+  if (!all_have_partners() || any_host_only()) return;
   // Without offers Open MPI writes it beyond the end of the receive buffer.
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
-  if (!all_have_partners() || any_host_only() || (protocol != nullptr && std::string(protocol) == "staging")) return;
+  if (std::getenv("GPUDT_MPI_CUDA_AWARE") != nullptr) return;
+  if (protocol != nullptr && std::string(protocol) == "staging") return;
   const Type message = vector(500000, 1, 2);
   for (const Place place : basic_places)
     for (const int doubles : {1000, 150000, 499999}) {
