@@ -11,9 +11,12 @@ using datatype::ShapeKind;
 /// The copy engine's limit on pitches.
 constexpr std::int64_t most_pitch = (std::int64_t{1} << 31) - 1;
 
+double moving_us(const Cost& cost, std::int64_t bytes, std::int64_t rows) {
+  return std::max(static_cast<double>(rows) * cost.row_ns * 1e-3, static_cast<double>(bytes) / cost.bytes_per_us);
+}
+
 double cost_us(const Cost& cost, std::int64_t bytes, std::int64_t rows) {
-  return cost.base_us +
-         std::max(static_cast<double>(rows) * cost.row_ns * 1e-3, static_cast<double>(bytes) / cost.bytes_per_us);
+  return cost.base_us + moving_us(cost, bytes, rows);
 }
 
 char* at(void* base, std::int64_t offset) {
@@ -148,24 +151,44 @@ Boxes in_two_rows(const Boxes& boxes) {
   return halves;
 }
 
+namespace {
+
+const Cost& kernel_cost(const CostModel& model, const Situation& situation) {
+  return situation.peer              ? model.kernel_to_peer
+         : !situation.packed_is_host ? model.kernel_on_device
+         : situation.unpack          ? model.kernel_unpack_from_host
+                                     : model.kernel_pack_to_host;
+}
+
+const Cost& copy_cost(const CostModel& model, const Boxes& boxes, const Situation& situation) {
+  return situation.peer              ? model.copy_to_peer
+         : !situation.packed_is_host ? model.copy_on_device
+         : !situation.unpack         ? model.copy_pack_to_host
+         : boxes.rows() == 1         ? model.copy_unpack_from_host
+                                     : model.copy_rows_unpack_from_host;
+}
+
+double calls_us(const CostModel& model, const Boxes& boxes) {
+  return static_cast<double>(boxes.calls() - 1) * model.per_call_us;
+}
+
+}  // namespace
+
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
-  const Cost& cost = situation.peer              ? model.kernel_to_peer
-                     : !situation.packed_is_host ? model.kernel_on_device
-                     : situation.unpack          ? model.kernel_unpack_from_host
-                                                 : model.kernel_pack_to_host;
-  return cost_us(cost, bytes, 0);
+  return cost_us(kernel_cost(model, situation), bytes, 0);
+}
+
+double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
+  return model.batch_job_us + moving_us(kernel_cost(model, situation), bytes, 0);
 }
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  const auto calls = static_cast<double>(boxes.calls());
-  const std::int64_t rows = boxes.rows();
-  const bool contiguous = rows == 1;
-  const Cost& cost = situation.peer              ? model.copy_to_peer
-                     : !situation.packed_is_host ? model.copy_on_device
-                     : !situation.unpack         ? model.copy_pack_to_host
-                     : contiguous                ? model.copy_unpack_from_host
-                                                 : model.copy_rows_unpack_from_host;
-  return cost_us(cost, bytes, rows) + (calls - 1) * model.per_call_us;
+  return cost_us(copy_cost(model, boxes, situation), bytes, boxes.rows()) + calls_us(model, boxes);
+}
+
+double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
+  return model.extra_copy_us + moving_us(copy_cost(model, boxes, situation), bytes, boxes.rows()) +
+         calls_us(model, boxes);
 }
 
 bool better_packed_for_peers(const CostModel& model, const Shape& shape) {

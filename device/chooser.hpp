@@ -76,7 +76,11 @@ struct Situation {
 
 /// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
+/// What a message adds to a kernel that moves others, too.
+double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+/// What it adds as a copy to a stream that works anyway.
+double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
 bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape);

@@ -43,6 +43,11 @@ struct CostModel {
 
   double per_call_us = 1.5;
 
+  /// What one more message adds to a launch of several, besides its bytes; and a copy by itself to a stream that works
+  /// anyway: the call, what sets the flag, and the engine's pause between two.
+  double batch_job_us = 0.2;
+  double extra_copy_us = 4.0;
+
   /// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the
   /// copy engine: they wait where kernels wait.
   double engine_row_bytes = 64 << 10;
@@ -72,6 +77,8 @@ void for_each_constant(Model& model, Visit&& visit) {
   cost("kernel_to_peer", model.kernel_to_peer);
   cost("copy_to_peer", model.copy_to_peer);
   visit(std::string("per_call_us"), model.per_call_us, 0.0);
+  visit(std::string("batch_job_us"), model.batch_job_us, 0.0);
+  visit(std::string("extra_copy_us"), model.extra_copy_us, 0.0);
   visit(std::string("engine_row_bytes"), model.engine_row_bytes, 0.0);
   visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);
   visit(std::string("lateness.significant_us"), model.lateness.significant_us, 0.0);

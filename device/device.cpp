@@ -74,6 +74,10 @@ Location classify_active(const void* address) noexcept {
 
 }  // namespace detail
 
+void detail::launch_queued() noexcept {
+  if (Engine* const now = engine.load(std::memory_order_acquire)) now->launch_queued();
+}
+
 void start(const Config& config) {
   if (engine.load()) throw Error(Failure::runtime, "the GPU runtime is already in use");
   std::unique_ptr<Runtime> runtime = make_runtime(config.choice);

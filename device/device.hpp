@@ -61,6 +61,7 @@ struct Config {
   Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
+  bool batches = true;                               ///< several short transfers may be launched as one
   std::string tuning = "none";                       ///< where the costs come from: "auto", "none", a file (tuning.hpp)
   // What there is to say, in sentences; null: nobody listens. They must not throw.
   void (*warn)(const std::string& text) = nullptr;
@@ -166,26 +167,47 @@ class Transfer {
   std::unique_ptr<State> state_;
 };
 
-/// Transfers started so far, by what does them, and how often one was seen to begin late (delay.hpp).
+/// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
+/// and how often one was seen to begin late (delay.hpp).
 struct Movements {
-  std::int64_t kernels = 0, copies = 0, late = 0;
+  std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0;
 };
 Movements movements() noexcept;
 
 /// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
 std::vector<std::string> cost_sources();
 
+/// While it lives, what this thread starts waits, to be launched together when it ends: several transfers by one kernel
+/// where that is cheaper. Asking whether one of them is done launches those started so far. One that cannot be launched
+/// says so when it is asked.
+class Gathering {
+ public:
+  /// Transfers of one message that are to overlap with what is done to its other parts are longer.
+  static constexpr std::int64_t short_bytes = (256 << 10) - 1;
+  /// Beyond that a launch is a small part of a transfer's time, and its own kernel quicker than one for all.
+  static constexpr std::int64_t long_bytes = 4 << 20;
+  /// Longer ones do not wait.
+  explicit Gathering(std::int64_t most_bytes) noexcept;
+  ~Gathering();
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+
+ private:
+  std::int64_t outer_;
+};
+
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
 /// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory.
 /// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. An
-/// empty range is done at once. Packs of one GPU run in the order they were started, and so do unpacks, but a pack and
-/// an unpack run side by side: what one needs of the other must be done() before it is started. Thread-safe.
+/// empty range is done at once. Transfers run side by side: what one needs of another must be done() before it is
+/// started. A short one that is started while its GPU works may wait until somebody asks for it, as within a Gathering.
+/// Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed);
 
-/// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. It is in
-/// order with the packs if `from` is device memory, else with the unpacks. Pageable memory may make it block.
+/// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. Pageable
+/// memory may make it block.
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
 
 // --- peers: memory of other processes and other GPUs

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "device/host_cpu.hpp"
-#include "device/kernel_args.hpp"
 #include "device/upload.hpp"
 
 namespace gpudt::device {
@@ -31,10 +30,6 @@ constexpr std::size_t counter_spacing = 32;  ///< a sector of the GPU's memory
 /// Polls between two naps of wait(): the nap lets another thread of a busy machine work.
 constexpr std::uint32_t polls_per_yield = 64;
 
-bool is_host(MemoryKind kind) {
-  return kind == MemoryKind::host || kind == MemoryKind::pinned;
-}
-
 std::uint64_t next_generation() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -46,6 +41,8 @@ std::uint64_t next_generation() {
 
 bool Transfer::State::done() {
   if (finished) return true;
+  if (!channel->closed() && queued.load(std::memory_order_acquire)) channel->launch_queued();
+  if (failure) throw Error(*failure);
   if (channel->closed()) {
     finished = true;
   } else if (by_event) {
@@ -83,8 +80,13 @@ void Transfer::State::check_now_and_then() {
     checked = now;
   } else if (now - checked >= error_check_period) {
     checked = now;
-    channel->runtime().stream_check(channel->ordinal(), channel->stream());
+    channel->check();
   }
+}
+
+void Transfer::State::fail(const std::exception& why) {
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  failure = error ? *error : Error(Failure::out_of_memory, why.what());  // std::bad_alloc
 }
 
 void Transfer::State::wait() {
@@ -104,8 +106,11 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
 
 // --- channels -------------------------------------------------------------------------------------------------------
 
-Channel::Channel(Runtime& runtime, int ordinal)
-    : runtime_(&runtime), ordinal_(ordinal), stream_(runtime.stream_create(ordinal)) {}
+Channel::Channel(Engine& engine, int ordinal)
+    : engine_(&engine),
+      runtime_(&engine.runtime()),
+      ordinal_(ordinal),
+      stream_(engine.runtime().stream_create(ordinal)) {}
 
 void Channel::grow() {
   Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr};
@@ -139,6 +144,7 @@ StateOwner Channel::take() {
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
   state->by_event = false;
+  state->failure.reset();
   state->way = Way::kernel;
   state->polls = 0;
   state->delay = nullptr;
@@ -161,27 +167,41 @@ void Channel::learn(Transfer::State& state, Delay* delay, double expected_us) {
   state.started = std::chrono::steady_clock::now();
 }
 
-void Channel::set_completion(KernelArgs& args, const Transfer::State& state) {
-  args.counter = state.counter;
-  args.flag = state.flag;
-  args.flag_value = state.sequence;
+void Channel::launched(Transfer::State& state) {
+  state.finished = false;
+  last_flag_ = state.flag;
+  last_sequence_ = state.sequence;
 }
 
-StateOwner Channel::start_kernel(KernelArgs& args, Delay* delay, double expected_us) {
-  StateOwner state = take();
-  learn(*state, delay, expected_us);
-  set_completion(args, *state);
-  runtime_->launch(ordinal_, args, stream_);
-  state->finished = false;
-  return state;
+/// Throws if the stream's work has failed; then nothing is under way that further work could wait for.
+void Channel::check() {
+  try {
+    runtime_->stream_check(ordinal_, stream_);
+  } catch (const Error&) {
+    const std::lock_guard lock(queue_mutex);
+    last_flag_ = nullptr;
+    throw;
+  }
 }
 
-StateOwner Channel::start_kernel(TransferArgs& args) {
-  StateOwner state = take();
-  set_completion(args.to, *state);
+/// A flag that is set by a later transfer than the one meant has been set by that one, too.
+bool Channel::idle() const {
+  if (last_flag_ == nullptr) return true;
+  const std::uint32_t value = std::atomic_ref(*last_flag_).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(value - last_sequence_) >= 0;
+}
+
+void Channel::start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay, double expected_us) {
+  learn(state, delay, expected_us);
+  args.completion = completion_of(state);
   runtime_->launch(ordinal_, args, stream_);
-  state->finished = false;
-  return state;
+  launched(state);
+}
+
+void Channel::start_kernel(Transfer::State& state, TransferArgs& args) {
+  args.to.completion = completion_of(state);
+  runtime_->launch(ordinal_, args, stream_);
+  launched(state);
 }
 
 StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
@@ -196,23 +216,23 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   return state;
 }
 
-StateOwner Channel::start_boxes(const Boxes& boxes, Delay* delay, double expected_us) {
-  StateOwner state = take();
-  state->way = Way::copy;
-  learn(*state, delay, expected_us);
+bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, Delay* delay, double expected_us) {
+  learn(state, delay, expected_us);
   try {
     for (std::int64_t call = 0; call < boxes.calls(); ++call)
       if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
         if (call > 0) drain();  // those before it are queued
-        return nullptr;
+        state.delay = nullptr;
+        return false;
       }
-    runtime_->signal_async(ordinal_, state->flag, state->sequence, stream_);
+    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream_);
   } catch (const Error&) {
     drain();  // no flag tells when the copies that are queued no longer use the buffers
     throw;
   }
-  state->finished = false;
-  return state;
+  state.way = Way::copy;
+  launched(state);
+  return true;
 }
 
 void Channel::drain() noexcept {
@@ -243,6 +263,7 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
       generation_(next_generation()),
       way_(config.way),
+      batches_wanted_(config.batches),
       tuning_(config.tuning),
       warn_(config.warn),
       trace_(config.trace),
@@ -254,7 +275,10 @@ Engine::~Engine() {
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
-    for (const auto& channel : gpu->channels) channel->close();
+    for (const auto& channel : gpu->channels) {
+      channel->launch_queued();
+      channel->close();
+    }
   }
   for (const auto& [address, taken] : registered_)
     if (taken) runtime_->host_unregister(address);
@@ -279,14 +303,14 @@ Gpu& Engine::gpu(int ordinal) {
   Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
   if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
   auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning));
-  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*runtime_, ordinal);
+  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*this, ordinal);
   Gpu* const gpu = made.release();
   slot.store(gpu, std::memory_order_release);
   return *gpu;
 }
 
 Movements Engine::movements() const {
-  Movements sum = {kernels_.load(), copies_.load(), 0};
+  Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load(), 0};
   for (const std::atomic<Gpu*>& slot : gpus_)
     if (const Gpu* gpu = slot.load(std::memory_order_acquire))
       sum.late += gpu->kernels.times() + gpu->copies[0].times() + gpu->copies[1].times();
@@ -301,134 +325,198 @@ std::vector<std::string> Engine::cost_sources() const {
   return sources;
 }
 
+// --- the ways to move a message --------------------------------------------------------------------------------------
+
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                        std::int64_t begin, std::int64_t end, void* packed) {
   if (begin >= end) return {};
-  return move(gpu(ordinal), direction,
-              {&layout, layout.shape(count), user, begin, end, packed, runtime_->classify(packed).kind});
+  Gpu& here = gpu(ordinal);
+  const Packing packing = {
+      direction, &layout, layout.shape(count), user, begin, end, packed, runtime_->classify(packed).kind};
+  return this->begin(here, here.channel(direction), packing);
 }
 
 Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes) {
   if (bytes == 0) return {};
   const Location to_place = runtime_->classify(to), from_place = runtime_->classify(from);
   const bool pack = from_place.on_device() && from_place.ordinal == ordinal;
-  const Direction direction = pack ? Direction::pack : Direction::unpack;
   const Location& packed = pack ? to_place : from_place;
   // Kernels reach pinned memory and this GPU's own; another GPU's only where peer access is on, which is not known.
   const bool reachable = packed.kind == MemoryKind::pinned || (packed.on_device() && packed.ordinal == ordinal);
-  Message message = {nullptr, {}, nullptr, 0, static_cast<std::int64_t>(bytes), nullptr, packed.kind};
-  if (!reachable) message.packed_kind = MemoryKind::host;
-  message.shape.kind = datatype::ShapeKind::contiguous;
-  message.shape.total = message.shape.run = message.shape.count = message.end;
-  message.shape.extent = 1;
-  message.user = pack ? const_cast<void*>(from) : to;
-  message.packed = pack ? to : const_cast<void*>(from);
-  return move(gpu(ordinal), direction, message);
+  Packing packing = {pack ? Direction::pack : Direction::unpack, nullptr, {},         nullptr, 0,
+                     static_cast<std::int64_t>(bytes),           nullptr, packed.kind};
+  if (!reachable) packing.packed_kind = MemoryKind::host;
+  packing.shape.kind = datatype::ShapeKind::contiguous;
+  packing.shape.total = packing.shape.run = packing.shape.count = packing.end;
+  packing.shape.extent = 1;
+  packing.user = pack ? const_cast<void*>(from) : to;
+  packing.packed = pack ? to : const_cast<void*>(from);
+  Gpu& here = gpu(ordinal);
+  return begin(here, here.channel(packing.direction), packing);
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, Direction direction, const Message& message) const {
-  const std::int64_t bytes = message.end - message.begin;
-  const bool unpack = direction == Direction::unpack;
-  const Situation situation = {unpack, is_host(message.packed_kind), message.peer};
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Packing& packing) const {
+  const bool unpack = packing.direction == Direction::unpack;
+  const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
+  return forecast_of(gpu, packing.bytes(), situation,
+                     boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end));
+}
+
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
+  const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
+  return forecast_of(
+      gpu, fusing.bytes(), situation,
+      boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
+                    boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes())));
+}
+
+Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation,
+                                     const Boxes& boxes) {
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {{}, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us(), 0, 0};
-  forecast.boxes = boxes_of(message.shape, unpack, message.user, message.packed, message.begin, message.end);
-  if (forecast.boxes.empty()) return forecast;
-  forecast.copy_us = copy_cost_us(model, bytes, forecast.boxes, situation);
-  if (situation.packed_is_host) forecast.copy_late_us = gpu.copies[static_cast<int>(direction)].expected_us();
+  Forecast forecast = {boxes, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
+  forecast.job_us = batch_job_cost_us(model, bytes, situation);
+  if (boxes.empty()) return forecast;
+  forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
+  forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
+  if (situation.packed_is_host) forecast.copy_late_us = gpu.copies[situation.unpack ? 1 : 0].expected_us();
   return forecast;
 }
 
-bool Engine::prefers_copy(const Message& message, const Forecast& forecast) const {
+bool Engine::prefers_copy(const Forecast& forecast) const {
   if (forecast.boxes.empty()) return false;
-  if (message.packed_kind == MemoryKind::host) return true;  // which a kernel cannot reach
   if (way_ != Way::automatic) return way_ == Way::copy;
   return forecast.copy_us + forecast.copy_late_us < forecast.kernel_us + forecast.kernel_late_us;
 }
 
-/// What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
-Channel& Engine::channel_of(const Gpu& gpu, Direction direction, const Message& message) {
-  return gpu.channel(message.peer ? Direction::unpack : direction);
-}
-
-/// Null if the copy engine refuses.
-StateOwner Engine::start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
-  const auto bytes = static_cast<double>(message.end - message.begin);
+/// False if the copy engine refuses.
+bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
+                               Transfer::State& state) {
+  const auto bytes = static_cast<double>(packing.bytes());
   const CostModel& model = gpu.tuning.model;
-  Channel& channel = channel_of(gpu, direction, message);
   const Boxes& boxes = forecast.boxes;
-  const bool host = is_host(message.packed_kind);
-  const bool one_row = direction == Direction::unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
+  const bool host = is_host(packing.packed_kind);
+  const bool unpack = packing.direction == Direction::unpack;
+  const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
-    return channel.start_boxes(boxes, &gpu.kernels, forecast.copy_us);
-  Delay* const learner = host && bytes <= observed_bytes ? &gpu.copies[static_cast<int>(direction)] : nullptr;
-  return channel.start_boxes(one_row ? in_two_rows(boxes) : boxes, learner, forecast.copy_us);
+    return channel.start_boxes(state, boxes, &gpu.kernels, forecast.copy_us);
+  Delay* const learner = host && bytes <= observed_bytes ? &gpu.copies[unpack ? 1 : 0] : nullptr;
+  return channel.start_boxes(state, one_row ? in_two_rows(boxes) : boxes, learner, forecast.copy_us);
 }
 
-StateOwner Engine::start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast) {
-  Channel& channel = channel_of(gpu, direction, message);
-  const PlanHints hints = {gpu.traits.multiprocessors, is_host(message.packed_kind),
-                           message.layout ? message.layout->program().lookaside : nullptr};
-  KernelArgs args = plan(message.shape, direction == Direction::unpack, message.user, message.packed, message.begin,
-                         message.end, hints);
-  const datatype::ShapeKind kind = message.shape.kind;
-  Delay* learner = message.end - message.begin <= observed_bytes && !message.peer ? &gpu.kernels : nullptr;
+bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Forecast& forecast,
+                               Transfer::State& state) {
+  return channel.start_boxes(state, forecast.boxes);
+}
+
+void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
+                          Transfer::State& state) {
+  const PlanHints hints = {gpu.traits.multiprocessors, is_host(packing.packed_kind),
+                           packing.layout ? packing.layout->program().lookaside : nullptr};
+  KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
+                         packing.begin, packing.end, hints);
+  const datatype::ShapeKind kind = packing.shape.kind;
+  Delay* learner = packing.bytes() <= observed_bytes && !packing.peer ? &gpu.kernels : nullptr;
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
-    Upload& upload = Upload::of(*message.layout, gpu.ordinal);
-    args.program = upload.program(*this, channel, *message.layout);
+    Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
+    args.program = upload.program(*this, channel, *packing.layout);
     if (!upload.there()) learner = nullptr;  // the kernel waits for it
   }
   if (kind == datatype::ShapeKind::general) {
-    args.nodes = message.layout->program().nodes;
+    args.nodes = packing.layout->program().nodes;
     args.node_count =
-        reinterpret_cast<const datatype::SerialisedHeader*>(message.layout->serialised().data())->node_count;
+        reinterpret_cast<const datatype::SerialisedHeader*>(packing.layout->serialised().data())->node_count;
   }
-  return channel.start_kernel(args, learner, forecast.kernel_us);
+  channel.start_kernel(state, args, learner, forecast.kernel_us);
 }
 
-void Engine::trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast,
-                   Way chosen) const {
+void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast&, Transfer::State& state) {
+  const auto upload = [&](const Side& side, const datatype::Shape& shape, datatype::Program& program) -> Upload* {
+    if (shape.kind == datatype::ShapeKind::strided) return nullptr;
+    Upload& its = Upload::of(*side.layout, gpu.ordinal);
+    program = its.program(*this, channel, *side.layout);
+    return &its;
+  };
+  datatype::Program from_program, to_program;
+  Upload* const from_upload = upload(fusing.from, fusing.from_shape, from_program);
+  Upload* const to_upload = upload(fusing.to, fusing.to_shape, to_program);
+  const bool alike = alike_forms(fusing.from_shape, fusing.to_shape) &&
+                     (!from_upload || from_upload->same_program(*fusing.from.layout, *to_upload, *fusing.to.layout));
+  TransferArgs args = plan_transfer({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, alike,
+                                    fusing.bytes(), {gpu.traits.multiprocessors});
+  args.from.program = from_program;
+  args.to.program = to_program;
+  channel.start_kernel(state, args);
+}
+
+/// A message by itself.
+void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+  std::visit(
+      [&](const auto& it) {
+        const Forecast forecast = foresee(gpu, it);
+        const bool unreachable = !kernels_reach(it);
+        if ((unreachable && !forecast.boxes.empty()) || prefers_copy(forecast))
+          if (try_copy(gpu, channel, work, forecast, state)) return;
+        if (unreachable)
+          throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
+                                            std::to_string(it.bytes()) +
+                                            " bytes to or from memory that kernels cannot reach");
+        start_kernel(gpu, channel, it, forecast, state);
+        kernels_.fetch_add(1, std::memory_order_relaxed);
+        if (trace_) trace(gpu, work, forecast, "a kernel");
+      },
+      work);
+}
+
+/// False if the copy engine refuses.
+bool Engine::try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state) {
+  return std::visit(
+      [&](const auto& it) {
+        if (!start_copy_engine(gpu, channel, it, forecast, state)) return false;
+        copies_.fetch_add(1, std::memory_order_relaxed);
+        if (trace_) trace(gpu, work, forecast, "the copy engine");
+        return true;
+      },
+      work);
+}
+
+namespace {
+
+const char* name_of(const Packing& packing) {
+  return packing.direction == Direction::pack ? "pack" : "unpack";
+}
+const char* name_of(const Fusing&) {
+  return "transfer from layout to layout";
+}
+
+}  // namespace
+
+void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const {
   const auto microseconds = [](double us) {
     char text[32];
     std::snprintf(text, sizeof text, "%.1f us", us);
     return std::string(text);
   };
-  const bool reachable = message.packed_kind != MemoryKind::host;
-  std::string text = direction == Direction::pack ? "pack of " : "unpack of ";
-  text += std::to_string(message.end - message.begin) + " B on GPU " + std::to_string(gpu.ordinal) + " by " +
-          (chosen == Way::copy ? "the copy engine" : "a kernel") + "; expected: kernel " +
-          (reachable ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
-  if (forecast.kernel_late_us != 0) text += " + " + microseconds(forecast.kernel_late_us) + " late";
-  text += ", copy engine ";
-  if (forecast.boxes.empty())
-    text += "impossible";
-  else
-    text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
-            std::to_string(forecast.boxes.calls()) + " calls)";
-  if (forecast.copy_late_us != 0) text += " + " + microseconds(forecast.copy_late_us) + " late";
-  if (way_ != Way::automatic) text += ", GPUDT_WAY";
-  trace_(text);
+  std::visit(
+      [&](const auto& it) {
+        std::string text = name_of(it);
+        text += " of " + std::to_string(it.bytes()) + " B on GPU " + std::to_string(gpu.ordinal) + " by " + mover +
+                "; expected: kernel " +
+                (kernels_reach(it) ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
+        if (forecast.kernel_late_us != 0) text += " + " + microseconds(forecast.kernel_late_us) + " late";
+        text += ", copy engine ";
+        if (forecast.boxes.empty())
+          text += "impossible";
+        else
+          text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
+                  std::to_string(forecast.boxes.calls()) + " calls)";
+        if (forecast.copy_late_us != 0) text += " + " + microseconds(forecast.copy_late_us) + " late";
+        if (way_ != Way::automatic) text += ", GPUDT_WAY";
+        trace_(text);
+      },
+      work);
 }
 
-Transfer Engine::move(Gpu& gpu, Direction direction, const Message& message) {
-  const Forecast forecast = foresee(gpu, direction, message);
-  if (prefers_copy(message, forecast))
-    if (StateOwner state = start_copy_engine(gpu, direction, message, forecast)) {
-      copies_.fetch_add(1, std::memory_order_relaxed);
-      if (trace_) trace(gpu, direction, message, forecast, Way::copy);
-      return Transfer(std::move(state));
-    }
-  if (message.packed_kind == MemoryKind::host)
-    throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
-                                      std::to_string(message.end - message.begin) +
-                                      " bytes to or from memory that kernels cannot reach");
-  kernels_.fetch_add(1, std::memory_order_relaxed);
-  if (trace_) trace(gpu, direction, message, forecast, Way::kernel);
-  return Transfer(start_kernel(gpu, direction, message, forecast));
-}
-
-// --- from layout to layout
-// --------------------------------------------------------------------------------------------
+// --- from layout to layout -------------------------------------------------------------------------------------------
 
 Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
   if (begin >= end) return {};
@@ -436,65 +524,23 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   if (end > from_shape.total || end > to_shape.total)
     throw Error(Failure::runtime, "a transfer of more bytes than there are");
   Gpu& here = gpu(ordinal);
+  // What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
+  Channel& channel = here.channel(Direction::unpack);
   const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
                                    static_cast<std::uintptr_t>(shape.offset + begin));
   };
   using datatype::ShapeKind;
   if (from_shape.kind == ShapeKind::contiguous)
-    return move(here, Direction::unpack,
-                {to.layout, to_shape, to.user, begin, end, place_of(from, from_shape), MemoryKind::device, true});
+    return this->begin(here, channel,
+                       Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end, place_of(from, from_shape),
+                               MemoryKind::device, true});
   if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
   if (to_shape.kind == ShapeKind::contiguous)
-    return move(here, Direction::pack,
-                {from.layout, from_shape, from.user, 0, end, place_of(to, to_shape), MemoryKind::device, true});
-  if (StateOwner state = try_boxes(here, from, from_shape, to, to_shape, end)) return Transfer(std::move(state));
-  return fuse(here, from, from_shape, to, to_shape, end);
-}
-
-/// By the copy engine, if it can and is to; else null.
-StateOwner Engine::try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
-                             const datatype::Shape& to_shape, std::int64_t bytes) {
-  const Boxes boxes = boxes_between(boxes_of(from_shape, /*unpack=*/false, from.user, nullptr, 0, bytes),
-                                    boxes_of(to_shape, /*unpack=*/true, to.user, nullptr, 0, bytes));
-  if (boxes.empty() || way_ == Way::kernel) return nullptr;
-  const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
-  const CostModel& model = gpu.tuning.model;
-  const double copy_us = copy_cost_us(model, bytes, boxes, situation);
-  const double kernel_us = kernel_cost_us(model, bytes, situation) + gpu.kernels.expected_us();
-  if (way_ == Way::automatic && copy_us >= kernel_us) return nullptr;
-  StateOwner state = gpu.channel(Direction::unpack).start_boxes(boxes);
-  if (state) copies_.fetch_add(1, std::memory_order_relaxed);
-  if (state && trace_)
-    trace_("transfer of " + std::to_string(bytes) + " B on GPU " + std::to_string(gpu.ordinal) +
-           " by the copy engine; expected: kernel " + std::to_string(kernel_us) + " us, copy engine " +
-           std::to_string(copy_us) + " us (" + std::to_string(boxes.rows()) + " rows)");
-  return state;
-}
-
-Transfer Engine::fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
-                      const datatype::Shape& to_shape, std::int64_t bytes) {
-  Channel& channel = gpu.channel(Direction::unpack);
-  datatype::Program from_program, to_program;
-  const auto upload = [&](const Side& side, const datatype::Shape& shape, datatype::Program& program) -> Upload* {
-    if (shape.kind == datatype::ShapeKind::strided) return nullptr;
-    Upload& upload = Upload::of(*side.layout, gpu.ordinal);
-    program = upload.program(*this, channel, *side.layout);
-    return &upload;
-  };
-  Upload* const from_upload = upload(from, from_shape, from_program);
-  Upload* const to_upload = upload(to, to_shape, to_program);
-  const bool alike = alike_forms(from_shape, to_shape) &&
-                     (!from_upload || from_upload->same_program(*from.layout, *to_upload, *to.layout));
-  TransferArgs args =
-      plan_transfer({from_shape, from.user}, {to_shape, to.user}, alike, bytes, {gpu.traits.multiprocessors});
-  args.from.program = from_program;
-  args.to.program = to_program;
-  kernels_.fetch_add(1, std::memory_order_relaxed);
-  if (trace_)
-    trace_("transfer of " + std::to_string(bytes) + " B on GPU " + std::to_string(gpu.ordinal) +
-           " by a kernel from layout to layout" + (alike ? ", which are alike" : ""));
-  return Transfer(channel.start_kernel(args));
+    return this->begin(here, channel,
+                       Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
+                               MemoryKind::device, true});
+  return this->begin(here, channel, Fusing{from, to, from_shape, to_shape, end});
 }
 
 }  // namespace gpudt::device

@@ -8,12 +8,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "device/chooser.hpp"
 #include "device/delay.hpp"
 #include "device/device.hpp"
+#include "device/kernel_args.hpp"
 #include "device/peer.hpp"
 #include "device/pool.hpp"
 #include "device/runtime.hpp"
@@ -22,6 +27,8 @@
 namespace gpudt::device {
 
 class Channel;
+class Engine;
+struct BatchArgs;  // batch_body.hpp
 
 /// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
 /// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
@@ -33,8 +40,11 @@ struct Transfer::State {
   unsigned* counter = nullptr;    ///< device memory
   EventHandle event = nullptr;    ///< made when first needed
   bool by_event = false;          ///< its end is seen by the event
-  Way way = Way::kernel;          ///< what moves the data
+  Way way = Way::kernel;          ///< what moves the data; not known as long as it is queued
   bool finished = false;
+  /// It waits in its channel's queue; what else is here belongs to whoever launches it until this is false again.
+  std::atomic<bool> queued{false};
+  std::optional<Error> failure;  ///< why it could not be launched when its turn came
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
   // One whose time tells how late its like begin:
@@ -44,6 +54,7 @@ struct Transfer::State {
 
   bool done();
   void wait();
+  void fail(const std::exception& why);
   void poll();
   void observe();
   void check_now_and_then();
@@ -52,10 +63,55 @@ struct Transfer::State {
 
 using StateOwner = std::unique_ptr<Transfer::State>;
 
+inline Completion completion_of(const Transfer::State& state) {
+  return {state.counter, state.flag, state.sequence};
+}
+
+/// A message, or the range of it that is to move.
+struct Packing {
+  Direction direction;
+  const datatype::Layout* layout;  ///< null: contiguous
+  datatype::Shape shape;
+  void* user;
+  std::int64_t begin, end;
+  void* packed;
+  MemoryKind packed_kind;
+  bool peer = false;  ///< one side is, or may be, another GPU's or process's
+
+  std::int64_t bytes() const { return end - begin; }
+};
+
+/// From layout to layout; neither side is contiguous.
+struct Fusing {
+  Side from, to;
+  datatype::Shape from_shape, to_shape;
+  std::int64_t bytes_;
+
+  std::int64_t bytes() const { return bytes_; }
+};
+
+using Work = std::variant<Packing, Fusing>;
+
+inline bool is_host(MemoryKind kind) {
+  return kind == MemoryKind::host || kind == MemoryKind::pinned;
+}
+inline bool kernels_reach(const Packing& packing) {
+  return packing.packed_kind != MemoryKind::host;
+}
+inline bool kernels_reach(const Fusing&) {
+  return true;
+}
+
+/// Work that is launched later, perhaps with other work. Its state is lent out, and stays so until then.
+struct Queued {
+  Work work;
+  Transfer::State* state;
+};
+
 /// One GPU's work in one direction, in order.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  Channel(Runtime& runtime, int ordinal);
+  Channel(Engine& engine, int ordinal);
   ~Channel() { close(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -65,13 +121,26 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void put(Transfer::State* state) noexcept;
 
   /// `delay`, if not null, learns from this one, which takes `expected_us` if it begins at once.
-  StateOwner start_kernel(KernelArgs& args, Delay* delay = nullptr, double expected_us = 0);
-  StateOwner start_kernel(TransferArgs& args);
+  void start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay = nullptr, double expected_us = 0);
+  void start_kernel(Transfer::State& state, TransferArgs& args);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
-  /// The same for the copy engine. Null if the runtime refuses a box: nothing is lost by moving all of it again in
+  /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
-  StateOwner start_boxes(const Boxes& boxes, Delay* delay = nullptr, double expected_us = 0);
+  bool start_boxes(Transfer::State& state, const Boxes& boxes, Delay* delay = nullptr, double expected_us = 0);
+
+  /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
+  std::mutex queue_mutex;
+  std::vector<Queued> queue;
+  /// What sets the state's flag has been given to the stream. The caller holds queue_mutex.
+  void launched(Transfer::State& state);
+  /// The latest launch has ended, as far as its flag says. The caller holds queue_mutex.
+  bool idle() const;
+  /// Launches what is queued, all of which is then either under way or has failed.
+  void launch_queued() noexcept;
+
+  /// Throws if the work has failed.
+  void check();
 
   /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
   void close() noexcept;
@@ -83,7 +152,6 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   void learn(Transfer::State& state, Delay* delay, double expected_us);
-  static void set_completion(KernelArgs& args, const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 
   struct Chunk {
@@ -93,9 +161,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   };
   void grow();
 
+  Engine* const engine_;
   Runtime* const runtime_;
   const int ordinal_;
   StreamHandle stream_ = nullptr;
+  // Of the latest launch; flags stay where they are. queue_mutex guards them.
+  std::uint32_t* last_flag_ = nullptr;
+  std::uint32_t last_sequence_ = 0;
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;
   std::vector<Chunk> chunks_;
@@ -142,37 +214,47 @@ class Engine {
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
+  /// Launches all that is queued.
+  void launch_queued() noexcept;
+  /// The same for one channel; the caller holds its queue_mutex.
+  void launch_queued(Channel& channel) noexcept;
+
  private:
-  /// A message, or the range of it that is to move.
-  struct Message {
-    const datatype::Layout* layout;  ///< null: contiguous
-    datatype::Shape shape;
-    void* user;
-    std::int64_t begin, end;
-    void* packed;
-    MemoryKind packed_kind;
-    bool peer = false;  ///< one side is, or may be, another GPU's or process's
-  };
   /// What the model says of the ways to move one message.
   struct Forecast {
     Boxes boxes;  ///< for the copy engine; none: it cannot
-    double kernel_us, kernel_late_us, copy_us, copy_late_us;
+    double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
+    double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
   };
-  Forecast foresee(const Gpu& gpu, Direction direction, const Message& message) const;
-  bool prefers_copy(const Message& message, const Forecast& forecast) const;
-  static Channel& channel_of(const Gpu& gpu, Direction direction, const Message& message);
-  StateOwner start_copy_engine(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
-  StateOwner start_kernel(Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast);
-  StateOwner try_boxes(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
-                       const datatype::Shape& to_shape, std::int64_t bytes);
-  Transfer fuse(Gpu& gpu, const Side& from, const datatype::Shape& from_shape, const Side& to,
-                const datatype::Shape& to_shape, std::int64_t bytes);
-  void trace(const Gpu& gpu, Direction direction, const Message& message, const Forecast& forecast, Way chosen) const;
-  Transfer move(Gpu& gpu, Direction direction, const Message& message);
+  static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, const Boxes& boxes);
+  Forecast foresee(const Gpu& gpu, const Packing& packing) const;
+  Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
+  bool prefers_copy(const Forecast& forecast) const;
+  bool prefers_copy_beside_others(const Forecast& forecast) const;
+
+  Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
+  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
+  bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
+  static bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
+                                Transfer::State& state);
+  static bool start_copy_engine(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
+                                Transfer::State& state);
+  void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
+                    Transfer::State& state);
+  void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
+
+  // batch.cpp
+  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;
+  void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;
+  void add(Gpu& gpu, Channel& channel, const Packing& packing, BatchArgs& batch);
+  void add(Gpu& gpu, Channel& channel, const Fusing& fusing, BatchArgs& batch);
+
+  void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 
   const std::unique_ptr<Runtime> runtime_;
   const std::uint64_t generation_;
   const Way way_;
+  const bool batches_wanted_;
   const std::string tuning_;
   void (*const warn_)(const std::string&);
   void (*const trace_)(const std::string&);
@@ -180,11 +262,16 @@ class Engine {
   // datatypes do.
   const Pool::Owner staging_, uploads_;
   const std::unique_ptr<Peers> peers_;
-  std::atomic<std::int64_t> kernels_{0}, copies_{0};
+  std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   std::mutex registered_mutex_;
   std::map<void*, bool> registered_;  ///< host memory: whether the runtime has taken it
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
 };
+
+namespace detail {
+/// Of the process's engine, if there is one.
+void launch_queued() noexcept;
+}  // namespace detail
 
 }  // namespace gpudt::device

@@ -26,6 +26,15 @@ enum class Method : std::int32_t {
   entries,  ///< irregular lists without long runs: a few threads move each run in words, so that nothing is searched
 };
 
+/// How a kernel tells that all it has written is visible to the host and to every later reader.
+struct Completion {
+  /// Device memory, zero before and after the launch; launches that share it must follow each other on one stream.
+  /// Not used (may be null) by a single thread block, or when flag is null.
+  unsigned* counter = nullptr;
+  volatile std::uint32_t* flag = nullptr;  ///< mapped host memory; null: no flag wanted
+  std::uint32_t flag_value = 0;
+};
+
 struct KernelArgs {
   datatype::Shape shape;
   datatype::Program program;  ///< device addresses of the serialised layout; null unless list or general
@@ -52,11 +61,7 @@ struct KernelArgs {
   /// Irregular lists: rounds that a thread block takes one after the other before the other blocks' follow.
   std::int32_t consecutive_rounds = 1;
   std::int32_t streaming = 0;  ///< the data exceed the caches: loads and stores are marked as not to be kept
-  /// Device memory, zero before and after the launch; launches that share it must follow each other on one stream.
-  /// Not used (may be null) when grid == 1 or flag is null.
-  unsigned* counter = nullptr;
-  volatile std::uint32_t* flag = nullptr;  ///< mapped host memory; null: no flag wanted
-  std::uint32_t flag_value = 0;
+  Completion completion;
 };
 
 /// A transfer from one layout to another: packed bytes [0, to.end) of `from` become those of `to`. `to` says what is
@@ -75,7 +80,7 @@ struct PlanHints {
   const std::int64_t* lookaside = nullptr;  ///< the layout's lookaside buffer on the host; null if not at hand
 };
 
-/// Fills everything but program, nodes, node_count, counter, flag and flag_value. Pure and cheap (no allocation).
+/// Fills everything but program, nodes, node_count and completion. Pure and cheap (no allocation).
 /// `user` and `packed` are addresses as the kernel will see them; 0 <= begin < end <= shape.total. The shape, begin and
 /// end of a contiguous message may come back rebased; they describe the same bytes.
 KernelArgs plan(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
@@ -95,5 +100,18 @@ bool alike_forms(const datatype::Shape& from, const datatype::Shape& to);
 /// both the form and the program.
 TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
                            const PlanHints& hints);
+
+/// A side of a job of a batch (batch_body.hpp) as its kernel takes it: forms of few nested strides as they are, others
+/// by the point-based traversal.
+datatype::Shape batch_shape(const datatype::Shape& shape);
+
+/// Whether a batch can take a job of positions [begin, end) of `shape` on one side.
+bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end);
+
+/// A job of a batch that moves positions [begin, end) from one side to the other; both suit_batch(). The packed side is
+/// a contiguous one, whose address is where position 0 would lie. Fills everything but the programs and the completion;
+/// to.grid is the number of thread blocks.
+TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,
+                            const PlanHints& hints);
 
 }  // namespace gpudt::device

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/transfer_body.hpp"
+#include "device/batch_body.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -52,6 +52,9 @@ constexpr std::int64_t narrow_word_run = 16;
 /// must not drive the lists out; the partial sectors that unpacking writes gain from staying.
 constexpr std::int64_t streaming_pack_bytes = std::int64_t{8} << 20;
 constexpr std::int64_t streaming_unpack_bytes = std::int64_t{24} << 20;
+
+/// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
+constexpr std::int64_t most_general_batch_bytes = 64 << 10;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -353,6 +356,51 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   set_grid(args.to, hints);
   args.to.consecutive_rounds = list_rounds;
   args.to.streaming = bytes >= streaming_unpack_bytes ? 1 : 0;
+  return args;
+}
+
+// --- batches --------------------------------------------------------------------------------------------------------
+
+Shape batch_shape(const Shape& shape) {
+  Shape taken = shape;
+  if (shape.kind == ShapeKind::list || shape.ndims > batch_dims) taken.kind = ShapeKind::general;
+  if (taken.kind != ShapeKind::strided) taken.ndims = 0;
+  return taken;
+}
+
+bool suits_batch(const Shape& shape, std::int64_t begin, std::int64_t end) {
+  if (end > narrow_limit) return false;
+  const Shape taken = batch_shape(shape);
+  return taken.kind != ShapeKind::general || end - begin <= most_general_batch_bytes;
+}
+
+TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,
+                            const PlanHints& hints) {
+  TransferArgs args;
+  Address bits = 0;
+  for (const bool sender : {true, false}) {
+    KernelArgs& side = sender ? args.from : args.to;
+    const PlanSide& given = sender ? from : to;
+    side.shape = batch_shape(given.shape);
+    side.user = static_cast<char*>(given.user);
+    side.begin = begin;
+    side.end = end;
+    const Address user = reinterpret_cast<Address>(given.user);
+    const bool contiguous = side.shape.kind == ShapeKind::contiguous;
+    bits |= contiguous ? user + static_cast<Address>(side.shape.offset) : user | static_cast<Address>(side.shape.align);
+  }
+  const std::int32_t word = lowest_bit(bits);
+  for (KernelArgs* side : {&args.from, &args.to}) {
+    side->method = word >= 4 ? Method::words : Method::gather;
+    side->word = word >= 4 ? word : 16;
+    set_divisors(*side);
+  }
+  KernelArgs& job = args.to;
+  const std::int64_t tile = std::int64_t{block_threads} * (word >= 4 ? words_per_thread : 1) * job.word;
+  const KernelArgs& form = args.to.shape.kind == ShapeKind::contiguous ? args.from : args.to;
+  job.grid =
+      static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(end - begin, tile), most_blocks(form, hints)));
+  job.block = block_threads;
   return args;
 }
 

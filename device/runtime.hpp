@@ -14,6 +14,8 @@
 
 namespace gpudt::device {
 
+struct BatchArgs;  // batch_body.hpp
+
 using StreamHandle = void*;
 using EventHandle = void*;
 
@@ -74,10 +76,11 @@ class Runtime {
   /// Sets *flag (mapped memory) to `value` when all work given to `stream` before is done and visible to the host.
   virtual void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) = 0;
   virtual void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) = 0;
-  /// Runs the kernel that `args` describes (kernel_args.hpp); it sets *args.flag to args.flag_value when all its
-  /// writes are visible to the host and to every later reader.
+  /// Runs the kernel that `args` describes (kernel_args.hpp); its completion
+  /// says how it tells that it has ended.
   virtual void launch(int ordinal, const KernelArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const TransferArgs& args, StreamHandle stream) = 0;
+  virtual void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) = 0;
 
   // Memory of other GPUs and other processes.
   virtual bool can_access_peer(int ordinal, int peer) = 0;

@@ -226,12 +226,10 @@ GPUDT_HD void for_each_piece(const Map& map, const typename Map::Tile& tile, std
   }
 }
 
-/// Packed bytes [16 index, 16 index + 16) of those before `end`, by way of registers.
+/// At most 16 packed bytes from `position` on, by way of registers.
 template <class Pair, class Memory>
-GPUDT_HD void transfer_gathered(const Pair& pair, const Memory& memory, std::int64_t index, std::int64_t end,
-                                const typename Pair::Tile& tile) {
-  const std::int64_t position = 16 * index;
-  const int bytes = end - position < 16 ? static_cast<int>(end - position) : 16;
+GPUDT_HD void transfer_pieces(const Pair& pair, const Memory& memory, std::int64_t position, int bytes,
+                              const typename Pair::Tile& tile) {
   Word16 word = {};
   if constexpr (Pair::alike) {
     for_each_piece(pair.map, tile, position, bytes, [&](const RunPlace& run, int at, int part) {
@@ -247,6 +245,14 @@ GPUDT_HD void transfer_gathered(const Pair& pair, const Memory& memory, std::int
       scatter_piece(memory, pair.to + static_cast<Address>(run.offset), at, part, word);
     });
   }
+}
+
+/// Packed bytes [16 index, 16 index + 16) of those before `end`.
+template <class Pair, class Memory>
+GPUDT_HD void transfer_gathered(const Pair& pair, const Memory& memory, std::int64_t index, std::int64_t end,
+                                const typename Pair::Tile& tile) {
+  const std::int64_t position = 16 * index;
+  transfer_pieces(pair, memory, position, end - position < 16 ? static_cast<int>(end - position) : 16, tile);
 }
 
 /// One of the equal runs of Method::runs.

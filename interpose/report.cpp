@@ -45,7 +45,7 @@ struct Record {
   std::int64_t calls[protocol_count][shape_kinds];
   std::int64_t bytes[protocol_count][shape_kinds];
   std::int64_t nanoseconds[2];
-  std::int64_t movements[3];  ///< as in device::Movements
+  std::int64_t movements[5];  ///< as in device::Movements
   std::int64_t peer[peer_events];
   std::int64_t staging_peak[2];
   std::array<Fallback, fallback_slots> fallbacks;
@@ -63,7 +63,9 @@ Record own_record() {
   const device::Movements moved = device::movements();
   record.movements[0] = moved.kernels;
   record.movements[1] = moved.copies;
-  record.movements[2] = moved.late;
+  record.movements[2] = moved.batches;
+  record.movements[3] = moved.batched;
+  record.movements[4] = moved.late;
   const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
   for (int s = 0; s < 2; ++s)
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
@@ -94,7 +96,7 @@ Record sum(const std::vector<Record>& records) {
       total.nanoseconds[c] += record.nanoseconds[c];
       total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
     }
-    for (int m = 0; m < 3; ++m) total.movements[m] += record.movements[m];
+    for (int m = 0; m < 5; ++m) total.movements[m] += record.movements[m];
     for (int e = 0; e < peer_events; ++e) total.peer[e] += record.peer[e];
     for (const Fallback& entry : record.fallbacks)
       if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
@@ -132,7 +134,10 @@ void print(const Record& total, int ranks, int expected) {
                 static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
   text += line;
   if (total.movements[2] != 0)
-    text += "; kernels or copies were seen to begin late " + std::to_string(total.movements[2]) + " times";
+    text += "; " + std::to_string(total.movements[3]) + " of the former in " + std::to_string(total.movements[2]) +
+            " launches of several";
+  if (total.movements[4] != 0)
+    text += "; kernels or copies were seen to begin late " + std::to_string(total.movements[4]) + " times";
   text += "\n";
   std::snprintf(line, sizeof line,
                 "  waiting for packs and unpacks: %.3f ms, in MPI with staged buffers: %.3f ms (sums over ranks)\n",

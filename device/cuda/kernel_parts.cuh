@@ -19,12 +19,6 @@ constexpr int staged_at_once = 3;
 constexpr int list_slack = 64;
 constexpr int most_rounds = 16;
 
-struct Completion {
-  unsigned* counter;
-  volatile std::uint32_t* flag;
-  std::uint32_t flag_value;
-};
-
 // --- access ---------------------------------------------------------------------------------------------------------
 
 /// ld/st through global memory with one predicate for each caching policy: no branches, so that a thread's loads are
@@ -98,17 +92,17 @@ struct DeviceMemory {
 
 // --- completion -----------------------------------------------------------------------------------------------------
 
-/// To be called by all threads, at the end. The barrier puts the block's writes before thread 0's fence, which makes
-/// them visible to the whole system before the block is counted; the last block's fence puts every counted block's
-/// writes before the flag.
-__device__ __forceinline__ void complete(const Completion& completion) {
+/// To be called by all threads of the `blocks` blocks that do the work, at the end. The barrier puts the block's writes
+/// before thread 0's fence, which makes them visible to the whole system before the block is counted; the last block's
+/// fence puts every counted block's writes before the flag.
+__device__ __forceinline__ void complete(const Completion& completion, unsigned blocks = gridDim.x) {
   if (completion.flag == nullptr) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
   __threadfence_system();
-  if (gridDim.x > 1) {
+  if (blocks > 1) {
     // Wraps to zero with the last block: ready for the next launch.
-    if (atomicInc(completion.counter, gridDim.x - 1) != gridDim.x - 1) return;
+    if (atomicInc(completion.counter, blocks - 1) != blocks - 1) return;
     __threadfence_system();
   }
   *completion.flag = completion.flag_value;

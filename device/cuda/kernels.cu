@@ -385,8 +385,7 @@ int launch_kernel(const KernelArgs& args, void* stream) {
     using Map = typename decltype(map)::type;
     const Kernel<Map> kernel = instance<Map>(args);
     if (kernel == nullptr) return cudaErrorInvalidValue;  // not a plan of plan.cpp
-    Launch<Map> launch{
-        Job<Map>(args), {args.counter, args.flag, args.flag_value}, args.consecutive_rounds, args.streaming != 0};
+    Launch<Map> launch{Job<Map>(args), args.completion, args.consecutive_rounds, args.streaming != 0};
     launch.add(args);
     void* parameters[] = {&launch};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(args.grid)),

@@ -3,6 +3,10 @@
 
 #include "device/kernel_args.hpp"
 
+namespace gpudt::device {
+struct BatchArgs;
+}
+
 namespace gpudt::device::cuda {
 
 /// Queues the kernel that `args` describes on `stream` (a cudaStream_t) of the current device. Returns a cudaError_t.
@@ -15,5 +19,9 @@ int load_kernels();
 /// The same for transfers from layout to layout.
 int launch_transfer_kernel(const TransferArgs& args, void* stream);
 int load_transfer_kernels();
+
+/// The same for batches.
+int launch_batch_kernel(const BatchArgs& batch, void* stream);
+int load_batch_kernel();
 
 }  // namespace gpudt::device::cuda

@@ -80,6 +80,7 @@ class CudaRuntime final : public Runtime {
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
   void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const TransferArgs& args, StreamHandle stream) override;
+  void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
   bool can_access_peer(int ordinal, int peer) override;
@@ -154,6 +155,7 @@ CUcontext CudaRuntime::primary(int ordinal) {
     error = cudaFree(nullptr);  // creates the context where cudaSetDevice does not
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_kernels());
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_transfer_kernels());
+    if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_batch_kernel());
   }
   CUcontext context = nullptr;
   driver_->ctx_get_current(&context);
@@ -416,6 +418,11 @@ void CudaRuntime::launch(int ordinal, const KernelArgs& args, StreamHandle strea
 void CudaRuntime::launch(int ordinal, const TransferArgs& args, StreamHandle stream) {
   const Current current(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_transfer_kernel(args, stream)), "cudaLaunchKernel");
+}
+
+void CudaRuntime::launch(int ordinal, const BatchArgs& batch, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(static_cast<cudaError_t>(cuda::launch_batch_kernel(batch, stream)), "cudaLaunchKernel");
 }
 
 }  // namespace

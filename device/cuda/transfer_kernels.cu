@@ -174,8 +174,7 @@ int launch_transfer_kernel(const TransferArgs& args, void* stream) {
     const KernelArgs& to = args.to;
     const Kernel<Pair> kernel = instance<Pair>(to);
     if (kernel == nullptr) return cudaErrorInvalidValue;  // not a plan of plan.cpp
-    Launch<Pair> launch{
-        Pair(args), to.end, {to.counter, to.flag, to.flag_value}, to.consecutive_rounds, to.streaming != 0};
+    Launch<Pair> launch{Pair(args), to.end, to.completion, to.consecutive_rounds, to.streaming != 0};
     void* parameters[] = {&launch};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(to.grid)),
                             dim3(static_cast<unsigned>(to.block)), parameters, 0, static_cast<cudaStream_t>(stream));

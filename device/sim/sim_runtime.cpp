@@ -4,9 +4,9 @@
 #include <atomic>
 #include <utility>
 
+#include "device/batch_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
-#include "device/transfer_body.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -43,22 +43,27 @@ struct Launch {
   Translate translate;
 };
 
-const KernelArgs& ending(const KernelArgs& args) {
-  return args;
+void complete(const Completion& completion) {
+  if (completion.flag == nullptr) return;
+  Signal signal = {const_cast<std::uint32_t*>(completion.flag), completion.flag_value};
+  set_flag(&signal);
 }
-const KernelArgs& ending(const TransferArgs& args) {
-  return args.to;
+
+void run(const Launch<KernelArgs>& launch) {
+  run_on_host(launch.args, launch.translate);
+  complete(launch.args.completion);
+}
+void run(const Launch<TransferArgs>& launch) {
+  run_on_host(launch.args, launch.translate);
+  complete(launch.args.to.completion);
+}
+void run(const Launch<BatchArgs>& launch) {
+  run_on_host(launch.args, launch.translate, complete);
 }
 
 template <class Args>
 void run_kernel(void* given) {
-  const auto& launch = *static_cast<const Launch<Args>*>(given);
-  run_on_host(launch.args, launch.translate);
-  const KernelArgs& end = ending(launch.args);
-  if (end.flag) {
-    Signal signal = {const_cast<std::uint32_t*>(end.flag), end.flag_value};
-    set_flag(&signal);
-  }
+  run(*static_cast<const Launch<Args>*>(given));
 }
 
 class SimRuntime final : public Runtime {
@@ -167,6 +172,7 @@ class SimRuntime final : public Runtime {
   }
 
   void launch(int, const TransferArgs& args, StreamHandle stream) override { launch_any(args, stream); }
+  void launch(int, const BatchArgs& batch, StreamHandle stream) override { launch_any(batch, stream); }
 
   bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
   void enable_peer_access(int, int) override {}

@@ -5,14 +5,17 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
 #include "tests/support/unit.hpp"
 
 namespace gpudt::test {
@@ -36,9 +39,10 @@ inline void settle() {
 /// The device library, started for one test case.
 class Device {
  public:
-  explicit Device(device::Way way) {
+  explicit Device(device::Way way, bool batches = true) {
     device::Config config;
     config.way = way;
+    config.batches = batches;
     const char* choice = std::getenv("GPUDT_DEVICE");
     if (choice && std::string(choice) == "cuda") config.choice = device::Choice::cuda;
     if (choice && std::string(choice) == "sim") config.choice = device::Choice::sim;
@@ -146,6 +150,30 @@ inline Message message_of(MPI_Datatype type, const datatype::Layout& layout, int
   const std::int64_t last = extent * (std::int64_t{count} - 1);
   return {type, count, low + std::min<std::int64_t>(last, 0), low + true_extent + std::max<std::int64_t>(last, 0),
           &layout};
+}
+
+/// A committed datatype with its layout.
+struct Typed {
+  explicit Typed(OwnedType made, datatype::ListLimits limits = {})
+      : type(std::move(made.commit())), layout(datatype::decode(type, limits)) {}
+  Message message(int count) const { return message_of(type, *layout, count); }
+  OwnedType type;
+  datatype::LayoutRef layout;
+};
+
+/// Microseconds that `once` takes, the median.
+template <class Once>
+double median_us(const Once& once) {
+  constexpr int warm = 5, times = 51;
+  std::vector<double> all;
+  for (int i = 0; i < warm + times; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    once();
+    all.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+  }
+  all.erase(all.begin(), all.begin() + warm);
+  std::nth_element(all.begin(), all.begin() + times / 2, all.end());
+  return all[times / 2];
 }
 
 }  // namespace gpudt::test

@@ -102,14 +102,6 @@ void check_pair(Bench& bench, Random& random, const Message& from, const Message
   }
 }
 
-struct Typed {
-  explicit Typed(OwnedType made, datatype::ListLimits limits = {})
-      : type(std::move(made.commit())), layout(datatype::decode(type, limits)) {}
-  Message message(int count) const { return message_of(type, *layout, count); }
-  OwnedType type;
-  datatype::LayoutRef layout;
-};
-
 void check_types(Bench& bench, Random& random, const Typed& from, const Typed& to, int from_count, int to_count) {
   check_pair(bench, random, from.message(from_count), to.message(to_count), 4);
 }
@@ -292,21 +284,6 @@ TEST_CASE("places beyond 4 GiB from layout to layout", "[kernel][device]") {
 }
 
 // --- time, for people to look at ------------------------------------------------------------------------------------
-
-/// Microseconds that `once` takes, the median.
-template <class Once>
-double median_us(const Once& once) {
-  constexpr int warm = 5, times = 51;
-  std::vector<double> all;
-  for (int i = 0; i < warm + times; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    once();
-    all.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
-  }
-  all.erase(all.begin(), all.begin() + warm);
-  std::nth_element(all.begin(), all.begin() + times / 2, all.end());
-  return all[times / 2];
-}
 
 /// Datatypes of about `bytes` bytes with gaps three times as large as the blocks, unless their name says otherwise.
 std::vector<std::pair<const char*, Typed>> timed_types(Random& random, int bytes) {

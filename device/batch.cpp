@@ -1,0 +1,169 @@
+// What waits in a channel's queue, and how it is launched: together, by one kernel, where that is cheaper.
+//
+// A message that finds its channel idle is launched at once. While the channel works, further short ones wait: the
+// first question whether one of them is done launches them all. Within a Gathering they wait in any case. A message
+// waits no longer than until somebody waits for it, and whoever asks for nothing has no use of its being done.
+#include "device/batch_body.hpp"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "device/engine.hpp"
+#include "device/upload.hpp"
+
+namespace gpudt::device {
+namespace {
+
+/// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
+constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
+
+thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
+
+bool batchable(const Packing& packing) {
+  return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end);
+}
+bool batchable(const Fusing& fusing) {
+  return suits_batch(fusing.from_shape, 0, fusing.bytes()) && suits_batch(fusing.to_shape, 0, fusing.bytes());
+}
+
+/// Whether it may wait for others to be launched with.
+bool may_wait(const Work& work, const Channel& channel) {
+  return std::visit(
+      [&](const auto& it) {
+        const std::int64_t most = gathered_bytes == 0 && !channel.idle() ? most_held_bytes : gathered_bytes;
+        return it.bytes() <= most && batchable(it);
+      },
+      work);
+}
+
+}  // namespace
+
+Gathering::Gathering(std::int64_t most_bytes) noexcept
+    : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
+
+Gathering::~Gathering() {
+  gathered_bytes = outer_;
+  if (outer_ == 0) detail::launch_queued();
+}
+
+void Channel::launch_queued() noexcept {
+  const std::lock_guard lock(queue_mutex);
+  engine_->launch_queued(*this);
+}
+
+void Engine::launch_queued() noexcept {
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      for (const auto& channel : gpu->channels) channel->launch_queued();
+}
+
+Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
+  StateOwner state = channel.take();
+  const std::lock_guard lock(channel.queue_mutex);
+  if (batches_wanted_ && may_wait(work, channel)) {
+    if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
+    channel.queue.push_back({work, state.get()});
+    state->finished = false;
+    state->queued.store(true, std::memory_order_release);
+    if (channel.queue.size() == batch_jobs) launch_queued(channel);
+  } else {
+    if (!channel.queue.empty()) launch_queued(channel);
+    launch(gpu, channel, work, *state);
+  }
+  return Transfer(std::move(state));
+}
+
+/// Beside a batch: the kernel's launch is paid for anyway.
+bool Engine::prefers_copy_beside_others(const Forecast& forecast) const {
+  if (forecast.boxes.empty() || way_ == Way::kernel) return false;
+  if (forecast.kernel_late_us + forecast.copy_late_us != 0) return prefers_copy(forecast);
+  return way_ == Way::copy || forecast.extra_copy_us < forecast.job_us;
+}
+
+void Engine::launch_queued(Channel& channel) noexcept {
+  std::vector<Queued>& queue = channel.queue;
+  if (queue.empty()) return;
+  Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  // Those of the batch first.
+  const auto copies =
+      queue.size() == 1 ? queue.begin() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
+        return !std::visit([&](const auto& it) { return prefers_copy_beside_others(foresee(here, it)); }, job.work);
+      });
+  const auto batched = static_cast<std::size_t>(copies - queue.begin());
+  if (batched > 1) {
+    launch_batch(here, channel, std::span(queue).first(batched));
+  } else if (batched == 1) {
+    launch_alone(here, channel, queue.front());
+  }
+  for (const Queued& job : std::span(queue).subspan(batched)) launch_alone(here, channel, job);
+  queue.clear();
+}
+
+void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept {
+  BatchArgs batch;
+  std::array<const Queued*, batch_jobs> added = {};
+  for (const Queued& job : jobs) try {
+      std::visit([&](const auto& it) { add(gpu, channel, it, batch); }, job.work);
+      batch.job[batch.jobs - 1].completion = completion_of(*job.state);
+      added[static_cast<std::size_t>(batch.jobs - 1)] = &job;
+    } catch (const std::exception& error) {
+      job.state->fail(error);
+    }
+  const auto launched = std::span(added).first(static_cast<std::size_t>(batch.jobs));
+  try {
+    if (!launched.empty()) runtime_->launch(gpu.ordinal, batch, channel.stream());
+    for (const Queued* const job : launched) channel.launched(*job->state);
+    batches_.fetch_add(1, std::memory_order_relaxed);
+    batched_.fetch_add(batch.jobs, std::memory_order_relaxed);
+    kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);
+    if (trace_)
+      for (const Queued* const job : launched)
+        trace(gpu, job->work, std::visit([&](const auto& it) { return foresee(gpu, it); }, job->work),
+              "one kernel for " + std::to_string(batch.jobs));
+  } catch (const std::exception& error) {
+    for (const Queued* const job : launched) job->state->fail(error);
+  }
+  for (const Queued& job : jobs) job.state->queued.store(false, std::memory_order_release);
+}
+
+void Engine::add(Gpu& gpu, Channel& channel, const Packing& packing, BatchArgs& batch) {
+  datatype::Shape stream;
+  stream.kind = datatype::ShapeKind::contiguous;
+  stream.total = stream.run = packing.end;
+  const auto position_0 = reinterpret_cast<std::uintptr_t>(packing.packed) - static_cast<std::uintptr_t>(packing.begin);
+  const PlanSide user = {packing.shape, packing.user}, packed = {stream, reinterpret_cast<void*>(position_0)};
+  const bool pack = packing.direction == Direction::pack;
+  TransferArgs args = plan_batch_job(pack ? user : packed, pack ? packed : user, packing.begin, packing.end,
+                                     {gpu.traits.multiprocessors, is_host(packing.packed_kind)});
+  KernelArgs& side = pack ? args.from : args.to;
+  if (side.shape.kind == datatype::ShapeKind::general)
+    side.program = Upload::of(*packing.layout, gpu.ordinal).program(*this, channel, *packing.layout);
+  batch.add(BatchJob(args), args.to.grid);
+}
+
+void Engine::add(Gpu& gpu, Channel& channel, const Fusing& fusing, BatchArgs& batch) {
+  TransferArgs args = plan_batch_job({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, 0,
+                                     fusing.bytes(), {gpu.traits.multiprocessors});
+  const auto upload = [&](KernelArgs& side, const datatype::Layout& layout) {
+    if (side.shape.kind == datatype::ShapeKind::general)
+      side.program = Upload::of(layout, gpu.ordinal).program(*this, channel, layout);
+  };
+  upload(args.from, *fusing.from.layout);
+  upload(args.to, *fusing.to.layout);
+  batch.add(BatchJob(args), args.to.grid);
+}
+
+void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept {
+  job.state->finished = true;
+  try {
+    launch(gpu, channel, job.work, *job.state);
+  } catch (const std::exception& error) {
+    job.state->finished = false;
+    job.state->fail(error);
+  }
+  job.state->queued.store(false, std::memory_order_release);
+}
+
+}  // namespace gpudt::device
