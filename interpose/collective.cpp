@@ -1,5 +1,5 @@
-// Stages the buffers of collectives; several displaced blocks are described by one combined datatype, so that they
-// are packed or unpacked by one kernel.
+// Stages the buffers of collectives. Blocks of one argument lie in one staging buffer, each by its own datatype, whose
+// layout the GPU keeps, and are packed or unpacked together by as few kernels as can be.
 #include "interpose/collective.hpp"
 
 #include <algorithm>
@@ -16,17 +16,60 @@
 
 namespace gpudt::interpose {
 namespace {
+
 constexpr int host_memory = -1;  ///< stands for a GPU
+
+/// Blocks of one buffer argument, on one GPU.
+class StagedBlocks : public Payload {
+ public:
+  /// Acquires `bytes` bytes of staging memory; may throw device::Error.
+  StagedBlocks(int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes)
+      : ordinal_(ordinal),
+        blocks_(std::move(blocks)),
+        staging_(device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes))) {}
+
+  void start_pack() override { start(device::Direction::pack); }
+  /// Always all of them.
+  void start_unpack(std::int64_t) override { start(device::Direction::unpack); }
+  bool done() override {
+    return std::all_of(transfers_.begin(), transfers_.end(), [](device::Transfer& each) { return each.done(); });
+  }
+  void wait() override {
+    const Timed timed(Clock::transfer);
+    for (device::Transfer& transfer : transfers_) transfer.wait();
+  }
+  void* data() const { return staging_.data(); }
+
+ private:
+  void start(device::Direction direction) {
+    transfers_.clear();
+    transfers_.reserve(blocks_.size());
+    for (const StagedBlock& block : blocks_)
+      transfers_.push_back(device::start(direction, ordinal_, block.element->layout(), block.count, block.user, 0,
+                                         block.bytes(), static_cast<std::byte*>(staging_.data()) + block.place));
+  }
+
+  int ordinal_;
+  std::vector<StagedBlock> blocks_;
+  device::Staging staging_;
+  std::vector<device::Transfer> transfers_;  // after staging_: they must end before the memory goes back
+};
+
+/// Blocks of types that differ begin at multiples of this, so that they are written in whole words and segments.
+constexpr std::int64_t block_alignment = 128;
+
 }  // namespace
 
 /// Everything that must live until the collective has completed, or the persistent request has been freed.
 class Collective::Buffers : public Payload {
  public:
   void start_pack() override {
+    const device::Gathering gathering(device::Gathering::long_bytes);
     for (Payload* input : inputs) input->start_pack();
   }
   /// Always everything: the status of a collective tells no number of bytes.
   void start_unpack(std::int64_t) override {
+    const device::Gathering gathering(device::Gathering::long_bytes);
     for (const auto& [output, bytes] : outputs) output->start_unpack(bytes);
   }
   bool done() override {
@@ -37,9 +80,9 @@ class Collective::Buffers : public Payload {
     for (const auto& payload : moved) payload->wait();
   }
 
-  void add(Role role, const Operand& operand, std::unique_ptr<Payload> payload) {
+  void add(Role role, std::int64_t bytes, std::unique_ptr<Payload> payload) {
     if (role != Role::out) inputs.push_back(payload.get());
-    if (role != Role::in) outputs.emplace_back(payload.get(), operand.bytes());
+    if (role != Role::in) outputs.emplace_back(payload.get(), bytes);
     moved.push_back(std::move(payload));
   }
 
@@ -74,48 +117,6 @@ struct Collective::Block {
 };
 
 namespace {
-
-/// The layout of a datatype made for one call, which is freed. No twin: its bytes are described to MPI block by block.
-datatype::TypeInfoRef take_layout(MPI_Datatype type) {
-  auto layout = datatype::decode(type);
-  PMPI_Type_free(&type);
-  return std::make_shared<datatype::TypeInfo>(std::move(layout), MPI_DATATYPE_NULL);
-}
-
-bool fits(MPI_Count count) {
-  return count <= std::numeric_limits<int>::max();
-}
-
-/// MPI_Type_create_struct.
-MPI_Datatype structure(const std::vector<MPI_Count>& counts, const std::vector<MPI_Aint>& displs,
-                       const std::vector<MPI_Datatype>& types) {
-  MPI_Datatype made = MPI_DATATYPE_NULL;
-  if (std::all_of(counts.begin(), counts.end(), fits)) {
-    const std::vector<int> small(counts.begin(), counts.end());
-    PMPI_Type_create_struct(static_cast<int>(small.size()), small.data(), displs.data(), types.data(), &made);
-    return made;
-  }
-#ifdef GPUDT_MPI_LARGE_COUNTS  // else there are no such counts
-  const std::vector<MPI_Count> places(displs.begin(), displs.end());
-  PMPI_Type_create_struct_c(static_cast<MPI_Count>(counts.size()), counts.data(), places.data(), types.data(), &made);
-#endif
-  return made;
-}
-
-/// MPI_Type_indexed.
-MPI_Datatype indexed(const std::vector<int>& counts, const int* displs, MPI_Datatype type) {
-  MPI_Datatype made = MPI_DATATYPE_NULL;
-  PMPI_Type_indexed(static_cast<int>(counts.size()), counts.data(), displs, type, &made);
-  return made;
-}
-#ifdef GPUDT_MPI_LARGE_COUNTS
-MPI_Datatype indexed(const std::vector<MPI_Count>& counts, const MPI_Aint* displs, MPI_Datatype type) {
-  MPI_Datatype made = MPI_DATATYPE_NULL;
-  const std::vector<MPI_Count> places(displs, displs + counts.size());
-  PMPI_Type_indexed_c(static_cast<MPI_Count>(counts.size()), counts.data(), places.data(), type, &made);
-  return made;
-}
-#endif
 
 template <class Displacement>
 Displacement narrow(std::int64_t place, const char* call) {
@@ -180,7 +181,16 @@ Collective::Buffers& Collective::buffers() {
 void* Collective::stage(Role role, const Operand& operand) {
   auto staged = std::make_unique<Staged>(operand);
   void* const data = staged->data();
-  buffers().add(role, operand, std::move(staged));
+  buffers().add(role, operand.bytes(), std::move(staged));
+  return data;
+}
+
+void* Collective::stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes) {
+  for (const StagedBlock& block : blocks)
+    note_operand(call_, {block.user, block.count, block.element, ordinal, Protocol::mapped_staging});
+  auto staged = std::make_unique<StagedBlocks>(ordinal, std::move(blocks), bytes);
+  void* const data = staged->data();
+  buffers().add(role, bytes, std::move(staged));
   return data;
 }
 
@@ -200,7 +210,7 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
     return {const_cast<void*>(shifted(stage(role, operand), -shape.offset)), type};
   auto image = std::make_unique<HostImage>(operand);
   void* const data = image->buffer();
-  buffers().add(role, operand, std::move(image));
+  buffers().add(role, operand.bytes(), std::move(image));
   return {data, type};
 }
 
@@ -221,42 +231,38 @@ GivenV<Displacement> Collective::buffer_v(Role role, const void* address, int bl
   const auto element = datatype::type_info(type);
   if (!element || element->layout().size() == 0) return unchanged;
 
-  std::vector<Count> moving;
   std::vector<Displacement> packed;
-  std::int64_t place = 0;
+  std::vector<StagedBlock> runs;  // of blocks that follow each other in the user's buffer
+  std::int64_t elements = 0, next = 0;
   for (int i = 0; i < blocks; ++i) {
-    moving.push_back(moves(i, counts, absent) ? counts[i] : 0);
-    packed.push_back(narrow<Displacement>(place, call_));
-    place += moving.back();
+    packed.push_back(narrow<Displacement>(elements, call_));
+    if (!moves(i, counts, absent)) continue;
+    if (runs.empty() || displs[i] != next) {
+      void* const user = const_cast<void*>(shifted(address, displs[i] * extent));
+      runs.push_back({element, 0, user, elements * element->layout().size()});
+    }
+    runs.back().count += counts[i];
+    next = std::int64_t{displs[i]} + counts[i];
+    elements += counts[i];
   }
-  const Operand operand{const_cast<void*>(address), 1, take_layout(indexed(moving, displs, type)), location.ordinal,
-                        Protocol::mapped_staging};
-  note_operand(call_, operand);
-  void* const data = stage(role, operand);
+  void* const data = stage(role, location.ordinal, std::move(runs), elements * element->layout().size());
   buffers_->infos.push_back(element);
   return {data, element->twin(), buffers_->keep(std::move(packed))};
 }
 
 /// Stages those of `blocks` that lie on one GPU.
 void Collective::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
-  std::vector<MPI_Count> counts;
-  std::vector<MPI_Aint> displs;
-  std::vector<MPI_Datatype> types;
-  for (const Block& block : blocks) {
-    if (block.gpu != ordinal) continue;
-    counts.push_back(block.count);
-    displs.push_back(block.displ);
-    types.push_back(block.type);
-  }
-  const Operand operand{const_cast<void*>(address), 1, take_layout(structure(counts, displs, types)), ordinal,
-                        Protocol::mapped_staging};
-  note_operand(call_, operand);
-  std::int64_t place = as_integer(stage(role, operand));
+  std::vector<StagedBlock> staged;
+  std::int64_t end = 0;
   for (Block& block : blocks) {
     if (block.gpu != ordinal) continue;
-    block.place = place;
-    place += block.bytes();
+    block.place = end;
+    staged.push_back({block.element, block.count, const_cast<void*>(shifted(address, block.displ)), end});
+    end += (block.bytes() + block_alignment - 1) / block_alignment * block_alignment;
   }
+  const std::int64_t base = as_integer(stage(role, ordinal, std::move(staged), end));
+  for (Block& block : blocks)
+    if (block.gpu == ordinal) block.place += base;
 }
 
 template <class Count, class Displacement>

@@ -67,6 +67,15 @@ struct Forms {
 template <class... Args, class... Others>
 Forms(int (*)(Args...), Others...) -> Forms<Args...>;
 
+/// A block of a buffer argument in device memory.
+struct StagedBlock {
+  datatype::TypeInfoRef element;
+  std::int64_t count;
+  void* user;
+  std::int64_t place;  ///< bytes from the beginning of the staging memory
+  std::int64_t bytes() const { return count * element->layout().size(); }
+};
+
 class Collective {
  public:
   Collective(const char* call, ErrorOwner owner);
@@ -132,6 +141,8 @@ class Collective {
   void adopt(MPI_Request inner, MPI_Request* request);
   Buffers& buffers();
   void* stage(Role role, const Operand& operand);
+  /// Those of one argument that lie on one GPU. `bytes` of staging memory hold all of them.
+  void* stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes);
   void stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks);
 
   /// Makes a persistent request by `init(request)`.

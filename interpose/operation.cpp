@@ -242,6 +242,8 @@ int Engine::progress() {
   if (!pending() || inside_engine) return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
+  // What has arrived together is unpacked together.
+  const device::Gathering gathering(device::Gathering::short_bytes);
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
   take_incoming();

@@ -300,6 +300,7 @@ GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
     engine_order_all();
     return PMPI_Startall(count, requests);
   }
+  const gpudt::device::Gathering gathering(gpudt::device::Gathering::long_bytes);
   for (int i = 0; i < count; ++i) {
     const int code = start(&requests[i]);
     if (code != MPI_SUCCESS) return code;
