@@ -142,4 +142,12 @@ TypeInfoRef type_info(MPI_Datatype type) {
   return build(type);
 }
 
+void forget_type(MPI_Datatype type) {
+  if (type == MPI_DATATYPE_NULL || key == MPI_KEYVAL_INVALID) return;
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Type_get_attr(type, key, &value, &found);
+  if (found) PMPI_Type_delete_attr(type, key);
+}
+
 }  // namespace gpudt::datatype

@@ -72,4 +72,9 @@ void cache_stop();
 /// costs one attribute lookup.
 TypeInfoRef type_info(MPI_Datatype type);
 
+/// Drops what is cached on `type`, which is about to be freed. (MPI_Type_free does so itself, but only when the last
+/// message of the type has ended: then MPICH gives its lock away for the callback, in the middle of its progress, and
+/// with several threads breaks.)
+void forget_type(MPI_Datatype type);
+
 }  // namespace gpudt::datatype

@@ -138,6 +138,11 @@ GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* pro
   return code;
 }
 
+GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
+  if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*type);
+  return PMPI_Type_free(type);
+}
+
 /// The library's version, "0.1.0". Also tells a program that the library is there.
 GPUDT_EXPORT const char* gpudt_version() {
   return GPUDT_VERSION;

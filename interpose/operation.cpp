@@ -96,6 +96,7 @@ class Engine {
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);
   void remove(Operation* operation);
+  void retire(Operation* operation);
   int progress();
   void order(const Channel& channel);
   template <class Wanted>
@@ -107,7 +108,8 @@ class Engine {
   const char* hook();
   bool stop();
   bool pending() const {
-    return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr;
+    return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr ||
+           retired_.load(std::memory_order_relaxed) != nullptr;
   }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
@@ -127,12 +129,14 @@ class Engine {
   void cancel_receives();
   void issued(const Operation& operation);
   bool is_issued(const Channel& channel, std::uint64_t number);
+  void release_retired();
 
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
   std::atomic<bool> busy_{false};
   std::atomic<int> cancels_{0};
   std::atomic<EngineService> service_{nullptr};
+  std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
   std::mutex mutex_;                    // guards what follows, and the owners of all operations
   std::vector<Operation*> operations_;  // all that have a generalized request
@@ -171,7 +175,7 @@ int free_operation(void* extra) {
   auto* const operation = static_cast<Operation*>(extra);
   held.fetch_sub(1);
   engine.remove(operation);
-  operation->release();
+  engine.retire(operation);
   return MPI_SUCCESS;
 }
 
@@ -246,6 +250,7 @@ int Engine::progress() {
   const device::Gathering gathering(device::Gathering::short_bytes);
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
+  release_retired();
   take_incoming();
   if (cancels) cancel_wanted();
   int completions = issue_packed();
@@ -253,6 +258,22 @@ int Engine::progress() {
   completions += finish_unpacked();
   if (const EngineService service = service_.load()) completions += service();
   return completions;
+}
+
+/// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
+/// its lock there if the program has threads, and may not be called.
+void Engine::retire(Operation* operation) {
+  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // what the engine wrote comes before
+  if (!operation->needs_mpi_to_end()) return operation->release();
+  operation->next_retired = retired_.load(std::memory_order_relaxed);
+  while (!retired_.compare_exchange_weak(operation->next_retired, operation, std::memory_order_release)) {
+  }
+  progress_wake();
+}
+
+void Engine::release_retired() {
+  Operation* operation = retired_.exchange(nullptr, std::memory_order_acquire);
+  while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }
 
 void Engine::take_incoming() {
@@ -567,6 +588,7 @@ bool Engine::stop() {
   }
   progress_stop();
   failed_here().clear();
+  release_retired();
   return live() == 0;
 }
 

@@ -150,8 +150,9 @@ struct Operation {
   std::atomic<bool> decided{false};
 
   std::atomic<bool> cancel_wanted{false};
-  std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
-  std::size_t place = 0;     ///< the engine's
+  std::uint64_t number = 0;           ///< send: the engine's, for the order of sends
+  std::size_t place = 0;              ///< the engine's
+  Operation* next_retired = nullptr;  ///< the engine's
 
   Operation() = default;
   Operation(const Operation&) = delete;
@@ -159,6 +160,9 @@ struct Operation {
   ~Operation() {
     if (inner != MPI_REQUEST_NULL && !lasting) PMPI_Request_free(&inner);  // it has failed and nobody asked
   }
+
+  /// Whether to destroy it takes calls to MPI, be it by what is kept for it.
+  bool needs_mpi_to_end() const { return (inner != MPI_REQUEST_NULL && !lasting) || keep || owner.kept; }
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
   void release() {

@@ -42,7 +42,8 @@ using PersistentRef = std::shared_ptr<Persistent>;
 
 std::mutex registry_mutex;
 std::condition_variable start_ended;
-std::unordered_map<MPI_Request, PersistentRef> registry;
+// Never destroyed: a program may exit without MPI_Finalize, and MPI with its lock held.
+auto& registry = *new std::unordered_map<MPI_Request, PersistentRef>;
 std::atomic<int> registered{0};
 
 PersistentRef find(MPI_Request request) {

@@ -85,8 +85,9 @@ NOT_BUFFERS = {
 NOT_BUFFERS.update({name + "_c": why for name, why in NOT_BUFFERS.items()})
 TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and performance variables
 
-# Interposed without a row: attributes of windows, which Fortran programs get from MPI alone.
-OUTSIDE_THE_TABLE = ("MPI_Win_get_attr",)
+# Interposed without a row, and for C alone: attributes of windows, which Fortran programs get from MPI; and the end of
+# datatypes, where MPICH, whose Fortran calls the C functions, needs help.
+OUTSIDE_THE_TABLE = ("MPI_Win_get_attr", "MPI_Type_free")
 
 # Whose large-count forms are not generated: what has a template for both kinds of counts.
 LARGE_BY_HAND = {

@@ -15,11 +15,10 @@ import subprocess
 import sys
 import unittest
 
-from functions import NOT_BUFFERS, TOOL_PREFIX, read_prototypes, read_table
+from functions import NOT_BUFFERS, OUTSIDE_THE_TABLE, TOOL_PREFIX, read_prototypes, read_table
 
-# Interposed, but no functions of the standard, which no program calls from Fortran; and attributes, which Fortran
-# programs get from MPI alone.
-C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", "MPI_Win_get_attr"}
+# Interposed, but no functions of the standard, which no program calls from Fortran; and those for C alone.
+C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", *OUTSIDE_THE_TABLE}
 
 
 def exported(library):
