@@ -40,7 +40,8 @@ if [ "${1:-}" = --sanitize ]; then
 elif [ "${1:-}" = --mpich ]; then
   shift
   build=$root/build-mpich
-  export MESON_ARGS="-Dmpi=mpich -Dcuda=disabled -Dprograms=false"
+  # Hardly optimised: it is for these tests alone, and built sooner.
+  export MESON_ARGS="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"
