@@ -1,6 +1,7 @@
 #include "device/chooser.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace gpudt::device {
 namespace {
@@ -37,11 +38,12 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
   return dim.stride >= run && dim.stride <= most_pitch;
 }
 
-/// Runs of bytes that lie apart; 1 if that takes a walk through the whole layout to tell.
-std::int64_t runs_of(const Shape& shape) {
-  if (shape.kind == ShapeKind::strided) return shape.total / shape.run;
-  if (shape.kind == ShapeKind::list) return shape.total / shape.list_size * shape.list_count;
-  return 1;
+/// Sectors of memory that have bytes of a strided message, about.
+std::int64_t sectors_of(const Shape& shape) {
+  constexpr std::int64_t sector = 32;
+  const std::int64_t apart = std::abs(shape.dims[shape.ndims - 1].stride);
+  const std::int64_t touched = std::min((shape.run + sector - 1) / sector * sector, std::max(apart, shape.run));
+  return shape.total / shape.run * touched / sector;
 }
 
 /// Whether rows and the slices that they make up are one box.
@@ -191,10 +193,12 @@ double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxe
          calls_us(model, boxes);
 }
 
+// Irregular lists take about as long either way, since the receiver's side of them is slow, too.
 bool better_packed_for_peers(const CostModel& model, const Shape& shape) {
+  if (shape.kind != ShapeKind::strided) return false;
   const Cost& fetch = model.kernel_to_peer;
-  const double packed_us = cost_us(model.kernel_on_device, shape.total, 0) + cost_us(fetch, shape.total, 1);
-  return packed_us < cost_us(fetch, shape.total, runs_of(shape));
+  const double packed_us = cost_us(model.kernel_on_device, shape.total, 0) + cost_us(fetch, shape.total, 0);
+  return packed_us * model.packing_gain < cost_us(fetch, shape.total, sectors_of(shape));
 }
 
 }  // namespace gpudt::device

@@ -38,11 +38,13 @@ constexpr int longest_abstention = 64;
 constexpr std::size_t habits_by_tag = 16;
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
-/// Data that are packed to be fetched are packed in parts, of which a few are under way at a time. Each is twice as
-/// long as the one before, so that the receiver can begin soon, up to a fraction of the message.
-constexpr std::int64_t first_fetched_part = 512 << 10;
-constexpr std::int64_t least_fetched_parts = 4;
-constexpr std::size_t fetched_parts_under_way = 3;
+/// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
+/// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
+/// sides.
+constexpr std::int64_t first_fetched_fraction = 8;
+constexpr std::int64_t least_fetched_part = 512 << 10;
+constexpr std::int64_t fetched_growth = 3;
+constexpr std::size_t fetched_parts_under_way = 2;
 constexpr int layouts_kept = 64;  ///< of other processes
 constexpr std::chrono::milliseconds life_check{500};
 constexpr int bare_copy_tag = 3;
@@ -505,9 +507,9 @@ bool Offer::pack_for_fetching(bool may_fail) {
 }
 
 void Offer::pack_next_part() {
-  const std::int64_t begin = packing_bytes_, most = divided(descriptor_.bytes, least_fetched_parts);
-  const std::int64_t part = std::clamp(begin, first_fetched_part, std::max(most, first_fetched_part));
-  packing_bytes_ = std::min(begin + part, descriptor_.bytes);
+  const std::int64_t begin = packing_bytes_;
+  const std::int64_t first = std::max(divided(descriptor_.bytes, first_fetched_fraction), least_fetched_part);
+  packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, descriptor_.bytes);
   packing_.push_back({packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
                                                     operand_.count, operand_.buffer, begin, packing_bytes_,
                                                     static_cast<std::byte*>(packed_.data()) + begin)});

@@ -179,10 +179,13 @@ TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") 
     return better_packed_for_peers(model, strided(run, {{rows, 512}}, 0));
   };
   CHECK(packs(8, 2 << 20));
-  CHECK(packs(8, 128 << 10));
   CHECK_FALSE(packs(8, 128));
   CHECK_FALSE(packs(128, 128 << 10));
   CHECK_FALSE(packs(128, 2 << 20));
+  CHECK_FALSE(better_packed_for_peers(model, strided(24, {{1 << 20, 32}}, 0)));  // dense
+  Shape list = strided(8, {{2 << 20, 512}}, 0);
+  list.kind = ShapeKind::list;
+  CHECK_FALSE(better_packed_for_peers(model, list));
 }
 
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
