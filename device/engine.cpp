@@ -40,8 +40,9 @@ std::uint64_t next_generation() {
 // --- states ---------------------------------------------------------------------------------------------------------
 
 bool Transfer::State::done() {
+  // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
+  if (queued.load(std::memory_order_acquire) && !channel->closed()) channel->launch_queued();
   if (finished) return true;
-  if (!channel->closed() && queued.load(std::memory_order_acquire)) channel->launch_queued();
   if (failure) throw Error(*failure);
   if (channel->closed()) {
     finished = true;
