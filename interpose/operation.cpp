@@ -547,6 +547,7 @@ void Engine::serve(EngineService service) {
 
 const char* Engine::hook() {
   return progress_start({[] {
+                           if (!engine.pending()) return 0;  // here, for MPI asks in every turn of its loops
                            try {
                              return engine.progress();
                            } catch (const std::exception& error) {  // MPI's progress engine is C

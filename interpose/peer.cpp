@@ -430,11 +430,15 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
   return offer;
 }
 
-std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+bool peer_token_long(int count, MPI_Datatype type) {
   // More elements than a token has bytes: the type need not be asked about.
-  if (count <= 0 || count > longest_token || type == MPI_DATATYPE_NULL || dest < 0) return nullptr;
+  if (!peer_checks() || count <= 0 || count > longest_token || type == MPI_DATATYPE_NULL) return false;
+  return token_index(bytes_in(count, type)) >= 0;
+}
+
+std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  if (!peer_token_long(count, type) || dest < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
-  if (token_index(bytes) < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
   const auto place = info ? place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false) : std::nullopt;
   if (!place) return nullptr;

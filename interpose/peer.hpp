@@ -45,6 +45,9 @@ inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
 
+/// Whether a message in host memory is as long as a token, so that it is to go as one (Offer::of_host).
+bool peer_token_long(int count, MPI_Datatype type);
+
 /// In the status of a probe, replaces the length of a token by that of the message that it stands for. `matched`: by
 /// MPI_Mprobe, so that later probes do not mean this message.
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);

@@ -38,7 +38,8 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 template <class Pmpi, class... More>
 int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                    More... more) {
-  const auto offer = peer_checks() ? Offer::of_host(buf, count, type, dest, tag, comm) : nullptr;
+  if (!peer_token_long(count, type)) return pmpi(buf, count, type, dest, tag, comm, more...);
+  const auto offer = Offer::of_host(buf, count, type, dest, tag, comm);
   if (!offer) return pmpi(buf, count, type, dest, tag, comm, more...);
   const int code = send_now(pmpi, offer->message(), dest, tag, comm, more...);
   if (code != MPI_SUCCESS) offer->give_up();
