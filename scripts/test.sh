@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. The last line is "N passed, N failed".
 #
-# usage: test.sh [--mpich | --sanitize thread|address|undefined] [arguments for meson test]
+# usage: test.sh [--mpich | --sanitize thread|address|undefined|address,undefined] [arguments for meson test]
 #   --mpich     those that run over MPICH, on the simulated device, in a folder of their own
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
@@ -12,7 +12,7 @@ set -uo pipefail
 prefix=()
 if [ "${1:-}" = --sanitize ]; then
   sanitizer=${2:-}
-  shift 2 || die "--sanitize thread, address or undefined"
+  shift 2 || die "--sanitize thread, address, undefined or address,undefined"
   build=$root/build-$sanitizer
   export MESON_ARGS="-Db_sanitize=$sanitizer -Db_lundef=false -Dcuda=disabled -Dprograms=false
     --buildtype=debugoptimized"
@@ -26,22 +26,20 @@ if [ "${1:-}" = --sanitize ]; then
       fi
       [ $# -gt 0 ] || set -- threads rma-threads
       ;;
-    address)
+    address | undefined | address,undefined)
       # The library is preloaded before the sanitizer's own, and Open MPI does not free everything.
       export ASAN_OPTIONS="verify_asan_link_order=0:detect_leaks=0:allow_user_segv_handler=1"
-      [ $# -gt 0 ] || set -- --suite unit --suite mpi
-      ;;
-    undefined)
       export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
       [ $# -gt 0 ] || set -- --suite unit --suite mpi
       ;;
-    *) die "--sanitize thread, address or undefined" ;;
+    *) die "--sanitize thread, address, undefined or address,undefined" ;;
   esac
 elif [ "${1:-}" = --mpich ]; then
   shift
   build=$root/build-mpich
   # Hardly optimised: it is for these tests alone, and built sooner.
   export MESON_ARGS="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
+  [ $# -gt 0 ] || set -- --no-suite calls  # minutes, of what other tests are for
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"

@@ -3,10 +3,12 @@
 memory and a derived datatype. The tests verify the data: a run that fails, fails this test. Large-count forms (suffix
 _c) that no test calls are listed, and are no failure.
 
-usage: calls.py TABLE RECORDER LIBRARY SIM RUN-MPI [OPTIONS] -- PREPROCESSOR... -- PROGRAM TESTS RANKS [-- ...]
+usage: calls.py FAMILY TABLE RECORDER LIBRARY SIM RUN-MPI [OPTIONS] -- PREPROCESSOR... -- PROGRAM TESTS RANKS [FORMS]
+       [-- PROGRAM...]
 
-OPTIONS are for run-mpi.sh; each PROGRAM is run with the argument TESTS on RANKS ranks. Prints one line a function,
-and the numbers by chapter of interpose/functions.txt.
+FAMILY is that of the MPI library, openmpi or mpich; OPTIONS are for run-mpi.sh; each PROGRAM is run with the argument
+TESTS on RANKS ranks, and with the library FORMS, which replaces calls by others, preloaded before the recorder. Prints
+one line a function, and the numbers by chapter of interpose/functions.txt.
 """
 
 import os
@@ -17,6 +19,8 @@ import tempfile
 
 from functions import read_prototypes, read_table
 
+SECONDS = 300  # most for each run
+
 # What the standard allows only predefined datatypes for, and what has none.
 NO_DERIVED_TYPE = {
     "MPI_Fetch_and_op": "predefined datatypes only",
@@ -24,6 +28,28 @@ NO_DERIVED_TYPE = {
     "MPI_Buffer_attach": "no datatype",
     "MPI_Win_create": "no datatype",
     "MPI_Win_attach": "no datatype",
+}
+
+# What MPICH 4.0 does wrongly on host memory, so that it cannot be the reference.
+WRONG = {
+    "mpich": {
+        "MPI_Reduce_scatter_block",
+        "MPI_Ireduce_scatter_block",
+        *(
+            f"MPI_{name}_init"
+            for name in (
+                "Gather",
+                "Gatherv",
+                "Scatter",
+                "Scatterv",
+                "Allgather",
+                "Allgatherv",
+                "Neighbor_allgather",
+                "Neighbor_allgatherv",
+                "Reduce_scatter_block",
+            )
+        ),
+    },
 }
 
 
@@ -72,11 +98,11 @@ def split(arguments):
 
 
 def main():
-    (table, recorder, library, sim, *run_mpi), preprocessor, *runs = split(sys.argv[1:])
+    (family, table, recorder, library, sim, *run_mpi), preprocessor, *runs = split(sys.argv[1:])
     total = {}
-    for program, tests, ranks in runs:
+    for program, tests, ranks, *forms in runs:
         with tempfile.TemporaryDirectory(prefix="gpudt-calls-") as folder:
-            command = [*run_mpi, "-t", "170", "-n", ranks, "-l", f"{recorder}:{library}", "-s", sim,
+            command = [*run_mpi, "-t", str(SECONDS), "-n", ranks, "-l", ":".join([*forms, recorder, library]), "-s", sim,
                        "-e", f"GPUDT_CALLS_FOLDER={folder}", program, *filter(None, [tests])]
             for name, counts in record(command, folder).items():
                 known = total.setdefault(name, [0, 0, 0, ""])
@@ -105,9 +131,10 @@ def main():
     print(f"functions with a buffer: {sum(row[1] for row in by_chapter.values())} of"
           f" {sum(row[0] for row in by_chapter.values())} called with device memory and, where there is one, a derived"
           " datatype, all data verified")
+    wrong = WRONG.get(family, set())
     for name in missing:
-        print(f"NOT TESTED: {name}")
-    sys.exit(1 if any(not name.endswith("_c") for name in missing) else 0)
+        print(f"NOT TESTED: {name}{' (the MPI library does it wrongly)' if name in wrong else ''}")
+    sys.exit(1 if any(not name.endswith("_c") and name not in wrong for name in missing) else 0)
 
 
 if __name__ == "__main__":
