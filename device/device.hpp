@@ -268,8 +268,7 @@ struct Side {
 /// Starts moving bytes [begin, end) of the packed stream of `from` to where they lie in `to`, without packing them in
 /// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
 /// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
-/// on GPU `ordinal`, which must reach both sides' memory, in the order of its unpacks. Both layouts must live until it
-/// is done. Thread-safe.
+/// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
 
 /// Whether another GPU has data of this layout, in memory of GPU `ordinal`, sooner if they are packed there first than

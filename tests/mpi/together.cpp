@@ -107,6 +107,7 @@ bool isend(int first_tag) {
 bool in_threads() {
   bool right[threads] = {};
   std::vector<std::thread> workers;
+  workers.reserve(threads);
   for (int t = 0; t < threads; ++t) workers.emplace_back([&right, t] { right[t] = isend(100 * (t + 1)); });
   for (std::thread& worker : workers) worker.join();
   return right[0] && right[1] && right[2];

@@ -86,7 +86,8 @@ class LoggingRuntime final : public StubRuntime {
 
 /// An engine, memory with a pattern, and places to pack it to.
 struct Bench {
-  explicit Bench(Config config = {}) : engine(std::make_unique<Engine>(std::make_unique<LoggingRuntime>(log), config)) {
+  explicit Bench(const Config& config = {})
+      : engine(std::make_unique<Engine>(std::make_unique<LoggingRuntime>(log), config)) {
     for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + i / 251);
   }
   Transfer pack(const datatype::Layout& layout, std::int64_t count = 1) {
@@ -145,6 +146,7 @@ TEST_CASE("each transfer of a launch ends by itself", "[kernel]") {
   const Rows rows;
   Bench bench(kernels_only());
   std::vector<Transfer> transfers;
+  transfers.reserve(batch_jobs + 1);
   {
     const Gathering gathering(Gathering::long_bytes);
     for (int i = 0; i < 3; ++i) transfers.push_back(bench.pack(*rows.layout));
@@ -164,6 +166,7 @@ TEST_CASE("a launch holds so many transfers, and nothing waits beyond that", "[k
   const Rows rows;
   Bench bench(kernels_only());
   std::vector<Transfer> transfers;
+  transfers.reserve(batch_jobs + 1);
   const Gathering gathering(Gathering::long_bytes);
   for (int i = 0; i < batch_jobs + 1; ++i) transfers.push_back(bench.pack(*rows.layout));
   CHECK(bench.log.kernels == Launches{batch_jobs});
@@ -233,6 +236,7 @@ TEST_CASE("transfers that cannot be launched say so, each of them, and the next 
   const Rows rows;
   Bench bench(kernels_only());
   std::vector<Transfer> transfers;
+  transfers.reserve(batch_jobs + 1);
   const Gathering gathering(Gathering::long_bytes);
   for (int i = 0; i < 3; ++i) transfers.push_back(bench.pack(*rows.layout));
   bench.log.refuse = true;

@@ -280,6 +280,7 @@ TEST_CASE("threads that gather and threads that wait for each other's transfers"
   for (int round = 0; round < rounds; ++round) {
     std::atomic<int> ready{0};
     std::vector<std::thread> workers;
+    workers.reserve(threads);
     for (int t = 0; t < threads; ++t)
       workers.emplace_back([&, t] {
         const auto own = static_cast<std::size_t>(t);
