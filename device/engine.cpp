@@ -18,8 +18,8 @@ namespace {
 constexpr std::uint32_t polls_per_clock = 1024;
 /// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
-/// Messages up to this size tell it: the time of larger ones depends on more than their size.
-constexpr std::int64_t observed_bytes = 256 << 10;
+/// Kernels for messages up to this size tell it: the time of larger ones depends on more than their size.
+constexpr std::int64_t observed_bytes = 1 << 20;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
 /// States are made in chunks.
@@ -199,7 +199,8 @@ void Channel::start_kernel(Transfer::State& state, KernelArgs& args, Delay* dela
   launched(state);
 }
 
-void Channel::start_kernel(Transfer::State& state, TransferArgs& args) {
+void Channel::start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay, double expected_us) {
+  learn(state, delay, expected_us);
   args.to.completion = completion_of(state);
   runtime_->launch(ordinal_, args, stream_);
   launched(state);
@@ -400,7 +401,7 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
     return channel.start_boxes(state, boxes, &gpu.kernels, forecast.copy_us);
-  Delay* const learner = host && bytes <= observed_bytes ? &gpu.copies[unpack ? 1 : 0] : nullptr;
+  Delay* const learner = host ? &gpu.copies[unpack ? 1 : 0] : nullptr;
   return channel.start_boxes(state, one_row ? in_two_rows(boxes) : boxes, learner, forecast.copy_us);
 }
 
@@ -416,7 +417,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Delay* learner = packing.bytes() <= observed_bytes && !packing.peer ? &gpu.kernels : nullptr;
+  Delay* learner = packing.bytes() <= observed_bytes ? &gpu.kernels : nullptr;
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
@@ -430,7 +431,8 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   channel.start_kernel(state, args, learner, forecast.kernel_us);
 }
 
-void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast&, Transfer::State& state) {
+void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
+                          Transfer::State& state) {
   const auto upload = [&](const Side& side, const datatype::Shape& shape, datatype::Program& program) -> Upload* {
     if (shape.kind == datatype::ShapeKind::strided) return nullptr;
     Upload& its = Upload::of(*side.layout, gpu.ordinal);
@@ -446,7 +448,9 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
                                     fusing.bytes(), {gpu.traits.multiprocessors});
   args.from.program = from_program;
   args.to.program = to_program;
-  channel.start_kernel(state, args);
+  const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
+  Delay* const learner = fusing.bytes() <= observed_bytes && !waits ? &gpu.kernels : nullptr;
+  channel.start_kernel(state, args, learner, forecast.kernel_us);
 }
 
 /// A message by itself.

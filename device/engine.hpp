@@ -122,7 +122,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   /// `delay`, if not null, learns from this one, which takes `expected_us` if it begins at once.
   void start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay = nullptr, double expected_us = 0);
-  void start_kernel(Transfer::State& state, TransferArgs& args);
+  void start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay = nullptr, double expected_us = 0);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
