@@ -22,7 +22,8 @@ inline constexpr bool requests_have_handlers = !mpich;
 /// MPICH without yaksa, as Debian has it, loses data of a message of more bytes than these that was sent packed (as
 /// MPI_PACKED, by MPI_Bsend, from device memory) and is received into structs of elements of several sizes.
 inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
-/// MPICH 4.0 accepts an accumulate whose operator does not suit the type, if it is for MPI_PROC_NULL: so gpudt checks.
+/// MPICH 4.0 accepts an accumulate whose operator does not suit the type if it is for MPI_PROC_NULL, which is how gpudt
+/// has operators checked before the target uses them.
 inline constexpr bool checks_operators = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
 inline constexpr bool pack_checks_room = !mpich;
