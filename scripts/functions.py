@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from typing import NamedTuple
 
 BUFFERS = {"in", "out", "inout"}  # what MPI reads, writes, or both: a choice buffer of the standard
@@ -180,3 +181,14 @@ def read_prototypes(preprocessor):
     for name, parameters in re.findall(r"\bint\s+(MPIX?_\w+)\s*\(([^()]*)\)", text):
         prototypes[name] = [parameter_type(parameter) for parameter in parameters.split(",")]
     return prototypes
+
+
+def generate(header, texts):
+    """The main program of a generator, with the arguments TABLE OUTPUT PREPROCESSOR...: writes `header`, and of each
+    function of the table what `texts(function, prototypes)` yields."""
+    table, output, *preprocessor = sys.argv[1:]
+    prototypes = read_prototypes(preprocessor)
+    with open(output, "w", encoding="ascii") as out:
+        out.write(header)
+        for function in read_table(table):
+            out.writelines(texts(function, prototypes))

@@ -5,9 +5,7 @@ template for both kinds of counts. Each calls the form with int counts; interpos
 usage: generate_large_counts.py TABLE OUTPUT PREPROCESSOR...
 """
 
-import sys
-
-from functions import BUFFERS, read_prototypes, read_table
+from functions import BUFFERS, generate
 from generate_fortran import wrapped
 
 HEADER = """\
@@ -67,16 +65,10 @@ def definition(function):
     return "\n".join(text) + "\n"
 
 
-def main():
-    table, output, *preprocessor = sys.argv[1:]
-    prototypes = read_prototypes(preprocessor)
-    with open(output, "w", encoding="ascii") as out:
-        out.write(HEADER)
-        for function in read_table(table):
-            declared = set(function.declared_names(prototypes))
-            if function.name + "_c" in declared and not function.large_by_hand():
-                out.write("\n" + definition(function))
+def definitions(function, prototypes):
+    if function.name + "_c" in function.declared_names(prototypes) and not function.large_by_hand():
+        yield "\n" + definition(function)
 
 
 if __name__ == "__main__":
-    main()
+    generate(HEADER, definitions)
