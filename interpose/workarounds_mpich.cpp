@@ -33,13 +33,13 @@ int until_found(Look look) {
 
 }  // namespace
 
-/// An assertion in MPICH's MPI_Waitall fails if some requests are null and a generalized one is not complete yet.
 std::int64_t received_bytes(const MPI_Status& status) {
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
   return bytes;
 }
 
+/// An assertion in MPICH's MPI_Waitall fails if some requests are null and a generalized one is not complete yet.
 int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
   const bool some_null = count > 0 && std::find(requests, requests + count, MPI_REQUEST_NULL) != requests + count;
   if (!some_null) return PMPI_Waitall(count, requests, statuses);
