@@ -129,6 +129,8 @@ class Staging {
 
 /// At least `bytes` bytes for use with GPU `ordinal`. Thread-safe. Throws Failure::out_of_memory.
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
+/// The same, but empty instead.
+Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
 
 /// Lets the GPUs use the caller's host memory as they use mapped staging memory, from now on until stop(); the memory
 /// must stay as long. False if the runtime refuses. The answer is remembered: to be asked before each use, of the same

@@ -393,6 +393,7 @@ Offer::Offer(int index, int rank, int tag, MPI_Comm comm)
   descriptor_.tag = tag;
   descriptor_.issued.store(0, std::memory_order_relaxed);
   descriptor_.matched.store(0, std::memory_order_relaxed);
+  descriptor_.ready.store(0, std::memory_order_relaxed);
   descriptor_.produced.store(0, std::memory_order_relaxed);
   descriptor_.consumed.store(0, std::memory_order_relaxed);
   const Image& own = **world->own;
@@ -464,11 +465,14 @@ bool holds(const device::Exported& memory, const Operand& operand) {
 void Offer::describe(bool better_packed) {
   descriptor_.count = operand_.count;
   descriptor_.layout_bytes = 0;
-  if (better_packed && pack_for_fetching(/*may_fail=*/true)) return;
-  if (describe_in_place())
+  const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
+  if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
+  if (!packed_ && describe_in_place()) {
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
-  else
-    pack_for_fetching(/*may_fail=*/false);
+    return;
+  }
+  if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
+  pack_for_fetching();
 }
 
 /// Where the program has them, if the memory can be exported and the layout is short.
@@ -493,21 +497,13 @@ bool Offer::describe_in_place() {
   return true;
 }
 
-/// Packed, in memory of our own. False if there is none; throws instead unless it may fail.
-bool Offer::pack_for_fetching(bool may_fail) {
+/// Packed, in memory of our own.
+void Offer::pack_for_fetching() {
   Descriptor& to = descriptor_;
-  try {
-    packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, static_cast<std::size_t>(to.bytes));
-  } catch (const device::Error& error) {
-    if (!may_fail || error.failure() != device::Failure::out_of_memory) throw;
-    return false;
-  }
   if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
   to.address = reinterpret_cast<std::uint64_t>(packed_.data());
-  to.ready.store(0, std::memory_order_relaxed);
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the token is on its way
-  return true;
 }
 
 void Offer::pack_next_part() {
@@ -559,7 +555,6 @@ bool Offer::done() {
 }
 
 void Offer::wait() {
-  if (!sent_) return;
   const Timed timed(Clock::transfer);
   wait_with_progress(*this);
 }
@@ -593,7 +588,8 @@ bool Offer::step() {
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
 void Offer::withdraw() {
   if (descriptor_.bytes > longest_buffered || Clock_::now() - offered_at_ < buffering_patience) return;
-  if (!room(longest_buffered)) return;
+  if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
+  if (!staging_) return;  // there is no memory just now
   State expected = State::offered;
   if (!descriptor_.state.compare_exchange_strong(expected, State::withdrawing)) return;
   moving_ = pack_all(operand_, staging_);
@@ -604,18 +600,6 @@ void Offer::buffer() {
   std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   State expected = State::withdrawing;
   if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) report_peer(PeerEvent::buffered);
-}
-
-/// Staging memory of at least so many bytes; false if there is none just now.
-bool Offer::room(std::int64_t bytes) {
-  if (staging_ && staging_.capacity() >= static_cast<std::size_t>(bytes)) return true;
-  try {
-    staging_ = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(bytes));
-  } catch (const device::Error& error) {
-    if (error.failure() != device::Failure::out_of_memory) throw;
-    return false;
-  }
-  return true;
 }
 
 /// The receiver cannot fetch the data: they go through the segment.

@@ -86,14 +86,13 @@ class Offer : public Payload {
   Offer(int index, int world, int tag, MPI_Comm comm);
   void describe(bool better_packed);
   bool describe_in_place();
-  bool pack_for_fetching(bool may_fail);
+  void pack_for_fetching();
   bool step();
   void pack_next_part();
   void pack_on();
   void withdraw();
   void buffer();
   void stream();
-  bool room(std::int64_t bytes);
   bool receiver_gone();
 
   const int index_;

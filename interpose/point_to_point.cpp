@@ -55,7 +55,6 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
     }
     if (const auto offer = is_buffered(pmpi) ? nullptr : Offer::of(operand, dest, tag, comm)) {
-      offer->wait();  // packed, if it has to be
       engine_order(comm, dest);
       const int code = send_now(pmpi, offer->message(), dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
