@@ -76,6 +76,7 @@ std::optional<PeerUse> parse_protocol(std::string_view text) {
   if (text == "staging") return PeerUse::never;
   if (text == "peer") return PeerUse::always;
   if (text == "shared") return PeerUse::shared;
+  if (text == "pipelined") return PeerUse::pipelined;
   return std::nullopt;
 }
 
@@ -125,7 +126,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
-  read("GPUDT_PROTOCOL", parse_protocol, "auto, staging, peer or shared", config.peer, complaints);
+  read("GPUDT_PROTOCOL", parse_protocol, "auto, staging, peer, shared or pipelined", config.peer, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);

@@ -10,10 +10,11 @@ namespace gpudt::interpose {
 
 /// GPUDT_PROTOCOL: which messages from device memory are offered to their receivers (peer.hpp).
 enum class PeerUse {
-  automatic,  ///< auto: to processes on this node
+  automatic,  ///< auto: to processes on this node, and long ones to all others
   never,      ///< staging
   always,     ///< peer: even to those that could not fetch earlier ones
   shared,     ///< likewise, but they go through memory that the processes share, as where GPUs do not reach each other
+  pipelined,  ///< to all processes as to those of other nodes
 };
 
 struct Config {

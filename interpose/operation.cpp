@@ -105,12 +105,15 @@ class Engine {
   void forget_win(MPI_Win win);
   ErrorOwner owner(const Operation& operation);
   void serve(EngineService service);
+  void serve(const EngineBackground* background);
+  void let_pass_end();
   const char* hook();
   bool stop();
   bool pending() const {
     return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr ||
            retired_.load(std::memory_order_relaxed) != nullptr;
   }
+  bool has_background() const { return background_.load(std::memory_order_relaxed) != nullptr; }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
@@ -136,6 +139,7 @@ class Engine {
   std::atomic<bool> busy_{false};
   std::atomic<int> cancels_{0};
   std::atomic<EngineService> service_{nullptr};
+  std::atomic<const EngineBackground*> background_{nullptr};
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
   std::mutex mutex_;                    // guards what follows, and the owners of all operations
@@ -243,7 +247,10 @@ class Hold {
 };
 
 int Engine::progress() {
-  if (!pending() || inside_engine) return 0;
+  if (inside_engine) return 0;
+  const EngineBackground* const background = background_.load(std::memory_order_acquire);
+  const bool due = background != nullptr && background->due();
+  if (!due && !pending()) return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
   // What has arrived together is unpacked together.
@@ -257,6 +264,7 @@ int Engine::progress() {
   completions += test_inner();
   completions += finish_unpacked();
   if (const EngineService service = service_.load()) completions += service();
+  if (due && background_.load() != nullptr) completions += background->run();
   return completions;
 }
 
@@ -454,7 +462,7 @@ int Engine::finish_unpacked() {
     try {
       done = operation->payload->done();
     } catch (const std::exception& error) {
-      log_error(std::string("unpacking a message: ") + error.what());
+      log_error(std::string("moving the data of a message: ") + error.what());
       operation->error = error_class(error);
     }
     if (!done) {
@@ -539,6 +547,16 @@ ErrorOwner Engine::owner(const Operation& operation) {
 void Engine::serve(EngineService service) {
   service_.store(service);
   progress_wake();
+  let_pass_end();
+}
+
+void Engine::serve(const EngineBackground* background) {
+  background_.store(background);
+  let_pass_end();
+}
+
+/// What has been set holds when the engine runs from here on.
+void Engine::let_pass_end() {
   if (inside_engine) return;  // called by an error handler: waiting would be waiting for oneself
   while (busy_.exchange(true, std::memory_order_acquire)) {
   }
@@ -547,7 +565,8 @@ void Engine::serve(EngineService service) {
 
 const char* Engine::hook() {
   return progress_start({[] {
-                           if (!engine.pending()) return 0;  // here, for MPI asks in every turn of its loops
+                           if (!engine.pending() && !engine.has_background())
+                             return 0;  // here, for MPI asks in every turn of its loops
                            try {
                              return engine.progress();
                            } catch (const std::exception& error) {  // MPI's progress engine is C
@@ -646,6 +665,12 @@ void engine_forget_win(MPI_Win win) {
 }
 void engine_service(EngineService service) {
   engine.serve(service);
+}
+void engine_background(const EngineBackground* background) {
+  engine.serve(background);
+}
+bool engine_within() {
+  return inside_engine;
 }
 int engine_held() {
   return held.load(std::memory_order_relaxed);

@@ -208,6 +208,16 @@ class Reservation {
 using EngineService = int (*)();
 void engine_service(EngineService service);
 
+/// The same for work that may never end, and must not cost much: it is done when it says that it is due. Null: none.
+struct EngineBackground {
+  EngineService run;
+  bool (*due)();
+};
+void engine_background(const EngineBackground* background);
+
+/// Whether this is called by the engine, on this thread.
+bool engine_within();
+
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress();

@@ -36,6 +36,12 @@ static_assert(longest_buffered <= std::int64_t(descriptor_data));
 constexpr int refusals_borne = 1;
 constexpr int longest_abstention = 64;
 constexpr std::size_t habits_by_tag = 16;
+/// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
+/// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
+constexpr std::int64_t least_remote = 1 << 20;
+constexpr std::int64_t least_remote_forced = longest_buffered + 1;
+/// A notice is sent before its token, so that it is not long in coming; else what was probed is no token.
+constexpr std::chrono::milliseconds notice_patience{10};
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
 /// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
@@ -96,6 +102,7 @@ struct World {
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
 
   std::optional<Chunks> chunks;
+  std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
 };
 
 World* world = nullptr;  // stays for good: messages in transit at MPI_Finalize may still need it
@@ -143,6 +150,7 @@ int world_rank_of(MPI_Comm comm, int peer) {
 /// the mutex.
 Segment* reach(int rank) {
   if (rank == world->rank) return world->own.get();
+  if (world->use == PeerUse::pipelined) return nullptr;
   if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return nullptr;
   Neighbour& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
@@ -154,6 +162,12 @@ Segment* reach(int rank) {
 
 bool checks(const Segment* segment) {
   return segment != nullptr && (*segment)->checking.load(std::memory_order_acquire) != 0;
+}
+
+/// The same of a process that shares no memory with this one, if it is known to check for tokens.
+Segment* reach_remote(int rank) {
+  Segment* const image = world->remote ? world->remote->image(rank) : nullptr;
+  return checks(image) ? image : nullptr;
 }
 
 /// A token that another process has sent: it has a segment, and nobody minds how long it takes to find.
@@ -216,9 +230,8 @@ datatype::LayoutRef layout_of(const Descriptor& descriptor) {
   return layout;
 }
 
-/// The open offer of process `sender` that a status of `bytes` bytes stands for; null if it has none.
-Descriptor* open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
-  Segment* const segment = reach_sender(sender);
+/// The open offer in a segment, or image of one, that a status of `bytes` bytes stands for; null if it has none.
+Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t bytes) {
   if (segment == nullptr) return nullptr;
   Descriptor& descriptor = (*segment)->descriptors[token_index(bytes)];
   const State state = descriptor.state.load(std::memory_order_acquire);
@@ -227,6 +240,50 @@ Descriptor* open_offer(int sender, const MPI_Status& status, std::int64_t bytes)
                      descriptor.source == status.MPI_SOURCE && descriptor.issued.load() != 0 &&
                      descriptor.matched.load() == 0;
   return open && meant ? &descriptor : nullptr;
+}
+
+/// Another process's offer.
+struct Offered {
+  Descriptor* descriptor = nullptr;
+  int remote = -1;  ///< the sender's rank, if this is but an image of the descriptor
+  bool operator!() const { return descriptor == nullptr; }
+};
+
+/// The same of process `sender`.
+Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  Descriptor* const announced = open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes);
+  if (announced != nullptr) return {announced, sender};
+  return {open_offer(reach_sender(sender), status, bytes)};
+}
+
+/// The same of any process; nothing if it could be one of several.
+Offered only_open_offer(const MPI_Status& status, std::int64_t bytes) {
+  Offered found;
+  for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
+    const Offered offered = open_offer(static_cast<int>(rank), status, bytes);
+    if (!!offered && !!std::exchange(found, offered)) return {};
+  }
+  return found;
+}
+
+void progress_mpi() {
+  int flag = 0;  // nothing is sent there
+  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->self, &flag, MPI_STATUS_IGNORE);
+}
+
+/// What `find()` finds, if need be when the notices have come that may still be on their way.
+template <class Find>
+auto find_awaiting_notices(bool notices_may_come, Find find) {
+  auto found = find();
+  if (!notices_may_come) return found;
+  for (const auto deadline = Clock_::now() + notice_patience; !found && Clock_::now() < deadline; found = find()) {
+    progress_mpi();
+    if (engine_within())
+      world->remote->progress();
+    else
+      engine_progress();
+  }
+  return found;
 }
 
 /// Offers to a neighbour pause after refusals. The caller holds the mutex.
@@ -267,6 +324,30 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
 
 }  // namespace
 
+namespace {
+
+/// False if that cannot be told.
+bool on_one_node(int processes) {
+  const char* const here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return here != nullptr && std::atoi(here) == processes;
+}
+
+constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
+
+void start_remote(int processes) {
+  if (!has_hidden_messages()) {
+    log_trace("this MPI library has no messages that programs cannot see: none goes in parts");
+    return;
+  }
+  world->remote.emplace(*world->own, world->rank);
+  engine_background(&notices);
+  if (world->use != PeerUse::pipelined) return;
+  for (int rank = 0; rank < processes; ++rank)
+    if (rank != world->rank) world->remote->greet(rank);
+}
+
+}  // namespace
+
 void peer_start(PeerUse use, int world_rank) {
   if (use == PeerUse::never) return;
   if (!all_receives_are_known()) {
@@ -299,6 +380,7 @@ void peer_start(PeerUse use, int world_rank) {
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   made->self = bare_copy(MPI_COMM_SELF, bare_copy_tag);
   world = made.release();
+  if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
 }
@@ -306,6 +388,10 @@ void peer_start(PeerUse use, int world_rank) {
 void peer_stop() {
   if (!peer_checking.exchange(false)) return;
   (*world->own)->checking.store(0, std::memory_order_release);
+  if (world->remote) {
+    engine_background(nullptr);
+    world->remote->stop();
+  }
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);
   const std::lock_guard<std::mutex> lock(world->mutex);
@@ -318,24 +404,27 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   const std::int64_t bytes = received_bytes(*status);
   if (token_index(bytes) < 0) return;
   engine_progress();  // tokens that have been received no longer count
-  Descriptor* const descriptor = open_offer(world_rank_of(comm, status->MPI_SOURCE), *status, bytes);
-  if (descriptor == nullptr) return;
-  if (matched) descriptor->matched.store(1);
-  PMPI_Status_set_elements_x(status, MPI_BYTE, descriptor->bytes);
+  const int sender = world_rank_of(comm, status->MPI_SOURCE);
+  // Whoever gives notice of an offer does so for everything that is as long as a token.
+  const Offered offered =
+      find_awaiting_notices(reach_remote(sender) != nullptr, [&] { return open_offer(sender, *status, bytes); });
+  if (!offered) return;
+  if (matched) offered.descriptor->matched.store(1);
+  PMPI_Status_set_elements_x(status, MPI_BYTE, offered.descriptor->bytes);
 }
 
 // All processes are looked through, since it is not known here which communicator the receive was on.
 void peer_truncated(const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   if (!peer_checks() || token_index(bytes) < 0) return;
-  Descriptor* found = nullptr;
-  for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
-    Descriptor* const descriptor = open_offer(static_cast<int>(rank), status, bytes);
-    if (descriptor != nullptr && std::exchange(found, descriptor) != nullptr) return;
+  const Offered found =
+      find_awaiting_notices(world->remote.has_value(), [&] { return only_open_offer(status, bytes); });
+  if (!found) return;
+  for (State state : {State::offered, State::withdrawing, State::buffered}) {
+    if (!found.descriptor->state.compare_exchange_strong(state, State::done)) continue;
+    if (found.remote >= 0) world->remote->done(found.remote, {token_index(bytes), found.descriptor->generation});
+    return;
   }
-  if (found == nullptr) return;
-  for (State state : {State::offered, State::withdrawing, State::buffered})
-    if (found->state.compare_exchange_strong(state, State::done)) return;
 }
 
 // --- offers ----------------------------------------------------------------------------------------------------------
@@ -348,23 +437,14 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
   return std::int64_t{count} * size;
 }
 
-/// What a message needs to be offered, or to go through the segment at once; nothing if it is to go another way. Takes
-/// a descriptor.
-struct Place {
-  int world;
-  int index;
-  bool afar;  ///< the receiver is another process, which presumably fetches what is offered
-};
-
-std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered) {
-  if (rank < 0) return std::nullopt;
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  if (!checks(reach(rank)) || (offered && abstains(rank, tag, bytes))) return std::nullopt;
-  // What is not offered may meet a receive with no more room than for the message.
-  const int last = offered ? descriptor_count - 1 : token_index(bytes);
-  const int index = take_descriptor(last);
-  if (index < 0) return std::nullopt;
-  return Place{rank, index, world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes)};
+/// Of a message to a process that shares no memory with this one.
+bool goes_remote(int rank, std::int64_t bytes, bool offered) {
+  if (!world->remote) return false;
+  const bool long_enough = bytes >= (world->use == PeerUse::pipelined ? least_remote_forced : least_remote);
+  if (offered && !long_enough) return false;
+  if (reach_remote(rank) != nullptr) return true;
+  if (offered) world->remote->greet(rank);  // for the next time
+  return false;
 }
 
 device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
@@ -374,21 +454,50 @@ device::Transfer pack_all(const Operand& operand, const device::Staging& staging
 
 }  // namespace
 
+/// What a message needs to be offered, or to be buffered at once.
+struct Offer::Place {
+  int world;
+  int index;
+  bool remote;  ///< the receiver shares no memory with this process
+  bool afar;    ///< the receiver is another process, which presumably fetches what is offered
+};
+
+/// Nothing if it is to go another way. Takes a descriptor.
+std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t bytes, bool offered) {
+  if (rank < 0) return std::nullopt;
+  std::unique_lock<std::mutex> lock(world->mutex);
+  const bool near = checks(reach(rank));
+  lock.unlock();  // MPI may be called
+  const bool remote = !near && goes_remote(rank, bytes, offered);
+  lock.lock();
+  if (!(near || remote) || (near && offered && abstains(rank, tag, bytes))) return std::nullopt;
+  // What is not offered may meet a receive with no more room than for the message.
+  const int last = offered ? descriptor_count - 1 : token_index(bytes);
+  const int index = take_descriptor(last);
+  if (index < 0) return std::nullopt;
+  const bool fetched = near && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
+  return Place{rank, index, remote, fetched};
+}
+
 bool Offer::likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
   if (token_index(bytes) < 0 && (bytes < least_offered || !locate_buffer(buf, type).on_device())) return false;
   const int rank = world_rank_of(comm, dest);
   const std::lock_guard<std::mutex> lock(world->mutex);
-  return rank >= 0 && checks(reach(rank));
+  return rank >= 0 && (checks(reach(rank)) || reach_remote(rank) != nullptr);
 }
 
-Offer::Offer(int index, int rank, int tag, MPI_Comm comm)
-    : index_(index), descriptor_((*world->own)->descriptors[index]), world_(rank), offered_at_(Clock_::now()) {
+Offer::Offer(const Place& place, int tag, MPI_Comm comm)
+    : index_(place.index),
+      descriptor_((*world->own)->descriptors[place.index]),
+      world_(place.world),
+      remote_(place.remote),
+      offered_at_(Clock_::now()) {
   ++descriptor_.generation;
   int source = 0;
   PMPI_Comm_rank(comm, &source);
-  descriptor_.destination = rank;
+  descriptor_.destination = world_;
   descriptor_.source = source;
   descriptor_.tag = tag;
   descriptor_.issued.store(0, std::memory_order_relaxed);
@@ -396,9 +505,19 @@ Offer::Offer(int index, int rank, int tag, MPI_Comm comm)
   descriptor_.ready.store(0, std::memory_order_relaxed);
   descriptor_.produced.store(0, std::memory_order_relaxed);
   descriptor_.consumed.store(0, std::memory_order_relaxed);
+  descriptor_.wanted.store(-1, std::memory_order_relaxed);
+}
+
+/// Makes the token, when all else of the descriptor is there; from now on the receiver may have it.
+void Offer::open(State state) {
+  opened_ = true;
   const Image& own = **world->own;
-  const Token token = {token_mark, {own.nonce[0], own.nonce[1]}, world->rank, index, descriptor_.generation, 0};
+  Token token = {token_mark,       {own.nonce[0], own.nonce[1]}, world->rank, index_, descriptor_.generation, 0,
+                 descriptor_.bytes};
+  if (remote_) token.flags = state == State::buffered ? token_remote | token_data_follow : token_remote;
   std::memcpy(descriptor_.token, &token, sizeof token);
+  descriptor_.state.store(state, std::memory_order_release);
+  if (remote_) world->remote->offer(index_, state == State::buffered ? descriptor_.data : nullptr);
 }
 
 std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_Comm comm) {
@@ -408,27 +527,46 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
     return nullptr;
   const auto place = place_for(world_rank_of(comm, dest), tag, bytes, offered);
   if (!place) return nullptr;
-  std::shared_ptr<Offer> offer(new Offer(place->index, place->world, tag, comm));
+  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
   offer->operand_ = operand;
   offer->descriptor_.bytes = bytes;
-  if (offered) {
-    try {
-      offer->describe(place->afar &&
-                      device::better_fetched_packed(operand.ordinal, operand.info->layout(), operand.count));
-    } catch (const device::Error& error) {
-      if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
-      throw;
-    }
-    report_peer(PeerEvent::offered);
-  } else {
-    offer->staging_ = device::acquire(device::StagingKind::mapped, operand.ordinal, static_cast<std::size_t>(bytes));
-    offer->moving_ = pack_all(operand, offer->staging_);
+  if (!offered) {
+    offer->move_to_descriptor();
+    return offer;
   }
-  offer->descriptor_.state.store(offered ? State::offered : State::withdrawing, std::memory_order_release);
-  if (offered && tracing())
-    log_trace("message of " + std::to_string(bytes) + " B offered to process " + std::to_string(place->world) +
-              (offer->packed_ ? ", packed" : ""));
+  try {
+    offer->offer(place->afar);
+  } catch (const device::Error& error) {
+    if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
+    throw;
+  }
   return offer;
+}
+
+/// A short message goes with the descriptor.
+void Offer::move_to_descriptor() {
+  staging_ =
+      device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(descriptor_.bytes));
+  moving_ = pack_all(operand_, staging_);
+  if (!remote_) return open(State::withdrawing);
+  moving_.wait();  // they go with the notice
+  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  open(State::buffered);
+}
+
+void Offer::offer(bool afar) {
+  if (remote_) {
+    outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
+    outflow_->step();
+    report_peer(PeerEvent::remote);
+  } else {
+    describe(afar && device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count));
+  }
+  report_peer(PeerEvent::offered);
+  if (tracing())
+    log_trace("message of " + std::to_string(descriptor_.bytes) + " B offered to process " + std::to_string(world_) +
+              (packed_ ? ", packed" : "") + (remote_ ? ", in parts" : ""));
+  open(State::offered);
 }
 
 bool peer_token_long(int count, MPI_Datatype type) {
@@ -441,12 +579,13 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
   if (!peer_token_long(count, type) || dest < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
   const datatype::TypeInfoRef info = datatype::type_info(type);
-  const auto place = info ? place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false) : std::nullopt;
+  if (!info) return nullptr;
+  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false);
   if (!place) return nullptr;
-  std::shared_ptr<Offer> offer(new Offer(place->index, place->world, tag, comm));
+  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
   offer->descriptor_.bytes = bytes;
   datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data);
-  offer->descriptor_.state.store(State::buffered, std::memory_order_release);
+  offer->open(State::buffered);
   return offer;
 }
 
@@ -524,12 +663,15 @@ void Offer::pack_on() {
 }
 
 Offer::~Offer() {
+  if (!sent_ && descriptor_.state.load(std::memory_order_acquire) != State::buffered) give_up();  // nobody knows of it
   State state = descriptor_.state.load(std::memory_order_acquire);
-  if (!sent_ && state != State::buffered) descriptor_.state.store(state = State::done);  // nobody knows of it
   // One that is given up after an error: the receiver hears of it if it asks.
-  while (state != State::done && state != State::buffered && state != State::claimed && state != State::failed &&
-         !descriptor_.state.compare_exchange_weak(state, State::failed)) {
-  }
+  bool ended = state == State::wanted && all_sent_;
+  while (!ended && state != State::done && state != State::buffered && state != State::claimed &&
+         state != State::failed)
+    ended = descriptor_.state.compare_exchange_weak(state, State::failed);
+  if (remote_ && state == State::offered) world->remote->withdrawn(index_);
+  outflow_.reset();
   if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
@@ -538,6 +680,7 @@ Offer::~Offer() {
 
 void Offer::give_up() {
   descriptor_.state.store(State::done);
+  if (remote_ && opened_) world->remote->withdrawn(index_);
 }
 
 Outgoing Offer::message() const {
@@ -560,9 +703,10 @@ void Offer::wait() {
 }
 
 bool Offer::step() {
+  if (remote_) return step_remote();
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
-      note_outcome(world_, descriptor_, /*refused=*/outflow_.has_value());
+      note_outcome(world_, descriptor_, /*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
       return true;
@@ -607,10 +751,18 @@ void Offer::stream() {
   if (!outflow_) {
     packing_.clear();
     packed_ = {};
-    outflow_.emplace(descriptor_, *world->chunks, operand_);
+    outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
     report_peer(PeerEvent::refused);
   }
   outflow_->step();
+}
+
+bool Offer::step_remote() {
+  if (!outflow_) return true;  // the data have gone with the notice
+  const State state = descriptor_.state.load(std::memory_order_acquire);
+  all_sent_ = all_sent_ || outflow_->step();
+  if (all_sent_) return true;
+  return state == State::done ? descriptor_.wanted.load() < 0 : receiver_gone();
 }
 
 /// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
@@ -619,7 +771,7 @@ bool Offer::receiver_gone() {
   if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
   checked_at_ = now;
   const std::lock_guard<std::mutex> lock(world->mutex);
-  const Segment* const segment = reach(world_);
+  const Segment* const segment = remote_ ? world->remote->image(world_) : reach(world_);
   if (segment == nullptr) return false;
   if (segment->orphaned()) lost("process " + std::to_string(world_) + ", which a message was for, has ended");
   return !checks(segment);
@@ -630,13 +782,22 @@ bool Offer::receiver_gone() {
 std::unique_ptr<Pull> Pull::recognise(const Token& head, std::int64_t bytes) {
   const int index = token_index(bytes);
   if (index < 0 || head.mark != token_mark || head.index != index) return nullptr;
-  Segment* const segment = reach_sender(head.sender);
+  const bool remote = (head.flags & token_remote) != 0;
+  if (remote && !world->remote) return nullptr;
+  Segment* const segment = find_awaiting_notices(
+      remote, [&] { return remote ? world->remote->image(head.sender) : reach_sender(head.sender); });
   if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
   if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
-  Descriptor& descriptor = (*segment)->descriptors[index];
+  Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
-  return std::unique_ptr<Pull>(new Pull(*segment, descriptor));
+  return std::unique_ptr<Pull>(new Pull(*segment, descriptor, head));
 }
+
+Pull::Pull(const Segment& segment, Descriptor& descriptor, const Token& token)
+    : segment_(segment),
+      descriptor_(descriptor),
+      id_{token.index, token.generation},
+      remote_((token.flags & token_remote) != 0) {}
 
 Announced Pull::announced(std::int64_t capacity) const {
   const std::int64_t bytes = descriptor_.bytes;
@@ -661,6 +822,8 @@ bool Pull::claim() {
 void Pull::want() {
   source_ = Source::segment;
   descriptor_.state.store(State::wanted, std::memory_order_release);
+  if (remote_)
+    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, descriptor_, id_.index, target_);
 }
 
 void Pull::start(const Operand& into, void* staging) {
@@ -678,7 +841,7 @@ void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* us
 }
 
 bool Pull::fetch(const Operand& into) {
-  if (world->use == PeerUse::shared) return false;
+  if (remote_ || world->use == PeerUse::shared) return false;
   if (segment_->rank != world->rank && descriptor_.bytes < least_on_one_gpu && on_one_gpu(descriptor_.memory, into))
     return false;
   std::string why;
@@ -715,6 +878,7 @@ bool Pull::fetch_what_is_ready() {
 void Pull::release() {
   released_ = true;
   descriptor_.state.store(State::done, std::memory_order_release);
+  if (remote_) world->remote->done(segment_->rank, id_);
 }
 
 bool Pull::done() {
@@ -730,6 +894,7 @@ bool Pull::done() {
 /// What the sender has put into its segment; true if that is all.
 bool Pull::collect() {
   if (released_) return true;
+  if (remote_ && inflow_) return inflow_->step();
   const State state = descriptor_.state.load(std::memory_order_acquire);
   const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
   if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
@@ -739,7 +904,7 @@ bool Pull::collect() {
     return true;
   }
   if (state != State::wanted) return false;
-  if (!inflow_) inflow_.emplace(segment_, descriptor_, target_);
+  if (!inflow_) inflow_ = std::make_unique<SegmentInflow>(segment_, descriptor_, target_);
   return inflow_->step();
 }
 
@@ -829,9 +994,7 @@ int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_
 
 void wait_with_progress(Payload& payload) {
   for (unsigned polls = 1; !payload.done(); ++polls) {
-    if (polls % polls_before_progress != 0) continue;
-    int flag = 0;  // nothing is sent there: only for the progress that MPI makes meanwhile
-    PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->self, &flag, MPI_STATUS_IGNORE);
+    if (polls % polls_before_progress == 0) progress_mpi();
   }
 }
 

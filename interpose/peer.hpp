@@ -1,5 +1,5 @@
-// Peer transfer between processes of one node: a message in device memory is offered, and the receiver's GPU fetches it
-// from the sender's, by one kernel from the sender's layout to the receiver's.
+// Peer transfer: a message in device memory is offered, and on one node the receiver's GPU fetches it from the
+// sender's, by one kernel from the sender's layout to the receiver's.
 //
 // What travels through MPI, with the program's communicator and tag, is a token (peer_segment.hpp) that names the
 // offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages also checks
@@ -11,7 +11,8 @@
 //
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
 // segment instead (peer_parts.hpp). A short message that nobody receives for a while moves there, too, so that its send
-// can end.
+// can end. Where processes share no memory, long messages are offered, and come in parts, by messages
+// (peer_remote.hpp).
 #pragma once
 
 #include <mpi.h>
@@ -29,6 +30,7 @@
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer_parts.hpp"
+#include "interpose/peer_remote.hpp"
 #include "interpose/peer_segment.hpp"
 #include "interpose/workarounds.hpp"
 
@@ -83,7 +85,12 @@ class Offer : public Payload {
   Outgoing message() const override;
 
  private:
-  Offer(int index, int world, int tag, MPI_Comm comm);
+  struct Place;
+  static std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered);
+  Offer(const Place& place, int tag, MPI_Comm comm);
+  void offer(bool afar);
+  void move_to_descriptor();
+  void open(peer::State state);
   void describe(bool better_packed);
   bool describe_in_place();
   void pack_for_fetching();
@@ -93,12 +100,14 @@ class Offer : public Payload {
   void withdraw();
   void buffer();
   void stream();
+  bool step_remote();
   bool receiver_gone();
 
   const int index_;
   peer::Descriptor& descriptor_;
-  const int world_;  ///< rank of the receiver in MPI_COMM_WORLD
-  Operand operand_;  ///< none of a message from the host
+  const int world_;    ///< rank of the receiver in MPI_COMM_WORLD
+  const bool remote_;  ///< who shares no memory with this process
+  Operand operand_;    ///< none of a message from the host
   struct Packing {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
@@ -106,11 +115,13 @@ class Offer : public Payload {
   device::Staging packed_;          ///< for data that cannot be fetched from where they are
   std::deque<Packing> packing_;     ///< to there, oldest first
   std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
-  bool sent_ = false;
+  bool sent_ = false;               ///< the token
+  bool opened_ = false;             ///< the receiver may have it
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
-  device::Staging staging_;               ///< withdrawing: what is on its way to the segment
-  device::Transfer moving_;               ///< likewise, from the program's buffer to there
-  std::optional<peer::Outflow> outflow_;  ///< wanted
+  device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
+  device::Transfer moving_;                 ///< likewise, from the program's buffer to there
+  std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
+  bool all_sent_ = false;                   ///< remote: the data
 };
 
 /// A message that has been announced by a token and is fetched.
@@ -130,7 +141,7 @@ class Pull {
   bool done();
 
  private:
-  Pull(const peer::Segment& segment, peer::Descriptor& descriptor) : segment_(segment), descriptor_(descriptor) {}
+  Pull(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::Token& token);
   bool claim();
   bool fetch(const Operand& into);
   bool fetch_what_is_ready();
@@ -144,6 +155,8 @@ class Pull {
 
   const peer::Segment& segment_;
   peer::Descriptor& descriptor_;
+  const peer::MessageId id_;
+  const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
   Operand into_;                           ///< device memory
@@ -152,8 +165,8 @@ class Pull {
   std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   device::Mapping mapping_;
   std::deque<device::Transfer> transfers_;  ///< under way, oldest first
-  peer::Inflow::Target target_ = {};
-  std::optional<peer::Inflow> inflow_;
+  peer::Target target_ = {};
+  std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point checked_at_;
 };
 

@@ -57,10 +57,10 @@ void Chunks::put(int chunk) {
 
 // --- the sender's end ------------------------------------------------------------------------------------------------
 
-Outflow::Outflow(Descriptor& descriptor, Chunks& chunks, Operand operand)
+SegmentOutflow::SegmentOutflow(Descriptor& descriptor, Chunks& chunks, Operand operand)
     : descriptor_(descriptor), chunks_(chunks), operand_(std::move(operand)) {}
 
-Outflow::~Outflow() {
+SegmentOutflow::~SegmentOutflow() {
   for (Part& part : packing_) {
     part.packing = {};  // ends, before another message gets the chunk
     if (part.chunk >= 0) chunks_.put(part.chunk);
@@ -70,15 +70,17 @@ Outflow::~Outflow() {
   for (const int chunk : idle_) chunks_.put(chunk);
 }
 
-void Outflow::step() {
+/// It is the descriptor that tells when the receiver has all.
+bool SegmentOutflow::step() {
   reclaim();
   publish();
   while (begin()) {
   }
+  return false;
 }
 
 /// The chunks of parts that the receiver has unpacked.
-void Outflow::reclaim() {
+void SegmentOutflow::reclaim() {
   for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;
        ++reclaimed_) {
     if (handed_over_.front() >= 0) idle_.push_back(handed_over_.front());
@@ -89,7 +91,7 @@ void Outflow::reclaim() {
   idle_.clear();
 }
 
-void Outflow::publish() {
+void SegmentOutflow::publish() {
   for (; !packing_.empty() && packing_.front().packing.done(); packing_.pop_front()) {
     const Part& part = packing_.front();
     if (part.staging) {
@@ -103,7 +105,7 @@ void Outflow::publish() {
 }
 
 /// Starts to pack the next part; false if there is none, or no room for it.
-bool Outflow::begin() {
+bool SegmentOutflow::begin() {
   int chunk = -1;
   if (begun_ == descriptor_.bytes || packing_.size() + handed_over_.size() >= parts_in_flight || !find_chunk(chunk))
     return false;
@@ -121,7 +123,7 @@ bool Outflow::begin() {
 }
 
 /// False if there is none before other parts are done.
-bool Outflow::find_staging(Part& part) {
+bool SegmentOutflow::find_staging(Part& part) {
   try {
     part.staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part.bytes));
   } catch (const device::Error& error) {
@@ -133,7 +135,7 @@ bool Outflow::find_staging(Part& part) {
 }
 
 /// True if a part may begin, in the chunk found, or if that is negative in the descriptor.
-bool Outflow::find_chunk(int& chunk) {
+bool SegmentOutflow::find_chunk(int& chunk) {
   const bool alone = packing_.empty() && handed_over_.empty();
   if (!idle_.empty()) {
     chunk = idle_.back();
@@ -153,10 +155,10 @@ bool Outflow::find_chunk(int& chunk) {
 
 // --- the receiver's end ----------------------------------------------------------------------------------------------
 
-Inflow::Inflow(const Segment& segment, Descriptor& descriptor, const Target& target)
+SegmentInflow::SegmentInflow(const Segment& segment, Descriptor& descriptor, const Target& target)
     : segment_(segment), descriptor_(descriptor), target_(target) {}
 
-bool Inflow::step() {
+bool SegmentInflow::step() {
   for (const std::uint64_t produced = descriptor_.produced.load(std::memory_order_acquire); parts_ < produced; ++parts_)
     take(descriptor_.parts[parts_ % parts_in_flight]);
   for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
@@ -165,7 +167,7 @@ bool Inflow::step() {
 }
 
 /// What is beyond the receive's room is dropped.
-void Inflow::take(const Part& part) {
+void SegmentInflow::take(const Part& part) {
   const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
   const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
   device::Transfer unpacking;

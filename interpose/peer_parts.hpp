@@ -1,6 +1,6 @@
-// A message on its way through the sender's segment, part by part, where the receiver cannot fetch it from the sender's
-// memory: several parts are being packed, wait in the segment or are being unpacked at a time, so that the whole takes
-// about as long as the slower end alone. The GPUs write and read the segment themselves.
+// A message on its way part by part, where the receiver cannot fetch it from the sender's memory: several parts are
+// being packed, under way or being unpacked at a time, so that the whole takes about as long as the slowest of these
+// alone. Here through the sender's segment, which the GPUs write and read themselves; peer_remote.hpp has messages.
 #pragma once
 
 #include <chrono>
@@ -42,16 +42,24 @@ class Chunks {
   std::vector<int> idle_;
 };
 
-/// The sender's end.
+/// The sender's end. The data must stay as they are until the receiver has them all, or step() says that it is done.
 class Outflow {
  public:
-  /// The operand's data, which must stay as they are until the receiver has them all.
-  Outflow(Descriptor& descriptor, Chunks& chunks, Operand operand);
-  ~Outflow();
+  Outflow() = default;
+  virtual ~Outflow() = default;
   Outflow(const Outflow&) = delete;
   Outflow& operator=(const Outflow&) = delete;
-  /// Packs what there is room for, and hands over what is packed. May throw device::Error.
-  void step();
+  /// Packs what there is room for, and hands over what is packed. True when the data are needed no longer. May throw
+  /// device::Error.
+  virtual bool step() = 0;
+};
+
+/// Through the segment.
+class SegmentOutflow : public Outflow {
+ public:
+  SegmentOutflow(Descriptor& descriptor, Chunks& chunks, Operand operand);
+  ~SegmentOutflow() override;
+  bool step() override;
 
  private:
   struct Part {
@@ -77,24 +85,32 @@ class Outflow {
   std::chrono::steady_clock::time_point wanting_;  ///< a chunk, since when; the epoch: not wanting
 };
 
+/// Where the first `bytes` bytes of a message go. The layout must live as long.
+struct Target {
+  const datatype::Layout* layout;
+  std::int64_t count;
+  void* user;
+  std::int64_t bytes;
+  int ordinal = -1;              ///< of the GPU; negative: host memory
+  std::byte* staging = nullptr;  ///< mapped, of `bytes` bytes, for what the GPU does not reach where it comes
+};
+
 /// The receiver's end.
 class Inflow {
  public:
-  /// Where the first `bytes` bytes of the message go.
-  struct Target {
-    const datatype::Layout* layout;
-    std::int64_t count;
-    void* user;
-    std::int64_t bytes;
-    int ordinal = -1;              ///< of the GPU; negative: host memory
-    std::byte* staging = nullptr;  ///< mapped, of `bytes` bytes, for a GPU that does not reach the segment
-  };
-  /// The layout must live as long.
-  Inflow(const Segment& segment, Descriptor& descriptor, const Target& target);
+  Inflow() = default;
+  virtual ~Inflow() = default;
   Inflow(const Inflow&) = delete;
   Inflow& operator=(const Inflow&) = delete;
   /// Takes what has come; true when that was all and it lies in the user's buffer. May throw device::Error.
-  bool step();
+  virtual bool step() = 0;
+};
+
+/// Through the segment.
+class SegmentInflow : public Inflow {
+ public:
+  SegmentInflow(const Segment& segment, Descriptor& descriptor, const Target& target);
+  bool step() override;
 
  private:
   void take(const Part& part);

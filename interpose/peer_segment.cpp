@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +23,7 @@ namespace gpudt::interpose::peer {
 namespace {
 
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
-constexpr std::uint32_t image_version = 2;
+constexpr std::uint32_t image_version = 3;
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
 const std::string folder = "/dev/shm";
@@ -124,9 +125,21 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
   return valid ? std::move(segment) : nullptr;
 }
 
+/// What is not written takes no memory.
+std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2]) {
+  void* const address =
+      mmap(nullptr, sizeof(Image), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  auto* const image = static_cast<Image*>(address);
+  image->rank = rank;
+  std::copy(std::begin(nonce), std::end(nonce), std::begin(image->nonce));
+  image->checking.store(1);
+  return std::unique_ptr<Segment>(new Segment(-1, image));
+}
+
 Segment::~Segment() {
   munmap(image_, sizeof(Image));
-  close(file_);
+  if (file_ >= 0) close(file_);
 }
 
 bool Segment::make_chunks() {
@@ -136,6 +149,7 @@ bool Segment::make_chunks() {
 }
 
 bool Segment::orphaned() const {
+  if (file_ < 0) return false;  // MPI ends the job if a process of another node does
   if (!lock(file_)) return false;
   flock(file_, LOCK_UN);
   return true;

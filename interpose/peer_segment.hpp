@@ -41,9 +41,12 @@ struct Token {
   std::int32_t sender;     ///< rank in MPI_COMM_WORLD
   std::int32_t index;
   std::uint32_t generation;
-  std::uint32_t unused;
+  std::uint32_t flags;  ///< token_...
+  std::int64_t bytes;   ///< of the message
 };
 inline constexpr std::uint64_t token_mark = 0x9e4b1f27d3a86c55;
+inline constexpr std::uint32_t token_remote = 1;       ///< the offer has been made by notice (peer_remote.hpp)
+inline constexpr std::uint32_t token_data_follow = 2;  ///< or have come, with that notice
 
 enum class State : std::uint32_t {
   free,
@@ -83,6 +86,8 @@ struct alignas(64) Descriptor {
   std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
   device::Exported memory;    ///< that holds the data
 
+  std::atomic<std::int64_t> wanted;  ///< bytes of it, by a receiver that shares no memory; negative: not yet
+
   // wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
   alignas(64) std::atomic<std::uint64_t> produced;
   Part parts[parts_in_flight];  ///< part i, from 0 on, in i % parts_in_flight
@@ -115,6 +120,8 @@ class Segment {
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
   /// Another process's; null if there is none on this node.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
+  /// In private memory, for what a process tells that has one elsewhere; null if there is no memory.
+  static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -128,7 +135,7 @@ class Segment {
 
  private:
   Segment(int file, Image* image) : file_(file), image_(image) {}
-  int file_;
+  int file_;  ///< negative: none
   Image* image_;
 };
 

@@ -125,9 +125,10 @@ void print(const Record& total, int ranks, int expected) {
     std::snprintf(
         line, sizeof line,
         "  peer transfer: %lld messages offered; of these %lld packed to be fetched, %lld through shared memory,"
-        " %lld buffered\n",
+        " %lld in parts by messages, %lld buffered\n",
         static_cast<long long>(total.peer[0]), static_cast<long long>(total.peer[3]),
-        static_cast<long long>(total.peer[2]), static_cast<long long>(total.peer[1]));
+        static_cast<long long>(total.peer[2]), static_cast<long long>(total.peer[4]),
+        static_cast<long long>(total.peer[1]));
     text += line;
   }
   std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",

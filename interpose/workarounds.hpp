@@ -27,6 +27,17 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
 /// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
 bool all_receives_are_known();
 
+/// Messages between processes of MPI_COMM_WORLD that no receive or probe of the program's can meet, and for which
+/// nothing need be agreed on beforehand, as a communicator would be: processes without the library may be part of the
+/// job. They have tags of their own, 0 to hidden_tags - 1, and keep their order by process and tag.
+inline constexpr int hidden_tags = 2;
+/// Whether the MPI library has a way for them. Only then may the others be called.
+bool has_hidden_messages();
+/// As PMPI_Isend does, starts to send `bytes` bytes to a rank of MPI_COMM_WORLD. Calls no error handler.
+int hidden_send(const void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request);
+/// As PMPI_Irecv does; `rank` may be MPI_ANY_SOURCE.
+int hidden_receive(void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request);
+
 /// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe; what is pending advances in them.
 int probe(int source, int tag, MPI_Comm comm, MPI_Status* status);
 int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status);

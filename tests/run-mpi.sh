@@ -8,12 +8,13 @@
 #   -s LIBRARY     libgpudt-sim.so, preloaded where there is no GPU
 #   -S             the simulated device even where there is a GPU
 #   -e NAME=VALUE  for the environment of the ranks; may be repeated
+#   -N             each rank on a node of its own, as far as it can tell; status 77 if this machine does not allow that
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
 # MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun)
 set -u
 
-ranks=2 seconds=120 library='' sim='' simulate=no without='' environment=''
-while getopts n:t:l:s:Se:w: option; do
+ranks=2 seconds=120 library='' sim='' simulate=no without='' environment='' nodes=''
+while getopts n:t:l:s:Se:w:N option; do
   case $option in
     n) ranks=$OPTARG ;;
     t) seconds=$OPTARG ;;
@@ -22,6 +23,7 @@ while getopts n:t:l:s:Se:w: option; do
     S) simulate=yes ;;
     e) environment="$environment $OPTARG" ;;
     w) without=$OPTARG ;;
+    N) nodes=yes ;;
     *) exit 2 ;;
   esac
 done
@@ -65,6 +67,15 @@ case $("$mpirun" --version 2>&1) in
     export MPIR_CVAR_POLLS_BEFORE_YIELD=1
     ;;
 esac
+# A node has a name and shared memory of its own, and reaches the others by TCP alone.
+if [ -n "$nodes" ]; then
+  node=$(cd "$(dirname "$0")" && pwd)/support/node.sh
+  "$node" probe true 2>/dev/null || exit 77
+  hosts=localhost:1
+  for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
+  give_way="$give_way --host $hosts --mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include lo
+    --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo"
+fi
 mpi() {
   # shellcheck disable=SC2086  # several options
   timeout --kill-after=5 "$seconds" "$mpirun" $give_way "$@" </dev/null

@@ -389,6 +389,39 @@ TEST_CASE("an unpack that fails on the GPU reaches the handler, after the commun
   }
 }
 
+// With messages that go in parts: what has been sent cannot be taken back. Then all is well again, in the same order.
+TEST_CASE("a pack that fails on the GPU in the middle of a message reaches both ends", "[.][fault-midway]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(1 << 20, 1, 2);  // 8 MiB
+  const int gpu = current_gpu();
+  for (const Place place : {Place::device, Place::host}) {
+    step(place_name(place));
+    Watched watched;
+    Buffer following(place, type, 1), good(Place::device, type, 1);
+    MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    if (rank() % 2 == 0) {
+      use_gpu(place == Place::device ? 2 : 3);
+      std::optional<Buffer> out(std::in_place, Place::device, type, 1);
+      MPI_OK(MPI_Isend(out->address(), 1, type, partner(), 1, watched, &requests[0]));
+      out.reset();
+      use_gpu(gpu);
+      good.fill(key_of(rank(), 2));
+      MPI_OK(MPI_Isend(good.address(), 1, type, partner(), 2, watched, &requests[1]));
+      MPI_FAILS(MPI_Wait(&requests[0], MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+    } else {
+      Buffer in(place, type, 1);
+      MPI_OK(MPI_Irecv(in.address(), 1, type, partner(), 1, watched, &requests[0]));
+      MPI_OK(MPI_Irecv(following.address(), 1, type, partner(), 2, watched, &requests[1]));
+      MPI_FAILS(MPI_Wait(&requests[0], MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+      following.expect(stream_of(type, 1, key_of(partner(), 2)));
+    }
+    MPI_OK(MPI_Wait(&requests[1], MPI_STATUS_IGNORE));
+    if (rank() % 2 != 0) CHECK(following.difference() == "");
+    CHECK(take_calls() == Classes{MPI_ERR_OTHER});
+    check_usable();
+  }
+}
+
 // --- MPI functions that fail when they are told to -------------------------------------------------------------------
 
 namespace {
