@@ -52,6 +52,7 @@ class Run:
 
 
 ALL_RIGHT = [f"rank {rank}: {what}: right" for rank in range(RANKS) for what in ("contiguous", "strided")]
+LARGE_TOO = sorted(ALL_RIGHT + [f"rank {rank}: large: right" for rank in range(RANKS)])
 
 
 class Environment(unittest.TestCase):
@@ -101,6 +102,14 @@ class Environment(unittest.TestCase):
             self.assertEqual(bool(told), offers, run.text)
             if protocol == "shared":
                 self.assertNotIn(" 0 through shared memory", told[0], run.text)
+
+    def test_parts(self):
+        """What goes to other nodes goes in parts, and so does everything that is long if that is wanted."""
+        run = Run("again", "GPUDT_PROTOCOL=pipelined", "GPUDT_REPORT=1")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, LARGE_TOO, run.text)
+        (told,) = run.lines("peer transfer:", "messages offered")
+        self.assertGreater(int(re.search(r"(\d+) in parts by messages", told).group(1)), 2 * RANKS, run.text)
 
     def test_reasons(self):
         """Each transfer's line tells what the ways would cost, and the report where that is from."""
@@ -217,8 +226,7 @@ class Environment(unittest.TestCase):
     def test_staging_limit_that_suffices(self):
         run = Run("limit", "GPUDT_STAGING_LIMIT=64M")
         self.assertEqual(run.code, 0, run.text)
-        self.assertEqual(run.results, sorted(ALL_RIGHT + [f"rank {rank}: large: right" for rank in range(RANKS)]),
-                         run.text)
+        self.assertEqual(run.results, LARGE_TOO, run.text)
 
     def test_fatal_errors_end_the_program(self):
         run = Run("fatal")
@@ -226,7 +234,7 @@ class Environment(unittest.TestCase):
         self.assertEqual(run.results, [], run.text)
 
     def test_what_is_under_way_at_finalize_arrives(self):
-        for settings in ((), ("GPUDT_SIM_DELAY_US=2000",), ("GPUDT_REPORT=1",)):
+        for settings in ((), ("GPUDT_SIM_DELAY_US=2000",), ("GPUDT_REPORT=1",), ("GPUDT_PROTOCOL=pipelined",)):
             with self.subTest(settings):
                 run = Run("leave", *settings)
                 self.assertEqual(run.code, 0, run.text)

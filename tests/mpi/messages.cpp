@@ -1,9 +1,10 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|fatal|leave
+// usage: messages device|host|limit|again|fatal|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
+//   again   large messages, the last of them verified, then small ones
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
@@ -132,6 +133,9 @@ int main(int argc, char** argv) {
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "limit") report("large", beyond_limit, 2);
+  bool right = true;  // processes of two nodes first find out about each other
+  for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);
+  if (mode == "again") report("large", beyond_limit, 2);
   report("contiguous", 1000, 1);
   report("strided", 1000, 3);
   if (mode == "leave") {
