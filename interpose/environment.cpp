@@ -53,8 +53,8 @@ bool mpi_is_cuda_aware(int forced) {
 }
 
 int stop(MPI_Comm, int, void*, void*) {
-  const bool ended = engine_stop();
-  peer_stop();
+  bool ended = engine_stop();
+  ended = peer_stop() && ended;
   persistent_stop();
   matched_stop();
   one_sided_stop();

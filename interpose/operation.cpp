@@ -250,9 +250,12 @@ int Engine::progress() {
   if (inside_engine) return 0;
   const EngineBackground* const background = background_.load(std::memory_order_acquire);
   const bool due = background != nullptr && background->due();
-  if (!due && !pending()) return 0;
+  const bool busy = pending();
+  if (!due && !busy) return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
+  int completions = due && background_.load() != nullptr ? background->run() : 0;
+  if (!busy) return completions;
   // What has arrived together is unpacked together.
   const device::Gathering gathering(device::Gathering::short_bytes);
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
@@ -260,11 +263,10 @@ int Engine::progress() {
   release_retired();
   take_incoming();
   if (cancels) cancel_wanted();
-  int completions = issue_packed();
+  completions += issue_packed();
   completions += test_inner();
   completions += finish_unpacked();
   if (const EngineService service = service_.load()) completions += service();
-  if (due && background_.load() != nullptr) completions += background->run();
   return completions;
 }
 

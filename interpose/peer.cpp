@@ -20,6 +20,8 @@
 
 namespace gpudt::interpose {
 
+using namespace std::chrono_literals;
+
 std::atomic<bool> peer_checking{false};
 
 namespace {
@@ -40,8 +42,11 @@ constexpr std::size_t habits_by_tag = 16;
 /// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
 constexpr std::int64_t least_remote = 1 << 20;
 constexpr std::int64_t least_remote_forced = longest_buffered + 1;
-/// A notice is sent before its token, so that it is not long in coming; else what was probed is no token.
-constexpr std::chrono::milliseconds notice_patience{10};
+/// A notice is sent before its token, so that it is not long in coming; else what was probed is no token. So it is
+/// mostly from a process of which that has been found before.
+constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
+/// Of what is a token its sender's notices do come, however late.
+constexpr std::chrono::seconds token_patience{30};
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
 /// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
@@ -69,6 +74,7 @@ struct Habit {
 /// A process of this job, as this one sees it.
 struct Neighbour {
   std::unique_ptr<Segment> segment;
+  bool awaited_in_vain = false;             ///< a notice
   unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
   std::unique_ptr<std::array<Habit, 2 * habits_by_tag>> habits;  ///< made when first needed
   Habit& habit(int tag, std::int64_t bytes) {
@@ -246,7 +252,7 @@ Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t 
 struct Offered {
   Descriptor* descriptor = nullptr;
   int remote = -1;  ///< the sender's rank, if this is but an image of the descriptor
-  bool operator!() const { return descriptor == nullptr; }
+  explicit operator bool() const { return descriptor != nullptr; }
 };
 
 /// The same of process `sender`.
@@ -261,7 +267,7 @@ Offered only_open_offer(const MPI_Status& status, std::int64_t bytes) {
   Offered found;
   for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
     const Offered offered = open_offer(static_cast<int>(rank), status, bytes);
-    if (!!offered && !!std::exchange(found, offered)) return {};
+    if (offered && std::exchange(found, offered)) return {};
   }
   return found;
 }
@@ -273,17 +279,31 @@ void progress_mpi() {
 
 /// What `find()` finds, if need be when the notices have come that may still be on their way.
 template <class Find>
-auto find_awaiting_notices(bool notices_may_come, Find find) {
+auto find_awaiting_notices(std::chrono::microseconds patience, Find find) {
   auto found = find();
-  if (!notices_may_come) return found;
-  for (const auto deadline = Clock_::now() + notice_patience; !found && Clock_::now() < deadline; found = find()) {
+  if (found || patience.count() == 0) return found;
+  ++world->remote->under_way;
+  for (const auto deadline = Clock_::now() + patience; !found && Clock_::now() < deadline; found = find()) {
     progress_mpi();
-    if (engine_within())
-      world->remote->progress();
-    else
-      engine_progress();
+    world->remote->advance();
   }
+  --world->remote->under_way;
   return found;
+}
+
+/// Takes those that have come.
+void hear_notices() {
+  ++world->remote->under_way;
+  world->remote->advance();
+  --world->remote->under_way;
+}
+
+/// For notices of a process that are sent before what has come of it.
+std::chrono::microseconds patience_with(int sender) {
+  if (reach_remote(sender) == nullptr) return {};
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const bool in_vain = world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain;
+  return in_vain ? short_notice_patience : notice_patience;
 }
 
 /// Offers to a neighbour pause after refusals. The caller holds the mutex.
@@ -385,18 +405,17 @@ void peer_start(PeerUse use, int world_rank) {
   peer_checking.store(true);
 }
 
-void peer_stop() {
-  if (!peer_checking.exchange(false)) return;
+bool peer_stop() {
+  if (!peer_checking.exchange(false)) return true;
   (*world->own)->checking.store(0, std::memory_order_release);
-  if (world->remote) {
-    engine_background(nullptr);
-    world->remote->stop();
-  }
+  engine_background(nullptr);
+  const bool quiet = !world->remote || world->remote->stop();
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);
   const std::lock_guard<std::mutex> lock(world->mutex);
   world->sent.clear();
   world->received.clear();
+  return quiet;
 }
 
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
@@ -405,9 +424,12 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (token_index(bytes) < 0) return;
   engine_progress();  // tokens that have been received no longer count
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
-  // Whoever gives notice of an offer does so for everything that is as long as a token.
-  const Offered offered =
-      find_awaiting_notices(reach_remote(sender) != nullptr, [&] { return open_offer(sender, *status, bytes); });
+  const std::chrono::microseconds patience = patience_with(sender);
+  const Offered offered = find_awaiting_notices(patience, [&] { return open_offer(sender, *status, bytes); });
+  if (!offered && patience.count() != 0) {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = true;
+  }
   if (!offered) return;
   if (matched) offered.descriptor->matched.store(1);
   PMPI_Status_set_elements_x(status, MPI_BYTE, offered.descriptor->bytes);
@@ -418,7 +440,7 @@ void peer_truncated(const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   if (!peer_checks() || token_index(bytes) < 0) return;
   const Offered found =
-      find_awaiting_notices(world->remote.has_value(), [&] { return only_open_offer(status, bytes); });
+      find_awaiting_notices(world->remote ? notice_patience : 0us, [&] { return only_open_offer(status, bytes); });
   if (!found) return;
   for (State state : {State::offered, State::withdrawing, State::buffered}) {
     if (!found.descriptor->state.compare_exchange_strong(state, State::done)) continue;
@@ -439,7 +461,7 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 
 /// Of a message to a process that shares no memory with this one.
 bool goes_remote(int rank, std::int64_t bytes, bool offered) {
-  if (!world->remote) return false;
+  if (!world->remote || rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return false;
   const bool long_enough = bytes >= (world->use == PeerUse::pipelined ? least_remote_forced : least_remote);
   if (offered && !long_enough) return false;
   if (reach_remote(rank) != nullptr) return true;
@@ -464,7 +486,7 @@ struct Offer::Place {
 
 /// Nothing if it is to go another way. Takes a descriptor.
 std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t bytes, bool offered) {
-  if (rank < 0) return std::nullopt;
+  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return std::nullopt;
   std::unique_lock<std::mutex> lock(world->mutex);
   const bool near = checks(reach(rank));
   lock.unlock();  // MPI may be called
@@ -473,7 +495,13 @@ std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t byt
   if (!(near || remote) || (near && offered && abstains(rank, tag, bytes))) return std::nullopt;
   // What is not offered may meet a receive with no more room than for the message.
   const int last = offered ? descriptor_count - 1 : token_index(bytes);
-  const int index = take_descriptor(last);
+  int index = take_descriptor(last);
+  if (index < 0 && remote) {
+    lock.unlock();
+    hear_notices();  // that messages are done
+    lock.lock();
+    index = take_descriptor(last);
+  }
   if (index < 0) return std::nullopt;
   const bool fetched = near && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
   return Place{rank, index, remote, fetched};
@@ -484,8 +512,11 @@ bool Offer::likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_
   const std::int64_t bytes = bytes_in(count, type);
   if (token_index(bytes) < 0 && (bytes < least_offered || !locate_buffer(buf, type).on_device())) return false;
   const int rank = world_rank_of(comm, dest);
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  return rank >= 0 && (checks(reach(rank)) || reach_remote(rank) != nullptr);
+  {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    if (checks(reach(rank))) return true;
+  }
+  return goes_remote(rank, bytes, bytes >= least_offered);
 }
 
 Offer::Offer(const Place& place, int tag, MPI_Comm comm)
@@ -784,8 +815,10 @@ std::unique_ptr<Pull> Pull::recognise(const Token& head, std::int64_t bytes) {
   if (index < 0 || head.mark != token_mark || head.index != index) return nullptr;
   const bool remote = (head.flags & token_remote) != 0;
   if (remote && !world->remote) return nullptr;
-  Segment* const segment = find_awaiting_notices(
-      remote, [&] { return remote ? world->remote->image(head.sender) : reach_sender(head.sender); });
+  if (remote) hear_notices();
+  Segment* const segment = find_awaiting_notices(remote ? token_patience : 0us, [&] {
+    return remote ? world->remote->image(head.sender) : reach_sender(head.sender);
+  });
   if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
   if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
@@ -797,7 +830,9 @@ Pull::Pull(const Segment& segment, Descriptor& descriptor, const Token& token)
     : segment_(segment),
       descriptor_(descriptor),
       id_{token.index, token.generation},
-      remote_((token.flags & token_remote) != 0) {}
+      remote_((token.flags & token_remote) != 0) {
+  if (remote_) ++world->remote->under_way;
+}
 
 Announced Pull::announced(std::int64_t capacity) const {
   const std::int64_t bytes = descriptor_.bytes;
@@ -809,6 +844,7 @@ Pull::~Pull() {
   transfers_.clear();
   mapping_ = {};
   if (!released_) release();
+  if (remote_) --world->remote->under_way;
 }
 
 /// True if the data are still with the sender's GPU, and stay there until the pull is done.

@@ -38,8 +38,9 @@ namespace gpudt::interpose {
 
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
 void peer_start(PeerUse use, int world_rank);
-/// After this no message is offered. Other processes may still fetch what has been.
-void peer_stop();
+/// After this no message is offered. Other processes may still fetch what has been. False if MPI still uses staging
+/// memory.
+bool peer_stop();
 
 extern std::atomic<bool> peer_checking;
 /// Whether what is received may be a token.

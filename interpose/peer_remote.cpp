@@ -8,6 +8,7 @@
 
 #include "datatype/reference.hpp"
 #include "interpose/log.hpp"
+#include "interpose/operation.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {
@@ -30,23 +31,6 @@ std::int64_t part_size(std::int64_t message_bytes) {
   return std::clamp(divided(message_bytes, parts_wanted), shortest_part, longest_part);
 }
 
-std::int64_t parts_in(std::int64_t bytes, std::int64_t part_bytes) {
-  return (bytes + part_bytes - 1) / part_bytes;
-}
-
-/// Of a request of our own; no handler of the program's is to hear of its end.
-bool ended(MPI_Request& request, MPI_Status& status) {
-  int done = 0, index = 0;
-  const int code = test_some(1, &request, &done, &index, &status);
-  if (code != MPI_SUCCESS) throw device::Error(device::Failure::runtime, "a message between two libraries has failed");
-  return done == 1 || done == MPI_UNDEFINED;
-}
-
-bool ended(MPI_Request& request) {
-  MPI_Status status;
-  return ended(request, status);
-}
-
 /// In the image of a sender.
 void describe(Descriptor& descriptor, const MessageId& id, int destination, std::int64_t bytes) {
   descriptor.generation = id.generation;
@@ -62,31 +46,86 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
 // --- notices ---------------------------------------------------------------------------------------------------------
 
 Remote::Remote(Segment& own, int rank) : own_(own), rank_(rank) {
-  receive_next();
+  listen();
 }
 
-void Remote::receive_next() {
-  hidden_receive(&received_, sizeof received_, MPI_ANY_SOURCE, notice_tag, &receiving_);
+void Remote::listen() {
+  listening_ = std::make_shared<Handed>();
+  MPI_Request request = MPI_REQUEST_NULL;
+  hidden_receive(&received_, sizeof received_, MPI_ANY_SOURCE, notice_tag, &request);
+  watch(request, listening_);
 }
 
 bool Remote::due() {
-  return under_way.load(std::memory_order_relaxed) != 0 ||
-         turns_asked_.fetch_add(1, std::memory_order_relaxed) % idle_turns == 0;
+  thread_local unsigned turns = 0;
+  return under_way.load(std::memory_order_relaxed) != 0 || ++turns % idle_turns == 0;
 }
 
 int Remote::progress() {
   int taken = 0;
-  for (; taken < notice_burst && receiving_ != MPI_REQUEST_NULL && ended(receiving_); ++taken) {
+  for (test(); taken < notice_burst && listening_->state.load() == Handed::State::done; test()) {
     const Notice notice = received_;
-    receive_next();
+    listen();
     take(notice);
+    ++taken;
   }
-  send_empty_parts();
-  pump();
+  for (const GivenUp& message : given_up()) make_up_for(message);
+  say_all();
   return taken;
 }
 
-void Remote::stop() {
+void Remote::advance() {
+  if (engine_within())
+    progress();
+  else
+    engine_progress();
+}
+
+/// MPI is asked once about all that it has: each time that nothing is done it makes progress for everybody.
+void Remote::test() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Watched& watched : new_) {
+      requests_.push_back(watched.request);
+      handed_.push_back(std::move(watched.handed));
+    }
+    new_.clear();
+  }
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int done = 0;
+  const int code =
+      test_some(static_cast<int>(requests_.size()), requests_.data(), &done, indices_.data(), statuses_.data());
+  if (done <= 0) return;  // MPI_UNDEFINED, if there is none
+  for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
+    const auto at = static_cast<std::size_t>(indices_[i]);
+    const bool failed = code == MPI_ERR_IN_STATUS && statuses_[i].MPI_ERROR != MPI_SUCCESS;
+    if (failed) {
+      log_error("a message between two processes' libraries has failed");
+      if (requests_[at] != MPI_REQUEST_NULL) PMPI_Request_free(&requests_[at]);
+    }
+    const HandedRef handed = std::move(handed_[at]);
+    handed->bytes = received_bytes(statuses_[i]);
+    handed->state.store(failed ? Handed::State::failed : Handed::State::done, std::memory_order_release);
+  }
+  std::size_t kept = 0;
+  for (std::size_t at = 0; at < handed_.size(); ++at) {
+    if (!handed_[at]) continue;
+    requests_[kept] = requests_[at];
+    handed_[kept++] = std::move(handed_[at]);
+  }
+  requests_.resize(kept);
+  handed_.resize(kept);
+}
+
+/// Whether nothing is under way but the next notice.
+bool Remote::quiet() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return new_.empty() && !any_given_up_ && handed_.size() <= 1;
+}
+
+bool Remote::stop() {
+  stopping_ = true;
   const Notice bye = notice(Saying::bye);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -96,10 +135,13 @@ void Remote::stop() {
   const auto deadline = Clock::now() + stop_patience;
   do {
     progress();
-  } while (!(sending_.empty() && adopted_.empty()) && Clock::now() < deadline);
-  if (receiving_ == MPI_REQUEST_NULL) return;
-  PMPI_Cancel(&receiving_);
-  PMPI_Wait(&receiving_, MPI_STATUS_IGNORE);
+  } while (!quiet() && Clock::now() < deadline);
+  for (std::size_t at = 0; at < handed_.size(); ++at) {
+    if (handed_[at] != listening_) continue;
+    PMPI_Cancel(&requests_[at]);
+    PMPI_Wait(&requests_[at], MPI_STATUS_IGNORE);
+  }
+  return quiet();
 }
 
 Notice Remote::notice(Saying saying) const {
@@ -116,44 +158,42 @@ void Remote::say(int rank, const Notice& notice) {
     const std::lock_guard<std::mutex> lock(mutex_);
     outbox_.emplace_back(rank, notice);
   }
-  pump();
+  say_all();
 }
 
 /// MPI is called with no lock held: what it calls in turn may come back here.
-void Remote::pump() {
+void Remote::say_all() {
   for (bool more = true; more;) {
-    if (pumping_.exchange(true, std::memory_order_acquire)) return;
-    send_outbox();
-    std::erase_if(sending_, [](Sending& sending) { return ended(sending.request); });
-    pumping_.store(false, std::memory_order_release);
+    if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
+    std::deque<std::pair<int, Notice>> notices;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      notices.swap(outbox_);
+    }
+    for (const auto& [rank, said] : notices) {
+      const auto handed = std::make_shared<Handed>();
+      handed->notice = std::make_unique<Notice>(said);
+      const auto bytes = static_cast<std::int64_t>(offsetof(Notice, data)) + said.data_bytes;
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (hidden_send(handed->notice.get(), bytes, rank, notice_tag, &request) == MPI_SUCCESS)
+        watch(request, handed);
+      else
+        log_error("process " + std::to_string(rank) + " cannot be told about a message");
+    }
+    saying_.store(false, std::memory_order_release);
     const std::lock_guard<std::mutex> lock(mutex_);
     more = !outbox_.empty();
   }
 }
 
-void Remote::send_outbox() {
-  std::deque<std::pair<int, Notice>> notices;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    notices.swap(outbox_);
-    std::move(adopted_.begin(), adopted_.end(), std::back_inserter(sending_));
-    adopted_.clear();
-  }
-  for (const auto& [rank, said] : notices) {
-    Sending sending{std::make_unique<Notice>(said), {}, MPI_REQUEST_NULL};
-    const auto bytes = static_cast<std::int64_t>(offsetof(Notice, data)) + said.data_bytes;
-    if (hidden_send(sending.notice.get(), bytes, rank, notice_tag, &sending.request) == MPI_SUCCESS)
-      sending_.push_back(std::move(sending));
-    else
-      log_error("process " + std::to_string(rank) + " cannot be told about a message");
-  }
+void Remote::watch(MPI_Request request, HandedRef handed) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  new_.push_back({request, std::move(handed)});
 }
 
 void Remote::take(const Notice& notice) {
   switch (notice.saying) {
     case Saying::hello:
-      meet(notice);
-      return say(notice.from, this->notice(Saying::welcome));
     case Saying::welcome:
       return meet(notice);
     case Saying::offer:
@@ -172,11 +212,14 @@ void Remote::take(const Notice& notice) {
   }
 }
 
+/// The answer is the first that the other process hears from here.
 void Remote::meet(const Notice& notice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
   if (!partner.image) partner.image = Segment::image(notice.from, notice.nonce);
+  if (notice.saying == Saying::hello && partner.image && !stopping_)
+    outbox_.emplace_back(notice.from, this->notice(Saying::welcome));
 }
 
 void Remote::greet(int rank) {
@@ -258,24 +301,23 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
   said.index = id.index;
   said.generation = id.generation;
   said.bytes = bytes;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    partners_[rank].in.push_back({id});
-    outbox_.emplace_back(rank, said);
-  }
-  pump();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  partners_[rank].in.push_back({id});
+  outbox_.emplace_back(rank, said);
 }
 
 /// Of one that has been given up the receiver gets empty parts.
 void Remote::take_want(const Notice& notice) {
   Descriptor& descriptor = own_->descriptors[notice.index];
+  if (descriptor.generation != notice.generation) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   State expected = State::offered;
   descriptor.wanted.store(notice.bytes, std::memory_order_release);
   Turn turn{{notice.index, notice.generation}};
   if (!descriptor.state.compare_exchange_strong(expected, State::wanted)) {
-    turn.empty_parts = parts_in(notice.bytes, part_size(descriptor.bytes));
-    given_up_ = true;
+    turn.given_up = notice.bytes;
+    turn.part_bytes = part_size(descriptor.bytes);
+    any_given_up_ = true;
   }
   partners_[notice.from].out.push_back(turn);
 }
@@ -305,38 +347,67 @@ void Remote::end_turn(Way way, int rank) {
   turns(way, rank).pop_front();
 }
 
-void Remote::give_up_turn(int rank, const MessageId& id, std::int64_t missing_parts) {
+void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (Turn& turn : turns(Way::out, rank)) {
-    if (turn.id != id || turn.empty_parts >= 0) continue;
-    turn.empty_parts = missing_parts;
-    given_up_ = true;
+  for (Turn& turn : turns(way, rank)) {
+    if (turn.id != id || turn.given_up >= 0) continue;
+    turn.given_up = bytes;
+    turn.part_bytes = part_bytes;
+    any_given_up_ = true;
   }
 }
 
-/// In progress() alone, and nobody else has the turn.
-void Remote::send_empty_parts() {
-  std::vector<int> ranks;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!given_up_) return;
-    given_up_ = false;
-    for (auto& [rank, partner] : partners_) {
-      for (; !partner.out.empty() && partner.out.front().empty_parts >= 0; partner.out.pop_front())
-        ranks.insert(ranks.end(), static_cast<std::size_t>(partner.out.front().empty_parts), rank);
-      given_up_ = given_up_ || std::any_of(partner.out.begin(), partner.out.end(),
-                                           [](const Turn& turn) { return turn.empty_parts >= 0; });
+/// Those that have the turn. They keep it: nobody else may send before what is missing has been made up for.
+std::vector<Remote::GivenUp> Remote::given_up() {
+  std::vector<GivenUp> found;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!std::exchange(any_given_up_, false)) return found;
+  for (const auto& [rank, partner] : partners_)
+    for (const Way way : {Way::out, Way::in})
+      for (const Turn& turn : way == Way::out ? partner.out : partner.in) {
+        if (turn.given_up < 0) continue;
+        any_given_up_ = true;
+        if (turn.id == turns(way, rank).front().id) found.push_back({way, rank, turn});
+      }
+  return found;
+}
+
+void Remote::make_up_for(const GivenUp& message) {
+  const auto& [way, rank, turn] = message;
+  try {
+    for (std::int64_t rest = turn.given_up; rest > 0; rest -= turn.part_bytes) {
+      const auto bytes = static_cast<std::size_t>(std::min(rest, turn.part_bytes));
+      if (way == Way::out) {
+        send(rank, {}, 0);
+      } else {
+        std::vector<std::byte> unwanted(bytes);
+        void* const data = unwanted.data();
+        receive(rank, data, static_cast<std::int64_t>(bytes))->unwanted = std::move(unwanted);
+      }
     }
+  } catch (const std::exception& error) {
+    log_error(std::string("a message that has been given up: ") + error.what());
   }
-  for (const int rank : ranks) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    if (hidden_send(nullptr, 0, rank, part_tag, &request) == MPI_SUCCESS) adopt({}, request);
-  }
+  end_turn(way, rank);
 }
 
-void Remote::adopt(device::Staging staging, MPI_Request request) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  adopted_.push_back({nullptr, std::move(staging), request});
+HandedRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
+  auto handed = std::make_shared<Handed>();
+  handed->staging = std::move(staging);
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (hidden_send(handed->staging.data(), bytes, rank, part_tag, &request) != MPI_SUCCESS)
+    throw device::Error(device::Failure::runtime, "MPI does not send a part of a message");
+  watch(request, handed);
+  return handed;
+}
+
+HandedRef Remote::receive(int rank, void* data, std::int64_t bytes) {
+  auto handed = std::make_shared<Handed>();
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (hidden_receive(data, bytes, rank, part_tag, &request) != MPI_SUCCESS)
+    throw device::Error(device::Failure::runtime, "MPI does not receive a part of a message");
+  watch(request, handed);
+  return handed;
 }
 
 // --- the sender's end ------------------------------------------------------------------------------------------------
@@ -346,43 +417,48 @@ MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& 
       rank_(rank),
       id_{index, descriptor.generation},
       descriptor_(descriptor),
-      operand_(std::move(operand)) {
+      operand_(std::move(operand)),
+      part_bytes_(part_size(descriptor.bytes)) {
   remote_.under_way.fetch_add(1);
 }
 
 MessageOutflow::~MessageOutflow() {
   const std::int64_t wanted = descriptor_.wanted.load(std::memory_order_acquire);
-  if (!turn_ended_ && wanted >= 0)
-    remote_.give_up_turn(rank_, id_, parts_in(wanted - given_, part_size(descriptor_.bytes)));
-  for (Part& part : parts_)
-    if (part.sending != MPI_REQUEST_NULL) remote_.adopt(std::move(part.staging), part.sending);
+  if (!turn_ended_ && wanted >= 0) remote_.give_up_turn(Remote::Way::out, rank_, id_, wanted - given_, part_bytes_);
   remote_.under_way.fetch_sub(1);
 }
 
 bool MessageOutflow::step() {
   const std::int64_t wanted = descriptor_.wanted.load(std::memory_order_acquire);
+  reap();
   while (begin(wanted < 0 ? descriptor_.bytes : wanted)) {
   }
   if (wanted >= 0) send(wanted);
-  reap();
   return wanted >= 0 && reaped_ == wanted && turn_ended_;
 }
 
 /// Starts to pack the next part; false if there is none, or no room for it.
 bool MessageOutflow::begin(std::int64_t limit) {
   if (begun_ >= limit || parts_.size() >= parts_in_flight) return false;
-  const std::int64_t end = std::min(begun_ + part_size(descriptor_.bytes), descriptor_.bytes);
-  Part part{end - begun_, {}, {}};
-  const auto bytes = static_cast<std::size_t>(part.bytes);
-  // Without any, it waits for those of its own, and else for nobody: others may wait for receives that come later.
-  part.staging = parts_.empty() ? device::acquire(device::StagingKind::mapped, operand_.ordinal, bytes)
-                                : device::try_acquire(device::StagingKind::mapped, operand_.ordinal, bytes);
-  if (!part.staging) return false;
+  const std::int64_t end = std::min(begun_ + part_bytes_, descriptor_.bytes);
+  Part part{end - begun_, {}, {}, {}};
+  if (!find_staging(part)) return false;
   part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
                                operand_.buffer, begun_, end, part.staging.data());
   parts_.push_back(std::move(part));
   begun_ = end;
   return true;
+}
+
+/// One part's memory is kept to the end; more is taken as long as there is some. To wait for others would be to wait
+/// for receives that may come later.
+bool MessageOutflow::find_staging(Part& part) {
+  constexpr auto kind = device::StagingKind::mapped;
+  const auto bytes = static_cast<std::size_t>(part_bytes_);
+  part.staging = std::move(spare_);
+  if (!part.staging && begun_ == 0) part.staging = device::acquire(kind, operand_.ordinal, bytes);
+  if (!part.staging) part.staging = device::try_acquire(kind, operand_.ordinal, bytes);
+  return bool{part.staging};
 }
 
 void MessageOutflow::send(std::int64_t wanted) {
@@ -400,18 +476,22 @@ bool MessageOutflow::send_next(std::int64_t wanted) {
   Part& part = parts_[given_parts_];
   if (!part.packing.done()) return false;
   part.bytes = std::min(part.bytes, wanted - given_);
-  if (hidden_send(part.staging.data(), part.bytes, rank_, part_tag, &part.sending) != MPI_SUCCESS)
-    throw device::Error(device::Failure::runtime, "MPI does not send a part of a message");
+  part.sending = remote_.send(rank_, std::move(part.staging), part.bytes);
   given_ += part.bytes;
   ++given_parts_;
   return true;
 }
 
 void MessageOutflow::reap() {
-  while (given_parts_ != 0 && ended(parts_.front().sending)) {
-    reaped_ += parts_.front().bytes;
+  for (; given_parts_ != 0; --given_parts_) {
+    Part& part = parts_.front();
+    const Handed::State state = part.sending->state.load(std::memory_order_acquire);
+    if (state == Handed::State::under_way) return;
+    if (state == Handed::State::failed)
+      throw device::Error(device::Failure::runtime, "a part of a message is not sent");
+    reaped_ += part.bytes;
+    spare_ = std::move(part.sending->staging);
     parts_.pop_front();
-    --given_parts_;
   }
 }
 
@@ -429,20 +509,24 @@ MessageInflow::MessageInflow(Remote& remote, int rank, const Descriptor& descrip
     direct_ = static_cast<std::byte*>(target.user) + shape.offset;
   else if (host)
     room_.resize(static_cast<std::size_t>(parts_in_flight * part_bytes_));
-  remote_.under_way.fetch_add(1);
   remote_.want(rank_, id_, target_.bytes);
+  remote_.under_way.fetch_add(1);
+  ask();
+  remote_.say_all();
 }
 
-/// The sender does not know of the failure.
+/// Only after a failure is there something left.
 MessageInflow::~MessageInflow() {
-  if (taken_ < target_.bytes && !failure_)
-    failure_ = std::make_exception_ptr(device::Error(device::Failure::runtime, "a receive has been given up"));
-  while (taken_ < target_.bytes) receive();
+  if (asked_ < target_.bytes) remote_.give_up_turn(Remote::Way::in, rank_, id_, target_.bytes - asked_, part_bytes_);
+  for (; !coming_.empty(); coming_.pop_front())
+    while (coming_.front().receiving->state.load(std::memory_order_acquire) == Handed::State::under_way)
+      remote_.advance();
   remote_.under_way.fetch_sub(1);
 }
 
 bool MessageInflow::step() {
-  receive();
+  ask();
+  take_arrived();
   try {
     while (!unpacking_.empty() && unpacking_.front().done()) unpacking_.pop_front();
   } catch (...) {
@@ -453,29 +537,16 @@ bool MessageInflow::step() {
   return true;
 }
 
-void MessageInflow::receive() {
-  if (asked_ < target_.bytes && remote_.has_turn(Remote::Way::in, rank_, id_)) {
-    while (receive_next()) {
-    }
-    if (asked_ == target_.bytes) remote_.end_turn(Remote::Way::in, rank_);
+/// Gives MPI the memory for the next parts.
+void MessageInflow::ask() {
+  if (asked_ == target_.bytes || !remote_.has_turn(Remote::Way::in, rank_, id_)) return;
+  while (asked_ < target_.bytes && coming_.size() < parts_in_flight) {
+    const std::int64_t end = std::min(asked_ + part_bytes_, target_.bytes);
+    std::byte* const data = room_for(asked_);
+    coming_.push_back({asked_, end, data, remote_.receive(rank_, data, end - asked_)});
+    asked_ = end;
   }
-  MPI_Status status;
-  while (!coming_.empty() && ended(coming_.front().receiving, status)) {
-    const Part part = coming_.front();
-    coming_.pop_front();
-    take(part, received_bytes(status));
-  }
-}
-
-bool MessageInflow::receive_next() {
-  if (asked_ == target_.bytes || coming_.size() >= parts_in_flight) return false;
-  const std::int64_t end = std::min(asked_ + part_bytes_, target_.bytes);
-  Part part{asked_, end, room_for(asked_)};
-  if (hidden_receive(part.data, end - asked_, rank_, part_tag, &part.receiving) != MPI_SUCCESS)
-    throw device::Error(device::Failure::runtime, "MPI does not receive a part of a message");
-  coming_.push_back(part);
-  asked_ = end;
-  return true;
+  if (asked_ == target_.bytes) remote_.end_turn(Remote::Way::in, rank_);
 }
 
 /// For the part that begins there.
@@ -485,10 +556,17 @@ std::byte* MessageInflow::room_for(std::int64_t begin) {
   return room_.data() + begin / part_bytes_ % parts_in_flight * part_bytes_;
 }
 
-void MessageInflow::take(const Part& part, std::int64_t bytes) {
+void MessageInflow::take_arrived() {
+  for (; !coming_.empty(); coming_.pop_front()) {
+    if (coming_.front().receiving->state.load(std::memory_order_acquire) == Handed::State::under_way) return;
+    take(coming_.front());
+  }
+}
+
+void MessageInflow::take(const Part& part) {
   taken_ = part.end;
   try {
-    if (bytes != part.end - part.begin)
+    if (part.receiving->state.load() == Handed::State::failed || part.receiving->bytes != part.end - part.begin)
       throw device::Error(device::Failure::runtime, "peer transfer: the sender has given a message up");
     if (!failure_) unpack(part);
   } catch (...) {
@@ -505,7 +583,6 @@ void MessageInflow::unpack(const Part& part) {
                                        target_.user, part.begin, part.end, part.data));
 }
 
-/// To be told when all has come.
 void MessageInflow::note_failure() {
   if (!failure_) failure_ = std::current_exception();
   unpacking_.clear();

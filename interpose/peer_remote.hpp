@@ -57,18 +57,33 @@ struct MessageId {
   bool operator==(const MessageId&) const = default;
 };
 
+/// What has been given to MPI to send or to receive. MPI is asked about all of them at once, by Remote::progress().
+struct Handed {
+  enum class State { under_way, done, failed };
+  std::atomic<State> state{State::under_way};
+  std::int64_t bytes = 0;  ///< received
+
+  // What MPI reads or writes meanwhile, if nobody else keeps it.
+  std::unique_ptr<Notice> notice;
+  device::Staging staging;
+  std::vector<std::byte> unwanted;
+};
+using HandedRef = std::shared_ptr<Handed>;
+
 /// All other processes, as far as this one shares no memory with them. Thread-safe, but for what says otherwise.
 class Remote {
  public:
   /// Needs has_hidden_messages(). From now on notices are received, in progress().
   Remote(Segment& own, int rank);
-  /// Says goodbye. To be called once, when nobody calls anything else any more.
-  void stop();
+  /// Says goodbye. To be called once, when nobody calls anything else any more. False if MPI still uses memory.
+  bool stop();
 
   /// Whether progress() should be called: rarely, unless messages are under way.
   bool due();
-  /// Takes what notices have come, and sends what is to be sent. By one thread at a time. Returns their number.
+  /// Takes what notices have come, and sends what is to be sent. In the engine alone. Returns their number.
   int progress();
+  /// The same from wherever it is wanted, by way of the engine.
+  void advance();
 
   /// Says hello, once.
   void greet(int rank);
@@ -83,65 +98,79 @@ class Remote {
   // --- of the receiver
   /// The descriptor in the image of the sender. The token may have come before the notice.
   Descriptor& expect(const Token& token);
+  /// Queues the message for its turn, too. The notice goes out with the next, or by say_all().
   void want(int rank, const MessageId& id, std::int64_t bytes);
+  void say_all();
   void done(int rank, const MessageId& id);
 
-  // --- turns
+  // --- parts
   enum class Way { out, in };
   /// Whether parts of this message are the next to be given to MPI.
   bool has_turn(Way way, int rank, const MessageId& id);
   /// All of its parts have been.
   void end_turn(Way way, int rank);
-  /// The receiver gets empty parts for those that are missing, if it has asked for the message.
-  void give_up_turn(int rank, const MessageId& id, std::int64_t missing_parts);
-  /// A send that nobody waits for any more.
-  void adopt(device::Staging staging, MPI_Request request);
+  /// The last `bytes` bytes of the message, if it has been wanted, are sent as empty parts, or received and dropped.
+  void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes);
+  /// Of the message that has the turn. May throw device::Error.
+  HandedRef send(int rank, device::Staging staging, std::int64_t bytes);
+  HandedRef receive(int rank, void* data, std::int64_t bytes);
 
-  std::atomic<int> under_way{0};  ///< messages
+  /// Messages under way, and what else is in a hurry.
+  std::atomic<int> under_way{0};
 
  private:
   struct Turn {
     MessageId id;
-    std::int64_t empty_parts = -1;  ///< still to be sent, of a message that has been given up
+    std::int64_t given_up = -1;  ///< bytes that are still to be made up for; negative: it has not been given up
+    std::int64_t part_bytes = 0;
   };
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;
     std::deque<Turn> out, in;
   };
-  struct Sending {
-    std::unique_ptr<Notice> notice;
-    device::Staging staging;
+  struct Watched {
     MPI_Request request;
+    HandedRef handed;
+  };
+  struct GivenUp {
+    Way way;
+    int rank;
+    Turn turn;
   };
   std::deque<Turn>& turns(Way way, int rank);
   Notice notice(Saying saying) const;
   void say(int rank, const Notice& notice);
-  void pump();
-  void send_outbox();
-  void receive_next();
+  void watch(MPI_Request request, HandedRef handed);
+  void listen();
+  void test();
+  bool quiet();
   void take(const Notice& notice);
   void meet(const Notice& notice);
   void take_offer(const Notice& notice);
   void take_want(const Notice& notice);
-  void send_empty_parts();
+  std::vector<GivenUp> given_up();
+  void make_up_for(const GivenUp& message);
 
   Segment& own_;
   const int rank_;
-  std::atomic<unsigned> turns_asked_{0};
 
   // progress() alone
-  MPI_Request receiving_ = MPI_REQUEST_NULL;
   Notice received_ = {};
+  HandedRef listening_;
+  bool stopping_ = false;
+  std::vector<MPI_Request> requests_;
+  std::vector<HandedRef> handed_;  ///< likewise
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
 
-  std::atomic<bool> pumping_{false};
-  std::vector<Sending> sending_;  ///< of who pumps
+  std::atomic<bool> saying_{false};
 
   std::mutex mutex_;  // of what follows
   std::unordered_map<int, Partner> partners_;
   std::deque<std::pair<int, Notice>> outbox_;
-  std::vector<Sending> adopted_;
-  bool given_up_ = false;  ///< some turn is
+  std::vector<Watched> new_;
+  bool any_given_up_ = false;  ///< some turn is
 };
 
 /// The sender's end of a message that goes in parts: packs ahead, and sends when it has been asked to.
@@ -157,9 +186,10 @@ class MessageOutflow : public Outflow {
     std::int64_t bytes;
     device::Staging staging;
     device::Transfer packing;
-    MPI_Request sending = MPI_REQUEST_NULL;
+    HandedRef sending;
   };
   bool begin(std::int64_t limit);
+  bool find_staging(Part& part);
   void send(std::int64_t wanted);
   bool send_next(std::int64_t wanted);
   void reap();
@@ -169,13 +199,15 @@ class MessageOutflow : public Outflow {
   const MessageId id_;
   Descriptor& descriptor_;
   const Operand operand_;
+  const std::int64_t part_bytes_;
   std::deque<Part> parts_;                           ///< oldest first
   std::size_t given_parts_ = 0;                      ///< of these, to MPI
+  device::Staging spare_;                            ///< so that a message that has begun comes to its end
   std::int64_t begun_ = 0, given_ = 0, reaped_ = 0;  ///< bytes
   bool turn_ended_ = false;
 };
 
-/// The receiver's end. What it has asked for it takes, whatever happens.
+/// The receiver's end. What it has asked for is received, whatever happens.
 class MessageInflow : public Inflow {
  public:
   /// Asks for the beginning of the message, as much as the target has room for.
@@ -187,12 +219,12 @@ class MessageInflow : public Inflow {
   struct Part {
     std::int64_t begin, end;
     std::byte* data;
-    MPI_Request receiving = MPI_REQUEST_NULL;
+    HandedRef receiving;
   };
-  void receive();
-  bool receive_next();
+  void ask();
+  void take_arrived();
   std::byte* room_for(std::int64_t begin);
-  void take(const Part& part, std::int64_t bytes);
+  void take(const Part& part);
   void unpack(const Part& part);
   void note_failure();
 
@@ -206,7 +238,7 @@ class MessageInflow : public Inflow {
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;
   std::int64_t asked_ = 0, taken_ = 0;  ///< bytes
-  std::exception_ptr failure_;
+  std::exception_ptr failure_;          ///< to be told when all has come
 };
 
 }  // namespace gpudt::interpose::peer

@@ -447,6 +447,35 @@ TEST_CASE("wrong arguments are reported through the communicator's handler", "[e
   exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 60);
 }
 
+// Long enough to go in parts, to other nodes.
+TEST_CASE("long messages with wrong arguments", "[errors]") {
+  const Type type = vector(1 << 18, 1, 2);
+  ErrorComm errors(true);
+  Buffer buffer(Place::device, type, 1);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const std::vector<Wrong> list = {{"rank", 1, ranks() + 7, 1, type, MPI_ERR_RANK},
+                                   {"tag", 1, rank(), -77, type, MPI_ERR_TAG}};
+  check_each_wrong("Send", errors, list, [&](const Wrong& w) {
+    return MPI_Send(buffer.address(), w.count, w.type, w.peer, w.tag, errors);
+  });
+  check_each_wrong("Isend", errors, list, [&](const Wrong& w) {
+    return MPI_Isend(buffer.address(), w.count, w.type, w.peer, w.tag, errors, &request);
+  });
+  check_each_wrong("Sendrecv", errors, list, [&](const Wrong& w) {
+    return MPI_Sendrecv(buffer.address(), w.count, w.type, w.peer, w.tag, nullptr, 0, type, MPI_PROC_NULL, 1, errors,
+                        MPI_STATUS_IGNORE);
+  });
+  // On this communicator ranks need no translation.
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  MPI_OK(PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler));
+  MPI_OK(PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  for (const int nobody : {ranks() + 7, 1 << 30, -77})
+    MPI_FAILS(MPI_Send(buffer.address(), 1, type, nobody, 1, MPI_COMM_WORLD), MPI_ERR_RANK);
+  MPI_OK(PMPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+  PMPI_Errhandler_free(&handler);
+  CHECK(buffer.difference() == "");
+}
+
 namespace {
 
 /// The handler of MPI_COMM_WORLD, to which errors without a communicator go, remembers.
