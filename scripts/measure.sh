@@ -82,6 +82,16 @@ part_tune() {
 # Every layout, 64 B to 16 MiB, by MPI and by hand.
 part_pingpong() { measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1 "${short[@]}" "${few_layouts[@]}"; }
 
+# The same by the other ways between processes: through MPI in one piece, through shared memory, and in parts.
+part_protocols() {
+  local protocol chosen=("${few_layouts[@]}")
+  [ ${#chosen[@]} -gt 0 ] || chosen=(--layouts 'contiguous,vector:8,vector:32,vector:128,indexed,nested')
+  for protocol in staging shared pipelined; do
+    measure "pingpong-$protocol" by 2 "GPUDT_PROTOCOL=$protocol" -- "$bin/gpudt-pingpong" --ways mpi,zerocopy,host \
+      --seconds 0.1 "${short[@]}" "${chosen[@]}"
+  done
+}
+
 # Packing alone: one buffer at all sizes, then buffers in rotation so that no cache helps.
 part_packing() {
   measure packbench alone_with "$bin/gpudt-packbench" --sizes "1K:$most" --iterations "$iterations" --seconds 0.05 "${few_layouts[@]}"
@@ -152,7 +162,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong packing lengths applications contention host scale)
+parts=(tune pingpong protocols packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do
