@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "datatype/tree.hpp"
 #include "device/engine.hpp"
@@ -43,6 +44,7 @@ constexpr std::int64_t stride = 512;           // between rows
 constexpr std::int64_t small_bytes = 1 << 10;  // what base_us is measured with
 constexpr std::int64_t many_rows = 8192, row_bytes = 8;
 constexpr std::int64_t wide_row = 128;  // wide enough for kernels to reach the link's bandwidth
+constexpr int several = 16;             // messages that are started together
 constexpr double busy_spread = 2;       // between the 90th percentile and the median
 
 LayoutRef rows(std::int64_t count, std::int64_t width, std::int64_t distance) {
@@ -62,7 +64,8 @@ std::unique_ptr<device::Runtime> make_runtime() {
   return runtime;
 }
 
-/// The GPU with the library's engines for either way, and memory to move.
+/// The GPU with the library's engines for either way, and memory to move: its own, pinned memory of the host, and that
+/// of another GPU which it reaches, if there is one.
 class Laboratory {
  public:
   explicit Laboratory(const Options& options)
@@ -74,26 +77,57 @@ class Laboratory {
     user_ = kernels_.staging().acquire(StagingKind::device, options.gpu, most);
     on_device_ = kernels_.staging().acquire(StagingKind::device, options.gpu, most);
     on_host_ = kernels_.staging().acquire(StagingKind::mapped, options.gpu, static_cast<std::size_t>(large_bytes_));
+    find_peer(most);
   }
 
   bool simulated() const { return simulated_; }
   std::string gpu_name() { return kernels_.gpu(options_.gpu).traits.name; }
   std::int64_t large_bytes() const { return large_bytes_; }
   std::int64_t device_bytes() const { return static_cast<std::int64_t>(user_.capacity()); }
+  bool has_peer() const { return bool{on_peer_}; }
   bool busy() const { return busy_; }
   const nlohmann::json& measurements() const { return measurements_; }
 
   /// Median microseconds of moving packed bytes [begin, end) of a layout; `what` is its name in the file.
   double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout,
               std::int64_t begin, std::int64_t end) {
-    device::Engine& engine = way == Way::kernel ? kernels_ : copies_;
     void* const place = packed == StagingKind::mapped ? on_host_.data() : on_device_.data();
-    std::vector<Contestant> one = {
-        {what, [&] {
-           const double start = now_us();
-           engine.start(direction, options_.gpu, *layout, 1, user_.data(), begin, end, place).wait();
-           return now_us() - start;
-         }}};
+    return time(
+        what, [&] { engine(way).start(direction, options_.gpu, *layout, 1, user_.data(), begin, end, place).wait(); });
+  }
+  double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout) {
+    return time(what, way, direction, packed, layout, 0, layout->size());
+  }
+  /// The same of `several` small messages to pinned memory: started within a Gathering, to be launched together, or one
+  /// after the other.
+  double time_several(const std::string& what, Way way, const LayoutRef& layout, bool gathered) {
+    return time(what, [&] {
+      std::vector<device::Transfer> transfers;
+      transfers.reserve(several);
+      {
+        std::optional<device::Gathering> gathering;
+        if (gathered) gathering.emplace(device::Gathering::short_bytes);
+        for (int i = 0; i < several; ++i)
+          transfers.push_back(engine(way).start(Direction::pack, options_.gpu, *layout, 1, user_.data(), 0,
+                                                layout->size(), piece_of_host(i, layout->size())));
+      }
+      for (device::Transfer& transfer : transfers) transfer.wait();
+    });
+  }
+  /// The same of fetching a layout's data from the other GPU.
+  double time_peer(const std::string& what, Way way, const LayoutRef& layout) {
+    const device::Side from = {layout.get(), 1, peer_.at(reinterpret_cast<std::uintptr_t>(on_peer_.data()))};
+    const device::Side to = {layout.get(), 1, user_.data()};
+    return time(what, [&] { engine(way).transfer(options_.gpu, from, to, 0, layout->size()).wait(); });
+  }
+
+ private:
+  double time(const std::string& what, const std::function<void()>& work) {
+    std::vector<Contestant> one = {{what, [&] {
+                                      const double start = now_us();
+                                      work();
+                                      return now_us() - start;
+                                    }}};
     SamplingPlan plan;
     plan.seconds = options_.seconds;
     sample_in_turns(one, plan, [](bool wish) { return wish; });
@@ -102,11 +136,26 @@ class Laboratory {
     measurements_[what] = to_json(statistics);
     return statistics.median;
   }
-  double time(const std::string& what, Way way, Direction direction, StagingKind packed, const LayoutRef& layout) {
-    return time(what, way, direction, packed, layout, 0, layout->size());
+  device::Engine& engine(Way way) { return way == Way::kernel ? kernels_ : copies_; }
+  std::byte* piece_of_host(int index, std::int64_t bytes) const {
+    return static_cast<std::byte*>(on_host_.data()) + index * bytes;
+  }
+  /// Takes the first GPU but this one whose memory can be had.
+  void find_peer(std::size_t bytes) {
+    for (int other = 0; other < most_gpus && !peer_; ++other) {
+      if (other == options_.gpu) continue;
+      try {
+        device::Exported exported;
+        on_peer_ = kernels_.staging().acquire(StagingKind::device, other, bytes);
+        if (kernels_.peers().export_memory(other, kernels_.gpu(other).traits.id, on_peer_.data(), exported))
+          peer_ = kernels_.peers().import_memory(options_.gpu, 0, exported, nullptr);
+      } catch (const device::Error&) {  // there is no such GPU, or it has no memory
+      }
+      if (!peer_) on_peer_ = {};
+    }
   }
 
- private:
+  static constexpr int most_gpus = 16;
   static device::Config by(Way way) {
     device::Config config;
     config.way = way;
@@ -117,7 +166,8 @@ class Laboratory {
   device::Engine kernels_, copies_;
   bool simulated_ = false, busy_ = false;
   std::int64_t large_bytes_ = 0;
-  device::Staging user_, on_device_, on_host_;
+  device::Staging user_, on_device_, on_host_, on_peer_;
+  device::Mapping peer_;
   nlohmann::json measurements_ = nlohmann::json::object();
 };
 
@@ -152,6 +202,26 @@ double measure_calls(Laboratory& laboratory) {
   return std::max(of("rows in three calls", wide_row / 2) - of("rows in one call", wide_row), 0.0) / calls_more;
 }
 
+/// What a message adds to others that are under way, besides what its bytes take.
+void measure_several(Laboratory& laboratory, CostModel& model, const LayoutRef& layout) {
+  const auto each = [&](const char* name, const device::Cost& cost, Way way, bool gathered) {
+    const double us = laboratory.time_several(name, way, layout, gathered);
+    const double bytes_us = static_cast<double>(layout->size()) / cost.bytes_per_us;
+    return std::max((us - cost.base_us) / (several - 1) - bytes_us, 0.0);
+  };
+  model.batch_job_us = each("several by one kernel", model.kernel_pack_to_host, Way::kernel, true);
+  model.extra_copy_us = each("several copies", model.copy_pack_to_host, Way::copy, false);
+}
+
+void measure_peer(Laboratory& laboratory, const std::string& name, device::Cost& cost, Way way) {
+  const LayoutRef huge = contiguous(laboratory.device_bytes());
+  cost.base_us = laboratory.time_peer(name + ", small", way, contiguous(small_bytes));
+  cost.bytes_per_us = rate(huge->size(), laboratory.time_peer(name + ", large", way, huge), cost.base_us);
+  const std::int64_t all_rows = laboratory.device_bytes() / stride;  // fewer would be lost in the noise
+  const double us = laboratory.time_peer(name + ", many rows", way, rows(all_rows, row_bytes, stride));
+  cost.row_ns = std::max(us - cost.base_us, 0.0) / static_cast<double>(all_rows) * 1e3;
+}
+
 CostModel measure(Laboratory& laboratory) {
   CostModel model;
   const LayoutRef few = rows(2, small_bytes / 2, stride * 2), flat = contiguous(small_bytes);
@@ -174,6 +244,11 @@ CostModel measure(Laboratory& laboratory) {
   measure_rows(laboratory, "copy_pack_to_host", model.copy_pack_to_host, pack);
   measure_rows(laboratory, "copy_rows_unpack_from_host", model.copy_rows_unpack_from_host, unpack);
   model.per_call_us = measure_calls(laboratory);
+  measure_several(laboratory, model, few);
+  if (laboratory.has_peer()) {
+    measure_peer(laboratory, "kernel_to_peer", model.kernel_to_peer, Way::kernel);
+    measure_peer(laboratory, "copy_to_peer", model.copy_to_peer, Way::copy);
+  }
   return model;
 }
 
@@ -236,6 +311,8 @@ int run(const Options& options) {
   const device::TuningKey key = {laboratory.gpu_name(), device::host_cpu()};
   fmt::print("# gpudt-tune: GPU {}, {}; {}\n", options.gpu, key.gpu, key.cpu);
   if (laboratory.simulated()) fmt::print("# The simulated device: the figures mean nothing, and no GPU uses them.\n");
+  if (!laboratory.has_peer())
+    fmt::print("# There is no other GPU that it reaches: costs between GPUs stay as built in.\n");
   const CostModel model = measure(laboratory);
   print(model);
   if (laboratory.busy()) fmt::print("Times varied widely: was the GPU, or the machine, busy? Better run this again.\n");
@@ -258,7 +335,7 @@ void add_options(CommandLine& command, Options& options) {
   command.add("--gpu", options.gpu, "Which GPU to measure; all of one model share the file", {Bounds::not_negative});
   command.add_flag("--dry-run", options.dry_run, "Print the file instead of writing it");
   command.add("--out", options.file, "Another file than the one that the library looks for by itself");
-  command.add("--seconds", options.seconds, "Time for each of the measurements, which are about twenty",
+  command.add("--seconds", options.seconds, "Time for each of the measurements, which are about thirty",
               {Bounds::positive});
 }
 

@@ -48,9 +48,12 @@ class Tuning(unittest.TestCase):
         document = json.loads(file.read_text())
         self.assertTrue(document["simulated"])
         self.assertIn("mean nothing", document["note"])
-        for way in ("kernel_pack_to_host", "copy_pack_to_host", "copy_rows_unpack_from_host", "copy_on_device"):
+        for way in ("kernel_pack_to_host", "copy_pack_to_host", "copy_rows_unpack_from_host", "copy_on_device",
+                    "kernel_to_peer", "copy_to_peer"):
             self.assertGreater(document["costs"][way + ".base_us"], 0)
             self.assertGreater(document["costs"][way + ".bytes_per_us"], 0)
+        for several in ("batch_job_us", "extra_copy_us"):
+            self.assertIn(several, document["costs"])
         self.assertNotIn("lateness.belief", document["costs"])
         used = self.run_packbench("GPUDT_TUNING=auto", f"XDG_CACHE_HOME={self.cache}", "GPUDT_REPORT=1")
         self.assertEqual(used.returncode, 0, used.stderr)
