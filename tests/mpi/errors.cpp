@@ -455,9 +455,8 @@ TEST_CASE("long messages with wrong arguments", "[errors]") {
   MPI_Request request = MPI_REQUEST_NULL;
   const std::vector<Wrong> list = {{"rank", 1, ranks() + 7, 1, type, MPI_ERR_RANK},
                                    {"tag", 1, rank(), -77, type, MPI_ERR_TAG}};
-  check_each_wrong("Send", errors, list, [&](const Wrong& w) {
-    return MPI_Send(buffer.address(), w.count, w.type, w.peer, w.tag, errors);
-  });
+  check_each_wrong("Send", errors, list,
+                   [&](const Wrong& w) { return MPI_Send(buffer.address(), w.count, w.type, w.peer, w.tag, errors); });
   check_each_wrong("Isend", errors, list, [&](const Wrong& w) {
     return MPI_Isend(buffer.address(), w.count, w.type, w.peer, w.tag, errors, &request);
   });
