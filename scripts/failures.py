@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Says which tests failed, and what they last printed: the end of a long log is all that some machines keep of it.
 
-usage: failures.py FILE...   of meson test's logs, meson-logs/testlog.json
+usage: failures.py [--names] FILE...   of meson test's logs, meson-logs/testlog.json
+  --names  their names alone, as meson test takes them
 """
 
 import json
@@ -18,13 +19,21 @@ def failures(path):
     return [entry for entry in entries if entry["result"] not in GOOD]
 
 
+def tell(entry):
+    print(f"FAILED: {entry['name']}: {entry['result']}, {entry['duration']:.0f} s, status {entry['returncode']}")
+    printed = (entry.get("stdout") or "") + (entry.get("stderr") or "")
+    for line in printed.splitlines()[-LINES:]:
+        print("  " + line)
+
+
 def main():
-    for path in sys.argv[1:]:
+    names_only = sys.argv[1:2] == ["--names"]
+    for path in sys.argv[2 if names_only else 1:]:
         for entry in failures(path):
-            print(f"FAILED: {entry['name']}: {entry['result']}, {entry['duration']:.0f} s, status {entry['returncode']}")
-            printed = (entry.get("stdout") or "") + (entry.get("stderr") or "")
-            for line in printed.splitlines()[-LINES:]:
-                print("  " + line)
+            if names_only:
+                print(entry["name"].split(" / ", 1)[-1])
+            else:
+                tell(entry)
 
 
 if __name__ == "__main__":
