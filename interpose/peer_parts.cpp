@@ -124,14 +124,13 @@ bool SegmentOutflow::begin() {
 
 /// False if there is none before other parts are done.
 bool SegmentOutflow::find_staging(Part& part) {
-  try {
-    part.staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(part.bytes));
-  } catch (const device::Error& error) {
-    if (part.chunk >= 0) idle_.push_back(part.chunk);
-    if (error.failure() != device::Failure::out_of_memory || (packing_.empty() && handed_over_.empty())) throw;
-    return false;
-  }
-  return true;
+  constexpr auto kind = device::StagingKind::mapped;
+  const auto bytes = static_cast<std::size_t>(part.bytes);
+  part.staging = device::try_acquire(kind, operand_.ordinal, bytes);
+  if (part.staging) return true;
+  if (part.chunk >= 0) idle_.push_back(part.chunk);
+  if (packing_.empty() && handed_over_.empty()) device::acquire(kind, operand_.ordinal, bytes);  // says what is wrong
+  return false;
 }
 
 /// True if a part may begin, in the chunk found, or if that is negative in the descriptor.
