@@ -255,18 +255,22 @@ struct Offered {
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
-/// The same of process `sender`.
-Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
-  Descriptor* const announced = open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes);
-  if (announced != nullptr) return {announced, sender};
-  return {open_offer(reach_sender(sender), status, bytes)};
+/// The same of process `sender`, if it has been made by notice.
+Offered noticed_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  return {open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes), sender};
 }
 
-/// The same of any process; nothing if it could be one of several.
-Offered only_open_offer(const MPI_Status& status, std::int64_t bytes) {
+Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  const Offered noticed = noticed_offer(sender, status, bytes);
+  return noticed ? noticed : Offered{open_offer(reach_sender(sender), status, bytes)};
+}
+
+/// What `find_of(rank)` finds of all processes; nothing if it could be one of several.
+template <class FindOf>
+Offered only_offer(FindOf find_of) {
   Offered found;
   for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
-    const Offered offered = open_offer(static_cast<int>(rank), status, bytes);
+    const Offered offered = find_of(static_cast<int>(rank));
     if (offered && std::exchange(found, offered)) return {};
   }
   return found;
@@ -300,7 +304,7 @@ void hear_notices() {
 
 /// For notices of a process that are sent before what has come of it.
 std::chrono::microseconds patience_with(int sender) {
-  if (reach_remote(sender) == nullptr) return {};
+  if (!world->remote || !world->remote->greeted(sender)) return {};
   const std::lock_guard<std::mutex> lock(world->mutex);
   const bool in_vain = world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain;
   return in_vain ? short_notice_patience : notice_patience;
@@ -424,11 +428,12 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (token_index(bytes) < 0) return;
   engine_progress();  // tokens that have been received no longer count
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
+  if (world->remote) hear_notices();
   const std::chrono::microseconds patience = patience_with(sender);
   const Offered offered = find_awaiting_notices(patience, [&] { return open_offer(sender, *status, bytes); });
-  if (!offered && patience.count() != 0) {
+  if (patience.count() != 0) {
     const std::lock_guard<std::mutex> lock(world->mutex);
-    world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = true;
+    world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
   if (!offered) return;
   if (matched) offered.descriptor->matched.store(1);
@@ -439,8 +444,10 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
 void peer_truncated(const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   if (!peer_checks() || token_index(bytes) < 0) return;
-  const Offered found =
-      find_awaiting_notices(world->remote ? notice_patience : 0us, [&] { return only_open_offer(status, bytes); });
+  Offered found = only_offer([&](int rank) { return open_offer(rank, status, bytes); });
+  if (!found && world->remote)
+    found = find_awaiting_notices(
+        notice_patience, [&] { return only_offer([&](int rank) { return noticed_offer(rank, status, bytes); }); });
   if (!found) return;
   for (State state : {State::offered, State::withdrawing, State::buffered}) {
     if (!found.descriptor->state.compare_exchange_strong(state, State::done)) continue;

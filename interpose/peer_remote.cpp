@@ -19,6 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int notice_tag = 0, part_tag = 1;
 static_assert(part_tag < hidden_tags);
 constexpr int notice_burst = 16;     ///< taken in one call
+constexpr int most_deaf = 16;        ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at notices while nothing is under way
 constexpr std::chrono::seconds stop_patience{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
@@ -52,8 +53,10 @@ Remote::Remote(Segment& own, int rank) : own_(own), rank_(rank) {
 void Remote::listen() {
   listening_ = std::make_shared<Handed>();
   MPI_Request request = MPI_REQUEST_NULL;
-  hidden_receive(&received_, sizeof received_, MPI_ANY_SOURCE, notice_tag, &request);
-  watch(request, listening_);
+  if (hidden_receive(&received_, sizeof received_, MPI_ANY_SOURCE, notice_tag, &request) == MPI_SUCCESS)
+    watch(request, listening_);
+  else
+    listening_->state.store(Handed::State::failed);
 }
 
 bool Remote::due() {
@@ -63,11 +66,17 @@ bool Remote::due() {
 
 int Remote::progress() {
   int taken = 0;
-  for (test(); taken < notice_burst && listening_->state.load() == Handed::State::done; test()) {
+  for (test(); taken < notice_burst && deaf_ < most_deaf; test()) {
+    const Handed::State state = listening_->state.load();
+    if (state == Handed::State::under_way) break;
     const Notice notice = received_;
     listen();
-    take(notice);
-    ++taken;
+    if (state == Handed::State::done) {
+      take(notice);
+      ++taken;
+    } else if (++deaf_ == most_deaf) {
+      log_error("notices of other processes cannot be received");
+    }
   }
   for (const GivenUp& message : given_up()) make_up_for(message);
   say_all();
@@ -81,16 +90,19 @@ void Remote::advance() {
     engine_progress();
 }
 
+void Remote::take_new() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (Watched& watched : new_) {
+    requests_.push_back(watched.request);
+    handed_.push_back(std::move(watched.handed));
+  }
+  new_.clear();
+  any_new_.store(false, std::memory_order_relaxed);
+}
+
 /// MPI is asked once about all that it has: each time that nothing is done it makes progress for everybody.
 void Remote::test() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (Watched& watched : new_) {
-      requests_.push_back(watched.request);
-      handed_.push_back(std::move(watched.handed));
-    }
-    new_.clear();
-  }
+  if (any_new_.load(std::memory_order_acquire)) take_new();
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   int done = 0;
@@ -121,7 +133,8 @@ void Remote::test() {
 /// Whether nothing is under way but the next notice.
 bool Remote::quiet() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return new_.empty() && !any_given_up_ && handed_.size() <= 1;
+  const bool listening = listening_->state.load() == Handed::State::under_way;
+  return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
 }
 
 bool Remote::stop() {
@@ -130,7 +143,7 @@ bool Remote::stop() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [rank, partner] : partners_)
-      if (partner.image) outbox_.emplace_back(rank, bye);
+      if (partner.image) enter(rank, bye);
   }
   const auto deadline = Clock::now() + stop_patience;
   do {
@@ -156,39 +169,47 @@ Notice Remote::notice(Saying saying) const {
 void Remote::say(int rank, const Notice& notice) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    outbox_.emplace_back(rank, notice);
+    enter(rank, notice);
   }
   say_all();
 }
 
+/// The caller holds the mutex.
+void Remote::enter(int rank, const Notice& notice) {
+  outbox_.emplace_back(rank, notice);
+  to_say_.store(true, std::memory_order_release);
+}
+
 /// MPI is called with no lock held: what it calls in turn may come back here.
-void Remote::say_all() {
-  for (bool more = true; more;) {
+void Remote::say_all() noexcept {
+  while (to_say_.load(std::memory_order_acquire)) {
     if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
     std::deque<std::pair<int, Notice>> notices;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       notices.swap(outbox_);
+      to_say_.store(false, std::memory_order_relaxed);
     }
-    for (const auto& [rank, said] : notices) {
-      const auto handed = std::make_shared<Handed>();
-      handed->notice = std::make_unique<Notice>(said);
-      const auto bytes = static_cast<std::int64_t>(offsetof(Notice, data)) + said.data_bytes;
-      MPI_Request request = MPI_REQUEST_NULL;
-      if (hidden_send(handed->notice.get(), bytes, rank, notice_tag, &request) == MPI_SUCCESS)
-        watch(request, handed);
-      else
-        log_error("process " + std::to_string(rank) + " cannot be told about a message");
-    }
+    for (const auto& [rank, said] : notices) say_one(rank, said);
     saying_.store(false, std::memory_order_release);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    more = !outbox_.empty();
   }
+}
+
+void Remote::say_one(int rank, const Notice& said) {
+  const auto handed = std::make_shared<Handed>();
+  handed->notice = std::make_unique<Notice>(said);
+  const auto bytes = static_cast<std::int64_t>(offsetof(Notice, data)) + said.data_bytes;
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (hidden_send(handed->notice.get(), bytes, rank, notice_tag, &request) == MPI_SUCCESS)
+    watch(request, handed);
+  else
+    log_error("process " + std::to_string(rank) + " cannot be told about a message");
 }
 
 void Remote::watch(MPI_Request request, HandedRef handed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   new_.push_back({request, std::move(handed)});
+  any_new_.store(true, std::memory_order_release);
 }
 
 void Remote::take(const Notice& notice) {
@@ -218,8 +239,7 @@ void Remote::meet(const Notice& notice) {
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
   if (!partner.image) partner.image = Segment::image(notice.from, notice.nonce);
-  if (notice.saying == Saying::hello && partner.image && !stopping_)
-    outbox_.emplace_back(notice.from, this->notice(Saying::welcome));
+  if (notice.saying == Saying::hello && partner.image && !stopping_) enter(notice.from, this->notice(Saying::welcome));
 }
 
 void Remote::greet(int rank) {
@@ -228,6 +248,12 @@ void Remote::greet(int rank) {
     if (std::exchange(partners_[rank].greeted, true)) return;
   }
   say(rank, notice(Saying::hello));
+}
+
+bool Remote::greeted(int rank) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto partner = partners_.find(rank);
+  return partner != partners_.end() && partner->second.greeted;
 }
 
 Segment* Remote::image(int rank) {
@@ -265,6 +291,8 @@ void Remote::take_offer(const Notice& notice) {
   const bool void_now = notice.saying == Saying::withdrawn;
   const std::lock_guard<std::mutex> lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[notice.index];
+  // Of a message that has come and gone, its token having been here first.
+  if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
   const bool known = descriptor.generation == notice.generation;  // also if its token was here first
   if (void_now && known) {
     for (State open : {State::offered, State::withdrawing, State::buffered})
@@ -303,7 +331,7 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
   said.bytes = bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   partners_[rank].in.push_back({id});
-  outbox_.emplace_back(rank, said);
+  enter(rank, said);
 }
 
 /// Of one that has been given up the receiver gets empty parts.
@@ -360,8 +388,9 @@ void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t b
 /// Those that have the turn. They keep it: nobody else may send before what is missing has been made up for.
 std::vector<Remote::GivenUp> Remote::given_up() {
   std::vector<GivenUp> found;
+  if (!any_given_up_.load(std::memory_order_acquire)) return found;
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!std::exchange(any_given_up_, false)) return found;
+  any_given_up_ = false;
   for (const auto& [rank, partner] : partners_)
     for (const Way way : {Way::out, Way::in})
       for (const Turn& turn : way == Way::out ? partner.out : partner.in) {
@@ -374,8 +403,9 @@ std::vector<Remote::GivenUp> Remote::given_up() {
 
 void Remote::make_up_for(const GivenUp& message) {
   const auto& [way, rank, turn] = message;
+  std::int64_t rest = turn.given_up;
   try {
-    for (std::int64_t rest = turn.given_up; rest > 0; rest -= turn.part_bytes) {
+    for (; rest > 0; rest -= turn.part_bytes) {
       const auto bytes = static_cast<std::size_t>(std::min(rest, turn.part_bytes));
       if (way == Way::out) {
         send(rank, {}, 0);
@@ -385,8 +415,10 @@ void Remote::make_up_for(const GivenUp& message) {
         receive(rank, data, static_cast<std::int64_t>(bytes))->unwanted = std::move(unwanted);
       }
     }
-  } catch (const std::exception& error) {
-    log_error(std::string("a message that has been given up: ") + error.what());
+  } catch (const std::exception&) {  // nothing else may take the turn: tried again
+    const std::lock_guard<std::mutex> lock(mutex_);
+    turns(way, rank).front().given_up = rest;
+    return;
   }
   end_turn(way, rank);
 }
@@ -510,8 +542,7 @@ MessageInflow::MessageInflow(Remote& remote, int rank, const Descriptor& descrip
   else if (host)
     room_.resize(static_cast<std::size_t>(parts_in_flight * part_bytes_));
   remote_.want(rank_, id_, target_.bytes);
-  remote_.under_way.fetch_add(1);
-  ask();
+  remote_.under_way.fetch_add(1);  // nothing fails from here on
   remote_.say_all();
 }
 

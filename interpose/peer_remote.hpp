@@ -89,6 +89,8 @@ class Remote {
   void greet(int rank);
   /// Of a process that has said hello or welcome; else null.
   Segment* image(int rank);
+  /// Whether the process has been said hello to, or has said so: it may send tokens.
+  bool greeted(int rank);
 
   // --- of the sender
   /// Of a descriptor that has been filled; `data`, which may be null, are all of the message's.
@@ -100,7 +102,7 @@ class Remote {
   Descriptor& expect(const Token& token);
   /// Queues the message for its turn, too. The notice goes out with the next, or by say_all().
   void want(int rank, const MessageId& id, std::int64_t bytes);
-  void say_all();
+  void say_all() noexcept;
   void done(int rank, const MessageId& id);
 
   // --- parts
@@ -141,8 +143,11 @@ class Remote {
   std::deque<Turn>& turns(Way way, int rank);
   Notice notice(Saying saying) const;
   void say(int rank, const Notice& notice);
+  void enter(int rank, const Notice& notice);
+  void say_one(int rank, const Notice& notice);
   void watch(MPI_Request request, HandedRef handed);
   void listen();
+  void take_new();
   void test();
   bool quiet();
   void take(const Notice& notice);
@@ -158,6 +163,7 @@ class Remote {
   // progress() alone
   Notice received_ = {};
   HandedRef listening_;
+  int deaf_ = 0;  ///< times that the next notice could not be received
   bool stopping_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<HandedRef> handed_;  ///< likewise
@@ -166,11 +172,13 @@ class Remote {
 
   std::atomic<bool> saying_{false};
 
+  // Whether there is something to look at under the mutex.
+  std::atomic<bool> to_say_{false}, any_new_{false}, any_given_up_{false};
+
   std::mutex mutex_;  // of what follows
   std::unordered_map<int, Partner> partners_;
   std::deque<std::pair<int, Notice>> outbox_;
   std::vector<Watched> new_;
-  bool any_given_up_ = false;  ///< some turn is
 };
 
 /// The sender's end of a message that goes in parts: packs ahead, and sends when it has been asked to.

@@ -111,6 +111,15 @@ class Environment(unittest.TestCase):
         (told,) = run.lines("peer transfer:", "messages offered")
         self.assertGreater(int(re.search(r"(\d+) in parts by messages", told).group(1)), 2 * RANKS, run.text)
 
+    def test_probes(self):
+        """A probe tells a message's size from the first one on, whichever way it goes."""
+        for protocol in ("auto", "pipelined"):
+            with self.subTest(protocol):
+                run = Run("probe", f"GPUDT_PROTOCOL={protocol}")
+                self.assertEqual(run.code, 0, run.text)
+                probed = [f"rank {rank}: probe: right" for rank in range(RANKS)]
+                self.assertEqual(run.results, sorted(ALL_RIGHT + probed), run.text)
+
     def test_reasons(self):
         """Each transfer's line tells what the ways would cost, and the report where that is from."""
         run = Run("device", *STAGED, "GPUDT_TRACE=1", "GPUDT_REPORT=1")

@@ -1,19 +1,22 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|fatal|leave
+// usage: messages device|host|limit|again|probe|fatal|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
 //   again   large messages, the last of them verified, then small ones
+//   probe   large messages, probed by one who does nothing else for a while
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -82,6 +85,31 @@ int exchange(int blocks, int stride, bool& right) {
   return error;
 }
 
+/// The first rank sends; the second looks at each message's size before it receives it.
+void probe() {
+  constexpr int messages = 20;
+  Buffer buffer(leaving);
+  buffer.set(std::vector<int>(leaving, rank + 1));
+  int right = 0;
+  if (rank == 0) {
+    std::vector<MPI_Request> requests(messages);
+    for (MPI_Request& request : requests) MPI_Isend(buffer.data(), leaving, MPI_INT, 1, 4, MPI_COMM_WORLD, &request);
+    MPI_Waitall(messages, requests.data(), MPI_STATUSES_IGNORE);
+    right = messages;
+  } else if (rank == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (int i = 0; i < messages; ++i) {
+      MPI_Status status;
+      int count = 0;
+      MPI_Probe(0, 4, MPI_COMM_WORLD, &status);
+      MPI_Get_count(&status, MPI_INT, &count);
+      MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 4, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      if (count == leaving) ++right;
+    }
+  }
+  std::printf("rank %d: probe: %s\n", rank, right == messages ? "right" : "wrong");
+}
+
 const char* verdict(int error, bool right) {
   if (error == MPI_ERR_NO_MEM) return "MPI_ERR_NO_MEM";
   if (error != MPI_SUCCESS) return "another error";
@@ -132,6 +160,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (mode == "probe") probe();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);
