@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Runs a program on two nodes that are made of this machine, a rank on each, with the library on the simulated device:
+# two network namespaces with a link between them, and shared memory of their own. For Open MPI. Needs root.
+#
+# usage: nodes.sh [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS...
+#   -e    for the environment of both ranks
+#   RATE  of the link, as tc has it: 2gbit
+# e.g. nodes.sh 2gbit build/pingpong/gpudt-pingpong --ways mpi,host --layouts contiguous,vector:128 --sizes 1M:16M
+set -euo pipefail
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+environment=()
+while getopts e: option; do
+  case $option in
+    e) environment+=(-x "$OPTARG") ;;
+    *) exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+[ $# -ge 2 ] || die "usage: nodes.sh [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS..."
+rate=$1
+shift
+for tool in ip tc; do
+  command -v $tool >/dev/null || die "$tool is missing (package iproute2)"
+done
+
+here=gpudt-$$-1 there=gpudt-$$-2 network=10.77.0
+remove() {
+  ip netns del "$here" 2>/dev/null || true
+  ip netns del "$there" 2>/dev/null || true
+}
+trap remove EXIT
+ip netns add "$here" || die "this machine does not let us make network namespaces"
+ip netns add "$there"
+ip link add link1 netns "$here" type veth peer name link2 netns "$there"
+number=0
+for node in "$here" "$there"; do
+  number=$((number + 1))
+  ip -n "$node" addr add "$network.$number/24" dev "link$number"
+  ip -n "$node" link set "link$number" mtu 9000 up
+  ip -n "$node" link set lo up
+  ip netns exec "$node" tc qdisc add dev "link$number" root tbf rate "$rate" burst 1m latency 50ms
+done
+
+if [ "$(id -u)" -eq 0 ]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+export NODE_NETNS=$there
+ip netns exec "$here" mpirun -np 2 --host localhost:1,node2:1 --mca plm rsh \
+  --mca plm_rsh_agent "$root/tests/support/node.sh" --mca oob_tcp_if_include "$network.0/24" \
+  --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$network.0/24" --mca mpi_yield_when_idle 1 \
+  -x GPUDT_DEVICE=sim -x GPUDT_TUNING=none -x "LD_PRELOAD=$build/libgpudt-pmpi.so:$build/libgpudt-sim.so" \
+  "${environment[@]}" "$@"
