@@ -193,6 +193,13 @@ double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxe
          calls_us(model, boxes);
 }
 
+bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness) {
+  const double copy_us = copy.us + copy.late_us, kernel_us = kernel.us + kernel.late_us;
+  const bool both_late = copy.late_us != 0 && kernel.late_us != 0;
+  const bool alike = std::max(copy_us, kernel_us) < lateness.alike * std::min(copy_us, kernel_us);
+  return both_late && alike ? copy.late_seen < kernel.late_seen : copy_us < kernel_us;
+}
+
 // Irregular lists take about as long either way, since the receiver's side of them is slow, too.
 bool better_packed_for_peers(const CostModel& model, const Shape& shape) {
   if (shape.kind != ShapeKind::strided) return false;

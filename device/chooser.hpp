@@ -82,6 +82,16 @@ double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& box
 /// What it adds as a copy to a stream that works anyway.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 
+/// What a way takes, and by how much work that goes so begins late at the moment; when that was last seen.
+struct Prospect {
+  double us;
+  double late_us;
+  std::int64_t late_seen = 0;  ///< Delay::seen()
+};
+/// Whether to move something by copies rather than by a kernel: the sooner one, or if both are late and about alike that
+/// which was seen late longer ago.
+bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness);
+
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
 bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape);
 

@@ -24,6 +24,9 @@ struct Lateness {
   double belief = 100;
   double shortest_belief_us = 5e3;
   double longest_belief_us = 2e6;
+  /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn: what
+  /// makes one of them late may have gone.
+  double alike = 2;
 };
 
 struct CostModel {
@@ -89,6 +92,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("lateness.belief"), model.lateness.belief, 0.0);
   visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);
   visit(std::string("lateness.longest_belief_us"), model.lateness.longest_belief_us, 0.0);
+  visit(std::string("lateness.alike"), model.lateness.alike, 1.0);
 }
 
 }  // namespace gpudt::device

@@ -17,7 +17,9 @@ void Delay::observe(double expected_us, double after_us, double before_us) {
         std::min(std::max(delay * lateness_.belief, lateness_.shortest_belief_us), lateness_.longest_belief_us);
     const auto believed =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(believed_us));
-    until_.store((Clock::now() + believed).time_since_epoch().count(), std::memory_order_relaxed);
+    const auto now = Clock::now();
+    seen_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+    until_.store((now + believed).time_since_epoch().count(), std::memory_order_relaxed);
     delay_us_.store(static_cast<float>(delay), std::memory_order_relaxed);
     times_.fetch_add(1, std::memory_order_relaxed);
   } else if (before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {

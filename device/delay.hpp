@@ -23,12 +23,16 @@ class Delay {
   /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start.
   void observe(double expected_us, double after_us, double before_us);
 
+  /// When one was last seen to begin late, in the clock's time since its epoch; 0: never.
+  Clock::rep seen() const { return seen_.load(std::memory_order_relaxed); }
+
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late
 
  private:
   const Lateness lateness_;
   std::atomic<float> delay_us_{0};
   std::atomic<std::int64_t> times_{0};
+  std::atomic<Clock::rep> seen_{0};
   std::atomic<Clock::rep> until_{0};  ///< the time since the clock's epoch up to which delay_us_ is believed
 };
 

@@ -380,14 +380,18 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const S
   if (boxes.empty()) return forecast;
   forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
   forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
-  if (situation.packed_is_host) forecast.copy_late_us = gpu.copies[situation.unpack ? 1 : 0].expected_us();
+  const Delay& copies = gpu.copies[situation.unpack ? 1 : 0];
+  if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
+  forecast.copy_better =
+      copy_is_better({forecast.copy_us, forecast.copy_late_us, copies.seen()},
+                     {forecast.kernel_us, forecast.kernel_late_us, gpu.kernels.seen()}, model.lateness);
   return forecast;
 }
 
 bool Engine::prefers_copy(const Forecast& forecast) const {
   if (forecast.boxes.empty()) return false;
   if (way_ != Way::automatic) return way_ == Way::copy;
-  return forecast.copy_us + forecast.copy_late_us < forecast.kernel_us + forecast.kernel_late_us;
+  return forecast.copy_better;
 }
 
 /// False if the copy engine refuses.

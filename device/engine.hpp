@@ -224,6 +224,7 @@ class Engine {
   struct Forecast {
     Boxes boxes;  ///< for the copy engine; none: it cannot
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
+    bool copy_better = false;
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
   };
   static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, const Boxes& boxes);

@@ -217,4 +217,33 @@ TEST_CASE("a kernel that began late is remembered until one does not", "[chooser
   CHECK(delay.expected_us() == 0);
 }
 
+TEST_CASE("of two ways that are late alike that is tried which was seen late longer ago", "[chooser]") {
+  const Lateness lateness;
+  const auto copy_is = [&](const Prospect& copy, const Prospect& kernel) {
+    return copy_is_better(copy, kernel, lateness);
+  };
+  CHECK(copy_is({10, 0, 0}, {11, 0, 0}));
+  CHECK_FALSE(copy_is({11, 0, 0}, {10, 0, 0}));
+  CHECK(copy_is({11, 0, 9}, {10, 3000, 5}));  // seen late, but believed no longer
+  CHECK_FALSE(copy_is({10, 3000, 5}, {11, 0, 9}));
+  for (const double late_us : {1100.0, 3000.0}) {
+    CHECK(copy_is({10, 2000, 5}, {11, late_us, 9}));
+    CHECK_FALSE(copy_is({10, 2000, 9}, {11, late_us, 5}));
+  }
+  CHECK_FALSE(copy_is({10000, 2000, 5}, {11, 2000, 9}));  // copies of many rows
+  CHECK(copy_is({10, 100, 9}, {11, 3000, 5}));
+}
+
+TEST_CASE("when work began late is remembered", "[chooser]") {
+  Delay first, second;
+  CHECK(first.seen() == 0);
+  first.observe(8, 10008, 10010);
+  second.observe(8, 10008, 10010);
+  CHECK(first.seen() != 0);
+  CHECK(first.seen() <= second.seen());
+  const auto seen = first.seen();
+  first.observe(8, 8, 9);
+  CHECK(first.seen() == seen);
+}
+
 }  // namespace
