@@ -1,0 +1,381 @@
+// The sender's end of peer transfers: offers and their tokens.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "datatype/reference.hpp"
+#include "interpose/log.hpp"
+#include "interpose/peer_world.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+
+using namespace peer;
+
+namespace {
+
+/// A message that is not fetched for so long, and is no longer than longest_buffered, moves to the segment.
+constexpr std::chrono::microseconds buffering_patience{50};
+/// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
+/// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
+constexpr std::int64_t least_remote = 1 << 20;
+constexpr std::int64_t least_remote_forced = longest_buffered + 1;
+/// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
+/// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
+/// sides.
+constexpr std::int64_t first_fetched_fraction = 8;
+constexpr std::int64_t least_fetched_part = 512 << 10;
+constexpr std::int64_t fetched_growth = 3;
+constexpr std::size_t fetched_parts_under_way = 2;
+
+/// Of a message to a process that shares no memory with this one.
+bool goes_remote(int rank, std::int64_t bytes, bool offered) {
+  if (!world->remote || rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return false;
+  const bool long_enough = bytes >= (world->use == PeerUse::pipelined ? least_remote_forced : least_remote);
+  if (offered && !long_enough) return false;
+  if (reach_remote(rank) != nullptr) return true;
+  if (offered) world->remote->greet(rank);  // for the next time
+  return false;
+}
+
+device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
+  return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
+                       0, operand.bytes(), staging.data());
+}
+
+}  // namespace
+
+/// What a message needs to be offered, or to be buffered at once.
+struct Offer::Place {
+  int world;
+  int index;
+  bool remote;  ///< the receiver shares no memory with this process
+  bool afar;    ///< the receiver is another process, which presumably fetches what is offered
+};
+
+/// Nothing if it is to go another way. Takes a descriptor.
+std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t bytes, bool offered) {
+  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return std::nullopt;
+  std::unique_lock<std::mutex> lock(world->mutex);
+  const bool near = checks(reach(rank));
+  lock.unlock();  // MPI may be called
+  const bool remote = !near && goes_remote(rank, bytes, offered);
+  lock.lock();
+  if (!(near || remote) || (near && offered && abstains(rank, tag, bytes))) return std::nullopt;
+  // What is not offered may meet a receive with no more room than for the message.
+  const int last = offered ? descriptor_count - 1 : token_index(bytes);
+  int index = take_descriptor(last);
+  if (index < 0 && remote) {
+    lock.unlock();
+    hear_notices();  // that messages are done
+    lock.lock();
+    index = take_descriptor(last);
+  }
+  if (index < 0) return std::nullopt;
+  const bool fetched = near && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
+  return Place{rank, index, remote, fetched};
+}
+
+bool Offer::likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm) {
+  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
+  const std::int64_t bytes = bytes_in(count, type);
+  if (token_index(bytes) < 0 && (bytes < least_offered || !locate_buffer(buf, type).on_device())) return false;
+  const int rank = world_rank_of(comm, dest);
+  {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    if (checks(reach(rank))) return true;
+  }
+  return goes_remote(rank, bytes, bytes >= least_offered);
+}
+
+Offer::Offer(const Place& place, int tag, MPI_Comm comm)
+    : index_(place.index),
+      descriptor_((*world->own)->descriptors[place.index]),
+      world_(place.world),
+      remote_(place.remote),
+      offered_at_(Clock_::now()) {
+  ++descriptor_.generation;
+  int source = 0;
+  PMPI_Comm_rank(comm, &source);
+  descriptor_.destination = world_;
+  descriptor_.source = source;
+  descriptor_.tag = tag;
+  descriptor_.issued.store(0, std::memory_order_relaxed);
+  descriptor_.matched.store(0, std::memory_order_relaxed);
+  descriptor_.ready.store(0, std::memory_order_relaxed);
+  descriptor_.produced.store(0, std::memory_order_relaxed);
+  descriptor_.consumed.store(0, std::memory_order_relaxed);
+  descriptor_.wanted.store(-1, std::memory_order_relaxed);
+}
+
+/// Makes the token, when all else of the descriptor is there; from now on the receiver may have it.
+void Offer::open(State state) {
+  opened_ = true;
+  const Image& own = **world->own;
+  Token token = {token_mark,       {own.nonce[0], own.nonce[1]}, world->rank, index_, descriptor_.generation, 0,
+                 descriptor_.bytes};
+  if (remote_) token.flags = state == State::buffered ? token_remote | token_data_follow : token_remote;
+  std::memcpy(descriptor_.token, &token, sizeof token);
+  descriptor_.state.store(state, std::memory_order_release);
+  if (remote_) world->remote->offer(index_, state == State::buffered ? descriptor_.data : nullptr);
+}
+
+std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_Comm comm) {
+  const std::int64_t bytes = operand.bytes();
+  const bool offered = bytes >= least_offered;
+  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && token_index(bytes) < 0))
+    return nullptr;
+  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, offered);
+  if (!place) return nullptr;
+  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
+  offer->operand_ = operand;
+  offer->descriptor_.bytes = bytes;
+  if (!offered) {
+    offer->move_to_descriptor();
+    return offer;
+  }
+  try {
+    offer->offer(place->afar);
+  } catch (const device::Error& error) {
+    if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
+    throw;
+  }
+  return offer;
+}
+
+/// A short message goes with the descriptor.
+void Offer::move_to_descriptor() {
+  staging_ =
+      device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(descriptor_.bytes));
+  moving_ = pack_all(operand_, staging_);
+  if (!remote_) return open(State::withdrawing);
+  moving_.wait();  // they go with the notice
+  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  open(State::buffered);
+}
+
+void Offer::offer(bool afar) {
+  if (remote_) {
+    outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
+    outflow_->step();
+    report_peer(PeerEvent::remote);
+  } else {
+    describe(afar && device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count));
+  }
+  report_peer(PeerEvent::offered);
+  if (tracing())
+    log_trace("message of " + std::to_string(descriptor_.bytes) + " B offered to process " + std::to_string(world_) +
+              (packed_ ? ", packed" : "") + (remote_ ? ", in parts" : ""));
+  open(State::offered);
+}
+
+bool peer_token_long(int count, MPI_Datatype type) {
+  // More elements than a token has bytes: the type need not be asked about.
+  if (!peer_checks() || count <= 0 || count > longest_token || type == MPI_DATATYPE_NULL) return false;
+  return token_index(bytes_in(count, type)) >= 0;
+}
+
+std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  if (!peer_token_long(count, type) || dest < 0) return nullptr;
+  const std::int64_t bytes = bytes_in(count, type);
+  const datatype::TypeInfoRef info = datatype::type_info(type);
+  if (!info) return nullptr;
+  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false);
+  if (!place) return nullptr;
+  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
+  offer->descriptor_.bytes = bytes;
+  datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data);
+  offer->open(State::buffered);
+  return offer;
+}
+
+/// Whether all of the operand lies in the allocation, as its first byte does.
+bool holds(const device::Exported& memory, const Operand& operand) {
+  const datatype::Layout& layout = operand.info->layout();
+  const std::int64_t last = (operand.count - 1) * layout.extent();
+  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
+  const std::int64_t begin = buffer + std::min(std::int64_t{0}, last) + layout.true_lb();
+  const std::int64_t end = buffer + std::max(std::int64_t{0}, last) + layout.true_ub();
+  const auto base = static_cast<std::int64_t>(memory.base);
+  return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
+}
+
+/// Where the receiver finds the data.
+void Offer::describe(bool better_packed) {
+  descriptor_.count = operand_.count;
+  descriptor_.layout_bytes = 0;
+  const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
+  if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
+  if (!packed_ && describe_in_place()) {
+    descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
+    return;
+  }
+  if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
+  pack_for_fetching();
+}
+
+/// Where the program has them, if the memory can be exported and the layout is short.
+bool Offer::describe_in_place() {
+  const datatype::Layout& layout = operand_.info->layout();
+  const datatype::Shape shape = layout.shape(operand_.count);
+  const auto* const first = static_cast<const char*>(operand_.buffer) + layout.true_lb();
+  const bool contiguous = shape.kind == datatype::ShapeKind::contiguous;
+  Descriptor& to = descriptor_;
+  if (!contiguous && layout.serialised().size() >= descriptor_data) return false;
+  if (!device::export_memory(operand_.ordinal, first, to.memory) || !holds(to.memory, operand_)) return false;
+  to.address = reinterpret_cast<std::uint64_t>(operand_.buffer);
+  if (contiguous) {
+    to.address += static_cast<std::uint64_t>(shape.offset);
+    return true;
+  }
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const std::vector<std::byte>& bytes = bytes_of(operand_.info->layout_ref());
+  if (bytes.size() > descriptor_data) return false;
+  std::copy(bytes.begin(), bytes.end(), to.data);
+  to.layout_bytes = static_cast<std::int64_t>(bytes.size());
+  return true;
+}
+
+/// Packed, in memory of our own.
+void Offer::pack_for_fetching() {
+  Descriptor& to = descriptor_;
+  if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
+  to.address = reinterpret_cast<std::uint64_t>(packed_.data());
+  report_peer(PeerEvent::packed);
+  pack_next_part();  // the others when the token is on its way
+}
+
+void Offer::pack_next_part() {
+  const std::int64_t begin = packing_bytes_;
+  const std::int64_t first = std::max(divided(descriptor_.bytes, first_fetched_fraction), least_fetched_part);
+  packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, descriptor_.bytes);
+  packing_.push_back({packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
+                                                    operand_.count, operand_.buffer, begin, packing_bytes_,
+                                                    static_cast<std::byte*>(packed_.data()) + begin)});
+}
+
+/// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
+void Offer::pack_on() {
+  if (!packed_) return;
+  for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
+    descriptor_.ready.store(packing_.front().end, std::memory_order_release);
+  while (packing_bytes_ < descriptor_.bytes && packing_.size() < fetched_parts_under_way) pack_next_part();
+}
+
+Offer::~Offer() {
+  if (!sent_ && descriptor_.state.load(std::memory_order_acquire) != State::buffered) give_up();  // nobody knows of it
+  State state = descriptor_.state.load(std::memory_order_acquire);
+  // One that is given up after an error: the receiver hears of it if it asks.
+  bool ended = state == State::wanted && all_sent_;
+  while (!ended && state != State::done && state != State::buffered && state != State::claimed &&
+         state != State::failed)
+    ended = descriptor_.state.compare_exchange_weak(state, State::failed);
+  if (remote_ && state == State::offered) world->remote->withdrawn(index_);
+  outflow_.reset();
+  if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
+    descriptor_.ready.store(-1, std::memory_order_release);
+  packing_.clear();
+  put_descriptor(index_, state == State::done, std::move(packed_));
+}
+
+void Offer::give_up() {
+  descriptor_.state.store(State::done);
+  if (remote_ && opened_) world->remote->withdrawn(index_);
+}
+
+Outgoing Offer::message() const {
+  descriptor_.issued.store(1);
+  return {descriptor_.token, static_cast<int>(token_bytes(index_)), MPI_BYTE};
+}
+
+void Offer::start_unpack(std::int64_t) {
+  sent_ = true;
+  offered_at_ = Clock_::now();
+}
+
+bool Offer::done() {
+  return !sent_ || step();
+}
+
+void Offer::wait() {
+  const Timed timed(Clock::transfer);
+  wait_with_progress(*this);
+}
+
+bool Offer::step() {
+  if (remote_) return step_remote();
+  switch (descriptor_.state.load(std::memory_order_acquire)) {
+    case State::done:
+      note_outcome(world_, descriptor_, /*refused=*/outflow_ != nullptr);
+      return true;
+    case State::buffered:
+      return true;
+    case State::offered:
+      pack_on();
+      withdraw();
+      break;
+    case State::claimed:
+      pack_on();
+      break;
+    case State::withdrawing:
+      buffer();
+      break;
+    case State::wanted:
+      stream();
+      break;
+    default:
+      break;
+  }
+  return receiver_gone();
+}
+
+/// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
+void Offer::withdraw() {
+  if (descriptor_.bytes > longest_buffered || Clock_::now() - offered_at_ < buffering_patience) return;
+  if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
+  if (!staging_) return;  // there is no memory just now
+  State expected = State::offered;
+  if (!descriptor_.state.compare_exchange_strong(expected, State::withdrawing)) return;
+  moving_ = pack_all(operand_, staging_);
+}
+
+void Offer::buffer() {
+  if (!moving_.done()) return;
+  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  State expected = State::withdrawing;
+  if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) report_peer(PeerEvent::buffered);
+}
+
+/// The receiver cannot fetch the data: they go through the segment.
+void Offer::stream() {
+  if (!outflow_) {
+    packing_.clear();
+    packed_ = {};
+    outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
+    report_peer(PeerEvent::refused);
+  }
+  outflow_->step();
+}
+
+bool Offer::step_remote() {
+  if (!outflow_) return true;  // the data have gone with the notice
+  const State state = descriptor_.state.load(std::memory_order_acquire);
+  all_sent_ = all_sent_ || outflow_->step();
+  if (all_sent_) return true;
+  return state == State::done ? descriptor_.wanted.load() < 0 : receiver_gone();
+}
+
+/// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
+bool Offer::receiver_gone() {
+  const auto now = Clock_::now();
+  if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
+  checked_at_ = now;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const Segment* const segment = remote_ ? world->remote->image(world_) : reach(world_);
+  if (segment == nullptr) return false;
+  if (segment->orphaned()) lost("process " + std::to_string(world_) + ", which a message was for, has ended");
+  return !checks(segment);
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,176 @@
+// The receiver's end of peer transfers: what tokens stand for is fetched, or asked for.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "datatype/reference.hpp"
+#include "interpose/log.hpp"
+#include "interpose/peer_world.hpp"
+#include "interpose/report.hpp"
+
+namespace gpudt::interpose {
+
+using namespace peer;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Of what is a token its sender's notices do come, however late.
+constexpr std::chrono::seconds token_patience{30};
+
+}  // namespace
+
+std::unique_ptr<Pull> Pull::recognise(const Token& head, std::int64_t bytes) {
+  const int index = token_index(bytes);
+  if (index < 0 || head.mark != token_mark || head.index != index) return nullptr;
+  const bool remote = (head.flags & token_remote) != 0;
+  if (remote && !world->remote) return nullptr;
+  if (remote) hear_notices();
+  Segment* const segment = find_awaiting_notices(remote ? token_patience : 0us, [&] {
+    return remote ? world->remote->image(head.sender) : reach_sender(head.sender);
+  });
+  if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
+  if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
+  Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
+  if (descriptor.generation != head.generation) lost("the sender has given a message up");
+  return std::unique_ptr<Pull>(new Pull(*segment, descriptor, head));
+}
+
+Pull::Pull(const Segment& segment, Descriptor& descriptor, const Token& token)
+    : segment_(segment),
+      descriptor_(descriptor),
+      id_{token.index, token.generation},
+      remote_((token.flags & token_remote) != 0) {
+  if (remote_) ++world->remote->under_way;
+}
+
+Announced Pull::announced(std::int64_t capacity) const {
+  const std::int64_t bytes = descriptor_.bytes;
+  return {std::min(bytes, capacity), bytes > capacity ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+}
+
+Pull::~Pull() {
+  inflow_.reset();  // what the GPU does ends first
+  transfers_.clear();
+  mapping_ = {};
+  if (!released_) release();
+  if (remote_) --world->remote->under_way;
+}
+
+/// True if the data are still with the sender's GPU, and stay there until the pull is done.
+bool Pull::claim() {
+  State expected = State::offered;
+  if (descriptor_.state.compare_exchange_strong(expected, State::claimed)) return true;
+  source_ = Source::segment;  // withdrawing, or buffered
+  return false;
+}
+
+void Pull::want() {
+  source_ = Source::segment;
+  descriptor_.state.store(State::wanted, std::memory_order_release);
+  if (remote_)
+    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, descriptor_, id_.index, target_);
+}
+
+void Pull::start(const Operand& into, void* staging) {
+  into_ = into;
+  wanted_ = std::min(descriptor_.bytes, into.bytes());
+  target_ = {&into.info->layout(), into.count, into.buffer, wanted_, into.ordinal, static_cast<std::byte*>(staging)};
+  if (claim() && !fetch(into)) want();
+}
+
+void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
+  layout_ = layout;
+  wanted_ = std::min(descriptor_.bytes, count * layout->size());
+  target_ = {layout.get(), count, user, wanted_};
+  if (claim()) want();
+}
+
+bool Pull::fetch(const Operand& into) {
+  if (remote_ || world->use == PeerUse::shared) return false;
+  if (segment_->rank != world->rank && descriptor_.bytes < least_on_one_gpu && on_one_gpu(descriptor_.memory, into))
+    return false;
+  std::string why;
+  mapping_ = device::import_memory(into.ordinal, static_cast<std::uint64_t>(segment_->rank), descriptor_.memory, &why);
+  if (!mapping_) {
+    if (tracing()) log_trace("no peer transfer: " + why);
+    return false;
+  }
+  const bool packed = descriptor_.layout_bytes == 0;
+  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
+  source_ = Source::memory;
+  if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
+  fetch_what_is_ready();
+  return true;
+}
+
+/// True if all of it has been, or is on its way.
+bool Pull::fetch_what_is_ready() {
+  if (fetched_ == wanted_) return true;
+  const std::int64_t ready = descriptor_.ready.load(std::memory_order_acquire);
+  if (ready < 0) lost("the sender has given a message up");
+  const std::int64_t end = std::min(ready, wanted_);
+  if (fetched_ < end) {
+    const bool packed = descriptor_.layout_bytes == 0;
+    const device::Side from = {senders_.get(), packed ? descriptor_.bytes : descriptor_.count,
+                               mapping_.at(descriptor_.address)};
+    const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
+    transfers_.push_back(device::transfer(into_.ordinal, from, to, fetched_, end));
+    fetched_ = end;
+  }
+  return fetched_ == wanted_;
+}
+
+void Pull::release() {
+  released_ = true;
+  descriptor_.state.store(State::done, std::memory_order_release);
+  if (remote_) world->remote->done(segment_->rank, id_);
+}
+
+bool Pull::done() {
+  const bool coming = source_ == Source::memory ? !fetch_what_is_ready() : source_ == Source::segment && !collect();
+  while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
+  if (coming) check_sender();
+  if (coming || !transfers_.empty()) return false;
+  mapping_ = {};  // before the sender may free the memory
+  if (!released_) release();
+  return true;
+}
+
+/// What the sender has put into its segment; true if that is all.
+bool Pull::collect() {
+  if (released_) return true;
+  if (remote_ && inflow_) return inflow_->step();
+  const State state = descriptor_.state.load(std::memory_order_acquire);
+  const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
+  if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
+  if (state == State::buffered) {
+    take_buffered();
+    release();
+    return true;
+  }
+  if (state != State::wanted) return false;
+  if (!inflow_) inflow_ = std::make_unique<SegmentInflow>(segment_, descriptor_, target_);
+  return inflow_->step();
+}
+
+void Pull::take_buffered() {
+  if (target_.ordinal < 0) {
+    datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
+  } else if (wanted_ > 0) {
+    std::memcpy(target_.staging, descriptor_.data, static_cast<std::size_t>(wanted_));
+    transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
+                                       target_.user, 0, wanted_, target_.staging));
+  }
+}
+
+void Pull::check_sender() {
+  const auto now = Clock_::now();
+  if (now - checked_at_ < life_check) return;
+  checked_at_ = now;
+  if (descriptor_.destination == world->rank && &segment_ != world->own.get() && segment_.orphaned())
+    lost("process " + std::to_string(segment_->rank) + ", which has sent a message, has ended");
+}
+
+}  // namespace gpudt::interpose

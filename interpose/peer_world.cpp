@@ -1,0 +1,225 @@
+#include "interpose/peer_world.hpp"
+
+#include <algorithm>
+
+#include "interpose/operation.hpp"
+#include "interpose/workarounds.hpp"
+
+namespace gpudt::interpose::peer {
+namespace {
+
+/// After so many messages in a row that could not be fetched, the sender takes other ways for 1, 2, 4 ... messages.
+constexpr int refusals_borne = 1;
+constexpr int longest_abstention = 64;
+/// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
+constexpr std::int64_t least_through_segment = 32 << 10;
+constexpr int layouts_kept = 64;  ///< of other processes
+
+}  // namespace
+
+World* world = nullptr;
+
+// --- processes -------------------------------------------------------------------------------------------------------
+
+int drop_ranks(MPI_Comm, int, void* value, void*) {
+  delete static_cast<std::vector<int>*>(value);
+  return MPI_SUCCESS;
+}
+
+namespace {
+
+/// Ranks in MPI_COMM_WORLD of the processes that `comm` leads to; MPI_UNDEFINED: none.
+std::vector<int> world_ranks(MPI_Comm comm) {
+  int inter = 0, size = 0;
+  MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+  PMPI_Comm_test_inter(comm, &inter);
+  inter != 0 ? PMPI_Comm_remote_group(comm, &group) : PMPI_Comm_group(comm, &group);
+  PMPI_Comm_group(MPI_COMM_WORLD, &all);
+  PMPI_Group_size(group, &size);
+  std::vector<int> ranks(static_cast<std::size_t>(size)), translated(ranks.size());
+  for (int i = 0; i < size; ++i) ranks[static_cast<std::size_t>(i)] = i;
+  PMPI_Group_translate_ranks(group, size, ranks.data(), all, translated.data());
+  PMPI_Group_free(&group);
+  PMPI_Group_free(&all);
+  return translated;
+}
+
+}  // namespace
+
+int world_rank_of(MPI_Comm comm, int peer) {
+  if (comm == MPI_COMM_WORLD || comm == MPI_COMM_NULL || peer < 0) return comm == MPI_COMM_NULL ? -1 : peer;
+  const std::lock_guard<std::mutex> lock(world->ranks_mutex);
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, world->keyval, static_cast<void*>(&value), &found);
+  if (found == 0) {
+    auto ranks = std::make_unique<std::vector<int>>(world_ranks(comm));
+    if (PMPI_Comm_set_attr(comm, world->keyval, ranks.get()) != MPI_SUCCESS) return -1;
+    value = ranks.release();
+  }
+  const auto& ranks = *static_cast<const std::vector<int>*>(value);
+  return static_cast<std::size_t>(peer) < ranks.size() ? ranks[static_cast<std::size_t>(peer)] : -1;
+}
+
+Segment* reach(int rank) {
+  if (rank == world->rank) return world->own.get();
+  if (world->use == PeerUse::pipelined) return nullptr;
+  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return nullptr;
+  Neighbour& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
+  if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
+    neighbour.next_attempt = 2 * neighbour.attempts;
+    neighbour.segment = Segment::open(world->job, rank);
+  }
+  return neighbour.segment.get();
+}
+
+bool checks(const Segment* segment) {
+  return segment != nullptr && (*segment)->checking.load(std::memory_order_acquire) != 0;
+}
+
+Segment* reach_remote(int rank) {
+  Segment* const image = world->remote ? world->remote->image(rank) : nullptr;
+  return checks(image) ? image : nullptr;
+}
+
+Segment* reach_sender(int rank) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (rank >= 0 && static_cast<std::size_t>(rank) < world->neighbours.size())
+    world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  return reach(rank);
+}
+
+[[noreturn]] void lost(const std::string& what) {
+  throw device::Error(device::Failure::runtime, "peer transfer: " + what);
+}
+
+std::int64_t bytes_in(int count, MPI_Datatype type) {
+  MPI_Count size = 0;
+  PMPI_Type_size_x(type, &size);
+  return std::int64_t{count} * size;
+}
+
+bool abstains(int rank, int tag, std::int64_t bytes) {
+  if (rank == world->rank || world->use != PeerUse::automatic) return false;
+  if (bytes >= least_through_segment && world->chunks->usable()) return false;
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes);
+  if (habit.abstain == 0) return false;
+  --habit.abstain;
+  return true;
+}
+
+bool has_refused(int rank, int tag, std::int64_t bytes) {
+  return world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes).refusals != 0;
+}
+
+void note_outcome(int rank, const Descriptor& descriptor, bool refused) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(descriptor.tag, descriptor.bytes);
+  habit.refusals = refused ? habit.refusals + 1 : 0;
+  if (habit.refusals >= refusals_borne)
+    habit.abstain = std::min(1 << std::min(habit.refusals - refusals_borne, 20), longest_abstention);
+}
+
+bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  auto at = world->gpus.find(operand.ordinal);
+  if (at == world->gpus.end()) {
+    device::Exported own;
+    const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+    if (!device::export_memory(operand.ordinal, first, own)) return false;
+    at = world->gpus.emplace(operand.ordinal, own).first;
+  }
+  return std::equal(std::begin(memory.gpu), std::end(memory.gpu), std::begin(at->second.gpu));
+}
+
+// --- descriptors -----------------------------------------------------------------------------------------------------
+
+int take_descriptor(int last) {
+  auto& deserted = world->deserted;
+  const auto still = std::partition(deserted.begin(), deserted.end(), [](const Deserted& descriptor) {
+    return (*world->own)->descriptors[descriptor.index].state.load(std::memory_order_acquire) != State::done;
+  });
+  std::for_each(still, deserted.end(),
+                [](const Deserted& descriptor) { world->idle.set(static_cast<std::size_t>(descriptor.index)); });
+  deserted.erase(still, deserted.end());
+  while (last >= 0 && !world->idle.test(static_cast<std::size_t>(last))) --last;
+  if (last >= 0) world->idle.reset(static_cast<std::size_t>(last));
+  return last;
+}
+
+void put_descriptor(int index, bool done, device::Staging packed) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (done)
+    world->idle.set(static_cast<std::size_t>(index));
+  else
+    world->deserted.push_back({index, std::move(packed)});
+}
+
+const std::vector<std::byte>& bytes_of(const datatype::LayoutRef& layout) {
+  auto& sent = world->sent;
+  const auto at = std::find_if(sent.begin(), sent.end(), [&](const auto& entry) { return entry.first == layout; });
+  if (at != sent.end()) return at->second;
+  if (sent.size() >= layouts_kept) sent.erase(sent.begin());
+  return sent.emplace_back(layout, layout->to_bytes()).second;
+}
+
+datatype::LayoutRef layout_of(const Descriptor& descriptor) {
+  const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  auto& received = world->received;
+  const auto at = std::find_if(received.rbegin(), received.rend(),
+                               [&](const auto& entry) { return std::ranges::equal(entry.first, bytes); });
+  if (at != received.rend()) return at->second;
+  datatype::LayoutRef layout = datatype::Layout::from_bytes(bytes);
+  if (!layout) lost("the sender's layout is damaged");
+  if (received.size() >= layouts_kept) received.erase(received.begin());
+  received.emplace_back(std::vector<std::byte>(bytes.begin(), bytes.end()), layout);
+  return layout;
+}
+
+namespace {
+
+/// The open offer in a segment, or image of one, that a status of `bytes` bytes stands for; null if it has none.
+Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t bytes) {
+  if (segment == nullptr) return nullptr;
+  Descriptor& descriptor = (*segment)->descriptors[token_index(bytes)];
+  const State state = descriptor.state.load(std::memory_order_acquire);
+  const bool open = state == State::offered || state == State::withdrawing || state == State::buffered;
+  const bool meant = descriptor.destination == world->rank && descriptor.tag == status.MPI_TAG &&
+                     descriptor.source == status.MPI_SOURCE && descriptor.issued.load() != 0 &&
+                     descriptor.matched.load() == 0;
+  return open && meant ? &descriptor : nullptr;
+}
+
+}  // namespace
+
+Offered noticed_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  return {open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes), sender};
+}
+
+Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+  const Offered noticed = noticed_offer(sender, status, bytes);
+  return noticed ? noticed : Offered{open_offer(reach_sender(sender), status, bytes)};
+}
+
+// --- notices ---------------------------------------------------------------------------------------------------------
+
+void progress_mpi() {
+  int flag = 0;  // nothing is sent there
+  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->self, &flag, MPI_STATUS_IGNORE);
+}
+
+void hear_notices() {
+  ++world->remote->under_way;
+  world->remote->advance();
+  --world->remote->under_way;
+}
+
+std::chrono::microseconds patience_with(int sender) {
+  if (!world->remote || !world->remote->greeted(sender)) return {};
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const bool in_vain = world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain;
+  return in_vain ? short_notice_patience : notice_patience;
+}
+
+}  // namespace gpudt::interpose::peer

@@ -1,0 +1,171 @@
+// What this process knows of the others that messages are offered to, and of the messages offered: state and
+// bookkeeping that both ends of peer transfers share (peer_offer.cpp, peer_pull.cpp). For the files of peer.hpp alone.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <bitset>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interpose/peer.hpp"
+
+namespace gpudt::interpose::peer {
+
+using Clock_ = std::chrono::steady_clock;
+
+/// Messages that are no longer move to the segment if they are not fetched for a while, so that their sends can end:
+/// programs expect as much of short messages.
+inline constexpr std::int64_t longest_buffered = 4096;
+static_assert(longest_buffered <= std::int64_t(descriptor_data));
+/// Between two looks at whether the other process is still there.
+inline constexpr std::chrono::milliseconds life_check{500};
+/// Shorter messages are not fetched from another process's memory on the same GPU: kernels of two processes take turns
+/// of a tenth of a millisecond and more, which the copy engine does not.
+inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
+/// A notice is sent before its token, so that it is not long in coming; else what was probed is no token. So it is
+/// mostly from a process of which that has been found before.
+inline constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
+inline constexpr std::size_t habits_by_tag = 16;
+
+/// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
+struct Habit {
+  int refusals = 0;  ///< in a row
+  int abstain = 0;   ///< messages that are not offered before the next that is
+};
+
+/// A process of this job, as this one sees it.
+struct Neighbour {
+  std::unique_ptr<Segment> segment;
+  bool awaited_in_vain = false;             ///< a notice
+  unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
+  std::unique_ptr<std::array<Habit, 2 * habits_by_tag>> habits;  ///< made when first needed
+  Habit& habit(int tag, std::int64_t bytes) {
+    if (!habits) habits = std::make_unique<std::array<Habit, 2 * habits_by_tag>>();
+    const std::size_t shorter = bytes < least_on_one_gpu ? 1 : 0;
+    return (*habits)[2 * (static_cast<std::size_t>(tag) % habits_by_tag) + shorter];
+  }
+};
+
+/// A descriptor that its offer has left before the receiver was done.
+struct Deserted {
+  int index;
+  device::Staging packed;  ///< the receiver may still read it
+};
+
+/// All of it.
+struct World {
+  std::string job;
+  int rank = 0;
+  PeerUse use = PeerUse::automatic;
+  std::unique_ptr<Segment> own;
+  int keyval = MPI_KEYVAL_INVALID;
+  MPI_Comm self = MPI_COMM_NULL;  ///< where nothing is ever sent
+
+  std::mutex ranks_mutex;  // of the ranks kept with communicators
+  std::mutex mutex;        // of what follows
+  std::vector<Neighbour> neighbours;
+  std::bitset<descriptor_count> idle;  ///< descriptors
+  std::vector<Deserted> deserted;
+  std::vector<std::pair<datatype::LayoutRef, std::vector<std::byte>>> sent;  ///< layouts in bytes; few, latest last
+  std::vector<std::pair<std::vector<std::byte>, datatype::LayoutRef>> received;
+  std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
+
+  std::optional<Chunks> chunks;
+  std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
+};
+
+extern World* world;  ///< null before peer_start(). Stays for good: messages in transit at MPI_Finalize may need it
+
+// --- processes -------------------------------------------------------------------------------------------------------
+
+/// Forgets the ranks kept with a communicator: for World::keyval.
+int drop_ranks(MPI_Comm, int, void* value, void*);
+/// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
+int world_rank_of(MPI_Comm comm, int peer);
+/// The segment of another process, or of this one; null if it has none, or does not check for tokens. The caller holds
+/// the mutex.
+Segment* reach(int rank);
+bool checks(const Segment* segment);
+/// The same of a process that shares no memory with this one, if it is known to check for tokens.
+Segment* reach_remote(int rank);
+/// A token that another process has sent: it has a segment, and nobody minds how long it takes to find.
+Segment* reach_sender(int rank);
+/// Of `count` elements.
+std::int64_t bytes_in(int count, MPI_Datatype type);
+/// Throws device::Error.
+[[noreturn]] void lost(const std::string& what);
+
+/// Offers to a neighbour pause after refusals. The caller holds the mutex.
+bool abstains(int rank, int tag, std::int64_t bytes);
+/// Whether the neighbour could not fetch the last such message. The caller holds the mutex.
+bool has_refused(int rank, int tag, std::int64_t bytes);
+void note_outcome(int rank, const Descriptor& descriptor, bool refused);
+/// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
+bool on_one_gpu(const device::Exported& memory, const Operand& operand);
+
+// --- descriptors -----------------------------------------------------------------------------------------------------
+
+/// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
+int take_descriptor(int last);
+/// Of an offer that has ended; `done`: the receiver needs nothing more.
+void put_descriptor(int index, bool done, device::Staging packed);
+/// A layout in bytes, made once. The caller holds the mutex.
+const std::vector<std::byte>& bytes_of(const datatype::LayoutRef& layout);
+/// The layout that a descriptor holds; the same object for the same bytes, since the GPU's copy is kept with it.
+datatype::LayoutRef layout_of(const Descriptor& descriptor);
+
+/// Another process's offer.
+struct Offered {
+  Descriptor* descriptor = nullptr;
+  int remote = -1;  ///< the sender's rank, if this is but an image of the descriptor
+  explicit operator bool() const { return descriptor != nullptr; }
+};
+
+/// The open offer of process `sender` that a status of `bytes` bytes stands for, if it has been made by notice.
+Offered noticed_offer(int sender, const MPI_Status& status, std::int64_t bytes);
+/// The same, however it has been made.
+Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes);
+/// What `find_of(rank)` finds of all processes; nothing if it could be one of several.
+template <class FindOf>
+Offered only_offer(FindOf find_of) {
+  Offered found;
+  for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
+    const Offered offered = find_of(static_cast<int>(rank));
+    if (offered && std::exchange(found, offered)) return {};
+  }
+  return found;
+}
+
+// --- notices ---------------------------------------------------------------------------------------------------------
+
+/// Lets MPI make progress.
+void progress_mpi();
+/// Takes those that have come.
+void hear_notices();
+/// For notices of a process that are sent before what has come of it.
+std::chrono::microseconds patience_with(int sender);
+
+/// What `find()` finds, if need be when the notices have come that may still be on their way.
+template <class Find>
+auto find_awaiting_notices(std::chrono::microseconds patience, Find find) {
+  auto found = find();
+  if (found || patience.count() == 0) return found;
+  ++world->remote->under_way;
+  for (const auto deadline = Clock_::now() + patience; !found && Clock_::now() < deadline; found = find()) {
+    progress_mpi();
+    world->remote->advance();
+  }
+  --world->remote->under_way;
+  return found;
+}
+
+}  // namespace gpudt::interpose::peer
