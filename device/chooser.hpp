@@ -88,8 +88,8 @@ struct Prospect {
   double late_us;
   std::int64_t late_seen = 0;  ///< Delay::seen()
 };
-/// Whether to move something by copies rather than by a kernel: the sooner one, or if both are late and about alike that
-/// which was seen late longer ago.
+/// Whether to move something by copies rather than by a kernel: the sooner one, or if both are late and about alike
+/// that which was seen late longer ago.
 bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness);
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).

@@ -24,8 +24,8 @@ struct Lateness {
   double belief = 100;
   double shortest_belief_us = 5e3;
   double longest_belief_us = 2e6;
-  /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn: what
-  /// makes one of them late may have gone.
+  /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn:
+  /// what makes one of them late may have gone.
   double alike = 2;
 };
 
