@@ -106,7 +106,6 @@ class Engine {
   ErrorOwner owner(const Operation& operation);
   void serve(EngineService service);
   void serve(const EngineBackground* background);
-  void let_pass_end();
   const char* hook();
   bool stop();
   bool pending() const {
@@ -117,6 +116,7 @@ class Engine {
   int live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
+  void let_pass_end();
   void take_incoming();
   int issue_packed();
   void issue(Operation* operation);

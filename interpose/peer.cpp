@@ -92,9 +92,12 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
   const std::int64_t bytes = received_bytes(*status);
   if (token_index(bytes) < 0) return;
-  engine_progress();  // tokens that have been received no longer count
+  // Tokens that have been received no longer count.
+  if (world->remote)
+    hear_notices();
+  else
+    engine_progress();
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
-  if (world->remote) hear_notices();
   const std::chrono::microseconds patience = patience_with(sender);
   const Offered offered = find_awaiting_notices(patience, [&] { return open_offer(sender, *status, bytes); });
   if (patience.count() != 0) {

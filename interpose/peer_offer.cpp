@@ -39,6 +39,17 @@ bool goes_remote(int rank, std::int64_t bytes, bool offered) {
   return false;
 }
 
+/// Whether all of the operand lies in the allocation, as its first byte does.
+bool holds(const device::Exported& memory, const Operand& operand) {
+  const datatype::Layout& layout = operand.info->layout();
+  const std::int64_t last = (operand.count - 1) * layout.extent();
+  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
+  const std::int64_t begin = buffer + std::min(std::int64_t{0}, last) + layout.true_lb();
+  const std::int64_t end = buffer + std::max(std::int64_t{0}, last) + layout.true_ub();
+  const auto base = static_cast<std::int64_t>(memory.base);
+  return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
+}
+
 device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
                        0, operand.bytes(), staging.data());
@@ -56,13 +67,15 @@ struct Offer::Place {
 
 /// Nothing if it is to go another way. Takes a descriptor.
 std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t bytes, bool offered) {
-  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return std::nullopt;
   std::unique_lock<std::mutex> lock(world->mutex);
-  const bool near = checks(reach(rank));
-  lock.unlock();  // MPI may be called
-  const bool remote = !near && goes_remote(rank, bytes, offered);
-  lock.lock();
-  if (!(near || remote) || (near && offered && abstains(rank, tag, bytes))) return std::nullopt;
+  const bool remote = !checks(reach(rank));
+  if (remote) {
+    lock.unlock();  // MPI may be called
+    if (!goes_remote(rank, bytes, offered)) return std::nullopt;
+    lock.lock();
+  } else if (offered && abstains(rank, tag, bytes)) {
+    return std::nullopt;
+  }
   // What is not offered may meet a receive with no more room than for the message.
   const int last = offered ? descriptor_count - 1 : token_index(bytes);
   int index = take_descriptor(last);
@@ -73,7 +86,8 @@ std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t byt
     index = take_descriptor(last);
   }
   if (index < 0) return std::nullopt;
-  const bool fetched = near && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
+  const bool fetched =
+      !remote && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
   return Place{rank, index, remote, fetched};
 }
 
@@ -188,17 +202,6 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
   datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data);
   offer->open(State::buffered);
   return offer;
-}
-
-/// Whether all of the operand lies in the allocation, as its first byte does.
-bool holds(const device::Exported& memory, const Operand& operand) {
-  const datatype::Layout& layout = operand.info->layout();
-  const std::int64_t last = (operand.count - 1) * layout.extent();
-  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
-  const std::int64_t begin = buffer + std::min(std::int64_t{0}, last) + layout.true_lb();
-  const std::int64_t end = buffer + std::max(std::int64_t{0}, last) + layout.true_ub();
-  const auto base = static_cast<std::int64_t>(memory.base);
-  return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
 }
 
 /// Where the receiver finds the data.

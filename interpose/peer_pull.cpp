@@ -70,7 +70,7 @@ void Pull::want() {
   source_ = Source::segment;
   descriptor_.state.store(State::wanted, std::memory_order_release);
   if (remote_)
-    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, descriptor_, id_.index, target_);
+    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.bytes, target_);
 }
 
 void Pull::start(const Operand& into, void* staging) {

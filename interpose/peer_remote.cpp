@@ -157,10 +157,12 @@ bool Remote::stop() {
   return quiet();
 }
 
-Notice Remote::notice(Saying saying) const {
+Notice Remote::notice(Saying saying, const MessageId& id) const {
   Notice notice{};
   notice.saying = saying;
   notice.from = rank_;
+  notice.index = id.index;
+  notice.generation = id.generation;
   std::copy(std::begin(own_->nonce), std::end(own_->nonce), std::begin(notice.nonce));
   return notice;
 }
@@ -264,9 +266,7 @@ Segment* Remote::image(int rank) {
 
 void Remote::offer(int index, const std::byte* data) {
   const Descriptor& descriptor = own_->descriptors[index];
-  Notice said = notice(Saying::offer);
-  said.index = index;
-  said.generation = descriptor.generation;
+  Notice said = notice(Saying::offer, {index, descriptor.generation});
   said.source = descriptor.source;
   said.tag = descriptor.tag;
   said.bytes = descriptor.bytes;
@@ -279,10 +279,7 @@ void Remote::offer(int index, const std::byte* data) {
 
 void Remote::withdrawn(int index) {
   const Descriptor& descriptor = own_->descriptors[index];
-  Notice said = notice(Saying::withdrawn);
-  said.index = index;
-  said.generation = descriptor.generation;
-  say(descriptor.destination, said);
+  say(descriptor.destination, notice(Saying::withdrawn, {index, descriptor.generation}));
 }
 
 void Remote::take_offer(const Notice& notice) {
@@ -325,9 +322,7 @@ Descriptor& Remote::expect(const Token& token) {
 }
 
 void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
-  Notice said = notice(Saying::want);
-  said.index = id.index;
-  said.generation = id.generation;
+  Notice said = notice(Saying::want, id);
   said.bytes = bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   partners_[rank].in.push_back({id});
@@ -351,10 +346,7 @@ void Remote::take_want(const Notice& notice) {
 }
 
 void Remote::done(int rank, const MessageId& id) {
-  Notice said = notice(Saying::done);
-  said.index = id.index;
-  said.generation = id.generation;
-  say(rank, said);
+  say(rank, notice(Saying::done, id));
 }
 
 // --- turns -----------------------------------------------------------------------------------------------------------
@@ -529,12 +521,9 @@ void MessageOutflow::reap() {
 
 // --- the receiver's end ----------------------------------------------------------------------------------------------
 
-MessageInflow::MessageInflow(Remote& remote, int rank, const Descriptor& descriptor, int index, const Target& target)
-    : remote_(remote),
-      rank_(rank),
-      id_{index, descriptor.generation},
-      target_(target),
-      part_bytes_(part_size(descriptor.bytes)) {
+MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes,
+                             const Target& target)
+    : remote_(remote), rank_(rank), id_(id), target_(target), part_bytes_(part_size(message_bytes)) {
   const bool host = target.ordinal < 0;
   const datatype::Shape shape = target.layout->shape(target.count);
   if (host && shape.kind == datatype::ShapeKind::contiguous)

@@ -141,7 +141,7 @@ class Remote {
     Turn turn;
   };
   std::deque<Turn>& turns(Way way, int rank);
-  Notice notice(Saying saying) const;
+  Notice notice(Saying saying, const MessageId& id = {}) const;
   void say(int rank, const Notice& notice);
   void enter(int rank, const Notice& notice);
   void say_one(int rank, const Notice& notice);
@@ -218,8 +218,8 @@ class MessageOutflow : public Outflow {
 /// The receiver's end. What it has asked for is received, whatever happens.
 class MessageInflow : public Inflow {
  public:
-  /// Asks for the beginning of the message, as much as the target has room for.
-  MessageInflow(Remote& remote, int rank, const Descriptor& descriptor, int index, const Target& target);
+  /// Asks for the beginning of the message of `message_bytes` bytes, as much as the target has room for.
+  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes, const Target& target);
   ~MessageInflow() override;
   bool step() override;
 

@@ -159,12 +159,10 @@ template <class Find>
 auto find_awaiting_notices(std::chrono::microseconds patience, Find find) {
   auto found = find();
   if (found || patience.count() == 0) return found;
-  ++world->remote->under_way;
   for (const auto deadline = Clock_::now() + patience; !found && Clock_::now() < deadline; found = find()) {
     progress_mpi();
-    world->remote->advance();
+    hear_notices();
   }
-  --world->remote->under_way;
   return found;
 }
 

@@ -19,7 +19,7 @@ SilentTestsome find_testsome() {
   return functions == nullptr ? nullptr : functions[test_some];
 }
 
-/// The layer of Open MPI that sends and receives messages: a table of functions, whose first thirteen have stood in
+/// The layer of Open MPI that sends and receives messages: a table of functions, whose first eleven have stood in
 /// this order since version 1.3 (ompi/mca/pml/pml.h). Unlike MPI's own functions they take negative tags, which
 /// wildcards do not match.
 struct Messaging {

@@ -13,7 +13,7 @@ set -euo pipefail
 environment=()
 while getopts e: option; do
   case $option in
-    e) environment+=(-x "$OPTARG") ;;
+    e) environment+=(-e "$OPTARG") ;;
     *) exit 2 ;;
   esac
 done
@@ -43,12 +43,6 @@ for node in "$here" "$there"; do
   ip netns exec "$node" tc qdisc add dev "link$number" root tbf rate "$rate" burst 1m latency 50ms
 done
 
-if [ "$(id -u)" -eq 0 ]; then
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-export NODE_NETNS=$there
-ip netns exec "$here" mpirun -np 2 --host localhost:1,node2:1 --mca plm rsh \
-  --mca plm_rsh_agent "$root/tests/support/node.sh" --mca oob_tcp_if_include "$network.0/24" \
-  --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include "$network.0/24" --mca mpi_yield_when_idle 1 \
-  -x GPUDT_DEVICE=sim -x GPUDT_TUNING=none -x "LD_PRELOAD=$build/libgpudt-pmpi.so:$build/libgpudt-sim.so" \
+export NODE_NETNS=$there NODE_NETWORK=$network.0/24
+ip netns exec "$here" "$root/tests/run-mpi.sh" -N -S -t 600 -l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so" \
   "${environment[@]}" "$@"

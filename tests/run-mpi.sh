@@ -8,7 +8,8 @@
 #   -s LIBRARY     libgpudt-sim.so, preloaded where there is no GPU
 #   -S             the simulated device even where there is a GPU
 #   -e NAME=VALUE  for the environment of the ranks; may be repeated
-#   -N             each rank on a node of its own, as far as it can tell; status 77 if this machine does not allow that
+#   -N             each rank on a node of its own, as far as it can tell; status 77 if this machine does not allow that.
+#                  NODE_NETWORK in the environment: the interface, or the addresses, by which they reach each other (lo)
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
 # MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun)
 set -u
@@ -73,8 +74,8 @@ if [ -n "$nodes" ]; then
   "$node" probe true 2>/dev/null || exit 77
   hosts=localhost:1
   for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
-  give_way="$give_way --host $hosts --mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include lo
-    --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo"
+  give_way="$give_way --host $hosts --mca plm rsh --mca plm_rsh_agent $node
+    --mca oob_tcp_if_include ${NODE_NETWORK:=lo} --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $NODE_NETWORK"
 fi
 mpi() {
   # shellcheck disable=SC2086  # several options
