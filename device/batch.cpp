@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device/engine.hpp"
+#include "device/timeline.hpp"
 #include "device/upload.hpp"
 
 namespace gpudt::device {
@@ -60,6 +61,7 @@ void Engine::launch_queued() noexcept {
 }
 
 Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
+  mark(Point::described);
   StateOwner state = channel.take();
   const std::lock_guard lock(channel.queue_mutex);
   if (batches_wanted_ && may_wait(work, channel)) {
@@ -67,6 +69,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
     channel.queue.push_back({work, state.get()});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
+    mark(Point::queued);
     if (channel.queue.size() == batch_jobs) launch_queued(channel);
   } else {
     if (!channel.queue.empty()) launch_queued(channel);
@@ -113,7 +116,11 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
     }
   const auto launched = std::span(added).first(static_cast<std::size_t>(batch.jobs));
   try {
-    if (!launched.empty()) runtime_->launch(gpu.ordinal, batch, channel.stream());
+    if (!launched.empty()) {
+      mark(Point::kernel_planned);
+      runtime_->launch(gpu.ordinal, batch, channel.stream());
+      mark(Point::kernel_launched);
+    }
     for (const Queued* const job : launched) channel.launched(*job->state);
     batches_.fetch_add(1, std::memory_order_relaxed);
     batched_.fetch_add(batch.jobs, std::memory_order_relaxed);

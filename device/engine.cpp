@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "device/host_cpu.hpp"
+#include "device/timeline.hpp"
 #include "device/upload.hpp"
 
 namespace gpudt::device {
@@ -57,6 +58,7 @@ bool Transfer::State::done() {
 void Transfer::State::poll() {
   finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
   if (finished) {
+    mark(Point::flag_seen);
     if (delay) observe();
     return;
   }
@@ -195,14 +197,18 @@ bool Channel::idle() const {
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay, double expected_us) {
   learn(state, delay, expected_us);
   args.completion = completion_of(state);
+  mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
+  mark(Point::kernel_launched);
   launched(state);
 }
 
 void Channel::start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay, double expected_us) {
   learn(state, delay, expected_us);
   args.to.completion = completion_of(state);
+  mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
+  mark(Point::kernel_launched);
   launched(state);
 }
 
@@ -220,6 +226,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
 
 bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, Delay* delay, double expected_us) {
   learn(state, delay, expected_us);
+  mark(Point::copy_planned);
   try {
     for (std::int64_t call = 0; call < boxes.calls(); ++call)
       if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
@@ -232,6 +239,7 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, Delay* del
     drain();  // no flag tells when the copies that are queued no longer use the buffers
     throw;
   }
+  mark(Point::copy_launched);
   state.way = Way::copy;
   launched(state);
   return true;
@@ -463,8 +471,9 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
       [&](const auto& it) {
         const Forecast forecast = foresee(gpu, it);
         const bool unreachable = !kernels_reach(it);
-        if ((unreachable && !forecast.boxes.empty()) || prefers_copy(forecast))
-          if (try_copy(gpu, channel, work, forecast, state)) return;
+        const bool copy = (unreachable && !forecast.boxes.empty()) || prefers_copy(forecast);
+        mark(Point::way_chosen);
+        if (copy && try_copy(gpu, channel, work, forecast, state)) return;
         if (unreachable)
           throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
                                             std::to_string(it.bytes()) +

@@ -1,0 +1,197 @@
+#include "device/timeline.hpp"
+
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+namespace gpudt::device {
+
+std::atomic<bool> detail::timeline_on{false};
+
+namespace {
+
+struct Event {
+  std::int64_t nanoseconds;
+  std::int32_t thread;
+  Point point;
+};
+
+std::string file;
+int rank;
+std::unique_ptr<Event[]> events;
+std::size_t room;
+std::atomic<std::size_t> recorded{0};  ///< those there was no room for, too
+
+std::int32_t this_thread() {
+  static thread_local const std::int32_t id = gettid();
+  return id;
+}
+
+/// A call is recorded after what it was found out by: the file has its points in order of time.
+std::span<Event> in_order() {
+  const std::span<Event> all(events.get(), std::min(recorded.load(), room));
+  std::ranges::stable_sort(all, {}, &Event::nanoseconds);
+  return all;
+}
+
+void print(std::FILE* to, const Event& event) {
+  std::fprintf(to, ",\n{\"name\":\"%s\",\"ph\":\"i\",\"s\":\"t\",\"ts\":%lld.%03d,\"pid\":%d,\"tid\":%d}",
+               name_of(event.point), static_cast<long long>(event.nanoseconds / 1000),
+               static_cast<int>(event.nanoseconds % 1000), rank, event.thread);
+}
+
+/// False with the reason in errno.
+bool write(std::size_t lost) {
+  std::FILE* const to = std::fopen(file.c_str(), "w");
+  if (to == nullptr) return false;
+  std::fprintf(to, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"rank\":%d,\"lost\":%zu},\"traceEvents\":[\n", rank,
+               lost);
+  std::fprintf(to, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank, rank);
+  for (const Event& event : in_order()) print(to, event);
+  std::fputs("\n]}\n", to);
+  const bool written = std::ferror(to) == 0;
+  return std::fclose(to) == 0 && written;
+}
+
+}  // namespace
+
+const char* name_of(Point point) {
+  switch (point) {
+    case Point::send_entered:
+      return "send entered";
+    case Point::send_returned:
+      return "send returned";
+    case Point::receive_entered:
+      return "receive entered";
+    case Point::receive_returned:
+      return "receive returned";
+    case Point::isend_entered:
+      return "isend entered";
+    case Point::isend_returned:
+      return "isend returned";
+    case Point::irecv_entered:
+      return "irecv entered";
+    case Point::irecv_returned:
+      return "irecv returned";
+    case Point::wait_entered:
+      return "wait entered";
+    case Point::wait_returned:
+      return "wait returned";
+    case Point::completed:
+      return "request completed";
+    case Point::classified:
+      return "buffer classified";
+    case Point::laid_out:
+      return "layout found";
+    case Point::staged:
+      return "staging taken";
+    case Point::offered:
+      return "offer made";
+    case Point::given:
+      return "given to MPI";
+    case Point::sent:
+      return "MPI send complete";
+    case Point::buffered:
+      return "data in the descriptor";
+    case Point::wanted:
+      return "request for data seen";
+    case Point::acknowledged:
+      return "acknowledgement seen";
+    case Point::posted:
+      return "receive posted";
+    case Point::arrived:
+      return "message arrived";
+    case Point::recognised:
+      return "token recognised";
+    case Point::mapped:
+      return "sender's memory mapped";
+    case Point::fetching:
+      return "transfer started";
+    case Point::asked:
+      return "data asked for";
+    case Point::released:
+      return "released";
+    case Point::part_pack_started:
+      return "part pack started";
+    case Point::part_packed:
+      return "part packed";
+    case Point::part_given:
+      return "part given to MPI";
+    case Point::part_handed_over:
+      return "part handed over";
+    case Point::part_sent:
+      return "part sent";
+    case Point::part_posted:
+      return "part posted";
+    case Point::part_arrived:
+      return "part arrived";
+    case Point::part_unpack_started:
+      return "part unpack started";
+    case Point::part_unpacked:
+      return "part unpacked";
+    case Point::pack_started:
+      return "pack started";
+    case Point::unpack_started:
+      return "unpack started";
+    case Point::described:
+      return "transfer described";
+    case Point::queued:
+      return "transfer queued";
+    case Point::way_chosen:
+      return "way chosen";
+    case Point::kernel_planned:
+      return "kernel planned";
+    case Point::kernel_launched:
+      return "kernel launched";
+    case Point::copy_planned:
+      return "copy planned";
+    case Point::copy_launched:
+      return "copy launched";
+    case Point::flag_seen:
+      return "flag seen";
+  }
+  return "";
+}
+
+bool timeline_start(const std::string& its_file, int its_rank, std::size_t capacity) {
+  events.reset(new (std::nothrow) Event[capacity]());  // touched now, so that no point waits for memory
+  if (!events) return false;
+  file = its_file;
+  rank = its_rank;
+  room = capacity;
+  recorded = 0;
+  detail::timeline_on.store(true);
+  return true;
+}
+
+std::string timeline_stop() {
+  if (!detail::timeline_on.exchange(false)) return {};
+  const std::size_t lost = recorded - std::min(recorded.load(), room);
+  const bool written = write(lost);
+  const int reason = errno;
+  events.reset();
+  if (!written) return file + " cannot be written: " + std::strerror(reason);
+  if (lost == 0) return {};
+  return file + " lacks the latest " + std::to_string(lost) + " points: there is room for " + std::to_string(room);
+}
+
+std::int64_t detail::timeline_clock() noexcept {
+  constexpr std::int64_t nanoseconds_per_second = 1'000'000'000;
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * nanoseconds_per_second + now.tv_nsec;
+}
+
+void detail::record(Point point, std::int64_t nanoseconds) noexcept {
+  const std::size_t place = recorded.fetch_add(1, std::memory_order_relaxed);
+  if (place < room) events[place] = {nanoseconds, this_thread(), point};
+}
+
+}  // namespace gpudt::device

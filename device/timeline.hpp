@@ -1,0 +1,127 @@
+// When what happens to a message (GPUDT_TIMELINE): points in time, kept in memory and written to a file at the end.
+// Times are CLOCK_MONOTONIC's, which the processes of a node share, so that their files can be merged.
+//
+// As long as no timeline is wanted, a point costs one branch on a global. Then it costs some tens of nanoseconds: the
+// clock is read, and the next of a fixed number of places is taken.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gpudt::device {
+
+enum class Point : std::uint8_t {
+  // calls of the program
+  send_entered,
+  send_returned,
+  receive_entered,
+  receive_returned,
+  isend_entered,
+  isend_returned,
+  irecv_entered,
+  irecv_returned,
+  wait_entered,
+  wait_returned,
+  completed,  ///< a nonblocking operation
+  // what is found out about their buffers
+  classified,  ///< in device memory
+  laid_out,    ///< the datatype's layout is known
+  staged,      ///< staging memory is there
+  // a message, at its sender
+  offered,       ///< the descriptor is filled
+  given,         ///< the message, or its token, is about to be given to MPI
+  sent,          ///< MPI's send of the message, or of its token, is complete
+  buffered,      ///< the data have moved to the descriptor, since nobody came for them
+  wanted,        ///< it is seen that the receiver has asked for the data
+  acknowledged,  ///< it is seen that the receiver has them
+  // at its receiver
+  posted,      ///< the receive is about to be given to MPI
+  arrived,     ///< MPI has delivered the message, or its token
+  recognised,  ///< as a token
+  mapped,      ///< the sender's memory
+  fetching,    ///< the transfer from there is being started
+  asked,       ///< the sender, for the data
+  released,    ///< the sender has been told that it is done
+  // a message's parts
+  part_pack_started,
+  part_packed,
+  part_given,        ///< to MPI
+  part_handed_over,  ///< in memory that the processes share
+  part_sent,         ///< its memory is free again
+  part_posted,
+  part_arrived,
+  part_unpack_started,
+  part_unpacked,
+  // what moves the data
+  pack_started,
+  unpack_started,
+  described,  ///< what is to move where
+  queued,     ///< to be launched with others
+  way_chosen,
+  kernel_planned,
+  kernel_launched,
+  copy_planned,
+  copy_launched,
+  flag_seen,  ///< of its end
+};
+inline constexpr int timeline_points = static_cast<int>(Point::flag_seen) + 1;
+
+/// As the file has it.
+const char* name_of(Point point);
+
+/// So many points are kept (16 MiB); what comes later is counted.
+inline constexpr std::size_t timeline_capacity = std::size_t{1} << 20;
+
+/// From now on points are recorded, for this file. False if there is no memory for them.
+bool timeline_start(const std::string& file, int rank, std::size_t capacity = timeline_capacity);
+/// Ends this and writes the file: Chrome's trace-event format, one point a line, in order of time. To be called when no
+/// other thread marks points. Returns what there is to say: that the file cannot be written, or that there was no room
+/// for all; else nothing.
+std::string timeline_stop();
+
+namespace detail {
+[[gnu::visibility("hidden")]] extern std::atomic<bool> timeline_on;
+void record(Point point, std::int64_t nanoseconds) noexcept;
+std::int64_t timeline_clock() noexcept;
+}  // namespace detail
+
+inline bool timeline_on() {
+  return detail::timeline_on.load(std::memory_order_relaxed);
+}
+
+/// This is the time of `point`.
+inline void mark(Point point) {
+  if (timeline_on()) [[unlikely]]
+    detail::record(point, detail::timeline_clock());
+}
+
+/// The time, for a point of which it is not known yet whether it will be one; 0 without a timeline.
+inline std::int64_t timeline_now() {
+  if (timeline_on()) [[unlikely]]
+    return detail::timeline_clock();
+  return 0;
+}
+
+/// A call whose buffer has turned out to be in device memory.
+class CallOnTimeline {
+ public:
+  /// `began`: timeline_now() when it was entered; 0: it has no place there.
+  CallOnTimeline(std::int64_t began, Point entered, Point returned) : began_(began), returned_(returned) {
+    if (began_ != 0) [[unlikely]]
+      detail::record(entered, began_);
+  }
+  ~CallOnTimeline() {
+    if (began_ != 0) [[unlikely]]
+      mark(returned_);
+  }
+  CallOnTimeline(const CallOnTimeline&) = delete;
+  CallOnTimeline& operator=(const CallOnTimeline&) = delete;
+
+ private:
+  const std::int64_t began_;
+  const Point returned_;
+};
+
+}  // namespace gpudt::device
