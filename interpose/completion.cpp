@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
@@ -19,16 +20,25 @@
 namespace gpudt::interpose {
 namespace {
 
+/// When a call returns: on the timeline are those that wait, for the others may be called very often.
+enum class Ends { when_done, at_once };
+
 /// The user's requests as MPI is to see them during one call.
 class Requests {
  public:
-  Requests(int count, MPI_Request* user) : user_(user) {
+  Requests(int count, MPI_Request* user, Ends ends) : user_(user), ends_(ends) {
     if (count <= 0 || (engine_held() == 0 && persistent_count() == 0)) return;
     seen_.assign(user, user + count);
     persistent_exchange(seen_, mine_);
     given_ = seen_;
     outer_ = std::exchange(failed_here(), {});
+    if (ends_ == Ends::when_done) device::mark(device::Point::wait_entered);
   }
+  ~Requests() {
+    if (ends_ == Ends::when_done && !seen_.empty()) device::mark(device::Point::wait_returned);
+  }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
 
   MPI_Request* data() { return seen_.empty() ? user_ : given_.data(); }
 
@@ -86,6 +96,7 @@ class Requests {
   }
 
   MPI_Request* user_;
+  const Ends ends_;
   std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
   std::vector<MPI_Request> given_;  ///< what the call makes of them
   std::vector<Failed> outer_;       ///< failures of a call during which an error handler made this one
@@ -142,58 +153,58 @@ auto by_completion(int done, const int* indices, MPI_Status* statuses) {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-  Requests requests(1, request);
+  Requests requests(1, request, Ends::when_done);
   Statuses statuses(1, status);
   return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  Requests requests(1, request);
+  Requests requests(1, request, Ends::at_once);
   Statuses statuses(1, status);
   return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::when_done);
   Statuses statuses(1, status);
   return requests.finish_one(statuses.seen(PMPI_Waitany(count, requests.data(), index, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::at_once);
   Statuses statuses(1, status);
   return requests.finish_one(statuses.seen(PMPI_Testany(count, requests.data(), index, flag, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* user) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::when_done);
   Statuses statuses(count, user);
   const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
   return requests.finish_many(code, by_request(user));
 }
 
 GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* user) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::at_once);
   Statuses statuses(count, user);
   const int code = statuses.seen_many(PMPI_Testall(count, requests.data(), flag, statuses.data()), count);
   return requests.finish_many(code, by_request(user));
 }
 
 GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::when_done);
   Statuses statuses(count, user);
   const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
   return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
 }
 
 GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
-  Requests requests(count, array);
+  Requests requests(count, array, Ends::at_once);
   Statuses statuses(count, user);
   const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
   return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {
-  Requests requests(1, &request);
+  Requests requests(1, &request, Ends::at_once);
   return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
 }

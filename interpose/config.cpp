@@ -14,10 +14,10 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 11> known_names = {"GPUDT_DISABLE",        "GPUDT_REPORT",        "GPUDT_TRACE",
-                                                          "GPUDT_MPI_CUDA_AWARE", "GPUDT_FORWARD_MAX",   "GPUDT_DEVICE",
-                                                          "GPUDT_STAGING_LIMIT",  "GPUDT_STAGING_CACHE", "GPUDT_WAY",
-                                                          "GPUDT_TUNING",         "GPUDT_PROTOCOL"};
+constexpr std::array<std::string_view, 12> known_names = {
+    "GPUDT_DISABLE",     "GPUDT_REPORT", "GPUDT_TRACE",         "GPUDT_MPI_CUDA_AWARE",
+    "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
+    "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -85,6 +85,11 @@ std::optional<std::string> parse_text(std::string_view text) {
   return std::string(text.empty() ? "auto" : text);
 }
 
+/// Likewise, of one that is to be written.
+std::optional<std::string> parse_prefix(std::string_view text) {
+  return std::string(text);
+}
+
 template <class T, class Parse>
 void read(const char* name, Parse parse, const char* wanted, T& value, std::vector<std::string>& complaints) {
   const char* text = std::getenv(name);
@@ -123,6 +128,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_DISABLE", parse_flag, flag, config.disable, complaints);
   read("GPUDT_REPORT", parse_flag, flag, config.report, complaints);
   read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
+  read("GPUDT_TIMELINE", parse_prefix, "the beginning of the names of files", config.timeline, complaints);
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);

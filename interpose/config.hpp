@@ -21,6 +21,7 @@ struct Config {
   bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
   bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
   bool trace = false;           ///< GPUDT_TRACE: one line per choice
+  std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
   PeerUse peer = PeerUse::automatic;

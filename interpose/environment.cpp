@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
+#include "device/timeline.hpp"
 #include "interpose/config.hpp"
 #include "interpose/export.hpp"
 #include "interpose/log.hpp"
@@ -59,6 +60,8 @@ int stop(MPI_Comm, int, void*, void*) {
   matched_stop();
   one_sided_stop();
   if (report_wanted) report_print();
+  if (const std::string complaint = device::timeline_stop(); !complaint.empty())
+    log_warning("GPUDT_TIMELINE: " + complaint);
   active.store(false);
   datatype::cache_stop();
   if (ended) device::stop();  // else its staging memory is left to the pending receives
@@ -94,6 +97,11 @@ struct Settings {
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
 };
 
+void start_timeline(const std::string& prefix, int rank) {
+  if (prefix.empty() || device::timeline_start(prefix + "." + std::to_string(rank) + ".json", rank)) return;
+  log_warning("GPUDT_TIMELINE: there is no memory for it");
+}
+
 void start(const Settings& settings) {
   const int rank = world_rank();
   const Config& config = settings.config;
@@ -101,6 +109,7 @@ void start(const Settings& settings) {
   if (rank == 0)
     for (const std::string& complaint : settings.complaints) log_warning(complaint);
   if (config.disable || !start_device(config.device, rank == 0, config.trace)) return;
+  start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
     log_error(std::string("gpudt is off: ") + obstacle);
     device::stop();

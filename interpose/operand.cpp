@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "device/timeline.hpp"
 #include "interpose/log.hpp"
 #include "interpose/report.hpp"
 
@@ -64,11 +65,13 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, O
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const device::Location location = locate_buffer(buffer, type);
   if (!location.on_device()) return false;
+  device::mark(device::Point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
   operand.ordinal = location.ordinal;
+  device::mark(device::Point::laid_out);
   return true;
 }
 

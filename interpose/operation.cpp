@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/log.hpp"
 #include "interpose/peer.hpp"
@@ -23,7 +24,9 @@ Staged::Staged(const Operand& operand)
     : operand_(operand),
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
-          operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {}
+          operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {
+  device::mark(device::Point::staged);
+}
 
 Staged::~Staged() = default;
 
@@ -32,10 +35,13 @@ Outgoing Staged::message() const {
 }
 
 Announced Staged::announced(std::int64_t bytes) {
+  device::mark(device::Point::arrived);
   pull_.reset();
   if (peer_checks() && peer::token_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
     pull_ = Pull::recognise(*static_cast<const peer::Token*>(staging_.data()), bytes);
-  return pull_ ? pull_->announced(operand_.bytes()) : Announced{bytes};
+  if (!pull_) return {bytes};
+  device::mark(device::Point::recognised);
+  return pull_->announced(operand_.bytes());
 }
 
 bool Staged::done() {
@@ -57,6 +63,7 @@ void Staged::start_unpack(std::int64_t bytes) {
 }
 
 void Staged::start(device::Direction direction, std::int64_t bytes) {
+  device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
   transfer_ = device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0,
                             bytes, staging_.data());
 }
@@ -340,6 +347,7 @@ void Engine::issue(Operation* operation) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
     const Outgoing out = operation->payload->message();
+    device::mark(device::Point::given);
     operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
                                        &operation->inner);
     operation->told = operation->error != MPI_SUCCESS;
@@ -414,6 +422,7 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
     operation->cancelled = cancelled != 0;
   }
   if (operation->kind == Operation::Kind::send) {
+    device::mark(device::Point::sent);
     if (operation->payload->always_unpacks() && !operation->cancelled) start_unpack(operation, 0);
     return;
   }
@@ -481,6 +490,7 @@ int Engine::finish_unpacked() {
 void Engine::complete(Operation* operation) {
   if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
   operation->payload.reset();  // the user may reuse or free everything from here on
+  device::mark(device::Point::completed);
   operation->decided.store(true, std::memory_order_release);
   PMPI_Grequest_complete(operation->request);
   live_.fetch_sub(1);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "device/timeline.hpp"
 #include "interpose/log.hpp"
 #include "interpose/peer_world.hpp"
 #include "interpose/report.hpp"
@@ -147,10 +148,12 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
   offer->descriptor_.bytes = bytes;
   if (!offered) {
     offer->move_to_descriptor();
+    device::mark(device::Point::offered);
     return offer;
   }
   try {
     offer->offer(place->afar);
+    device::mark(device::Point::offered);
   } catch (const device::Error& error) {
     if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
     throw;
@@ -310,6 +313,7 @@ bool Offer::step() {
   if (remote_) return step_remote();
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
+      device::mark(device::Point::acknowledged);
       note_outcome(world_, descriptor_, /*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
@@ -347,12 +351,16 @@ void Offer::buffer() {
   if (!moving_.done()) return;
   std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   State expected = State::withdrawing;
-  if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) report_peer(PeerEvent::buffered);
+  if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) {
+    device::mark(device::Point::buffered);
+    report_peer(PeerEvent::buffered);
+  }
 }
 
 /// The receiver cannot fetch the data: they go through the segment.
 void Offer::stream() {
   if (!outflow_) {
+    device::mark(device::Point::wanted);
     packing_.clear();
     packed_ = {};
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);

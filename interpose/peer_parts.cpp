@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "device/timeline.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -83,6 +84,7 @@ bool SegmentOutflow::step() {
 void SegmentOutflow::reclaim() {
   for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;
        ++reclaimed_) {
+    device::mark(device::Point::part_sent);
     if (handed_over_.front() >= 0) idle_.push_back(handed_over_.front());
     handed_over_.pop_front();
   }
@@ -94,12 +96,14 @@ void SegmentOutflow::reclaim() {
 void SegmentOutflow::publish() {
   for (; !packing_.empty() && packing_.front().packing.done(); packing_.pop_front()) {
     const Part& part = packing_.front();
+    device::mark(device::Point::part_packed);
     if (part.staging) {
       std::byte* const to = part.chunk < 0 ? descriptor_.data : chunks_.segment()->chunks[part.chunk];
       std::memcpy(to, part.staging.data(), static_cast<std::size_t>(part.bytes));
     }
     descriptor_.parts[produced_ % parts_in_flight] = {part.chunk, part.bytes};
     handed_over_.push_back(part.chunk);
+    device::mark(device::Point::part_handed_over);
     descriptor_.produced.store(++produced_, std::memory_order_release);
   }
 }
@@ -116,6 +120,7 @@ bool SegmentOutflow::begin() {
   void* const to = direct ? chunks_.segment()->chunks[chunk] : part.staging.data();
   const std::int64_t end = begun_ + part.bytes;
   packing_.push_back(std::move(part));
+  device::mark(device::Point::part_pack_started);
   packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
                                           operand_.count, operand_.buffer, begun_, end, to);
   begun_ = end;
@@ -160,13 +165,16 @@ SegmentInflow::SegmentInflow(const Segment& segment, Descriptor& descriptor, con
 bool SegmentInflow::step() {
   for (const std::uint64_t produced = descriptor_.produced.load(std::memory_order_acquire); parts_ < produced; ++parts_)
     take(descriptor_.parts[parts_ % parts_in_flight]);
-  for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
+  for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front()) {
+    device::mark(device::Point::part_unpacked);
     descriptor_.consumed.store(++consumed_, std::memory_order_release);
+  }
   return taken_ == descriptor_.bytes && unpacking_.empty();
 }
 
 /// What is beyond the receive's room is dropped.
 void SegmentInflow::take(const Part& part) {
+  device::mark(device::Point::part_arrived);
   const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
   const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
   device::Transfer unpacking;
@@ -177,6 +185,7 @@ void SegmentInflow::take(const Part& part) {
     void* from = const_cast<std::byte*>(data);
     if (part.chunk < 0 || !gpu_reaches(target_.ordinal, segment_))
       from = std::memcpy(target_.staging + begin, data, static_cast<std::size_t>(end - begin));
+    device::mark(device::Point::part_unpack_started);
     unpacking = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count, target_.user,
                               begin, end, from);
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "device/timeline.hpp"
 #include "interpose/log.hpp"
 #include "interpose/peer_world.hpp"
 #include "interpose/report.hpp"
@@ -68,6 +69,7 @@ bool Pull::claim() {
 
 void Pull::want() {
   source_ = Source::segment;
+  device::mark(device::Point::asked);
   descriptor_.state.store(State::wanted, std::memory_order_release);
   if (remote_)
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.bytes, target_);
@@ -97,6 +99,7 @@ bool Pull::fetch(const Operand& into) {
     if (tracing()) log_trace("no peer transfer: " + why);
     return false;
   }
+  device::mark(device::Point::mapped);
   const bool packed = descriptor_.layout_bytes == 0;
   senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
   source_ = Source::memory;
@@ -116,6 +119,7 @@ bool Pull::fetch_what_is_ready() {
     const device::Side from = {senders_.get(), packed ? descriptor_.bytes : descriptor_.count,
                                mapping_.at(descriptor_.address)};
     const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
+    device::mark(device::Point::fetching);
     transfers_.push_back(device::transfer(into_.ordinal, from, to, fetched_, end));
     fetched_ = end;
   }
@@ -124,6 +128,7 @@ bool Pull::fetch_what_is_ready() {
 
 void Pull::release() {
   released_ = true;
+  device::mark(device::Point::released);  // before the sender can see it
   descriptor_.state.store(State::done, std::memory_order_release);
   if (remote_) world->remote->done(segment_->rank, id_);
 }

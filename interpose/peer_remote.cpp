@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "device/timeline.hpp"
 #include "interpose/log.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/workarounds.hpp"
@@ -333,6 +334,7 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
 void Remote::take_want(const Notice& notice) {
   Descriptor& descriptor = own_->descriptors[notice.index];
   if (descriptor.generation != notice.generation) return;
+  device::mark(device::Point::wanted);
   const std::lock_guard<std::mutex> lock(mutex_);
   State expected = State::offered;
   descriptor.wanted.store(notice.bytes, std::memory_order_release);
@@ -467,6 +469,7 @@ bool MessageOutflow::begin(std::int64_t limit) {
   const std::int64_t end = std::min(begun_ + part_bytes_, descriptor_.bytes);
   Part part{end - begun_, {}, {}, {}};
   if (!find_staging(part)) return false;
+  device::mark(device::Point::part_pack_started);
   part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
                                operand_.buffer, begun_, end, part.staging.data());
   parts_.push_back(std::move(part));
@@ -499,7 +502,9 @@ bool MessageOutflow::send_next(std::int64_t wanted) {
   if (given_ == wanted || given_parts_ == parts_.size()) return false;
   Part& part = parts_[given_parts_];
   if (!part.packing.done()) return false;
+  device::mark(device::Point::part_packed);
   part.bytes = std::min(part.bytes, wanted - given_);
+  device::mark(device::Point::part_given);
   part.sending = remote_.send(rank_, std::move(part.staging), part.bytes);
   given_ += part.bytes;
   ++given_parts_;
@@ -513,6 +518,7 @@ void MessageOutflow::reap() {
     if (state == Handed::State::under_way) return;
     if (state == Handed::State::failed)
       throw device::Error(device::Failure::runtime, "a part of a message is not sent");
+    device::mark(device::Point::part_sent);
     reaped_ += part.bytes;
     spare_ = std::move(part.sending->staging);
     parts_.pop_front();
@@ -548,7 +554,8 @@ bool MessageInflow::step() {
   ask();
   take_arrived();
   try {
-    while (!unpacking_.empty() && unpacking_.front().done()) unpacking_.pop_front();
+    for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
+      device::mark(device::Point::part_unpacked);
   } catch (...) {
     note_failure();
   }
@@ -563,6 +570,7 @@ void MessageInflow::ask() {
   while (asked_ < target_.bytes && coming_.size() < parts_in_flight) {
     const std::int64_t end = std::min(asked_ + part_bytes_, target_.bytes);
     std::byte* const data = room_for(asked_);
+    device::mark(device::Point::part_posted);
     coming_.push_back({asked_, end, data, remote_.receive(rank_, data, end - asked_)});
     asked_ = end;
   }
@@ -584,6 +592,7 @@ void MessageInflow::take_arrived() {
 }
 
 void MessageInflow::take(const Part& part) {
+  device::mark(device::Point::part_arrived);
   taken_ = part.end;
   try {
     if (part.receiving->state.load() == Handed::State::failed || part.receiving->bytes != part.end - part.begin)
@@ -596,6 +605,7 @@ void MessageInflow::take(const Part& part) {
 
 void MessageInflow::unpack(const Part& part) {
   if (direct_ != nullptr) return;
+  device::mark(device::Point::part_unpack_started);
   if (target_.ordinal < 0)
     datatype::unpack(*target_.layout, target_.count, target_.user, part.begin, part.end, part.data);
   else

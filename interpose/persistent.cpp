@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
@@ -124,6 +125,7 @@ int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inne
     return code;
   }
   const Outgoing out = persistent.payload->message();
+  device::mark(persistent.kind == Operation::Kind::receive ? device::Point::posted : device::Point::given);
   if (persistent.kind == Operation::Kind::receive)
     return PMPI_Irecv(const_cast<void*>(out.data), out.count, out.type, persistent.peer, persistent.tag, owner.comm,
                       inner);

@@ -2,6 +2,7 @@
 // they share is in the templates above them.
 #include <optional>
 
+#include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
@@ -11,6 +12,12 @@
 #include "interpose/report.hpp"
 
 namespace gpudt::interpose {
+
+using device::CallOnTimeline;
+using device::mark;
+using device::Point;
+using device::timeline_now;
+
 namespace {
 
 /// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
@@ -49,15 +56,20 @@ int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
   return guarded(comm, call, [&] {
+    const std::int64_t began = timeline_now();
     Operand operand;
     if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
     }
+    const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
     if (const auto offer = is_buffered(pmpi) ? nullptr : Offer::of(operand, dest, tag, comm)) {
       engine_order(comm, dest);
-      const int code = send_now(pmpi, offer->message(), dest, tag, comm);
+      const Outgoing token = offer->message();
+      mark(Point::given);
+      const int code = send_now(pmpi, token, dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
+      mark(Point::sent);
       offer->start_unpack(0);
       offer->wait();
       return code;
@@ -67,19 +79,25 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     engine_order(comm, dest);
     staged.wait();
     const Timed timed(Clock::mpi);
-    return is_buffered(pmpi) ? send_from_host(pmpi, staged.data(), count, operand.twin(), dest, tag, comm)
-                             : send_now(pmpi, staged.message(), dest, tag, comm);
+    const Outgoing out = staged.message();
+    mark(Point::given);
+    const int code = is_buffered(pmpi) ? send_from_host(pmpi, out.data, out.count, out.type, dest, tag, comm)
+                                       : send_now(pmpi, out, dest, tag, comm);
+    mark(Point::sent);
+    return code;
   });
 }
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request) {
   return guarded(comm, call, [&] {
+    const std::int64_t began = timeline_now();
     Operand operand;
     if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
     }
+    const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (!valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload;
     if (!is_buffered(pmpi)) payload = Offer::of(operand, dest, tag, comm);
@@ -97,6 +115,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     engine_order(comm, dest);
     payload->wait();
     const Outgoing out = payload->message();
+    mark(Point::given);
     const int code = send_from_host(pmpi, out.data, out.count, out.type, dest, tag, comm, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
@@ -107,6 +126,7 @@ template <class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
                      MPI_Status* status) {
   return guarded(owner, call, [&] {
+    const std::int64_t began = timeline_now();
     Operand operand;
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
@@ -114,9 +134,11 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen), call, buf, count, type, *seen, owner);
     }
+    const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
     int code = MPI_SUCCESS;
     {
+      mark(Point::posted);
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);
     }
@@ -128,22 +150,26 @@ template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
                         const ErrorOwner& owner, MPI_Request* request) {
   return guarded(owner, call, [&] {
+    const std::int64_t began = timeline_now();
     Operand operand;
     std::shared_ptr<Payload> payload;
     Outgoing into{buf, count, type};
-    if (resolve(buf, count, type, call, operand)) {
+    const bool on_device = resolve(buf, count, type, call, operand);
+    if (on_device) {
       payload = std::make_shared<Staged>(operand);
       into = payload->message();
     } else {
       payload = peer_host_receive(buf, count, type);
     }
     if (!payload) return pmpi(buf, type, request);
+    const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
     auto operation = std::make_unique<Operation>();
     operation->kind = Operation::Kind::receive;
     operation->payload = payload;
     operation->owner = owner;
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    if (on_device) mark(Point::posted);
     const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });

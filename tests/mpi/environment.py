@@ -154,6 +154,28 @@ class Environment(unittest.TestCase):
             self.assert_right(run)
             self.assertEqual(run.said, [], run.text)
 
+    def test_timeline(self):
+        """A file from each rank, with the points of device buffers alone; nothing is said."""
+        with tempfile.TemporaryDirectory() as folder:
+            for mode, settings, points in (("device", (), True), ("host", (), False), ("device", STAGED, True)):
+                run = Run(mode, f"GPUDT_TIMELINE={folder}/points", *settings)
+                self.assert_right(run)
+                self.assertEqual(run.said, [], run.text)
+                files = sorted(pathlib.Path(folder).iterdir())
+                self.assertEqual([file.name for file in files], [f"points.{rank}.json" for rank in range(RANKS)])
+                for file in files:
+                    names = [event["name"] for event in json.loads(file.read_text())["traceEvents"]]
+                    self.assertEqual("layout found" in names, points, names)
+                    self.assertEqual(len(names) > 1, points, names)
+
+    def test_timeline_that_cannot_be_written(self):
+        """One line from each rank, since each has a file of its own; MPI_Finalize succeeds."""
+        run = Run("device", "GPUDT_TIMELINE=/nowhere/at/all")
+        self.assert_right(run)
+        self.assertEqual(len(run.said), RANKS, run.text)
+        for rank in range(RANKS):
+            self.assertEqual(len(run.lines("GPUDT_TIMELINE", f"/nowhere/at/all.{rank}.json cannot be written")), 1, run.text)
+
     def test_disable(self):
         """Pure pass-through: device pointers reach an MPI that can read them, and nothing is counted."""
         run = Run("device", "GPUDT_DISABLE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1", "GPUDT_TRACE=1")
