@@ -92,6 +92,26 @@ part_protocols() {
   done
 }
 
+# Where the time of a message of 1 KiB goes: between the points of GPUDT_TIMELINE, of both ranks.
+part_steps() {
+  local protocol layout name
+  for protocol in peer staging; do
+    for layout in contiguous vector:8 nested indexed; do
+      name=steps-$protocol-${layout/:/-}
+      say "$name"
+      if by 2 "GPUDT_PROTOCOL=$protocol" "GPUDT_TIMELINE=$out/$name" -- "$bin/gpudt-pingpong" --ways mpi \
+        --layouts "$layout" --sizes 1K --warmup 10 --iterations $((iterations * 4)) --verify 2 >"$out/$name.txt" 2>&1 &&
+        "$root/scripts/timeline.py" "$out/$name.0.json" "$out/$name.1.json" --skip 12 2>&1 | tee -a "$out/$name.txt"; then
+        rm "$out/$name".[01].json  # large, and not of the form of the other results
+      else
+        tail -n 5 "$out/$name.txt"
+        echo "measure.sh: $name failed" | tee -a "$out/$name.txt" >&2
+        failures=$((failures + 1))
+      fi
+    done
+  done
+}
+
 # Packing alone: one buffer at all sizes, then buffers in rotation so that no cache helps.
 part_packing() {
   measure packbench alone_with "$bin/gpudt-packbench" --sizes "1K:$most" --iterations "$iterations" --seconds 0.05 "${few_layouts[@]}"
@@ -162,7 +182,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong protocols packing lengths applications contention host scale)
+parts=(tune pingpong protocols steps packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do
