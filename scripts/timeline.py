@@ -4,19 +4,19 @@
   mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so -x GPUDT_TIMELINE=prefix gpudt-pingpong --ways mpi --sizes 1K ...
   timeline.py prefix.0.json prefix.1.json [--skip N]
 
-A message is what one rank sends by MPI_Send, or its like, and the other receives by MPI_Recv, both in device memory: the
-n-th of one are the n-th of the other. (Nonblocking calls are in the files, for Perfetto, but not in the tables.) The
+A message is what one rank sends by MPI_Send, or its like, and the other receives by MPI_Recv, both in device memory:
+the n-th of one are the n-th of the other. (Nonblocking calls are in the files, for Perfetto, but not in the tables.) The
 ranks must share a node, and thus a clock. --skip leaves out the first N messages of each direction.
 
 Three tables of steps, each from one point to the next, in microseconds: how many there were, the 10th percentile, the
 median and the 90th. Steps are in the order in which they occur in a message.
 
   critical path  from the sender's call to the return of the receiver's. s: is the sender's point, r: the receiver's.
-                 Found backwards: before each point comes the one before it on the same rank, or what it waited for on
-                 the other, whichever was later. So what one rank does while the other goes on is left out, and the steps
-                 of a message add up to its time. A message that waits for its receive goes from the sender's call at
-                 once to the receiver's, if that comes later. Below: the sum of the medians, each as often as it occurs in a
-                 message, beside the median of the whole.
+                 Found backwards: before each point comes the one before it on the same rank, or what it waited for
+                 on the other, whichever was later. So what one rank does while the other goes on is left out, and the
+                 steps of a message add up to its time. A message that waits for its receive goes from the sender's
+                 call at once to the receiver's, if that comes later. Below: the sum of the medians, each as often as
+                 it occurs in a message, beside the median of the whole.
   sender         all steps of its call, waiting for the receiver among them
   receiver       likewise; it may wait for the message from long before that is sent
 """
