@@ -174,7 +174,8 @@ class Environment(unittest.TestCase):
         self.assert_right(run)
         self.assertEqual(len(run.said), RANKS, run.text)
         for rank in range(RANKS):
-            self.assertEqual(len(run.lines("GPUDT_TIMELINE", f"/nowhere/at/all.{rank}.json cannot be written")), 1, run.text)
+            said = run.lines("GPUDT_TIMELINE", f"/nowhere/at/all.{rank}.json cannot be written")
+            self.assertEqual(len(said), 1, run.text)
 
     def test_disable(self):
         """Pure pass-through: device pointers reach an MPI that can read them, and nothing is counted."""
