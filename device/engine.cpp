@@ -196,11 +196,22 @@ bool Channel::idle() const {
 
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay, double expected_us) {
   learn(state, delay, expected_us);
-  args.completion = completion_of(state);
+  if (args.flag_behind == 0) args.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
+  if (args.flag_behind != 0) set_flag_behind(state);
   mark(Point::kernel_launched);
   launched(state);
+}
+
+/// What the stream has been given may use the buffers, even if no flag can tell when that ends.
+void Channel::set_flag_behind(const Transfer::State& state) {
+  try {
+    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream_);
+  } catch (const Error&) {
+    drain();
+    throw;
+  }
 }
 
 void Channel::start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay, double expected_us) {
@@ -234,11 +245,11 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, Delay* del
         state.delay = nullptr;
         return false;
       }
-    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream_);
   } catch (const Error&) {
-    drain();  // no flag tells when the copies that are queued no longer use the buffers
+    drain();  // as in set_flag_behind()
     throw;
   }
+  set_flag_behind(state);
   mark(Point::copy_launched);
   state.way = Way::copy;
   launched(state);
@@ -425,7 +436,7 @@ bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Fore
 void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                           Transfer::State& state) {
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(packing.packed_kind),
-                           packing.layout ? packing.layout->program().lookaside : nullptr};
+                           packing.layout ? packing.layout->program().lookaside : nullptr, packing.peer};
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;

@@ -152,6 +152,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   void learn(Transfer::State& state, Delay* delay, double expected_us);
+  void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 
   struct Chunk {

@@ -60,7 +60,9 @@ struct KernelArgs {
   std::int32_t entry_threads_log = 0;
   /// Irregular lists: rounds that a thread block takes one after the other before the other blocks' follow.
   std::int32_t consecutive_rounds = 1;
-  std::int32_t streaming = 0;  ///< the data exceed the caches: loads and stores are marked as not to be kept
+  std::int32_t streaming = 0;    ///< the data exceed the caches: loads and stores are marked as not to be kept
+  std::int32_t single = 0;       ///< words: a thread for each word, which moves no other
+  std::int32_t flag_behind = 0;  ///< whoever launches the kernel has the flag set behind it, and gives it none
   Completion completion;
 };
 
@@ -78,6 +80,7 @@ struct PlanHints {
   int multiprocessors = 1;
   bool packed_is_host = false;  ///< the packed side is reached over the host link: few thread blocks suffice
   const std::int64_t* lookaside = nullptr;  ///< the layout's lookaside buffer on the host; null if not at hand
+  bool packed_is_peer = false;              ///< the packed side is, or may be, another GPU's memory
 };
 
 /// Fills everything but program, nodes, node_count and completion. Pure and cheap (no allocation).

@@ -56,6 +56,14 @@ constexpr std::int64_t streaming_unpack_bytes = std::int64_t{24} << 20;
 /// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
 constexpr std::int64_t most_general_batch_bytes = 64 << 10;
 
+/// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is better
+/// than threads that come back for more, which drift apart: blocks start and end in the order of memory, so that its
+/// pages are opened once. A fence and a count for each block would cost what that gains: the flag is set behind.
+constexpr std::int64_t beyond_cache_bytes = std::int64_t{16} << 20;
+/// Threads of such a block; more where many short runs are read.
+constexpr int single_threads = 512, short_run_single_threads = 1024;
+constexpr std::int64_t short_run = 128;
+
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
 // --- what the choice is made from -----------------------------------------------------------------------------------
@@ -228,6 +236,12 @@ int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   return std::min(plain * factor, resident);
 }
 
+/// Whether there are kernels in which each thread moves one word.
+bool suits_single(const KernelArgs& args) {
+  const bool searched = args.shape.kind == ShapeKind::list && args.shape.run == 0;
+  return args.method == Method::words && args.narrow != 0 && args.word >= 4 && !searched;
+}
+
 void set_grid(KernelArgs& args, const PlanHints& hints) {
   const std::int64_t bytes = args.end - args.begin;
   std::int64_t items = 0, tile = 0, single = 0;
@@ -257,10 +271,19 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
     // At least 32 threads, which also move the up to 2 * 15 bytes of ragged ends.
     args.block = static_cast<std::int32_t>(std::max<std::int64_t>(ceil_divide(items, 32) * 32, 32));
     args.grid = 1;
+    args.single = suits_single(args) ? 1 : 0;
     return;
   }
   args.block = block_threads;
   args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
+}
+
+void set_beyond_cache(KernelArgs& args) {
+  args.flag_behind = 1;
+  if (!suits_single(args)) return;
+  args.single = 1;
+  args.block = args.unpack == 0 && typical_run(args.shape) < short_run ? short_run_single_threads : single_threads;
+  args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(args.end - args.begin, args.word), args.block));
 }
 
 // --- transfers ------------------------------------------------------------------------------------------------------
@@ -319,6 +342,7 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   choose_method(args, hints);
   set_divisors(args);
   set_grid(args, hints);
+  if (!hints.packed_is_host && !hints.packed_is_peer && end - begin >= beyond_cache_bytes) set_beyond_cache(args);
   args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
   const std::int64_t streaming_from = unpack ? streaming_unpack_bytes : streaming_pack_bytes;
   args.streaming = !hints.packed_is_host && end - begin >= streaming_from ? 1 : 0;

@@ -64,6 +64,16 @@ struct Launch<GeneralMap> {
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
+/// What lies before and behind the whole words, by the last block.
+template <bool unpack, class Map>
+__device__ __forceinline__ void move_ragged_ends(const Job<Map>& job, const DeviceMemory& memory,
+                                                 const WordRange& range) {
+  if (blockIdx.x != gridDim.x - 1) return;
+  const std::int64_t head = range.head_end - job.begin, tail = job.end - range.tail_begin;
+  for (std::int64_t i = threadIdx.x; i < head + tail; i += blockDim.x)
+    move_byte<unpack>(job, memory, i < head ? job.begin + i : range.tail_begin + (i - head));
+}
+
 template <class Word, bool unpack, class Map>
 __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
@@ -112,7 +122,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
   constexpr int bytes = per_round * sizeof(Word);
   if (count > blockDim.x) {  // blocks of block_threads
     for_each_round(job.map, launch.consecutive_rounds, shared, rounds, bytes, units, move_round);
-  } else {  // a word per thread: the least work for the least latency
+  } else {  // a word per thread
     const auto all = [&](std::int64_t) { return UnitRange<Index>{first, first + count - 1}; };
     for_each_round(job.map, launch.consecutive_rounds, shared, count > 0 ? 1 : 0, bytes, all,
                    [&](std::int64_t, const typename Map::Tile& tile) {
@@ -120,11 +130,23 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
                    });
   }
 
-  if (blockIdx.x == gridDim.x - 1) {
-    const std::int64_t head = range.head_end - job.begin, tail = job.end - range.tail_begin;
-    for (std::int64_t i = threadIdx.x; i < head + tail; i += blockDim.x)
-      move_byte<unpack>(job, memory, i < head ? job.begin + i : range.tail_begin + (i - head));
-  }
+  move_ragged_ends<unpack>(job, memory, range);
+  complete(launch.completion);
+}
+
+/// A thread for each word, and nothing that such a thread does not need: short messages take the least time so, and
+/// those beyond the caches have the most threads that wait for memory.
+template <class Word, bool unpack, class Map>
+__global__ void __launch_bounds__(most_threads, resident_threads / most_threads)
+    single_kernel(const __grid_constant__ Launch<Map> launch) {
+  using Index = typename Map::Index;
+  const Job<Map>& job = launch.job;
+  const DeviceMemory memory{launch.streaming};
+  const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
+  const Index item = blockIdx.x * blockDim.x + threadIdx.x;
+  if (item < static_cast<Index>(range.last - range.first))
+    move_word<Word, unpack>(job, memory, static_cast<Index>(range.first) + item, NoTile());
+  move_ragged_ends<unpack>(job, memory, range);
   complete(launch.completion);
 }
 
@@ -293,6 +315,21 @@ Kernel<Map> words_instance(bool unpack) {
     return nullptr;
 }
 
+template <class Word, class Map>
+Kernel<Map> single_instance(bool unpack) {
+  return unpack ? single_kernel<Word, true, Map> : single_kernel<Word, false, Map>;
+}
+
+template <class Map>
+Kernel<Map> single_instance(bool unpack, int word) {
+  if constexpr (sizeof(typename Map::Index) == 4 && (requires { &Map::run_offset; } || Map::dims == 0))
+    return word == 16  ? single_instance<Word16, Map>(unpack)
+           : word == 8 ? single_instance<std::uint64_t, Map>(unpack)
+                       : single_instance<std::uint32_t, Map>(unpack);
+  else
+    return nullptr;
+}
+
 template <int words, class Map>
 Kernel<Map> runs_instance(bool unpack) {
   if constexpr (requires { &Map::run_offset; } && sizeof(typename Map::Index) == 4)
@@ -354,7 +391,7 @@ Kernel<Map> instance(const KernelArgs& args) {
       return args.shape.run <= 4 * few_lane_words ? runs_instance<few_lane_words, Map>(unpack)
                                                   : runs_instance<lane_words, Map>(unpack);
     default:
-      return words_instance<Map>(unpack, args.word);
+      return args.single != 0 ? single_instance<Map>(unpack, args.word) : words_instance<Map>(unpack, args.word);
   }
 }
 
@@ -364,7 +401,9 @@ cudaError_t load_instances() {
     Kernel<Map> kernels[] = {gather_instance<Map>(unpack),           runs_instance<few_lane_words, Map>(unpack),
                              runs_instance<lane_words, Map>(unpack), words_instance<Map>(unpack, 1),
                              words_instance<Map>(unpack, 2),         words_instance<Map>(unpack, 4),
-                             words_instance<Map>(unpack, 8),         words_instance<Map>(unpack, 16)};
+                             words_instance<Map>(unpack, 8),         words_instance<Map>(unpack, 16),
+                             single_instance<Map>(unpack, 4),        single_instance<Map>(unpack, 8),
+                             single_instance<Map>(unpack, 16)};
     for (const Kernel<Map> kernel : kernels)
       if (const cudaError_t error = load(reinterpret_cast<const void*>(kernel)); error != cudaSuccess) return error;
   }

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
                    [&](std::int64_t round, const Tile& tile) {
                      move(static_cast<Index>(round) * per_round + threadIdx.x, words_per_thread, tile);
                    });
-  } else {  // a word per thread: the least work for the least latency
+  } else {  // a word per thread
     const DeviceMemory memory{launch.streaming};
     for_each_round(pair.map, launch.consecutive_rounds, shared, count > 0 ? 1 : 0, bytes, units,
                    [&](std::int64_t, const Tile& tile) {
@@ -78,6 +78,20 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
                    });
   }
   move_tail(launch, static_cast<std::int64_t>(count) * width);
+  complete(launch.completion);
+}
+
+/// A thread for each word of a short message: nothing but what that takes.
+template <class Word, class Pair>
+__global__ void __launch_bounds__(most_threads, 1) single_kernel(const __grid_constant__ Launch<Pair> launch) {
+  using Index = typename Pair::Index;
+  const DeviceMemory memory{launch.streaming};
+  const auto count = static_cast<Index>(launch.end / static_cast<std::int64_t>(sizeof(Word)));
+  if (threadIdx.x < count) {
+    const PairPlace place = launch.pair.place(threadIdx.x, NoTile());
+    memory.template store<Word>(place.to, memory.template load<Word>(place.from));
+  }
+  move_tail(launch, static_cast<std::int64_t>(count) * static_cast<std::int64_t>(sizeof(Word)));
   complete(launch.completion);
 }
 
@@ -129,6 +143,17 @@ Kernel<Pair> words_instance(int word) {
 }
 
 template <class Pair>
+Kernel<Pair> single_instance(int word) {
+  if constexpr ((methods_of<Pair> & by_words) != 0 && sizeof(typename Pair::Index) == 4 &&
+                std::is_same_v<typename Pair::Tile, NoTile>)
+    return word == 16  ? single_kernel<Word16, Pair>
+           : word == 8 ? single_kernel<std::uint64_t, Pair>
+                       : single_kernel<std::uint32_t, Pair>;
+  else
+    return nullptr;
+}
+
+template <class Pair>
 Kernel<Pair> gather_instance() {
   if constexpr ((methods_of<Pair> & by_gather) != 0)
     return gather_kernel<Pair>;
@@ -147,13 +172,15 @@ Kernel<Pair> runs_instance() {
 template <class Pair>
 Kernel<Pair> instance(const KernelArgs& to) {
   if (to.method == Method::gather) return gather_instance<Pair>();
-  return to.method == Method::runs ? runs_instance<Pair>() : words_instance<Pair>(to.word);
+  if (to.method == Method::runs) return runs_instance<Pair>();
+  return to.single != 0 ? single_instance<Pair>(to.word) : words_instance<Pair>(to.word);
 }
 
 template <class Pair>
 cudaError_t load_instances() {
-  const Kernel<Pair> kernels[] = {words_instance<Pair>(4), words_instance<Pair>(8), words_instance<Pair>(16),
-                                  gather_instance<Pair>(), runs_instance<Pair>()};
+  const Kernel<Pair> kernels[] = {words_instance<Pair>(4),  words_instance<Pair>(8),  words_instance<Pair>(16),
+                                  single_instance<Pair>(4), single_instance<Pair>(8), single_instance<Pair>(16),
+                                  gather_instance<Pair>(),  runs_instance<Pair>()};
   for (const Kernel<Pair> kernel : kernels)
     if (const cudaError_t error = load(reinterpret_cast<const void*>(kernel)); error != cudaSuccess) return error;
   return cudaSuccess;
