@@ -85,6 +85,7 @@ bool peer_stop() {
   const std::lock_guard<std::mutex> lock(world->mutex);
   world->sent.clear();
   world->received.clear();
+  world->numbered.clear();
   return quiet;
 }
 

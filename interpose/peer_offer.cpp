@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::microseconds buffering_patience{50};
 /// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
 /// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
-constexpr std::int64_t least_remote = 1 << 20;
+constexpr std::int64_t least_remote = 2 << 20;
 constexpr std::int64_t least_remote_forced = longest_buffered + 1;
 /// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
 /// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
@@ -168,7 +168,7 @@ void Offer::move_to_descriptor() {
   moving_ = pack_all(operand_, staging_);
   if (!remote_) return open(State::withdrawing);
   moving_.wait();  // they go with the notice
-  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   open(State::buffered);
 }
 
@@ -202,7 +202,7 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
   if (!place) return nullptr;
   std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
   offer->descriptor_.bytes = bytes;
-  datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data);
+  datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data_for_message());
   offer->open(State::buffered);
   return offer;
 }
@@ -236,10 +236,11 @@ bool Offer::describe_in_place() {
     return true;
   }
   const std::lock_guard<std::mutex> lock(world->mutex);
-  const std::vector<std::byte>& bytes = bytes_of(operand_.info->layout_ref());
-  if (bytes.size() > descriptor_data) return false;
-  std::copy(bytes.begin(), bytes.end(), to.data);
-  to.layout_bytes = static_cast<std::int64_t>(bytes.size());
+  const SentLayout& sent = sent_layout(operand_.info->layout_ref());
+  if (sent.bytes.size() > descriptor_data) return false;
+  if (to.layout_number != sent.number) std::copy(sent.bytes.begin(), sent.bytes.end(), to.data);
+  to.layout_number = sent.number;
+  to.layout_bytes = static_cast<std::int64_t>(sent.bytes.size());
   return true;
 }
 
@@ -349,7 +350,7 @@ void Offer::withdraw() {
 
 void Offer::buffer() {
   if (!moving_.done()) return;
-  std::memcpy(descriptor_.data, staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
+  std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   State expected = State::withdrawing;
   if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) {
     device::mark(device::Point::buffered);

@@ -98,7 +98,7 @@ void SegmentOutflow::publish() {
     const Part& part = packing_.front();
     device::mark(device::Point::part_packed);
     if (part.staging) {
-      std::byte* const to = part.chunk < 0 ? descriptor_.data : chunks_.segment()->chunks[part.chunk];
+      std::byte* const to = part.chunk < 0 ? descriptor_.data_for_message() : chunks_.segment()->chunks[part.chunk];
       std::memcpy(to, part.staging.data(), static_cast<std::size_t>(part.bytes));
     }
     descriptor_.parts[produced_ % parts_in_flight] = {part.chunk, part.bytes};

@@ -101,7 +101,7 @@ bool Pull::fetch(const Operand& into) {
   }
   device::mark(device::Point::mapped);
   const bool packed = descriptor_.layout_bytes == 0;
-  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(descriptor_);
+  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(segment_->rank, descriptor_);
   source_ = Source::memory;
   if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
   fetch_what_is_ready();

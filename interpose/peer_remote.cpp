@@ -26,8 +26,8 @@ constexpr std::chrono::seconds stop_patience{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
 /// which nothing overlaps, little beside the rest.
 constexpr std::int64_t shortest_part = 256 << 10;
-constexpr std::int64_t longest_part = 512 << 10;
-constexpr std::int64_t parts_wanted = 4;
+constexpr std::int64_t longest_part = 1 << 20;
+constexpr std::int64_t parts_wanted = 8;
 
 std::int64_t part_size(std::int64_t message_bytes) {
   return std::clamp(divided(message_bytes, parts_wanted), shortest_part, longest_part);
@@ -300,7 +300,7 @@ void Remote::take_offer(const Notice& notice) {
   if (!known) describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
   descriptor.source = notice.source;
   descriptor.tag = notice.tag;
-  std::copy_n(notice.data, notice.data_bytes, descriptor.data);
+  std::copy_n(notice.data, notice.data_bytes, descriptor.data_for_message());
   State next = State::offered;
   if (void_now) next = State::failed;
   if (notice.data_bytes != 0) next = State::buffered;

@@ -60,7 +60,7 @@ enum class State : std::uint32_t {
 };
 
 /// For a layout, or a short message.
-inline constexpr std::size_t descriptor_data = 6976;
+inline constexpr std::size_t descriptor_data = 6912;
 
 /// Of a message that goes through the segment.
 inline constexpr int parts_in_flight = 4;
@@ -84,7 +84,9 @@ struct alignas(64) Descriptor {
   std::int64_t count;         ///< elements of the layout
   std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in the sender's address space
   std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
-  device::Exported memory;    ///< that holds the data
+  /// The sender's number of the layout in `data`: one that the receiver knows need not be read. 0: `data` holds none.
+  std::uint64_t layout_number;
+  device::Exported memory;  ///< that holds the data
 
   std::atomic<std::int64_t> wanted;  ///< bytes of it, by a receiver that shares no memory; negative: not yet
 
@@ -95,6 +97,12 @@ struct alignas(64) Descriptor {
 
   alignas(64) std::byte token[longest_token + 1];
   alignas(16) std::byte data[descriptor_data];
+
+  /// `data`, to be filled with something else than a layout.
+  std::byte* data_for_message() {
+    layout_number = 0;
+    return data;
+  }
 };
 static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);

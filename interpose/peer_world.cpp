@@ -13,7 +13,8 @@ constexpr int refusals_borne = 1;
 constexpr int longest_abstention = 64;
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
-constexpr int layouts_kept = 64;  ///< of other processes
+constexpr int layouts_kept = 64;
+constexpr int numbers_kept = 4096;  ///< of other processes' layouts
 
 }  // namespace
 
@@ -155,26 +156,30 @@ void put_descriptor(int index, bool done, device::Staging packed) {
     world->deserted.push_back({index, std::move(packed)});
 }
 
-const std::vector<std::byte>& bytes_of(const datatype::LayoutRef& layout) {
+const SentLayout& sent_layout(const datatype::LayoutRef& layout) {
   auto& sent = world->sent;
-  const auto at = std::find_if(sent.begin(), sent.end(), [&](const auto& entry) { return entry.first == layout; });
-  if (at != sent.end()) return at->second;
+  const auto at = std::ranges::find(sent, layout, &SentLayout::layout);
+  if (at != sent.end()) return *at;
   if (sent.size() >= layouts_kept) sent.erase(sent.begin());
-  return sent.emplace_back(layout, layout->to_bytes()).second;
+  return sent.emplace_back(layout, ++world->layouts_sent, layout->to_bytes());
 }
 
-datatype::LayoutRef layout_of(const Descriptor& descriptor) {
-  const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
+datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor) {
   const std::lock_guard<std::mutex> lock(world->mutex);
+  const auto known = world->numbered.find({sender, descriptor.layout_number});
+  if (known != world->numbered.end()) return known->second;
   auto& received = world->received;
-  const auto at = std::find_if(received.rbegin(), received.rend(),
-                               [&](const auto& entry) { return std::ranges::equal(entry.first, bytes); });
-  if (at != received.rend()) return at->second;
-  datatype::LayoutRef layout = datatype::Layout::from_bytes(bytes);
+  const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
+  const auto alike = std::find_if(received.rbegin(), received.rend(),
+                                  [&](const ReceivedLayout& entry) { return std::ranges::equal(entry.bytes, bytes); });
+  datatype::LayoutRef layout = alike != received.rend() ? alike->layout : datatype::Layout::from_bytes(bytes);
   if (!layout) lost("the sender's layout is damaged");
-  if (received.size() >= layouts_kept) received.erase(received.begin());
-  received.emplace_back(std::vector<std::byte>(bytes.begin(), bytes.end()), layout);
-  return layout;
+  if (alike == received.rend()) {
+    if (received.size() >= layouts_kept) received.erase(received.begin());
+    received.push_back({{bytes.begin(), bytes.end()}, layout});
+  }
+  if (world->numbered.size() >= numbers_kept) world->numbered.clear();
+  return world->numbered[{sender, descriptor.layout_number}] = layout;
 }
 
 namespace {

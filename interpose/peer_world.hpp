@@ -61,6 +61,19 @@ struct Deserted {
   device::Staging packed;  ///< the receiver may still read it
 };
 
+/// A layout as other processes get it.
+struct SentLayout {
+  datatype::LayoutRef layout;
+  std::uint64_t number;  ///< from 1 on, and never used again
+  std::vector<std::byte> bytes;
+};
+
+/// One that other processes have sent.
+struct ReceivedLayout {
+  std::vector<std::byte> bytes;
+  datatype::LayoutRef layout;
+};
+
 /// All of it.
 struct World {
   std::string job;
@@ -75,8 +88,10 @@ struct World {
   std::vector<Neighbour> neighbours;
   std::bitset<descriptor_count> idle;  ///< descriptors
   std::vector<Deserted> deserted;
-  std::vector<std::pair<datatype::LayoutRef, std::vector<std::byte>>> sent;  ///< layouts in bytes; few, latest last
-  std::vector<std::pair<std::vector<std::byte>, datatype::LayoutRef>> received;
+  std::vector<SentLayout> sent;  ///< few, latest last
+  std::uint64_t layouts_sent = 0;
+  std::vector<ReceivedLayout> received;                                   ///< likewise
+  std::map<std::pair<int, std::uint64_t>, datatype::LayoutRef> numbered;  ///< the same, by sender and its number
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
 
   std::optional<Chunks> chunks;
@@ -119,9 +134,10 @@ int take_descriptor(int last);
 /// Of an offer that has ended; `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed);
 /// A layout in bytes, made once. The caller holds the mutex.
-const std::vector<std::byte>& bytes_of(const datatype::LayoutRef& layout);
-/// The layout that a descriptor holds; the same object for the same bytes, since the GPU's copy is kept with it.
-datatype::LayoutRef layout_of(const Descriptor& descriptor);
+const SentLayout& sent_layout(const datatype::LayoutRef& layout);
+/// The layout that a descriptor of process `sender` holds; the same object for the same bytes, since the GPU's copy is
+/// kept with it.
+datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor);
 
 /// Another process's offer.
 struct Offered {
