@@ -19,6 +19,8 @@ struct Lateness {
   /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
   double significant_us = 20;
   double model_error = 3;
+  /// The same of long messages by kernels, whose time depends on more than their size.
+  double rough_error = 12;
   /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
   /// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
   double belief = 100;
@@ -44,9 +46,9 @@ struct CostModel {
   Cost kernel_to_peer = {7.9, 0.117, 360e3};
   /// Packed first, if that takes so many times less by these costs: the receiver still has to unpack.
   double packing_gain = 1.5;
-  Cost copy_to_peer = {5.4, 0.6, 300e3};
+  Cost copy_to_peer = {5.8, 0.6, 300e3};
 
-  double per_call_us = 1.5;
+  double per_call_us = 2.4;
 
   /// What one more message adds to a launch of several, besides its bytes; and a copy by itself to a stream that works
   /// anyway: the call, what sets the flag, and the engine's pause between two.
@@ -89,6 +91,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);
   visit(std::string("lateness.significant_us"), model.lateness.significant_us, 0.0);
   visit(std::string("lateness.model_error"), model.lateness.model_error, 1.0);
+  visit(std::string("lateness.rough_error"), model.lateness.rough_error, 1.0);
   visit(std::string("lateness.belief"), model.lateness.belief, 0.0);
   visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);
   visit(std::string("lateness.longest_belief_us"), model.lateness.longest_belief_us, 0.0);

@@ -9,8 +9,9 @@ double Delay::expected_us() const {
   return Clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed) ? delay : 0;
 }
 
-void Delay::observe(double expected_us, double after_us, double before_us) {
-  const double tolerated = lateness_.significant_us + lateness_.model_error * expected_us;
+void Delay::observe(double expected_us, double after_us, double before_us, bool roughly) {
+  const double error = roughly ? lateness_.rough_error : lateness_.model_error;
+  const double tolerated = lateness_.significant_us + error * expected_us;
   if (after_us > tolerated) {
     const double delay = after_us - expected_us;
     const double believed_us =
@@ -22,7 +23,7 @@ void Delay::observe(double expected_us, double after_us, double before_us) {
     until_.store((now + believed).time_since_epoch().count(), std::memory_order_relaxed);
     delay_us_.store(static_cast<float>(delay), std::memory_order_relaxed);
     times_.fetch_add(1, std::memory_order_relaxed);
-  } else if (before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {
+  } else if (!roughly && before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {
     delay_us_.store(0, std::memory_order_relaxed);
   }
 }

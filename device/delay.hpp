@@ -20,8 +20,9 @@ class Delay {
   /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one did so lately.
   double expected_us() const;
 
-  /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start.
-  void observe(double expected_us, double after_us, double before_us);
+  /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start. `roughly`:
+  /// its time depends on more than its size, so that it may show that one was late, but not that it was not.
+  void observe(double expected_us, double after_us, double before_us, bool roughly = false);
 
   /// When one was last seen to begin late, in the clock's time since its epoch; 0: never.
   Clock::rep seen() const { return seen_.load(std::memory_order_relaxed); }

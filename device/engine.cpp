@@ -19,8 +19,8 @@ namespace {
 constexpr std::uint32_t polls_per_clock = 1024;
 /// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
-/// Kernels for messages up to this size tell it: the time of larger ones depends on more than their size.
-constexpr std::int64_t observed_bytes = 1 << 20;
+/// The time of kernels for messages beyond this size depends on more than their size.
+constexpr std::int64_t sized_bytes = 1 << 20;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
 /// States are made in chunks.
@@ -59,11 +59,11 @@ void Transfer::State::poll() {
   finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
   if (finished) {
     mark(Point::flag_seen);
-    if (delay) observe();
+    if (lesson.delay) observe();
     return;
   }
   ++polls;
-  if (delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
+  if (lesson.delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
   if (polls % polls_per_clock == 0) check_now_and_then();
 }
 
@@ -71,9 +71,9 @@ void Transfer::State::observe() {
   const auto microseconds = [&](auto time) {
     return std::chrono::duration<double, std::micro>(time - started).count();
   };
-  delay->observe(expected_us, polls == 0 ? 0 : microseconds(unfinished),
-                 microseconds(std::chrono::steady_clock::now()));
-  delay = nullptr;
+  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
+                        microseconds(std::chrono::steady_clock::now()), lesson.roughly);
+  lesson.delay = nullptr;
 }
 
 /// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
@@ -150,7 +150,7 @@ StateOwner Channel::take() {
   state->failure.reset();
   state->way = Way::kernel;
   state->polls = 0;
-  state->delay = nullptr;
+  state->lesson.delay = nullptr;
   state->checked = {};
   ++state->sequence;
   return StateOwner(state);
@@ -163,10 +163,9 @@ void Channel::put(Transfer::State* state) noexcept {
   if (!state->by_event) lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Channel::learn(Transfer::State& state, Delay* delay, double expected_us) {
-  if (!delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
-  state.delay = delay;
-  state.expected_us = expected_us;
+void Channel::learn(Transfer::State& state, const Lesson& lesson) {
+  if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
+  state.lesson = lesson;
   state.started = std::chrono::steady_clock::now();
 }
 
@@ -194,8 +193,8 @@ bool Channel::idle() const {
   return static_cast<std::int32_t>(value - last_sequence_) >= 0;
 }
 
-void Channel::start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay, double expected_us) {
-  learn(state, delay, expected_us);
+void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {
+  learn(state, lesson);
   if (args.flag_behind == 0) args.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
@@ -214,8 +213,8 @@ void Channel::set_flag_behind(const Transfer::State& state) {
   }
 }
 
-void Channel::start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay, double expected_us) {
-  learn(state, delay, expected_us);
+void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) {
+  learn(state, lesson);
   args.to.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
@@ -235,14 +234,14 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   return state;
 }
 
-bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, Delay* delay, double expected_us) {
-  learn(state, delay, expected_us);
+bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson) {
+  learn(state, lesson);
   mark(Point::copy_planned);
   try {
     for (std::int64_t call = 0; call < boxes.calls(); ++call)
       if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
         if (call > 0) drain();  // those before it are queued
-        state.delay = nullptr;
+        state.lesson.delay = nullptr;
         return false;
       }
   } catch (const Error&) {
@@ -423,9 +422,9 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   const bool unpack = packing.direction == Direction::unpack;
   const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
-    return channel.start_boxes(state, boxes, &gpu.kernels, forecast.copy_us);
+    return channel.start_boxes(state, boxes, {&gpu.kernels, forecast.copy_us});
   Delay* const learner = host ? &gpu.copies[unpack ? 1 : 0] : nullptr;
-  return channel.start_boxes(state, one_row ? in_two_rows(boxes) : boxes, learner, forecast.copy_us);
+  return channel.start_boxes(state, one_row ? in_two_rows(boxes) : boxes, {learner, forecast.copy_us});
 }
 
 bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Forecast& forecast,
@@ -440,18 +439,18 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Delay* learner = packing.bytes() <= observed_bytes ? &gpu.kernels : nullptr;
+  Lesson lesson = {&gpu.kernels, forecast.kernel_us, packing.bytes() > sized_bytes};
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
-    if (!upload.there()) learner = nullptr;  // the kernel waits for it
+    if (!upload.there()) lesson = {};  // the kernel waits for it
   }
   if (kind == datatype::ShapeKind::general) {
     args.nodes = packing.layout->program().nodes;
     args.node_count =
         reinterpret_cast<const datatype::SerialisedHeader*>(packing.layout->serialised().data())->node_count;
   }
-  channel.start_kernel(state, args, learner, forecast.kernel_us);
+  channel.start_kernel(state, args, lesson);
 }
 
 void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
@@ -472,8 +471,8 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
-  Delay* const learner = fusing.bytes() <= observed_bytes && !waits ? &gpu.kernels : nullptr;
-  channel.start_kernel(state, args, learner, forecast.kernel_us);
+  const Lesson lesson = {&gpu.kernels, forecast.kernel_us, fusing.bytes() > sized_bytes};
+  channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
 /// A message by itself.

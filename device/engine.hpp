@@ -30,6 +30,13 @@ class Channel;
 class Engine;
 struct BatchArgs;  // batch_body.hpp
 
+/// What the time of a transfer teaches: it takes `expected_us` if it begins at once.
+struct Lesson {
+  Delay* delay = nullptr;  ///< what is to learn; null: nothing
+  double expected_us = 0;
+  bool roughly = false;  ///< Delay::observe()
+};
+
 /// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
 /// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
 struct Transfer::State {
@@ -47,9 +54,7 @@ struct Transfer::State {
   std::optional<Error> failure;  ///< why it could not be launched when its turn came
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
-  // One whose time tells how late its like begin:
-  Delay* delay = nullptr;  ///< else null
-  double expected_us = 0;
+  Lesson lesson;
   std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
 
   bool done();
@@ -120,14 +125,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner take();
   void put(Transfer::State* state) noexcept;
 
-  /// `delay`, if not null, learns from this one, which takes `expected_us` if it begins at once.
-  void start_kernel(Transfer::State& state, KernelArgs& args, Delay* delay = nullptr, double expected_us = 0);
-  void start_kernel(Transfer::State& state, TransferArgs& args, Delay* delay = nullptr, double expected_us = 0);
+  void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson);
+  void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
-  bool start_boxes(Transfer::State& state, const Boxes& boxes, Delay* delay = nullptr, double expected_us = 0);
+  bool start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson = {});
 
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
@@ -151,7 +155,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StreamHandle stream() const { return stream_; }
 
  private:
-  void learn(Transfer::State& state, Delay* delay, double expected_us);
+  void learn(Transfer::State& state, const Lesson& lesson);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 

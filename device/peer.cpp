@@ -61,13 +61,14 @@ Peers::~Peers() {
 // --- exports --------------------------------------------------------------------------------------------------------
 
 bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported) {
-  Allocation allocation;
-  if (!runtime_.allocation_of(address, allocation) || !allocation.exportable) return false;
+  const std::uint64_t id = runtime_.allocation_id(address);
   const std::lock_guard lock(mutex_);
-  auto at = exports_.find(allocation.id);
+  auto at = exports_.find(id);
   if (at == exports_.end()) {
+    Allocation allocation;
+    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable) return false;
     if (exports_.size() >= most_exports) exports_.erase(least_recent(exports_, [](const Export&) { return true; }));
-    at = exports_.emplace(allocation.id, Export()).first;
+    at = exports_.emplace(allocation.id, Export{allocation, {}, 0}).first;
     try {
       at->second.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(allocation.base));
     } catch (const Error&) {
@@ -76,6 +77,7 @@ bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Ex
   }
   at->second.used = ++clock_;
   if (!at->second.handle) return false;
+  const Allocation& allocation = at->second.allocation;
   Exported made = {};
   std::copy_n(at->second.handle->data(), sizeof made.handle, made.handle);
   made.buffer_id = allocation.id;

@@ -39,6 +39,7 @@ class Peers {
 
  private:
   struct Export {
+    Allocation allocation;
     std::optional<IpcHandle> handle;  ///< none: it cannot be exported
     std::uint64_t used = 0;
   };

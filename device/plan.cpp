@@ -59,10 +59,12 @@ constexpr std::int64_t most_general_batch_bytes = 64 << 10;
 /// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is better
 /// than threads that come back for more, which drift apart: blocks start and end in the order of memory, so that its
 /// pages are opened once. A fence and a count for each block would cost what that gains: the flag is set behind.
-constexpr std::int64_t beyond_cache_bytes = std::int64_t{16} << 20;
+constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
 /// Threads of such a block; more where many short runs are read.
 constexpr int single_threads = 512, short_run_single_threads = 1024;
 constexpr std::int64_t short_run = 128;
+/// Short runs are written to this GPU's memory by blocks that do not come back for more, either.
+constexpr int most_scattering_blocks = 1 << 20;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -228,7 +230,8 @@ int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::entries) return most_entry_blocks;
   const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
-  if (!hints.packed_is_host) return resident;
+  const bool scatters = args.method == Method::words && args.unpack != 0 && typical_run(args.shape) < short_run;
+  if (!hints.packed_is_host) return scatters && !list ? most_scattering_blocks : resident;
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
   const int plain = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
                                                  : host_blocks_gather;

@@ -46,6 +46,11 @@ class Runtime {
   virtual Location classify(const void* address) noexcept = 0;
   /// Likewise; false for memory that is no GPU's.
   virtual bool allocation_of(const void* address, Allocation& allocation) noexcept = 0;
+  /// Its id alone, which takes less time; 0: there is none.
+  virtual std::uint64_t allocation_id(const void* address) noexcept {
+    Allocation allocation;
+    return allocation_of(address, allocation) ? allocation.id : 0;
+  }
   /// The ordinal of a GPU that may be another process's; -1 if this process does not see it. Creates no context.
   virtual int find_gpu(const GpuId& id) noexcept = 0;
 

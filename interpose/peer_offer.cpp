@@ -20,7 +20,7 @@ namespace {
 constexpr std::chrono::microseconds buffering_patience{50};
 /// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
 /// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
-constexpr std::int64_t least_remote = 2 << 20;
+constexpr std::int64_t least_remote = 4 << 20;
 constexpr std::int64_t least_remote_forced = longest_buffered + 1;
 /// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
 /// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both

@@ -82,6 +82,7 @@ class CudaRuntime final : public Runtime {
   void launch(int ordinal, const TransferArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
+  std::uint64_t allocation_id(const void* address) noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
   bool can_access_peer(int ordinal, int peer) override;
   void enable_peer_access(int ordinal, int peer) override;
@@ -228,6 +229,14 @@ bool CudaRuntime::allocation_of(const void* address, Allocation& allocation) noe
     return false;
   allocation = {id, base, size, exportable != 0 && managed == 0};
   return true;
+}
+
+std::uint64_t CudaRuntime::allocation_id(const void* address) noexcept {
+  unsigned long long id = 0;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+  void* values[] = {&id};
+  const CUresult got = driver_->pointer_get_attributes(1, &attribute, values, reinterpret_cast<CUdeviceptr>(address));
+  return got == CUDA_SUCCESS ? id : 0;
 }
 
 bool CudaRuntime::can_access_peer(int ordinal, int peer) {

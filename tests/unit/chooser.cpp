@@ -213,8 +213,14 @@ TEST_CASE("a kernel that began late is remembered until one does not", "[chooser
   CHECK(delay.expected_us() == 10000);
   delay.observe(8, 0, 5000);
   CHECK(delay.expected_us() == 10000);
+  delay.observe(8, 8, 9, /*roughly=*/true);  // as if it had begun in time, but who knows
+  CHECK(delay.expected_us() == 10000);
   delay.observe(8, 8, 9);
   CHECK(delay.expected_us() == 0);
+  delay.observe(50, 500, 510, /*roughly=*/true);  // one whose time is not known so well may take that
+  CHECK(delay.expected_us() == 0);
+  delay.observe(50, 1050, 1060, /*roughly=*/true);
+  CHECK(delay.expected_us() == 1000);
 }
 
 TEST_CASE("of two ways that are late alike that is tried which was seen late longer ago", "[chooser]") {

@@ -235,6 +235,32 @@ TEST_CASE("engine: packs and unpacks every form, whole and in part", "[device]")
   }
 }
 
+TEST_CASE("engine: messages beyond the caches of a GPU, within it", "[device]") {
+  const Session session;
+  constexpr int megabytes = 52;
+  const Case beyond[] = {
+      {"long rows", [] { return vector_of(megabytes * 2048, 128, 160); }, 1},
+      {"short rows", [] { return vector_of(megabytes << 15, 8, 12); }, 1},
+      {"words of four bytes", [] { return vector_of(megabytes << 15, 8, 13); }, 1},
+      {"irregular", [] { return indexed(1000); }, megabytes << 20 >> 12},
+  };
+  for (const Case& which : beyond) {
+    // One processor takes long, and does all alike but for what tells the end.
+    if (simulated() && &which != &beyond[1]) continue;
+    const Type type(which.make());
+    const datatype::LayoutRef layout = datatype::decode(type.get());
+    Buffer user(user_bytes(*layout, which.count));
+    user.number(1);
+    const std::int64_t total = layout->size() * which.count;
+    for (const auto& [begin, end] : {std::pair{std::int64_t(0), total}, {total / 128 * 4, total - 4}, {7, total - 5}}) {
+      if (simulated() && begin != 7) continue;
+      INFO(which.name << ", bytes " << begin << " to " << end);
+      check_pack(user, which, type, *layout, StagingKind::device, begin, end);
+      check_unpack(user, which, type, *layout, StagingKind::device, begin, end);
+    }
+  }
+}
+
 TEST_CASE("engine: absolute addresses", "[device]") {
   const Session session;
   Buffer first(100), second(200);

@@ -464,5 +464,40 @@ TEST_CASE("plans: small messages take one thread block, the host link few", "[ke
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), true).grid <= 64);
 }
 
+TEST_CASE("plans: a thread for each word of short messages, and beyond the caches", "[kernel]") {
+  PlanHints hints;
+  hints.multiprocessors = 132;
+  const auto planned = [&](const Message& message, bool unpack) {
+    hints.lookaside = message.lookaside.data();
+    return plan(message.shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0,
+                message.shape.total, hints);
+  };
+  const Message short_rows = strided(8, {{100, 512}}, 0), long_rows = strided(128, {{1 << 19, 512}}, 0);
+  const Message short_runs = strided(16, {{1 << 22, 512}}, 0), some_runs = strided(16, {{1 << 20, 512}}, 0);
+  CHECK(planned(short_rows, false).single == 1);
+  CHECK(planned(short_rows, false).flag_behind == 0);
+  for (const bool unpack : {false, true}) {
+    for (const Message* const message : {&long_rows, &short_runs}) {
+      const KernelArgs args = planned(*message, unpack);
+      CHECK(args.single == 1);
+      CHECK(args.flag_behind == 1);
+      CHECK(std::int64_t{args.grid} * args.block * args.word >= message->shape.total);
+    }
+    CHECK(planned(some_runs, unpack).single == 0);
+    CHECK(planned(some_runs, unpack).flag_behind == 0);
+  }
+  CHECK(planned(some_runs, true).grid > planned(some_runs, false).grid);
+  const KernelArgs searched = planned(listed({4, 60}, false, 16, 1 << 20, 0), false);
+  CHECK(searched.single == 0);
+  CHECK(searched.flag_behind == (searched.end >= 48 << 20 ? 1 : 0));
+  hints.packed_is_peer = true;
+  CHECK(planned(long_rows, false).flag_behind == 0);
+  CHECK(planned(long_rows, false).single == 0);
+  hints.packed_is_peer = false;
+  hints.packed_is_host = true;
+  CHECK(planned(long_rows, false).flag_behind == 0);
+  CHECK(planned(long_rows, false).single == 0);
+}
+
 }  // namespace
 }  // namespace gpudt::device
