@@ -176,9 +176,9 @@ TEST_CASE("of a long device message, a short receive gets the beginning", "[peer
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
   if (std::getenv("GPUDT_MPI_CUDA_AWARE") != nullptr) return;
   if (protocol != nullptr && std::string(protocol) == "staging") return;
-  const Type message = vector(500000, 1, 2);
+  const Type message = vector(550000, 1, 2);
   for (const Place place : basic_places)
-    for (const int doubles : {1000, 150000, 499999}) {
+    for (const int doubles : {1000, 150000, 549999}) {
       const Type room = vector(doubles, 1, 3);
       INFO(doubles << " doubles of " << place_name(place));
       step(room.text());
