@@ -128,6 +128,15 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   return boxes;
 }
 
+std::int64_t least_calls(const Shape& shape) {
+  if (shape.kind == ShapeKind::contiguous) return 1;
+  if (shape.kind != ShapeKind::strided) return 0;
+  constexpr int in_one_call = 2;  // rows, and slices of them
+  std::int64_t calls = 1;
+  for (int d = 0; d + in_one_call < shape.ndims && calls <= Boxes::most_calls; ++d) calls *= shape.dims[d].count;
+  return calls;
+}
+
 Boxes boxes_between(const Boxes& from, const Boxes& to) {
   Boxes boxes;
   if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_listed)) return boxes;
@@ -186,6 +195,14 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   return cost_us(copy_cost(model, boxes, situation), bytes, boxes.rows()) + calls_us(model, boxes);
+}
+
+double least_copy_cost_us(const CostModel& model, std::int64_t calls, const Situation& situation) {
+  const bool from_host = situation.unpack && situation.packed_is_host && !situation.peer;
+  const double base_us = from_host
+                             ? std::min(model.copy_unpack_from_host.base_us, model.copy_rows_unpack_from_host.base_us)
+                             : copy_cost(model, {}, situation).base_us;
+  return base_us + static_cast<double>(calls - 1) * model.per_call_us;
 }
 
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {

@@ -60,6 +60,9 @@ class Boxes {
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
                std::int64_t end);
 
+/// No fewer calls move all of such a message, and perhaps none do; 0: none do. Takes less time than boxes_of().
+std::int64_t least_calls(const datatype::Shape& shape);
+
 /// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
 /// two are not divided alike.
 Boxes boxes_between(const Boxes& from, const Boxes& to);
@@ -79,6 +82,8 @@ double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situatio
 /// What a message adds to a kernel that moves others, too.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+/// No copy by `calls` calls or more takes less.
+double least_copy_cost_us(const CostModel& model, std::int64_t calls, const Situation& situation);
 /// What it adds as a copy to a stream that works anyway.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 

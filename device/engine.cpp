@@ -19,8 +19,10 @@ namespace {
 constexpr std::uint32_t polls_per_clock = 1024;
 /// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
-/// The time of kernels for messages beyond this size depends on more than their size.
+/// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
+/// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
+constexpr std::int64_t sector_bytes = 32;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
 /// States are made in chunks.
@@ -34,6 +36,20 @@ constexpr std::uint32_t polls_per_yield = 64;
 std::uint64_t next_generation() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
+}
+
+/// Bytes per run, on average; 0: not known.
+std::int64_t run_of(const datatype::Shape& shape) {
+  if (shape.kind == datatype::ShapeKind::general) return 0;
+  return shape.run > 0 || shape.list_count == 0 ? shape.run : shape.list_size / shape.list_count;
+}
+
+/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.
+Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run) {
+  if (bytes <= sized_bytes) return {&gpu.kernels, us};
+  if (run == 0) return {};
+  const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
+  return {&gpu.kernels, us * sectors, /*roughly=*/true};
 }
 
 }  // namespace
@@ -378,16 +394,27 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
   const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
-  return forecast_of(gpu, packing.bytes(), situation,
-                     boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end));
+  Boxes boxes;
+  if (!kernels_reach(packing) || !surely_a_kernel(gpu, packing.bytes(), situation, least_calls(packing.shape)))
+    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end);
+  return forecast_of(gpu, packing.bytes(), situation, boxes);
 }
 
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
-  return forecast_of(
-      gpu, fusing.bytes(), situation,
-      boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
-                    boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes())));
+  Boxes boxes;
+  if (!surely_a_kernel(gpu, fusing.bytes(), situation, least_calls(fusing.to_shape)))
+    boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
+                          boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
+  return forecast_of(gpu, fusing.bytes(), situation, boxes);
+}
+
+/// Whether a message that takes the copy engine `calls` calls need not be divided into them to see that it had better
+/// be moved by a kernel. Short ones would spend a fortieth of their time on that.
+bool Engine::surely_a_kernel(const Gpu& gpu, std::int64_t bytes, const Situation& situation, std::int64_t calls) const {
+  if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;
+  const CostModel& model = gpu.tuning.model;
+  return calls == 0 || least_copy_cost_us(model, calls, situation) > kernel_cost_us(model, bytes, situation);
 }
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation,
@@ -439,7 +466,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Lesson lesson = {&gpu.kernels, forecast.kernel_us, packing.bytes() > sized_bytes};
+  Lesson lesson = lesson_of(gpu, packing.bytes(), forecast.kernel_us, run_of(packing.shape));
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
@@ -471,7 +498,8 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
-  const Lesson lesson = {&gpu.kernels, forecast.kernel_us, fusing.bytes() > sized_bytes};
+  const Lesson lesson =
+      lesson_of(gpu, fusing.bytes(), forecast.kernel_us, std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)));
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 

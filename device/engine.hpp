@@ -233,6 +233,7 @@ class Engine {
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
   };
   static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, const Boxes& boxes);
+  bool surely_a_kernel(const Gpu& gpu, std::int64_t bytes, const Situation& situation, std::int64_t calls) const;
   Forecast foresee(const Gpu& gpu, const Packing& packing) const;
   Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;

@@ -63,10 +63,10 @@ Peers::~Peers() {
 bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported) {
   const std::uint64_t id = runtime_.allocation_id(address);
   const std::lock_guard lock(mutex_);
-  auto at = exports_.find(id);
+  auto at = id != 0 ? exports_.find(id) : exports_.end();
   if (at == exports_.end()) {
     Allocation allocation;
-    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable) return false;
+    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable || allocation.id == 0) return false;
     if (exports_.size() >= most_exports) exports_.erase(least_recent(exports_, [](const Export&) { return true; }));
     at = exports_.emplace(allocation.id, Export{allocation, {}, 0}).first;
     try {

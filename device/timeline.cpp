@@ -7,9 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 namespace gpudt::device {
 
@@ -23,9 +23,10 @@ struct Event {
   Point point;
 };
 
-std::string file;
+// Threads may mark points when the process ends: nothing here goes by itself.
+std::string& file = *new std::string;
 int rank;
-std::unique_ptr<Event[]> events;
+Event* events = nullptr;
 std::size_t room;
 std::atomic<std::size_t> recorded{0};  ///< those there was no room for, too
 
@@ -36,7 +37,7 @@ std::int32_t this_thread() {
 
 /// A call is recorded after what it was found out by: the file has its points in order of time.
 std::span<Event> in_order() {
-  const std::span<Event> all(events.get(), std::min(recorded.load(), room));
+  const std::span<Event> all(events, std::min(recorded.load(), room));
   std::ranges::stable_sort(all, {}, &Event::nanoseconds);
   return all;
 }
@@ -161,8 +162,8 @@ const char* name_of(Point point) {
 }
 
 bool timeline_start(const std::string& its_file, int its_rank, std::size_t capacity) {
-  events.reset(new (std::nothrow) Event[capacity]());  // touched now, so that no point waits for memory
-  if (!events) return false;
+  events = new (std::nothrow) Event[capacity]();  // touched now, so that no point waits for memory
+  if (events == nullptr) return false;
   file = its_file;
   rank = its_rank;
   room = capacity;
@@ -176,7 +177,7 @@ std::string timeline_stop() {
   const std::size_t lost = recorded - std::min(recorded.load(), room);
   const bool written = write(lost);
   const int reason = errno;
-  events.reset();
+  delete[] std::exchange(events, nullptr);
   if (!written) return file + " cannot be written: " + std::strerror(reason);
   if (lost == 0) return {};
   return file + " lacks the latest " + std::to_string(lost) + " points: there is room for " + std::to_string(room);

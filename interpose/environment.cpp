@@ -112,6 +112,7 @@ void start(const Settings& settings) {
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
     log_error(std::string("gpudt is off: ") + obstacle);
+    device::timeline_stop();
     device::stop();
     return;
   }

@@ -164,6 +164,7 @@ Notice Remote::notice(Saying saying, const MessageId& id) const {
   notice.from = rank_;
   notice.index = id.index;
   notice.generation = id.generation;
+  notice.version = peer_version;
   std::copy(std::begin(own_->nonce), std::end(own_->nonce), std::begin(notice.nonce));
   return notice;
 }
@@ -241,6 +242,7 @@ void Remote::meet(const Notice& notice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
+  if (notice.version != peer_version) return;
   if (!partner.image) partner.image = Segment::image(notice.from, notice.nonce);
   if (notice.saying == Saying::hello && partner.image && !stopping_) enter(notice.from, this->notice(Saying::welcome));
 }

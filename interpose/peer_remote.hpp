@@ -44,6 +44,7 @@ struct Notice {
   std::uint64_t nonce[2];  ///< hello, welcome: of the segment
   std::int32_t index;      ///< of the descriptor
   std::uint32_t generation;
+  std::uint32_t version;     ///< hello, welcome: peer_version
   std::int32_t source, tag;  ///< offer: as the receiver's status has them
   std::int64_t bytes;        ///< offer, want
   std::int32_t data_bytes;   ///< offer: in `data`

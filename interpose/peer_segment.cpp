@@ -23,7 +23,6 @@ namespace gpudt::interpose::peer {
 namespace {
 
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
-constexpr std::uint32_t image_version = 3;
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
 const std::string folder = "/dev/shm";
@@ -104,7 +103,7 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   for (Descriptor& descriptor : image->descriptors) new (&descriptor) Descriptor;
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up(file, "random numbers", errno);
   image->rank = rank;
-  image->version = image_version;
+  image->version = peer_version;
   std::atomic_ref<std::uint64_t>(image->magic).store(image_magic, std::memory_order_release);
   return std::unique_ptr<Segment>(new Segment(file, image));
 }
@@ -121,7 +120,7 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
   }
   std::unique_ptr<Segment> segment(new Segment(file, image));
   const bool valid = std::atomic_ref<std::uint64_t>(image->magic).load(std::memory_order_acquire) == image_magic &&
-                     image->version == image_version && image->rank == rank;
+                     image->version == peer_version && image->rank == rank;
   return valid ? std::move(segment) : nullptr;
 }
 

@@ -167,7 +167,8 @@ const SentLayout& sent_layout(const datatype::LayoutRef& layout) {
 datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor) {
   const std::lock_guard<std::mutex> lock(world->mutex);
   const auto known = world->numbered.find({sender, descriptor.layout_number});
-  if (known != world->numbered.end()) return known->second;
+  if (known != world->numbered.end())
+    if (datatype::LayoutRef layout = known->second.lock()) return layout;
   auto& received = world->received;
   const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
   const auto alike = std::find_if(received.rbegin(), received.rend(),
@@ -179,7 +180,8 @@ datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor) {
     received.push_back({{bytes.begin(), bytes.end()}, layout});
   }
   if (world->numbered.size() >= numbers_kept) world->numbered.clear();
-  return world->numbered[{sender, descriptor.layout_number}] = layout;
+  world->numbered[{sender, descriptor.layout_number}] = layout;
+  return layout;
 }
 
 namespace {

@@ -90,8 +90,9 @@ struct World {
   std::vector<Deserted> deserted;
   std::vector<SentLayout> sent;  ///< few, latest last
   std::uint64_t layouts_sent = 0;
-  std::vector<ReceivedLayout> received;                                   ///< likewise
-  std::map<std::pair<int, std::uint64_t>, datatype::LayoutRef> numbered;  ///< the same, by sender and its number
+  std::vector<ReceivedLayout> received;  ///< likewise
+  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<const datatype::Layout>>
+      numbered;                          ///< by sender and its number
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
 
   std::optional<Chunks> chunks;

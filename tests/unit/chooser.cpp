@@ -203,6 +203,27 @@ TEST_CASE("what takes several calls goes by the copy engine if it is large or ke
   CHECK(margin(16384) > 0);
 }
 
+TEST_CASE("no message takes fewer calls, or less time by them, than is said at once", "[chooser]") {
+  const CostModel model;
+  for (const Shape& shape : {strided(8, {}, 0), strided(8, {{5, 16}}, 0), strided(8, {{3, 80}, {5, 16}}, 0),
+                             strided(8, {{3, 70}, {5, 16}}, 0), strided(8, {{2, 400}, {3, 100}, {5, 16}}, 0),
+                             strided(8, {{7, 900}, {2, 400}, {3, 100}, {5, 16}}, 0)})
+    for (const bool unpack : {false, true})
+      for (const Situation& situation :
+           {Situation{unpack, true, false}, Situation{unpack, false, false}, Situation{unpack, false, true}}) {
+        const Boxes all = boxes(shape, unpack, 0, shape.total);
+        CAPTURE(shape.ndims, unpack);
+        REQUIRE(!all.empty());
+        CHECK(least_calls(shape) >= 1);
+        CHECK(least_calls(shape) <= all.calls());
+        CHECK(least_copy_cost_us(model, least_calls(shape), situation) <=
+              copy_cost_us(model, shape.total, all, situation));
+      }
+  Shape list = strided(8, {}, 0);
+  list.kind = ShapeKind::list;
+  CHECK(least_calls(list) == 0);
+}
+
 TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {
   Delay delay;
   CHECK(delay.expected_us() == 0);
