@@ -122,6 +122,33 @@ TEST_CASE("probes see the real size of a device message", "[matching]") {
     }
 }
 
+TEST_CASE("messages of several types to several ranks, and odd ones between them", "[matching]") {
+  // What describes a message takes the place of what did, or of the data of a short one.
+  const Type types[] = {vector(500, 1, 2), vector(250, 2, 5), vector(90, 3, 7, MPI_INT)};
+  const Type odd = vector(1, 769, 769, MPI_CHAR);
+  const auto each_message = [&](const auto& exchange) {
+    int number = 0;
+    for (int turn = 0; turn < 4; ++turn)
+      for (int to = 1; to < ranks(); ++to)
+        for (const Type& type : types) {
+          exchange(type, Place::device, to, ++number);
+          if ((turn + to) % 2 == 0) exchange(odd, turn < 2 ? Place::host : Place::device, to, ++number);
+        }
+  };
+  each_message([&](const Type& type, Place place, int to, int number) {
+    Buffer buffer(place, type, 1);
+    if (rank() == 0) {
+      buffer.fill(key_of(0, number));
+      MPI_OK(MPI_Send(buffer.address(), 1, type, to, number, comm()));
+    } else if (rank() == to) {
+      MPI_OK(MPI_Recv(buffer.address(), 1, type, 0, number, comm(), MPI_STATUS_IGNORE));
+      buffer.expect(stream_of(type, 1, key_of(0, number)));
+      CHECK(buffer.difference() == "");
+    }
+  });
+  lock_step();
+}
+
 TEST_CASE("messages with MPI_PROC_NULL", "[matching]") {
   const Type type = vector(100, 1, 2);
   for (const Place place : basic_places) {
