@@ -83,9 +83,7 @@ bool peer_stop() {
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);
   const std::lock_guard<std::mutex> lock(world->mutex);
-  world->sent.clear();
-  world->received.clear();
-  world->numbered.clear();
+  world->layouts.clear();
   return quiet;
 }
 

@@ -29,6 +29,7 @@
 #include "interpose/config.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/peer_layouts.hpp"
 #include "interpose/peer_parts.hpp"
 #include "interpose/peer_remote.hpp"
 #include "interpose/peer_segment.hpp"
@@ -113,6 +114,7 @@ class Offer : public Payload {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
   };
+  peer::PublishedRef published_;    ///< the layout, if it is long
   device::Staging packed_;          ///< for data that cannot be fetched from where they are
   std::deque<Packing> packing_;     ///< to there, oldest first
   std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
@@ -145,6 +147,7 @@ class Pull {
   Pull(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::Token& token);
   bool claim();
   bool fetch(const Operand& into);
+  datatype::LayoutRef senders_layout() const;
   bool fetch_what_is_ready();
   void want();
   bool collect();

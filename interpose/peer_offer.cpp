@@ -228,7 +228,6 @@ bool Offer::describe_in_place() {
   const auto* const first = static_cast<const char*>(operand_.buffer) + layout.true_lb();
   const bool contiguous = shape.kind == datatype::ShapeKind::contiguous;
   Descriptor& to = descriptor_;
-  if (!contiguous && layout.serialised().size() >= descriptor_data) return false;
   if (!device::export_memory(operand_.ordinal, first, to.memory) || !holds(to.memory, operand_)) return false;
   to.address = reinterpret_cast<std::uint64_t>(operand_.buffer);
   if (contiguous) {
@@ -236,12 +235,7 @@ bool Offer::describe_in_place() {
     return true;
   }
   const std::lock_guard<std::mutex> lock(world->mutex);
-  const SentLayout& sent = sent_layout(operand_.info->layout_ref());
-  if (sent.bytes.size() > descriptor_data) return false;
-  if (to.layout_number != sent.number) std::copy(sent.bytes.begin(), sent.bytes.end(), to.data);
-  to.layout_number = sent.number;
-  to.layout_bytes = static_cast<std::int64_t>(sent.bytes.size());
-  return true;
+  return world->layouts.describe(*world->own, to, operand_.info->layout_ref(), published_);
 }
 
 /// Packed, in memory of our own.
@@ -283,7 +277,7 @@ Offer::~Offer() {
   if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
-  put_descriptor(index_, state == State::done, std::move(packed_));
+  put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
 void Offer::give_up() {

@@ -101,11 +101,18 @@ bool Pull::fetch(const Operand& into) {
   }
   device::mark(device::Point::mapped);
   const bool packed = descriptor_.layout_bytes == 0;
-  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : layout_of(segment_->rank, descriptor_);
+  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : senders_layout();
   source_ = Source::memory;
   if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
   fetch_what_is_ready();
   return true;
+}
+
+datatype::LayoutRef Pull::senders_layout() const {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  datatype::LayoutRef layout = world->layouts.find(segment_, descriptor_);
+  if (!layout) lost("the sender's layout is damaged");
+  return layout;
 }
 
 /// True if all of it has been, or is on its way.

@@ -141,10 +141,20 @@ Segment::~Segment() {
   if (file_ >= 0) close(file_);
 }
 
-bool Segment::make_chunks() {
+/// `address`, of `bytes` bytes, is in the image.
+bool Segment::make(const void* address, std::size_t bytes) {
+  const auto place = static_cast<const std::byte*>(address) - reinterpret_cast<const std::byte*>(image_);
   int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(file_, size_without_chunks, sizeof image_->chunks);
+  while (error == EINTR) error = posix_fallocate(file_, place, static_cast<off_t>(bytes));
   return error == 0;
+}
+
+bool Segment::make_chunks() {
+  return make(image_->chunks, sizeof image_->chunks);
+}
+
+bool Segment::make_layout_slot(int slot) {
+  return make(image_->layouts[slot], sizeof image_->layouts[slot]);
 }
 
 bool Segment::orphaned() const {

@@ -88,7 +88,8 @@ struct alignas(64) Descriptor {
   std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
   /// The sender's number of the layout in `data`: one that the receiver knows need not be read. 0: `data` holds none.
   std::uint64_t layout_number;
-  device::Exported memory;  ///< that holds the data
+  std::int32_t layout_slot;  ///< where it is instead, of the segment's; negative: nowhere
+  device::Exported memory;   ///< that holds the data
 
   std::atomic<std::int64_t> wanted;  ///< bytes of it, by a receiver that shares no memory; negative: not yet
 
@@ -109,6 +110,10 @@ struct alignas(64) Descriptor {
 static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
+/// For long layouts that are sent again and again: 40,000 runs of an index list.
+inline constexpr int layout_slots = 16;
+inline constexpr std::int64_t layout_slot_size = 640 << 10;
+
 inline constexpr int chunk_count = 8;
 inline constexpr std::int64_t chunk_size = 512 << 10;
 
@@ -119,7 +124,8 @@ struct alignas(4096) Image {
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;  ///< the process looks for tokens in everything it receives
   alignas(4096) Descriptor descriptors[descriptor_count];
-  alignas(4096) std::byte chunks[chunk_count][chunk_size];  ///< there once the owner has made them
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
+  alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };
 
 /// A segment in this process's address space.
@@ -140,11 +146,14 @@ class Segment {
   Image& operator*() const { return *image_; }
   /// Of the owner: gives the chunks memory. False if there is none.
   bool make_chunks();
+  bool make_layout_slot(int slot);
   /// Whether the process that made it has ended.
   bool orphaned() const;
 
  private:
   Segment(int file, Image* image) : file_(file), image_(image) {}
+  bool make(const void* address, std::size_t bytes);
+
   int file_;  ///< negative: none
   Image* image_;
 };

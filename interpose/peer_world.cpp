@@ -13,8 +13,6 @@ constexpr int refusals_borne = 1;
 constexpr int longest_abstention = 64;
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
-constexpr int layouts_kept = 64;
-constexpr int numbers_kept = 4096;  ///< of other processes' layouts
 
 }  // namespace
 
@@ -148,40 +146,12 @@ int take_descriptor(int last) {
   return last;
 }
 
-void put_descriptor(int index, bool done, device::Staging packed) {
+void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published) {
   const std::lock_guard<std::mutex> lock(world->mutex);
   if (done)
     world->idle.set(static_cast<std::size_t>(index));
   else
-    world->deserted.push_back({index, std::move(packed)});
-}
-
-const SentLayout& sent_layout(const datatype::LayoutRef& layout) {
-  auto& sent = world->sent;
-  const auto at = std::ranges::find(sent, layout, &SentLayout::layout);
-  if (at != sent.end()) return *at;
-  if (sent.size() >= layouts_kept) sent.erase(sent.begin());
-  return sent.emplace_back(layout, ++world->layouts_sent, layout->to_bytes());
-}
-
-datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  const auto known = world->numbered.find({sender, descriptor.layout_number});
-  if (known != world->numbered.end())
-    if (datatype::LayoutRef layout = known->second.lock()) return layout;
-  auto& received = world->received;
-  const std::span<const std::byte> bytes(descriptor.data, static_cast<std::size_t>(descriptor.layout_bytes));
-  const auto alike = std::find_if(received.rbegin(), received.rend(),
-                                  [&](const ReceivedLayout& entry) { return std::ranges::equal(entry.bytes, bytes); });
-  datatype::LayoutRef layout = alike != received.rend() ? alike->layout : datatype::Layout::from_bytes(bytes);
-  if (!layout) lost("the sender's layout is damaged");
-  if (alike == received.rend()) {
-    if (received.size() >= layouts_kept) received.erase(received.begin());
-    received.push_back({{bytes.begin(), bytes.end()}, layout});
-  }
-  if (world->numbered.size() >= numbers_kept) world->numbered.clear();
-  world->numbered[{sender, descriptor.layout_number}] = layout;
-  return layout;
+    world->deserted.push_back({index, std::move(packed), std::move(published)});
 }
 
 namespace {

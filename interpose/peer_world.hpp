@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "interpose/peer.hpp"
+#include "interpose/peer_layouts.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -59,19 +60,7 @@ struct Neighbour {
 struct Deserted {
   int index;
   device::Staging packed;  ///< the receiver may still read it
-};
-
-/// A layout as other processes get it.
-struct SentLayout {
-  datatype::LayoutRef layout;
-  std::uint64_t number;  ///< from 1 on, and never used again
-  std::vector<std::byte> bytes;
-};
-
-/// One that other processes have sent.
-struct ReceivedLayout {
-  std::vector<std::byte> bytes;
-  datatype::LayoutRef layout;
+  PublishedRef published;  ///< likewise
 };
 
 /// All of it.
@@ -88,11 +77,7 @@ struct World {
   std::vector<Neighbour> neighbours;
   std::bitset<descriptor_count> idle;  ///< descriptors
   std::vector<Deserted> deserted;
-  std::vector<SentLayout> sent;  ///< few, latest last
-  std::uint64_t layouts_sent = 0;
-  std::vector<ReceivedLayout> received;  ///< likewise
-  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<const datatype::Layout>>
-      numbered;                          ///< by sender and its number
+  Layouts layouts;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
 
   std::optional<Chunks> chunks;
@@ -133,12 +118,7 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand);
 /// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
 int take_descriptor(int last);
 /// Of an offer that has ended; `done`: the receiver needs nothing more.
-void put_descriptor(int index, bool done, device::Staging packed);
-/// A layout in bytes, made once. The caller holds the mutex.
-const SentLayout& sent_layout(const datatype::LayoutRef& layout);
-/// The layout that a descriptor of process `sender` holds; the same object for the same bytes, since the GPU's copy is
-/// kept with it.
-datatype::LayoutRef layout_of(int sender, const Descriptor& descriptor);
+void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 
 /// Another process's offer.
 struct Offered {

@@ -193,6 +193,44 @@ TEST_CASE("of a long device message, a short receive gets the beginning", "[peer
     }
 }
 
+namespace {
+
+/// Runs of 1 to 4 doubles, unlike the multiples of anything.
+Type irregular(int runs, int variant) {
+  std::vector<int> lengths, places;
+  for (int i = 0, place = variant; i < runs; ++i) {
+    lengths.push_back(1 + (i * (i + variant)) % 4);
+    places.push_back(place);
+    place += lengths.back() + 1 + (i + variant) % 3;
+  }
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  MPI_OK(MPI_Type_indexed(runs, lengths.data(), places.data(), MPI_DOUBLE, &made));
+  MPI_OK(MPI_Type_commit(&made));
+  return Type(made, "indexed(" + std::to_string(runs) + " runs, variant " + std::to_string(variant) + ")");
+}
+
+}  // namespace
+
+TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
+  if (!all_have_partners()) return;
+  // The first times the data are packed to be fetched, then they are fetched by the list: more lists than are kept for
+  // receivers, one that is as long as one may be, and one that is longer.
+  std::deque<Type> few;
+  for (int variant = 0; variant < 20; ++variant) few.push_back(irregular(600 + variant, variant));
+  int tag = 0;
+  for (int turn = 0; turn < 4; ++turn)
+    for (const Type& type : few) {
+      INFO(type.text());
+      exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, ++tag);
+      if (turn == 3) exchange_both_ways({few[0], 1, Place::device, type, 1, Place::host}, ++tag);
+    }
+  for (const int runs : {20000, 42000}) {
+    const Type type = irregular(runs, 0);
+    INFO(type.text());
+    for (int turn = 0; turn < 45; ++turn) exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, turn);
+  }
+}
+
 TEST_CASE("device messages to oneself", "[peer]") {
   for (const int doubles : {100, 1000, 100000})
     for (const Place place : basic_places) {
