@@ -144,6 +144,7 @@ void Channel::grow() {
     throw;
   }
   std::memset(chunk.flags, 0, chunk_states * flag_spacing);
+  unprepared_.store(true, std::memory_order_relaxed);
   for (std::size_t i = 0; i < chunk_states; ++i) {
     Transfer::State& state = chunk.states[i];
     state.flag = reinterpret_cast<std::uint32_t*>(static_cast<char*>(chunk.flags) + i * flag_spacing);
@@ -180,6 +181,7 @@ void Channel::put(Transfer::State* state) noexcept {
 }
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
+  if (unprepared_.exchange(false, std::memory_order_relaxed)) return;       // the stream clears memory, and wakes up
   if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
   state.lesson = lesson;
   state.started = std::chrono::steady_clock::now();

@@ -176,7 +176,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;
   std::vector<Chunk> chunks_;
-  std::atomic<int> lent_{0};  ///< states, but for those of uploads, which are kept long after their end
+  std::atomic<bool> unprepared_{true};  ///< what is started next is no example of how long work takes
+  std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
   std::atomic<bool> closed_{false};
 };
 

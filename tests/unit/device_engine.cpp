@@ -340,6 +340,18 @@ TEST_CASE("engine: an empty range is done at once", "[device]") {
   CHECK_FALSE(transfer);
 }
 
+TEST_CASE("engine: the first work of a stream does not tell how late work begins", "[device]") {
+  const Session session;
+  const Type type(vector_of(2, 1, 2));
+  const datatype::LayoutRef layout = datatype::decode(type.get());
+  const Buffer user(64);
+  const Staging staging = device::acquire(StagingKind::mapped, 0, 64);
+  for (const Direction direction : {Direction::pack, Direction::unpack}) {
+    device::start(direction, 0, *layout, 1, user.device(), 0, 8, staging.data()).wait();
+    CHECK(device::movements().late == 0);
+  }
+}
+
 TEST_CASE("engine: any number of transfers at a time", "[device]") {
   const Session session;
   constexpr int many = 10000, bytes = 24;
