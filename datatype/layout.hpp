@@ -105,6 +105,7 @@ class Layout {
 
   /// All of the layout but its attachments, for another process of the same build and machine type.
   std::vector<std::byte> to_bytes() const;
+  std::size_t bytes() const;  ///< of to_bytes()
   /// The layout that to_bytes() made `bytes` of; nullptr if they are no layout. Throws std::bad_alloc.
   static std::shared_ptr<const Layout> from_bytes(std::span<const std::byte> bytes);
 

@@ -106,10 +106,14 @@ static_assert(std::is_trivially_copyable_v<Summary>);
 
 }  // namespace
 
+std::size_t Layout::bytes() const {
+  return sizeof(Summary) + serialised().size();
+}
+
 std::vector<std::byte> Layout::to_bytes() const {
   const Summary summary{size_, lb_, extent_, true_lb_, true_ub_, runs_, depth_, mask_, element_};
   const std::span<const std::byte> words = serialised();
-  std::vector<std::byte> bytes(sizeof summary + words.size());
+  std::vector<std::byte> bytes(this->bytes());
   std::memcpy(bytes.data(), &summary, sizeof summary);
   std::memcpy(bytes.data() + sizeof summary, words.data(), words.size());
   return bytes;

@@ -181,13 +181,14 @@ void Channel::put(Transfer::State* state) noexcept {
 }
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
-  if (unprepared_.exchange(false, std::memory_order_relaxed)) return;       // the stream clears memory, and wakes up
+  if (unprepared_.load(std::memory_order_relaxed)) return;                  // the stream clears memory, and wakes up
   if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
   state.lesson = lesson;
   state.started = std::chrono::steady_clock::now();
 }
 
 void Channel::launched(Transfer::State& state) {
+  unprepared_.store(false, std::memory_order_relaxed);
   state.finished = false;
   last_flag_ = state.flag;
   last_sequence_ = state.sequence;

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <new>
 #include <span>
-#include <utility>
 
 namespace gpudt::device {
 
@@ -162,7 +161,8 @@ const char* name_of(Point point) {
 }
 
 bool timeline_start(const std::string& its_file, int its_rank, std::size_t capacity) {
-  events = new (std::nothrow) Event[capacity]();  // touched now, so that no point waits for memory
+  // Touched now, so that no point waits for memory; and kept for good, since a thread may be about to write to it.
+  events = new (std::nothrow) Event[capacity]();
   if (events == nullptr) return false;
   file = its_file;
   rank = its_rank;
@@ -177,7 +177,6 @@ std::string timeline_stop() {
   const std::size_t lost = recorded - std::min(recorded.load(), room);
   const bool written = write(lost);
   const int reason = errno;
-  delete[] std::exchange(events, nullptr);
   if (!written) return file + " cannot be written: " + std::strerror(reason);
   if (lost == 0) return {};
   return file + " lacks the latest " + std::to_string(lost) + " points: there is room for " + std::to_string(room);

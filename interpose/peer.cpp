@@ -69,6 +69,7 @@ void peer_start(PeerUse use, int world_rank) {
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   made->self = bare_copy(MPI_COMM_SELF, bare_copy_tag);
+  made->deserted.reserve(descriptor_count);
   world = made.release();
   if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);

@@ -1,7 +1,6 @@
 #include "interpose/peer_layouts.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 namespace gpudt::interpose::peer {
@@ -12,98 +11,133 @@ constexpr std::size_t numbers_kept = 4096;  ///< of other processes' layouts
 /// A long layout is published when it has been sent so often, for each so many bytes of it. Up to then its data are
 /// packed to be fetched, which costs two kernels instead of one; what publishing costs, by this process, the receiver
 /// and its GPU, takes about as many messages to pay.
-constexpr std::int64_t published_bytes_per_use = 8 << 10;
+constexpr std::size_t published_bytes_per_use = 8 << 10;
 
 template <class List>
 void make_room(List& list) {
   if (list.size() >= layouts_kept) list.erase(list.begin());
 }
 
+bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
+  return !known.owner_before(layout) && !layout.owner_before(known);
+}
+
 }  // namespace
 
 bool Layouts::describe(Segment& own, Descriptor& descriptor, const datatype::LayoutRef& layout,
                        PublishedRef& published) {
-  if (layout->serialised().size() >= descriptor_data && !worth_publishing(layout)) return false;
-  const Sent& sent = this->sent(layout);
-  if (sent.bytes.size() <= descriptor_data) {
+  const std::size_t bytes = layout->bytes();
+  if (bytes <= descriptor_data) {
+    const Short& sent = short_one(layout);
     if (descriptor.layout_number != sent.number) std::copy(sent.bytes.begin(), sent.bytes.end(), descriptor.data);
+    descriptor.layout_number = sent.number;
     descriptor.layout_slot = -1;
   } else {
-    published = publish(own, sent);
+    published = publish(own, layout);
     if (!published) return false;
+    descriptor.layout_number = published->number;
     descriptor.layout_slot = published->slot;
   }
-  descriptor.layout_number = sent.number;
-  descriptor.layout_bytes = static_cast<std::int64_t>(sent.bytes.size());
+  descriptor.layout_bytes = static_cast<std::int64_t>(bytes);
   return true;
 }
 
-const Layouts::Sent& Layouts::sent(const datatype::LayoutRef& layout) {
-  const auto at = std::ranges::find(sent_, layout, &Sent::layout);
-  if (at != sent_.end()) return *at;
-  make_room(sent_);
-  return sent_.emplace_back(layout, ++numbers_, layout->to_bytes());
+const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
+  const auto at = std::ranges::find(short_, layout, &Short::layout);
+  if (at != short_.end()) return *at;
+  make_room(short_);
+  return short_.emplace_back(layout, ++numbers_, layout->to_bytes());
 }
 
-bool Layouts::worth_publishing(const datatype::LayoutRef& layout) {
-  const auto bytes = static_cast<std::int64_t>(layout->serialised().size());
-  if (bytes > layout_slot_size) return false;
-  const auto at = std::ranges::find_if(long_, [&](const Long& each) { return each.layout.lock() == layout; });
-  if (at != long_.end()) return ++at->uses * published_bytes_per_use >= bytes;
+Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
+  const auto at = std::ranges::find_if(long_, [&](const Long& known) { return same(known.layout, layout); });
+  if (at != long_.end()) return *at;
+  std::erase_if(long_, [](const Long& known) { return known.layout.expired(); });
   make_room(long_);
-  long_.push_back({layout, 1});
-  return false;
+  return long_.emplace_back(layout, ++numbers_, 0);
 }
 
-/// Null if there is no memory, or none that is not in use.
-PublishedRef Layouts::publish(Segment& own, const Sent& sent) {
-  if (sent.bytes.size() > layout_slot_size) return nullptr;
-  int chosen = -1;
-  for (int slot = 0; slot < layout_slots; ++slot) {
-    const auto at = static_cast<std::size_t>(slot);
-    if (published_[at] && published_[at]->number == sent.number) {
-      published_used_[at] = ++uses_;
-      return published_[at];
-    }
-    const bool idle = !published_[at] || published_[at].use_count() == 1;
-    if (idle && (chosen < 0 || published_used_[at] < published_used_[static_cast<std::size_t>(chosen)])) chosen = slot;
+/// Null if it is not worth it, or if there is no room.
+PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout) {
+  const std::size_t bytes = layout->bytes();
+  if (bytes > layout_slot_size) return nullptr;
+  Long& sent = long_one(layout);
+  const auto there =
+      std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.layout && slot.layout->number == sent.number; });
+  if (there != slots_.end()) {
+    there->used = ++clock_;
+    return there->layout;
   }
-  if (chosen < 0 || !own.make_layout_slot(chosen)) return nullptr;
-  const auto at = static_cast<std::size_t>(chosen);
-  published_[at].reset();
-  std::copy(sent.bytes.begin(), sent.bytes.end(), own->layouts[chosen]);
-  published_used_[at] = ++uses_;
-  return published_[at] = std::make_shared<PublishedLayout>(chosen, sent.number);
+  if (static_cast<std::size_t>(++sent.uses) * published_bytes_per_use < bytes) return nullptr;
+  Slot* const slot = idle_slot(bytes);
+  if (slot == nullptr) return nullptr;
+  const auto index = static_cast<int>(slot - slots_.data());
+  if (slot->made < bytes) {
+    no_memory_ = !own.make_layout_slot(index, bytes);
+    if (no_memory_) return nullptr;
+    slot->made = bytes;
+  }
+  const std::vector<std::byte> image = layout->to_bytes();
+  // Nobody reads the slot any more: letting the last reference go comes after what others did before they let go.
+  slot->layout.reset();
+  own->layout_numbers[index].store(0);
+  std::copy(image.begin(), image.end(), own->layouts[index]);
+  own->layout_numbers[index].store(sent.number);
+  slot->used = ++clock_;
+  slot->layout = std::make_shared<PublishedLayout>(index, sent.number);
+  sent.uses = 0;  // another time has to be earned, too
+  return slot->layout;
+}
+
+/// The one that has not been used for longest; null: there is none.
+Layouts::Slot* Layouts::idle_slot(std::size_t bytes) {
+  Slot* idle = nullptr;
+  for (Slot& slot : slots_) {
+    const bool free = !slot.layout || slot.layout.use_count() == 1;
+    if (free && !(no_memory_ && slot.made < bytes) && (idle == nullptr || slot.used < idle->used)) idle = &slot;
+  }
+  return idle;
 }
 
 datatype::LayoutRef Layouts::find(const Segment& sender, const Descriptor& descriptor) {
   const std::pair<int, std::uint64_t> key = {sender->rank, descriptor.layout_number};
-  if (const auto known = numbered_.find(key); known != numbered_.end())
-    if (datatype::LayoutRef layout = known->second.lock()) return layout;
-  const int slot = descriptor.layout_slot;
-  const bool is_long = slot >= 0;
+  if (const auto at = numbered_.find(key); at != numbered_.end())
+    if (const auto known = at->second.lock()) {
+      known->used = ++clock_;
+      return known->layout;
+    }
+  const bool is_long = descriptor.layout_slot >= 0;
   const std::int64_t most = is_long ? layout_slot_size : std::int64_t{descriptor_data};
-  if (slot >= layout_slots || descriptor.layout_bytes < 0 || descriptor.layout_bytes > most) return nullptr;
-  const std::span<const std::byte> bytes(is_long ? sender->layouts[slot] : descriptor.data,
+  if (descriptor.layout_slot >= layout_slots || descriptor.layout_bytes < 0 || descriptor.layout_bytes > most)
+    return nullptr;
+  const std::span<const std::byte> bytes(is_long ? sender->layouts[descriptor.layout_slot] : descriptor.data,
                                          static_cast<std::size_t>(descriptor.layout_bytes));
-  const auto alike = std::find_if(received_.rbegin(), received_.rend(),
-                                  [&](const Received& each) { return std::ranges::equal(each.bytes, bytes); });
-  datatype::LayoutRef layout = alike != received_.rend() ? alike->layout : datatype::Layout::from_bytes(bytes);
-  if (!layout) return nullptr;
-  if (alike == received_.rend()) {
-    make_room(received_);
+  ReceivedList& received = is_long ? received_long_ : received_short_;
+  const auto alike = std::find_if(received.rbegin(), received.rend(), [&](const std::shared_ptr<Received>& known) {
+    return std::ranges::equal(known->bytes, bytes);
+  });
+  std::shared_ptr<Received> found = alike != received.rend() ? *alike : nullptr;
+  if (!found) {
+    const auto holds = [&] { return !is_long || sender->layout_numbers[descriptor.layout_slot].load() == key.second; };
+    datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
+    if (!layout || !holds()) return nullptr;
+    if (received.size() >= layouts_kept)
+      received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
     const auto kept = is_long ? bytes.first(0) : bytes;
-    received_.push_back({{kept.begin(), kept.end()}, layout});
+    found = std::make_shared<Received>(std::vector<std::byte>(kept.begin(), kept.end()), std::move(layout), 0);
+    received.push_back(found);
   }
+  found->used = ++clock_;
   if (numbered_.size() >= numbers_kept) numbered_.clear();
-  numbered_[key] = layout;
-  return layout;
+  numbered_[key] = found;
+  return found->layout;
 }
 
 void Layouts::clear() {
-  sent_.clear();
+  short_.clear();
   long_.clear();
-  received_.clear();
+  received_short_.clear();
+  received_long_.clear();
   numbered_.clear();
 }
 

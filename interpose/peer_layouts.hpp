@@ -21,7 +21,8 @@ struct PublishedLayout {
 };
 using PublishedRef = std::shared_ptr<const PublishedLayout>;
 
-/// Those that a process has sent and received. For one thread at a time. May throw std::bad_alloc.
+/// Those that a process has sent and received. For one thread at a time; PublishedRefs may be let go in any. May throw
+/// std::bad_alloc.
 class Layouts {
  public:
   /// Tells in `descriptor`, which is of segment `own`, what the layout is. `published` is to be held until the receiver
@@ -35,31 +36,41 @@ class Layouts {
   void clear();
 
  private:
-  struct Sent {
+  // Numbers are from 1 on, and never used again.
+  struct Short {
     datatype::LayoutRef layout;
-    std::uint64_t number;  ///< from 1 on, and never used again
+    std::uint64_t number;
     std::vector<std::byte> bytes;
+  };
+  struct Long {
+    std::weak_ptr<const datatype::Layout> layout;
+    std::uint64_t number;
+    std::int64_t uses;  ///< since it was published last
+  };
+  struct Slot {
+    PublishedRef layout;
+    std::uint64_t used = 0;
+    std::size_t made = 0;  ///< bytes of memory
   };
   struct Received {
     std::vector<std::byte> bytes;  ///< none of long ones
     datatype::LayoutRef layout;
+    std::uint64_t used;
   };
-  struct Long {
-    std::weak_ptr<const datatype::Layout> layout;
-    std::int64_t uses;
-  };
-  const Sent& sent(const datatype::LayoutRef& layout);
-  bool worth_publishing(const datatype::LayoutRef& layout);
-  PublishedRef publish(Segment& own, const Sent& sent);
+  using ReceivedList = std::vector<std::shared_ptr<Received>>;
+  const Short& short_one(const datatype::LayoutRef& layout);
+  Long& long_one(const datatype::LayoutRef& layout);
+  PublishedRef publish(Segment& own, const datatype::LayoutRef& layout);
+  Slot* idle_slot(std::size_t bytes);
 
-  std::vector<Sent> sent_;  ///< few, latest last
-  std::uint64_t numbers_ = 0;
-  std::vector<Long> long_;  ///< likewise
-  std::array<PublishedRef, layout_slots> published_;
-  std::array<std::uint64_t, layout_slots> published_used_ = {};
-  std::uint64_t uses_ = 0;
-  std::vector<Received> received_;                                                           ///< likewise
-  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<const datatype::Layout>> numbered_;  ///< by sender and number
+  // All of these are few, and the latest is last.
+  std::vector<Short> short_;
+  std::vector<Long> long_;
+  ReceivedList received_short_, received_long_;
+  std::array<Slot, layout_slots> slots_;
+  bool no_memory_ = false;  ///< for more slots
+  std::uint64_t numbers_ = 0, clock_ = 0;
+  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<Received>> numbered_;  ///< by sender and its number
 };
 
 }  // namespace gpudt::interpose::peer

@@ -280,8 +280,12 @@ Offer::~Offer() {
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
+/// Where MPI says that the token has failed the receiver may have it nevertheless; then it is the destructor's matter.
 void Offer::give_up() {
-  descriptor_.state.store(State::done);
+  State state = descriptor_.state.load(std::memory_order_acquire);
+  while (state != State::claimed && state != State::wanted &&
+         !descriptor_.state.compare_exchange_weak(state, State::done)) {
+  }
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }
 
@@ -347,6 +351,7 @@ void Offer::buffer() {
   std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   State expected = State::withdrawing;
   if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) {
+    published_.reset();
     device::mark(device::Point::buffered);
     report_peer(PeerEvent::buffered);
   }
@@ -358,6 +363,7 @@ void Offer::stream() {
     device::mark(device::Point::wanted);
     packing_.clear();
     packed_ = {};
+    published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
     report_peer(PeerEvent::refused);
   }

@@ -153,8 +153,8 @@ bool Segment::make_chunks() {
   return make(image_->chunks, sizeof image_->chunks);
 }
 
-bool Segment::make_layout_slot(int slot) {
-  return make(image_->layouts[slot], sizeof image_->layouts[slot]);
+bool Segment::make_layout_slot(int slot, std::size_t bytes) {
+  return make(image_->layouts[slot], bytes);
 }
 
 bool Segment::orphaned() const {

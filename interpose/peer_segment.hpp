@@ -17,7 +17,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of notices, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 4;
+inline constexpr std::uint32_t peer_version = 5;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
@@ -122,7 +122,8 @@ struct alignas(4096) Image {
   std::uint32_t version;
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
-  std::atomic<std::uint32_t> checking;  ///< the process looks for tokens in everything it receives
+  std::atomic<std::uint32_t> checking;                      ///< the process looks for tokens in everything it receives
+  std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
@@ -146,7 +147,7 @@ class Segment {
   Image& operator*() const { return *image_; }
   /// Of the owner: gives the chunks memory. False if there is none.
   bool make_chunks();
-  bool make_layout_slot(int slot);
+  bool make_layout_slot(int slot, std::size_t bytes);
   /// Whether the process that made it has ended.
   bool orphaned() const;
 
