@@ -46,7 +46,8 @@ const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
   const auto at = std::ranges::find(short_, layout, &Short::layout);
   if (at != short_.end()) return *at;
   make_room(short_);
-  return short_.emplace_back(layout, ++numbers_, layout->to_bytes());
+  short_.push_back({layout, ++numbers_, layout->to_bytes()});
+  return short_.back();
 }
 
 Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
@@ -54,7 +55,8 @@ Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
   if (at != long_.end()) return *at;
   std::erase_if(long_, [](const Long& known) { return known.layout.expired(); });
   make_room(long_);
-  return long_.emplace_back(layout, ++numbers_, 0);
+  long_.push_back({layout, ++numbers_, 0});
+  return long_.back();
 }
 
 /// Null if it is not worth it, or if there is no room.
@@ -84,7 +86,7 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout) {
   std::copy(image.begin(), image.end(), own->layouts[index]);
   own->layout_numbers[index].store(sent.number);
   slot->used = ++clock_;
-  slot->layout = std::make_shared<PublishedLayout>(index, sent.number);
+  slot->layout = std::make_shared<const PublishedLayout>(PublishedLayout{index, sent.number});
   sent.uses = 0;  // another time has to be earned, too
   return slot->layout;
 }
@@ -124,7 +126,7 @@ datatype::LayoutRef Layouts::find(const Segment& sender, const Descriptor& descr
     if (received.size() >= layouts_kept)
       received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
     const auto kept = is_long ? bytes.first(0) : bytes;
-    found = std::make_shared<Received>(std::vector<std::byte>(kept.begin(), kept.end()), std::move(layout), 0);
+    found = std::make_shared<Received>(Received{{kept.begin(), kept.end()}, std::move(layout), 0});
     received.push_back(found);
   }
   found->used = ++clock_;

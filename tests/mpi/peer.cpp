@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <deque>
 #include <numeric>
+#include <utility>
 
 #include "interpose/peer_segment.hpp"
 #include "tests/mpi/exchange.hpp"
@@ -224,10 +225,10 @@ TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
       exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, ++tag);
       if (turn == 3) exchange_both_ways({few[0], 1, Place::device, type, 1, Place::host}, ++tag);
     }
-  for (const int runs : {20000, 42000}) {
+  for (const auto& [runs, turns] : {std::pair{20000, 45}, {42000, 3}}) {
     const Type type = irregular(runs, 0);
     INFO(type.text());
-    for (int turn = 0; turn < 45; ++turn) exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, turn);
+    for (int turn = 0; turn < turns; ++turn) exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, turn);
   }
 }
 
