@@ -40,10 +40,9 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
 
 /// Sectors of memory that have bytes of a strided message, about.
 std::int64_t sectors_of(const Shape& shape) {
-  constexpr std::int64_t sector = 32;
   const std::int64_t apart = std::abs(shape.dims[shape.ndims - 1].stride);
-  const std::int64_t touched = std::min((shape.run + sector - 1) / sector * sector, std::max(apart, shape.run));
-  return shape.total / shape.run * touched / sector;
+  const std::int64_t whole = (shape.run + sector_bytes - 1) / sector_bytes * sector_bytes;
+  return shape.total / shape.run * std::min(whole, std::max(apart, shape.run)) / sector_bytes;
 }
 
 /// Whether rows and the slices that they make up are one box.
@@ -171,16 +170,16 @@ const Cost& kernel_cost(const CostModel& model, const Situation& situation) {
                                      : model.kernel_pack_to_host;
 }
 
-const Cost& copy_cost(const CostModel& model, const Boxes& boxes, const Situation& situation) {
+const Cost& copy_cost(const CostModel& model, std::int64_t rows, const Situation& situation) {
   return situation.peer              ? model.copy_to_peer
          : !situation.packed_is_host ? model.copy_on_device
          : !situation.unpack         ? model.copy_pack_to_host
-         : boxes.rows() == 1         ? model.copy_unpack_from_host
+         : rows == 1                 ? model.copy_unpack_from_host
                                      : model.copy_rows_unpack_from_host;
 }
 
-double calls_us(const CostModel& model, const Boxes& boxes) {
-  return static_cast<double>(boxes.calls() - 1) * model.per_call_us;
+double calls_us(const CostModel& model, std::int64_t calls) {
+  return static_cast<double>(calls - 1) * model.per_call_us;
 }
 
 }  // namespace
@@ -194,20 +193,19 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 }
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  return cost_us(copy_cost(model, boxes, situation), bytes, boxes.rows()) + calls_us(model, boxes);
+  const std::int64_t rows = boxes.rows();
+  return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes.calls());
 }
 
 double least_copy_cost_us(const CostModel& model, std::int64_t calls, const Situation& situation) {
-  const bool from_host = situation.unpack && situation.packed_is_host && !situation.peer;
-  const double base_us = from_host
-                             ? std::min(model.copy_unpack_from_host.base_us, model.copy_rows_unpack_from_host.base_us)
-                             : copy_cost(model, {}, situation).base_us;
-  return base_us + static_cast<double>(calls - 1) * model.per_call_us;
+  const auto base_us = [&](std::int64_t rows) { return copy_cost(model, rows, situation).base_us; };
+  return std::min(base_us(1), base_us(2)) + calls_us(model, calls);
 }
 
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  return model.extra_copy_us + moving_us(copy_cost(model, boxes, situation), bytes, boxes.rows()) +
-         calls_us(model, boxes);
+  const std::int64_t rows = boxes.rows();
+  return model.extra_copy_us + moving_us(copy_cost(model, rows, situation), bytes, rows) +
+         calls_us(model, boxes.calls());
 }
 
 bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness) {

@@ -2,9 +2,13 @@
 // defaults are medians on an H200 over PCIe 5; gpudt-tune measures a machine's own (tuning.hpp reads them).
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace gpudt::device {
+
+/// What a GPU's memory reads and writes at least.
+inline constexpr std::int64_t sector_bytes = 32;
 
 /// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
 /// each call beyond the first, and the greater of what its rows and its bytes take.

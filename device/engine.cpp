@@ -22,13 +22,12 @@ constexpr std::uint32_t polls_per_observation = 16;
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
-constexpr std::int64_t sector_bytes = 32;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 
 /// States are made in chunks.
 constexpr std::size_t chunk_states = 256;
-constexpr std::size_t flag_spacing = 64;     ///< a cache line: neighbouring flags are polled by other threads
-constexpr std::size_t counter_spacing = 32;  ///< a sector of the GPU's memory
+constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
+constexpr std::size_t counter_spacing = sector_bytes;
 
 /// Polls between two naps of wait(): the nap lets another thread of a busy machine work.
 constexpr std::uint32_t polls_per_yield = 64;
@@ -38,10 +37,9 @@ std::uint64_t next_generation() {
   return ++last;
 }
 
-/// Bytes per run, on average; 0: not known.
+/// Bytes per run; 0: not known.
 std::int64_t run_of(const datatype::Shape& shape) {
-  if (shape.kind == datatype::ShapeKind::general) return 0;
-  return shape.run > 0 || shape.list_count == 0 ? shape.run : shape.list_size / shape.list_count;
+  return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
 }
 
 /// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.

@@ -83,6 +83,9 @@ struct PlanHints {
   bool packed_is_peer = false;              ///< the packed side is, or may be, another GPU's memory
 };
 
+/// Bytes per run, on average; for general types not known, and taken to be as short as the alignment says.
+std::int64_t typical_run(const datatype::Shape& shape);
+
 /// Fills everything but program, nodes, node_count and completion. Pure and cheap (no allocation).
 /// `user` and `packed` are addresses as the kernel will see them; 0 <= begin < end <= shape.total. The shape, begin and
 /// end of a contiguous message may come back rebased; they describe the same bytes.

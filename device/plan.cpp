@@ -78,20 +78,6 @@ std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Bytes per run, on average; for general types not known, and taken to be as short as the alignment says.
-std::int64_t typical_run(const Shape& shape) {
-  switch (shape.kind) {
-    case ShapeKind::contiguous:
-      return shape.total;
-    case ShapeKind::strided:
-      return shape.run;
-    case ShapeKind::list:
-      return shape.run > 0 ? shape.run : shape.list_size / std::max<std::int64_t>(shape.list_count, 1);
-    default:
-      return shape.align;
-  }
-}
-
 /// Gives a contiguous message positions that equal its packed addresses modulo 16, so that words are possible
 /// wherever both sides are misaligned alike.
 void rebase_contiguous(KernelArgs& args) {
@@ -230,8 +216,8 @@ int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::entries) return most_entry_blocks;
   const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
-  const bool scatters = args.method == Method::words && args.unpack != 0 && typical_run(args.shape) < short_run;
-  if (!hints.packed_is_host) return scatters && !list ? most_scattering_blocks : resident;
+  const bool scatters = !list && args.method == Method::words && args.unpack != 0;
+  if (!hints.packed_is_host) return scatters && typical_run(args.shape) < short_run ? most_scattering_blocks : resident;
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
   const int plain = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
                                                  : host_blocks_gather;
@@ -331,6 +317,19 @@ void choose_transfer_method(TransferArgs& args) {
 }
 
 }  // namespace
+
+std::int64_t typical_run(const Shape& shape) {
+  switch (shape.kind) {
+    case ShapeKind::contiguous:
+      return shape.total;
+    case ShapeKind::strided:
+      return shape.run;
+    case ShapeKind::list:
+      return shape.run > 0 ? shape.run : shape.list_size / std::max<std::int64_t>(shape.list_count, 1);
+    default:
+      return shape.align;
+  }
+}
 
 KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
                 const PlanHints& hints) {

@@ -85,10 +85,10 @@ struct alignas(64) Descriptor {
   std::atomic<std::int64_t> ready;
   std::int64_t count;         ///< elements of the layout
   std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in the sender's address space
-  std::int64_t layout_bytes;  ///< of the layout, which is in `data`; 0: contiguous
-  /// The sender's number of the layout in `data`: one that the receiver knows need not be read. 0: `data` holds none.
+  std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
+  /// The sender's number of the layout: one that the receiver knows need not be read. 0: `data` holds something else.
   std::uint64_t layout_number;
-  std::int32_t layout_slot;  ///< where it is instead, of the segment's; negative: nowhere
+  std::int32_t layout_slot;  ///< the segment's that holds the layout; negative: `data` does
   device::Exported memory;   ///< that holds the data
 
   std::atomic<std::int64_t> wanted;  ///< bytes of it, by a receiver that shares no memory; negative: not yet
