@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device/engine.hpp"
+#include "device/resident.hpp"
 #include "device/timeline.hpp"
 #include "device/upload.hpp"
 
@@ -19,6 +20,16 @@ namespace {
 
 /// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
+
+/// The widest word.
+constexpr std::int64_t word_bytes = 16;
+
+/// Whether a job is short enough for one thread block.
+bool suits_resident(const TransferArgs& job) {
+  using datatype::ShapeKind;
+  const bool traversed = job.from.shape.kind == ShapeKind::general || job.to.shape.kind == ShapeKind::general;
+  return job.to.end - job.to.begin <= (traversed ? most_traversed_words : most_resident_words) * job.to.word;
+}
 
 thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
 
@@ -64,6 +75,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   mark(Point::described);
   StateOwner state = channel.take();
   const std::lock_guard lock(channel.queue_mutex);
+  if (gathered_bytes == 0 && hand_over(gpu, channel, work, *state)) return Transfer(std::move(state));
   if (batches_wanted_ && may_wait(work, channel)) {
     if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
     channel.queue.push_back({work, state.get()});
@@ -76,6 +88,30 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
     launch(gpu, channel, work, *state);
   }
   return Transfer(std::move(state));
+}
+
+/// To the kernel that stays, if there is one and it has nothing to do. False if the work must be launched.
+bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+  if (!gpu.resident) return false;
+  return std::visit(
+      [&](const auto& it) {
+        if (it.bytes() > most_resident_words * word_bytes || !batchable(it)) return false;
+        recent_.store(&gpu, std::memory_order_release);
+        gpu.resident->note_short();
+        if (!gpu.resident->ready() || gpu.kernels.expected_us() != 0) return false;
+        bool there = true;
+        TransferArgs args = job_of(gpu, channel, it, there);
+        if (!there || !suits_resident(args)) return false;  // the job would not wait for the upload
+        args.to.completion = completion_of(state);
+        mark(Point::way_chosen);
+        if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
+        channel.handed_over(state, {&gpu.kernels, gpu.tuning.model.resident_us});
+        mark(Point::handed_over);
+        kernels_.fetch_add(1, std::memory_order_relaxed);
+        if (trace_) trace(gpu, work, foresee(gpu, it), "the kernel that stays");
+        return true;
+      },
+      work);
 }
 
 /// Beside a batch: the kernel's launch is paid for anyway.
@@ -108,8 +144,10 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
   BatchArgs batch;
   std::array<const Queued*, batch_jobs> added = {};
   for (const Queued& job : jobs) try {
-      std::visit([&](const auto& it) { add(gpu, channel, it, batch); }, job.work);
-      batch.job[batch.jobs - 1].completion = completion_of(*job.state);
+      bool there = true;  // what the stream uploads is there before the kernel begins
+      TransferArgs args = std::visit([&](const auto& it) { return job_of(gpu, channel, it, there); }, job.work);
+      args.to.completion = completion_of(*job.state);
+      batch.add(BatchJob(args), args.to.grid);
       added[static_cast<std::size_t>(batch.jobs - 1)] = &job;
     } catch (const std::exception& error) {
       job.state->fail(error);
@@ -135,7 +173,22 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
   for (const Queued& job : jobs) job.state->queued.store(false, std::memory_order_release);
 }
 
-void Engine::add(Gpu& gpu, Channel& channel, const Packing& packing, BatchArgs& batch) {
+namespace {
+
+/// The layout of a side that takes the traversal. False if it is on its way to the GPU yet, by the channel's stream.
+bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, const datatype::Layout* layout) {
+  if (side.shape.kind != datatype::ShapeKind::general) return true;
+  Upload& upload = Upload::of(*layout, gpu.ordinal);
+  side.program = upload.program(engine, channel, *layout);
+  side.program_words =
+      static_cast<std::int64_t>((layout->serialised().size() - sizeof(datatype::SerialisedHeader)) / 8);
+  return upload.there();
+}
+
+}  // namespace
+
+/// All but the completion. `there` stays true if all that the job needs is on the GPU.
+TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
   datatype::Shape stream;
   stream.kind = datatype::ShapeKind::contiguous;
   stream.total = stream.run = packing.end;
@@ -144,28 +197,22 @@ void Engine::add(Gpu& gpu, Channel& channel, const Packing& packing, BatchArgs& 
   const bool pack = packing.direction == Direction::pack;
   TransferArgs args = plan_batch_job(pack ? user : packed, pack ? packed : user, packing.begin, packing.end,
                                      {gpu.traits.multiprocessors, is_host(packing.packed_kind)});
-  KernelArgs& side = pack ? args.from : args.to;
-  if (side.shape.kind == datatype::ShapeKind::general)
-    side.program = Upload::of(*packing.layout, gpu.ordinal).program(*this, channel, *packing.layout);
-  batch.add(BatchJob(args), args.to.grid);
+  there = upload(*this, gpu, channel, pack ? args.from : args.to, packing.layout) && there;
+  return args;
 }
 
-void Engine::add(Gpu& gpu, Channel& channel, const Fusing& fusing, BatchArgs& batch) {
+TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there) {
   TransferArgs args = plan_batch_job({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, 0,
                                      fusing.bytes(), {gpu.traits.multiprocessors});
-  const auto upload = [&](KernelArgs& side, const datatype::Layout& layout) {
-    if (side.shape.kind == datatype::ShapeKind::general)
-      side.program = Upload::of(layout, gpu.ordinal).program(*this, channel, layout);
-  };
-  upload(args.from, *fusing.from.layout);
-  upload(args.to, *fusing.to.layout);
-  batch.add(BatchJob(args), args.to.grid);
+  there = upload(*this, gpu, channel, args.from, fusing.from.layout) && there;
+  there = upload(*this, gpu, channel, args.to, fusing.to.layout) && there;
+  return args;
 }
 
 void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept {
   job.state->finished = true;
   try {
-    launch(gpu, channel, job.work, *job.state);
+    if (!hand_over(gpu, channel, job.work, *job.state)) launch(gpu, channel, job.work, *job.state);
   } catch (const std::exception& error) {
     job.state->finished = false;
     job.state->fail(error);

@@ -58,7 +58,8 @@ struct BatchMap {
   NarrowDivisor inner;               ///< by what is repeated: strided: a run; general: an element
   NarrowDivisor count[batch_dims];   ///< strided; not of the outermost
   std::int64_t stride[batch_dims] = {};
-  datatype::Program program;  ///< general; the elements' stride is stride[0]
+  datatype::Program program;        ///< general; the elements' stride is stride[0]
+  std::uint32_t program_words = 0;  ///< as KernelArgs has it
   std::uint32_t root = 0;
 
   explicit BatchMap(const KernelArgs& args)
@@ -71,6 +72,7 @@ struct BatchMap {
         run_bytes(static_cast<std::uint32_t>(args.shape.run)),
         inner(args.divide[0]),
         program(args.program),
+        program_words(static_cast<std::uint32_t>(std::min<std::int64_t>(args.program_words, UINT32_MAX))),
         root(args.shape.root) {
     for (int d = 0; kind == datatype::ShapeKind::strided && d < ndims; ++d) {
       stride[d] = args.shape.dims[d].stride;
@@ -183,19 +185,24 @@ void batch_job(const BatchJob& job, const Memory& memory) {
 
 }  // namespace host
 
-/// As run_on_host() of a pack or unpack; `ended(completion)` is called after each job.
+/// As run_on_host() of a pack or unpack.
+template <class Translate>
+void run_on_host(const BatchJob& given, const Translate& translate) {
+  BatchJob job = given;
+  for (BatchMap* map : {&job.pair.from_map, &job.pair.map}) {
+    datatype::Program& program = map->program;
+    if (program.nodes) program.nodes = static_cast<const datatype::Node*>(translate(program.nodes));
+    if (program.lookaside) program.lookaside = static_cast<const std::int64_t*>(translate(program.lookaside));
+  }
+  host::batch_job(job, HostMemory<Translate>{translate});
+}
+
+/// The same; `ended(completion)` is called after each job.
 template <class Translate, class Ended>
 void run_on_host(const BatchArgs& batch, const Translate& translate, const Ended& ended) {
-  const HostMemory<Translate> memory{translate};
   for (int i = 0; i < batch.jobs; ++i) {
-    BatchJob job = batch.job[i];
-    for (BatchMap* map : {&job.pair.from_map, &job.pair.map}) {
-      datatype::Program& program = map->program;
-      if (program.nodes) program.nodes = static_cast<const datatype::Node*>(translate(program.nodes));
-      if (program.lookaside) program.lookaside = static_cast<const std::int64_t*>(translate(program.lookaside));
-    }
-    host::batch_job(job, memory);
-    ended(job.completion);
+    run_on_host(batch.job[i], translate);
+    ended(batch.job[i].completion);
   }
 }
 

@@ -59,6 +59,9 @@ struct CostModel {
   double batch_job_us = 0.2;
   double extra_copy_us = 4.0;
 
+  /// A short job of the kernel that stays (resident.hpp). Nothing is chosen by it: it shows which jobs begin late.
+  double resident_us = 4.0;
+
   /// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the
   /// copy engine: they wait where kernels wait.
   double engine_row_bytes = 64 << 10;
@@ -91,6 +94,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("per_call_us"), model.per_call_us, 0.0);
   visit(std::string("batch_job_us"), model.batch_job_us, 0.0);
   visit(std::string("extra_copy_us"), model.extra_copy_us, 0.0);
+  visit(std::string("resident_us"), model.resident_us, 0.0);
   visit(std::string("engine_row_bytes"), model.engine_row_bytes, 0.0);
   visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);
   visit(std::string("lateness.significant_us"), model.lateness.significant_us, 0.0);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/engine.hpp"
+#include "device/resident.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -76,6 +77,19 @@ Location classify_active(const void* address) noexcept {
 
 void detail::launch_queued() noexcept {
   if (Engine* const now = engine.load(std::memory_order_acquire)) now->launch_queued();
+}
+
+Resident* detail::wait_begins(WaitKind kind) noexcept {
+  Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->wait_begins(kind) : nullptr;
+}
+
+void detail::wait_ends(Resident* resident) noexcept {
+  resident->wait_ends();
+}
+
+void shared_with_others(int ordinal) noexcept {
+  if (Engine* const now = engine.load(std::memory_order_acquire)) now->shared_with_others(ordinal);
 }
 
 void start(const Config& config) {

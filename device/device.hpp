@@ -56,13 +56,21 @@ enum class Way {
   copy,  ///< the copy engine wherever it can
 };
 
+/// Whether a kernel stays on the GPU while calls wait, for short transfers (resident.hpp).
+enum class ResidentUse {
+  automatic,  ///< where short transfers follow each other closely
+  never,
+  always,  ///< whenever a call waits
+};
+
 struct Config {
   Choice choice = Choice::automatic;
   Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
-  bool batches = true;                               ///< several short transfers may be launched as one
-  std::string tuning = "none";                       ///< where the costs come from: "auto", "none", a file (tuning.hpp)
+  ResidentUse resident = ResidentUse::automatic;
+  bool batches = true;          ///< several short transfers may be launched as one
+  std::string tuning = "none";  ///< where the costs come from: "auto", "none", a file (tuning.hpp)
   // What there is to say, in sentences; null: nobody listens. They must not throw.
   void (*warn)(const std::string& text) = nullptr;
   void (*trace)(const std::string& text) = nullptr;  ///< one for each transfer: what moves it, and why
@@ -170,11 +178,43 @@ class Transfer {
 };
 
 /// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
-/// and how often one was seen to begin late (delay.hpp).
+/// how often one was seen to begin late (delay.hpp), and how many a kernel did that was there already.
 struct Movements {
-  std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0;
+  std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0, resident = 0;
 };
 Movements movements() noexcept;
+
+/// What a thread waits for.
+enum class WaitKind {
+  receiver,  ///< of a message that it sends
+  message,   ///< that it receives
+  requests,
+};
+inline constexpr int wait_kinds = 3;
+
+class Resident;
+namespace detail {
+Resident* wait_begins(WaitKind kind) noexcept;
+void wait_ends(Resident* resident) noexcept;
+}  // namespace detail
+
+/// While it lives, the calling thread waits for other processes: a kernel may stay on the GPU to do
+/// at once what comes next.
+class Waiting {
+ public:
+  explicit Waiting(WaitKind kind) noexcept : resident_(detail::wait_begins(kind)) {}
+  ~Waiting() {
+    if (resident_) detail::wait_ends(resident_);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Resident* const resident_;
+};
+
+/// Another process uses the GPU, too: no kernel of this one is to stay there.
+void shared_with_others(int ordinal) noexcept;
 
 /// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
 std::vector<std::string> cost_sources();

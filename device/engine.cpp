@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "device/host_cpu.hpp"
+#include "device/resident.hpp"
 #include "device/timeline.hpp"
 #include "device/upload.hpp"
 
@@ -19,6 +20,8 @@ namespace {
 constexpr std::uint32_t polls_per_clock = 1024;
 /// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
+/// ... and whether the kernel that has its job is still there.
+constexpr std::uint32_t polls_per_resident = 64;
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
@@ -73,12 +76,24 @@ void Transfer::State::poll() {
   finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
   if (finished) {
     mark(Point::flag_seen);
+    if (resident) resident->done(*this);
     if (lesson.delay) observe();
     return;
   }
   ++polls;
   if (lesson.delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
   if (polls % polls_per_clock == 0) check_now_and_then();
+  if (resident && polls % polls_per_resident == 0) check_resident();
+}
+
+/// What the kernel has not come to, before its patience ended, is launched.
+void Transfer::State::check_resident() {
+  std::optional<Work> work = resident->take_back(*this);
+  if (!work) return;
+  lesson.delay = nullptr;
+  const std::lock_guard lock(channel->queue_mutex);
+  channel->queue.push_back({std::move(*work), this});
+  queued.store(true, std::memory_order_release);
 }
 
 void Transfer::State::observe() {
@@ -172,6 +187,7 @@ StateOwner Channel::take() {
 }
 
 void Channel::put(Transfer::State* state) noexcept {
+  if (state->resident) state->resident->done(*state);
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
@@ -183,6 +199,11 @@ void Channel::learn(Transfer::State& state, const Lesson& lesson) {
   if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
   state.lesson = lesson;
   state.started = std::chrono::steady_clock::now();
+}
+
+void Channel::handed_over(Transfer::State& state, const Lesson& lesson) {
+  learn(state, lesson);
+  launched(state);
 }
 
 void Channel::launched(Transfer::State& state) {
@@ -296,11 +317,21 @@ void Channel::close() noexcept {
 
 // --- engine ---------------------------------------------------------------------------------------------------------
 
+Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::unique_ptr<Resident> its_resident)
+    : ordinal(its_ordinal),
+      traits(std::move(its_traits)),
+      tuning(std::move(its_tuning)),
+      resident(std::move(its_resident)),
+      kernels(tuning.model.lateness),
+      copies{Delay(tuning.model.lateness), Delay(tuning.model.lateness)} {}
+Gpu::~Gpu() = default;
+
 Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
       generation_(next_generation()),
       way_(config.way),
       batches_wanted_(config.batches),
+      resident_use_(config.way == Way::copy ? ResidentUse::never : config.resident),
       tuning_(config.tuning),
       warn_(config.warn),
       trace_(config.trace),
@@ -312,6 +343,7 @@ Engine::~Engine() {
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
+    gpu->resident.reset();  // its jobs are done, or launched
     for (const auto& channel : gpu->channels) {
       channel->launch_queued();
       channel->close();
@@ -339,7 +371,9 @@ Gpu& Engine::gpu(int ordinal) {
   Traits traits = runtime_->traits(ordinal);
   Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
   if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
-  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning));
+  std::unique_ptr<Resident> resident;
+  if (resident_use_ != ResidentUse::never) resident = std::make_unique<Resident>(*runtime_, ordinal, resident_use_);
+  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), std::move(resident));
   for (auto& channel : made->channels) channel = std::make_shared<Channel>(*this, ordinal);
   Gpu* const gpu = made.release();
   slot.store(gpu, std::memory_order_release);
@@ -347,11 +381,25 @@ Gpu& Engine::gpu(int ordinal) {
 }
 
 Movements Engine::movements() const {
-  Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load(), 0};
+  Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load()};
   for (const std::atomic<Gpu*>& slot : gpus_)
-    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire)) {
       sum.late += gpu->kernels.times() + gpu->copies[0].times() + gpu->copies[1].times();
+      if (gpu->resident) sum.resident += gpu->resident->jobs();
+    }
   return sum;
+}
+
+Resident* Engine::wait_begins(WaitKind kind) noexcept {
+  Gpu* const gpu = recent_.load(std::memory_order_acquire);
+  if (!gpu || !gpu->resident) return nullptr;
+  gpu->resident->wait_begins(kind, /*launch=*/gpu->kernels.expected_us() == 0);
+  return gpu->resident.get();
+}
+
+void Engine::shared_with_others(int ordinal) noexcept {
+  if (const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire); gpu && gpu->resident)
+    gpu->resident->shared_with_others();
 }
 
 std::vector<std::string> Engine::cost_sources() const {

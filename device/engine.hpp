@@ -28,6 +28,7 @@ namespace gpudt::device {
 
 class Channel;
 class Engine;
+class Resident;
 struct BatchArgs;  // batch_body.hpp
 
 /// What the time of a transfer teaches: it takes `expected_us` if it begins at once.
@@ -54,6 +55,7 @@ struct Transfer::State {
   std::optional<Error> failure;  ///< why it could not be launched when its turn came
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
+  Resident* resident = nullptr;                   ///< has the kernel that does it; null: it was launched by itself
   Lesson lesson;
   std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
 
@@ -63,6 +65,7 @@ struct Transfer::State {
   void poll();
   void observe();
   void check_now_and_then();
+  void check_resident();
   static void operator delete(State* state, std::destroying_delete_t) noexcept;
 };
 
@@ -136,6 +139,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
   std::vector<Queued> queue;
+  /// What sets the state's flag has been given to a kernel that runs. The caller holds queue_mutex.
+  void handed_over(Transfer::State& state, const Lesson& lesson);
   /// What sets the state's flag has been given to the stream. The caller holds queue_mutex.
   void launched(Transfer::State& state);
   /// The latest launch has ended, as far as its flag says. The caller holds queue_mutex.
@@ -182,16 +187,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
 };
 
 struct Gpu {
-  Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning)
-      : ordinal(its_ordinal),
-        traits(std::move(its_traits)),
-        tuning(std::move(its_tuning)),
-        kernels(tuning.model.lateness),
-        copies{Delay(tuning.model.lateness), Delay(tuning.model.lateness)} {}
+  Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::unique_ptr<Resident> its_resident);
+  ~Gpu();
   const int ordinal;
   const Traits traits;
   const Tuning tuning;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
+  std::unique_ptr<Resident> resident;    ///< null: not wanted
   Delay kernels;
   Delay copies[2];  ///< from and to the host, by Direction
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
@@ -217,6 +219,8 @@ class Engine {
   bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
+  Resident* wait_begins(WaitKind kind) noexcept;
+  void shared_with_others(int ordinal) noexcept;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
@@ -252,10 +256,11 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
 
   // batch.cpp
+  bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;
-  void add(Gpu& gpu, Channel& channel, const Packing& packing, BatchArgs& batch);
-  void add(Gpu& gpu, Channel& channel, const Fusing& fusing, BatchArgs& batch);
+  TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there);
+  TransferArgs job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there);
 
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 
@@ -263,6 +268,7 @@ class Engine {
   const std::uint64_t generation_;
   const Way way_;
   const bool batches_wanted_;
+  const ResidentUse resident_use_;
   const std::string tuning_;
   void (*const warn_)(const std::string&);
   void (*const trace_)(const std::string&);
@@ -272,7 +278,8 @@ class Engine {
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   std::mutex registered_mutex_;
-  std::map<void*, bool> registered_;  ///< host memory: whether the runtime has taken it
+  std::map<void*, bool> registered_;   ///< host memory: whether the runtime has taken it
+  std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
 };

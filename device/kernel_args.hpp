@@ -37,7 +37,8 @@ struct Completion {
 
 struct KernelArgs {
   datatype::Shape shape;
-  datatype::Program program;  ///< device addresses of the serialised layout; null unless list or general
+  datatype::Program program;       ///< device addresses of the serialised layout; null unless list or general
+  std::int64_t program_words = 0;  ///< of 8 bytes: the nodes and the lookaside buffer, one behind the other; 0: unknown
   /// general: the program's nodes once more, at a host address that holds until the launch returns, so that they can
   /// travel in the kernel's parameters if they are few. May be null.
   const datatype::Node* nodes = nullptr;

@@ -150,6 +150,12 @@ const char* name_of(Point point) {
       return "kernel planned";
     case Point::kernel_launched:
       return "kernel launched";
+    case Point::resident_planned:
+      return "resident kernel planned";
+    case Point::resident_launched:
+      return "resident kernel launched";
+    case Point::handed_over:
+      return "handed over";
     case Point::copy_planned:
       return "copy planned";
     case Point::copy_launched:

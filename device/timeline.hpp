@@ -62,6 +62,9 @@ enum class Point : std::uint8_t {
   way_chosen,
   kernel_planned,
   kernel_launched,
+  resident_planned,  ///< the kernel that stays
+  resident_launched,
+  handed_over,  ///< to it
   copy_planned,
   copy_launched,
   flag_seen,  ///< of its end

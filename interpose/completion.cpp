@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "device/device.hpp"
 #include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
@@ -32,7 +34,9 @@ class Requests {
     persistent_exchange(seen_, mine_);
     given_ = seen_;
     outer_ = std::exchange(failed_here(), {});
-    if (ends_ == Ends::when_done) device::mark(device::Point::wait_entered);
+    if (ends_ == Ends::at_once) return;
+    device::mark(device::Point::wait_entered);
+    waiting_.emplace(device::WaitKind::requests);
   }
   ~Requests() {
     if (ends_ == Ends::when_done && !seen_.empty()) device::mark(device::Point::wait_returned);
@@ -97,6 +101,7 @@ class Requests {
 
   MPI_Request* user_;
   const Ends ends_;
+  std::optional<device::Waiting> waiting_;
   std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
   std::vector<MPI_Request> given_;  ///< what the call makes of them
   std::vector<Failed> outer_;       ///< failures of a call during which an error handler made this one

@@ -14,10 +14,11 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 12> known_names = {
+constexpr std::array<std::string_view, 13> known_names = {
     "GPUDT_DISABLE",     "GPUDT_REPORT", "GPUDT_TRACE",         "GPUDT_MPI_CUDA_AWARE",
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
-    "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE"};
+    "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
+    "GPUDT_RESIDENT"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -68,6 +69,13 @@ std::optional<device::Way> parse_way(std::string_view text) {
   if (text == "auto" || text.empty()) return device::Way::automatic;
   if (text == "kernel") return device::Way::kernel;
   if (text == "copy") return device::Way::copy;
+  return std::nullopt;
+}
+
+std::optional<device::ResidentUse> parse_resident(std::string_view text) {
+  if (text == "auto" || text.empty()) return device::ResidentUse::automatic;
+  if (text == "never") return device::ResidentUse::never;
+  if (text == "always") return device::ResidentUse::always;
   return std::nullopt;
 }
 
@@ -134,6 +142,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
   read("GPUDT_PROTOCOL", parse_protocol, "auto, staging, peer, shared or pipelined", config.peer, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
+  read("GPUDT_RESIDENT", parse_resident, "auto, never or always", config.device.resident, complaints);
   read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
   read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);

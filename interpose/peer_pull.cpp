@@ -91,8 +91,10 @@ void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* us
 
 bool Pull::fetch(const Operand& into) {
   if (remote_ || world->use == PeerUse::shared) return false;
-  if (segment_->rank != world->rank && descriptor_.bytes < least_on_one_gpu && on_one_gpu(descriptor_.memory, into))
-    return false;
+  if (segment_->rank != world->rank && on_one_gpu(descriptor_.memory, into)) {
+    device::shared_with_others(into.ordinal);
+    if (descriptor_.bytes < least_on_one_gpu) return false;
+  }
   std::string why;
   mapping_ = device::import_memory(into.ordinal, static_cast<std::uint64_t>(segment_->rank), descriptor_.memory, &why);
   if (!mapping_) {

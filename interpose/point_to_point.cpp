@@ -71,6 +71,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       if (code != MPI_SUCCESS) return code;
       mark(Point::sent);
       offer->start_unpack(0);
+      const device::Waiting waiting(device::WaitKind::receiver);
       offer->wait();
       return code;
     }
@@ -136,6 +137,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
+    const device::Waiting waiting(device::WaitKind::message);
     int code = MPI_SUCCESS;
     {
       mark(Point::posted);

@@ -45,7 +45,7 @@ struct Record {
   std::int64_t calls[protocol_count][shape_kinds];
   std::int64_t bytes[protocol_count][shape_kinds];
   std::int64_t nanoseconds[2];
-  std::int64_t movements[5];  ///< as in device::Movements
+  std::int64_t movements[6];  ///< as in device::Movements
   std::int64_t peer[peer_events];
   std::int64_t staging_peak[2];
   std::array<Fallback, fallback_slots> fallbacks;
@@ -66,6 +66,7 @@ Record own_record() {
   record.movements[2] = moved.batches;
   record.movements[3] = moved.batched;
   record.movements[4] = moved.late;
+  record.movements[5] = moved.resident;
   const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
   for (int s = 0; s < 2; ++s)
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
@@ -96,7 +97,7 @@ Record sum(const std::vector<Record>& records) {
       total.nanoseconds[c] += record.nanoseconds[c];
       total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
     }
-    for (int m = 0; m < 5; ++m) total.movements[m] += record.movements[m];
+    for (int m = 0; m < 6; ++m) total.movements[m] += record.movements[m];
     for (int e = 0; e < peer_events; ++e) total.peer[e] += record.peer[e];
     for (const Fallback& entry : record.fallbacks)
       if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
@@ -137,6 +138,8 @@ void print(const Record& total, int ranks, int expected) {
   if (total.movements[2] != 0)
     text += "; " + std::to_string(total.movements[3]) + " of the former in " + std::to_string(total.movements[2]) +
             " launches of several";
+  if (total.movements[5] != 0)
+    text += "; " + std::to_string(total.movements[5]) + " of the former by a kernel that was there already";
   if (total.movements[4] != 0)
     text += "; kernels or copies were seen to begin late " + std::to_string(total.movements[4]) + " times";
   text += "\n";

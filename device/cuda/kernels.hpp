@@ -5,7 +5,8 @@
 
 namespace gpudt::device {
 struct BatchArgs;
-}
+struct ResidentArgs;
+}  // namespace gpudt::device
 
 namespace gpudt::device::cuda {
 
@@ -23,5 +24,9 @@ int load_transfer_kernels();
 /// The same for batches.
 int launch_batch_kernel(const BatchArgs& batch, void* stream);
 int load_batch_kernel();
+
+/// The same for the kernel that stays (resident_body.hpp).
+int launch_resident_kernel(const ResidentArgs& args, void* stream);
+int load_resident_kernel();
 
 }  // namespace gpudt::device::cuda

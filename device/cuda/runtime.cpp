@@ -81,6 +81,7 @@ class CudaRuntime final : public Runtime {
   void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const TransferArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) override;
+  void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
   std::uint64_t allocation_id(const void* address) noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
@@ -157,6 +158,7 @@ CUcontext CudaRuntime::primary(int ordinal) {
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_kernels());
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_transfer_kernels());
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_batch_kernel());
+    if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_resident_kernel());
   }
   CUcontext context = nullptr;
   driver_->ctx_get_current(&context);
@@ -432,6 +434,11 @@ void CudaRuntime::launch(int ordinal, const TransferArgs& args, StreamHandle str
 void CudaRuntime::launch(int ordinal, const BatchArgs& batch, StreamHandle stream) {
   const Current current(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_batch_kernel(batch, stream)), "cudaLaunchKernel");
+}
+
+void CudaRuntime::launch(int ordinal, const ResidentArgs& args, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  check(static_cast<cudaError_t>(cuda::launch_resident_kernel(args, stream)), "cudaLaunchKernel");
 }
 
 }  // namespace

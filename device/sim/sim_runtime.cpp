@@ -4,7 +4,7 @@
 #include <atomic>
 #include <utility>
 
-#include "device/batch_body.hpp"
+#include "device/resident_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
 
@@ -58,6 +58,9 @@ void run(const Launch<TransferArgs>& launch) {
   complete(launch.args.to.completion);
 }
 void run(const Launch<BatchArgs>& launch) {
+  run_on_host(launch.args, launch.translate, complete);
+}
+void run(const Launch<ResidentArgs>& launch) {
   run_on_host(launch.args, launch.translate, complete);
 }
 
@@ -173,6 +176,7 @@ class SimRuntime final : public Runtime {
 
   void launch(int, const TransferArgs& args, StreamHandle stream) override { launch_any(args, stream); }
   void launch(int, const BatchArgs& batch, StreamHandle stream) override { launch_any(batch, stream); }
+  void launch(int, const ResidentArgs& args, StreamHandle stream) override { launch_any(args, stream); }
 
   bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
   void enable_peer_access(int, int) override {}

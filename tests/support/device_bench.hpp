@@ -39,10 +39,11 @@ inline void settle() {
 /// The device library, started for one test case.
 class Device {
  public:
-  explicit Device(device::Way way, bool batches = true) {
+  explicit Device(device::Way way, bool batches = true, device::ResidentUse resident = device::ResidentUse::automatic) {
     device::Config config;
     config.way = way;
     config.batches = batches;
+    config.resident = resident;
     const char* choice = std::getenv("GPUDT_DEVICE");
     if (choice && std::string(choice) == "cuda") config.choice = device::Choice::cuda;
     if (choice && std::string(choice) == "sim") config.choice = device::Choice::sim;

@@ -209,6 +209,36 @@ TEST_CASE("random mixtures of transfers in one go", "[kernel][device]") {
   }
 }
 
+/// One after the other; each of them again, when its layouts are on the device.
+void check_jobs_waiting(Areas& areas, Random& random, const Jobs& jobs) {
+  for (Area* const area : areas.all()) area->fill(random);
+  for (const auto& job : jobs)
+    for (int turn = 0; turn < 2; ++turn) {
+      const device::Waiting waiting(device::WaitKind::message);
+      job->start(areas).wait();
+    }
+  for (const auto& job : jobs) job->imitate(areas);
+  for (Area* const area : areas.all()) area->check();
+  for (Area* const area : areas.all()) area->clear();
+}
+
+TEST_CASE("random transfers by a kernel that stays", "[kernel][device]") {
+  const Device device(device::Way::kernel, /*batches=*/true, device::ResidentUse::always);
+  if (!device.there()) return;
+  Areas areas;
+  const std::int64_t mixtures = unit_trees(150);
+  for (std::int64_t mixture = 0; mixture < mixtures; ++mixture) {
+    Random random(static_cast<std::uint64_t>(mixture) + 1000);
+    std::deque<Drawn> types;
+    Jobs jobs;
+    const std::int64_t count = random(1, 8);
+    for (std::int64_t i = 0; i < count; ++i) jobs.push_back(draw_job(areas, types, random));
+    CAPTURE(mixture, count);
+    check_jobs_waiting(areas, random, jobs);
+  }
+  CHECK(device::movements().resident > 0);
+}
+
 /// The pieces of a block of n^3 numbers that go to its neighbours: faces, edges and corners.
 std::vector<Typed> halo(int n, MPI_Datatype unit) {
   std::vector<Typed> pieces;

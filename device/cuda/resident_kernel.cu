@@ -1,0 +1,113 @@
+// The kernel that stays: resident_body.hpp on the threads of one block.
+#include <cuda_runtime.h>
+
+#include <cuda/atomic>
+
+#include "device/cuda/job_parts.cuh"
+#include "device/cuda/kernels.hpp"
+#include "device/resident_body.hpp"
+
+namespace gpudt::device::cuda {
+namespace {
+
+template <class T>
+__device__ __forceinline__ T read_relaxed(T& mapped) {
+  return ::cuda::atomic_ref<T, ::cuda::thread_scope_system>(mapped).load(::cuda::std::memory_order_relaxed);
+}
+
+__device__ __forceinline__ void write_released(std::uint32_t& mapped, std::uint32_t value) {
+  ::cuda::atomic_ref<std::uint32_t, ::cuda::thread_scope_system>(mapped).store(value,
+                                                                               ::cuda::std::memory_order_release);
+}
+
+__device__ __forceinline__ std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+/// Of the thread that watches the patience.
+struct Watch {
+  std::uint64_t active = nanoseconds();
+  std::uint32_t number = 0;
+
+  /// Whether the last job, or the last word of the host, is longer ago than it said.
+  __device__ __forceinline__ bool over(std::uint64_t patience) {
+    const std::uint64_t now = nanoseconds();
+    if (number_of(patience) != number) active = now;
+    number = number_of(patience);
+    return now - active >= std::uint64_t{1000} * static_cast<std::uint32_t>(patience);
+  }
+};
+
+struct OwnPrograms {
+  std::int64_t words[2][own_program_words];
+};
+
+/// Short layouts that the job traverses, to memory of the block's own.
+__device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) {
+  BatchMap* const maps[] = {&job.pair.from_map, &job.pair.map};
+  const auto brought = [](const BatchMap& map) {
+    return map.kind == datatype::ShapeKind::general && map.program_words <= own_program_words;
+  };
+  if (!brought(*maps[0]) && !brought(*maps[1])) return;
+  for (int side = 0; side < 2; ++side)
+    if (brought(*maps[side])) {
+      const auto* const words = reinterpret_cast<const std::int64_t*>(maps[side]->program.nodes);
+      for (unsigned i = threadIdx.x; i < maps[side]->program_words; i += resident_threads)
+        own.words[side][i] = words[i];
+    }
+  __syncthreads();
+  if (threadIdx.x < 2 && brought(*maps[threadIdx.x])) {
+    datatype::Program& program = maps[threadIdx.x]->program;
+    std::int64_t* const words = own.words[threadIdx.x];
+    program.lookaside = words + (program.lookaside - reinterpret_cast<const std::int64_t*>(program.nodes));
+    program.nodes = reinterpret_cast<const datatype::Node*>(words);
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const ResidentArgs args) {
+  __shared__ alignas(16) std::uint32_t words[job_words];
+  __shared__ OwnPrograms programs;
+  Mailbox& box = *args.box;
+  const bool reads = threadIdx.x < job_words, watches = threadIdx.x == job_words;
+  if (watches) write_released(box.started, args.launch);
+  std::uint32_t number = args.first_job;
+  for (Watch watch;;) {
+    std::uint64_t word = 0;
+    bool over = false;
+    if (reads) word = read_relaxed(box.job[threadIdx.x]);
+    if (watches) over = watch.over(read_relaxed(box.patience));
+    if (__syncthreads_and(!reads || number_of(word) == number)) {
+      if (reads) words[threadIdx.x] = static_cast<std::uint32_t>(word);
+      // What the host saw before it wrote the job is seen by this thread after its fence, and so by all after the
+      // barrier: nothing that was read earlier is still true.
+      if (watches) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
+      __syncthreads();
+      BatchJob& job = *reinterpret_cast<BatchJob*>(words);
+      bring_programs(job, programs);
+      move_job<resident_threads>(job, 0, 1);
+      complete(job.completion, 1);
+      ++number;
+      if (watches) watch.active = nanoseconds();
+    } else if (__syncthreads_or(over)) {
+      break;
+    }
+  }
+  if (watches) write_released(box.ended, args.launch);
+}
+
+}  // namespace
+
+int launch_resident_kernel(const ResidentArgs& args, void* stream) {
+  void* parameters[] = {const_cast<ResidentArgs*>(&args)};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(resident_kernel), dim3(1), dim3(resident_threads), parameters,
+                          0, static_cast<cudaStream_t>(stream));
+}
+
+int load_resident_kernel() {
+  return load(reinterpret_cast<const void*>(resident_kernel));
+}
+
+}  // namespace gpudt::device::cuda

@@ -1,0 +1,86 @@
+// The host's side of the kernel that stays (resident_body.hpp): when it is launched, what it is given, and how long it
+// is kept. One for each GPU.
+//
+// It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each
+// other so soon that the next one will probably find it there, and if there is time enough to launch it until then.
+// While calls wait it is patient; between calls, hardly, so that the program's own cudaDeviceSynchronize is not kept
+// waiting by more than some microseconds. A kernel that ends without having had anything to do makes the next one less
+// likely.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "device/engine.hpp"
+#include "device/resident_body.hpp"
+
+namespace gpudt::device {
+
+class Resident {
+ public:
+  Resident(Runtime& runtime, int ordinal, ResidentUse use);
+  /// Waits for the kernel, whose jobs are then done.
+  ~Resident();
+  Resident(const Resident&) = delete;
+  Resident& operator=(const Resident&) = delete;
+
+  /// A short transfer begins, by whatever way: so often the kernel would have had something to do.
+  void note_short();
+  /// The calling thread is about to wait. `launch`: the kernel may be launched, if that is promising.
+  void wait_begins(WaitKind kind, bool launch) noexcept;
+  void wait_ends() noexcept;
+
+  /// Whether a job can be handed over now; quick, and true now and then in vain.
+  bool ready() const;
+  /// False if it must be launched after all. Else `state` is under way: it has a flag of its own, as `job` says.
+  bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
+  /// If the kernel has ended before it came to the job of `state`: what is to be launched instead.
+  std::optional<Work> take_back(Transfer::State& state);
+  /// The job of `state`, if it has one here, is done.
+  void done(Transfer::State& state) noexcept;
+
+  /// Another process uses the GPU: its kernels would wait while this one's wait for jobs.
+  void shared_with_others() noexcept;
+
+  std::int64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// The last wait, until a short transfer has begun after its beginning.
+  struct LastWait {
+    Clock::time_point began;
+    WaitKind kind;
+    bool launched;  ///< the kernel, so that it began later than the call
+  };
+  bool promising(WaitKind kind) const;
+  bool alive() const;
+  void launch();
+  void settle();
+  void set_patience(std::chrono::microseconds patience);
+
+  Runtime& runtime_;
+  const int ordinal_;
+  mutable std::mutex mutex_;
+  ResidentUse use_;
+  StreamHandle stream_ = nullptr;
+  Mailbox* box_ = nullptr;           ///< mapped; made for the first launch
+  std::uint32_t launch_ = 0;         ///< number of the last launch; 0: there was none
+  bool settled_ = true;              ///< what became of that one has been taken into account
+  std::uint32_t job_ = 0;            ///< number of the last job
+  std::uint32_t patience_ = 0;       ///< number of the last word about it
+  std::int64_t jobs_of_launch_ = 0;  ///< done, or handed over
+  Clock::time_point launched_, last_short_;
+  std::optional<LastWait> last_wait_;
+  Clock::duration until_short_[wait_kinds] = {};  ///< from a wait's beginning, when that was last seen; by its kind
+  int waiting_ = 0;                               ///< threads
+  int streak_ = 0;                                ///< short transfers that followed each other soon
+  int wanted_streak_;                             ///< from which on to launch
+  Transfer::State* served_ = nullptr;             ///< whose job it has
+  std::optional<Work> work_;                      ///< likewise
+  std::atomic<bool> ready_{false};                ///< launched and without a job, as far as is known
+  std::atomic<std::int64_t> jobs_{0};
+};
+
+}  // namespace gpudt::device

@@ -1,0 +1,290 @@
+// When a kernel stays on the GPU, what it is given, and what becomes of jobs that it does not come to: over a runtime
+// whose kernel the test plays.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "device/engine.hpp"
+#include "device/resident.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
+#include "tests/support/stub_runtime.hpp"
+
+namespace {
+
+using namespace gpudt;
+using namespace gpudt::device;
+using namespace gpudt::test;
+using std::chrono::microseconds;
+
+void* same(const void* address) {
+  return const_cast<void*>(address);
+}
+void end(const Completion& completion) {
+  *completion.flag = completion.flag_value;
+}
+
+/// What was launched. Ordinary kernels end at once.
+struct Log {
+  int kernels = 0;
+  std::vector<ResidentArgs> residents;
+  bool refuse = false;       ///< the kernel that stays
+  microseconds launching{};  ///< it takes so long
+};
+
+class PlayedRuntime final : public StubRuntime {
+ public:
+  explicit PlayedRuntime(Log& log) : log_(log) {}
+  Location classify(const void*) noexcept override { return {MemoryKind::pinned, -1}; }
+  Traits traits(int) override { return {4, "played", {}}; }
+  void* mapped_alloc(int, std::size_t bytes) override { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }
+  void mapped_free(void* address) noexcept override { std::free(address); }
+  void* device_alloc(int, std::size_t bytes) override { return std::malloc(bytes); }
+  void device_free(int, void* address) noexcept override { std::free(address); }
+  StreamHandle stream_create(int) override { return this; }
+  void stream_synchronize(int, StreamHandle) override {}
+  void stream_check(int, StreamHandle) override {}
+  void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle) override {
+    std::memset(to, value, bytes);
+  }
+  void launch(int, const KernelArgs& args, StreamHandle) override {
+    ++log_.kernels;
+    run_on_host(args, same);
+    end(args.completion);
+  }
+  void launch(int, const ResidentArgs& args, StreamHandle) override {
+    if (log_.refuse) throw Error(Failure::runtime, "refused");
+    log_.residents.push_back(args);
+    const auto until = std::chrono::steady_clock::now() + log_.launching;
+    while (std::chrono::steady_clock::now() < until) {
+    }
+  }
+
+ private:
+  Log& log_;
+};
+
+/// An engine, a message, and the kernel that stays.
+struct Stage {
+  explicit Stage(ResidentUse use = ResidentUse::always) {
+    Config config;
+    config.way = Way::kernel;
+    config.resident = use;
+    engine = std::make_unique<Engine>(std::make_unique<PlayedRuntime>(log), config);
+    for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + 1);
+  }
+  Transfer pack() {
+    std::fill(packed.begin(), packed.end(), '\0');
+    return engine->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data());
+  }
+  bool is_packed() const {
+    std::vector<char> expected(packed.size());
+    int position = 0;
+    PMPI_Pack(user.data(), 1, type, expected.data(), static_cast<int>(expected.size()), &position, MPI_COMM_SELF);
+    return packed == expected;
+  }
+  /// A wait that lasts so long, and launches the kernel or not.
+  void wait(microseconds time = {}, WaitKind kind = WaitKind::message) {
+    Resident* const resident = engine->wait_begins(kind);
+    const auto until = std::chrono::steady_clock::now() + time;
+    while (std::chrono::steady_clock::now() < until) {
+    }
+    if (resident) resident->wait_ends();
+  }
+  std::uint32_t launches() const { return static_cast<std::uint32_t>(log.residents.size()); }
+  Mailbox& box() const { return *log.residents.back().box; }
+  void begin() { box().started = log.residents.back().launch; }
+  void leave() { box().ended = log.residents.back().launch; }
+  /// The kernel does job number `index` of its launch, if that is there.
+  bool serve(std::uint32_t index = 0) {
+    std::uint32_t words[job_words];
+    if (!host::read_job(box(), log.residents.back().first_job + index, words)) return false;
+    alignas(BatchJob) char bytes[sizeof(BatchJob)];
+    std::memcpy(bytes, words, sizeof bytes);
+    const auto& job = *reinterpret_cast<const BatchJob*>(bytes);
+    run_on_host(job, same);
+    end(job.completion);
+    return true;
+  }
+
+  OwnedType type = std::move(vector(30, 3, 5, MPI_INT).commit());
+  datatype::LayoutRef layout = datatype::decode(type);
+  Log log;
+  std::vector<char> user = std::vector<char>(4096), packed = std::vector<char>(512);
+  std::unique_ptr<Engine> engine;
+};
+
+TEST_CASE("a kernel that stays does jobs one after the other", "[kernel]") {
+  Stage stage;
+  stage.wait();
+  CHECK(stage.launches() == 0);  // on which GPU is not known
+  CHECK((stage.pack().done() && stage.is_packed()));
+  CHECK(stage.log.kernels == 1);
+  stage.wait();
+  REQUIRE(stage.launches() == 1);
+  stage.begin();
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    Transfer transfer = stage.pack();
+    CHECK_FALSE(transfer.done());
+    CHECK_FALSE(stage.is_packed());
+    REQUIRE(stage.serve(i));
+    CHECK((transfer.done() && stage.is_packed()));
+  }
+  stage.wait();
+  CHECK(stage.launches() == 1);
+  CHECK(stage.log.kernels == 1);
+  CHECK(stage.engine->movements().resident == 3);
+  CHECK(stage.engine->movements().kernels == 4);
+}
+
+TEST_CASE("what comes while the kernel that stays has a job, or when it is gone, is launched", "[kernel]") {
+  Stage stage;
+  stage.pack().wait();
+  stage.wait();
+  REQUIRE(stage.launches() == 1);
+  stage.begin();
+  Transfer first = stage.pack(), second = stage.pack();  // the second one waits, as behind any other kernel
+  CHECK(second.done());
+  CHECK(stage.log.kernels == 2);
+  CHECK_FALSE(first.done());
+  REQUIRE(stage.serve());
+  CHECK(first.done());
+  stage.leave();
+  CHECK(stage.pack().done());
+  CHECK(stage.log.kernels == 3);
+  stage.wait();
+  REQUIRE(stage.launches() == 2);
+  stage.begin();
+  CHECK_FALSE(stage.serve());  // the old job is none of its own
+}
+
+TEST_CASE("a job that the kernel that stays has not come to is launched", "[kernel]") {
+  Stage stage;
+  stage.pack().wait();
+  stage.wait();
+  REQUIRE(stage.launches() == 1);
+  stage.begin();
+  {
+    Transfer transfer = stage.pack();
+    CHECK_FALSE(transfer.done());
+    stage.leave();
+    transfer.wait();
+    CHECK(stage.is_packed());
+  }
+  CHECK(stage.log.kernels == 2);
+  CHECK(stage.engine->movements().resident == 0);
+  stage.wait();
+  REQUIRE(stage.launches() == 2);
+  stage.begin();
+  CHECK_FALSE(stage.serve());
+  Transfer transfer = stage.pack();
+  REQUIRE(stage.serve());
+  stage.leave();
+  CHECK((transfer.done() && stage.is_packed()));  // it had been done before
+  CHECK(stage.log.kernels == 2);
+}
+
+TEST_CASE("a kernel that does not begin is not given jobs", "[kernel]") {
+  Stage stage;
+  stage.pack().wait();
+  stage.wait();
+  REQUIRE(stage.launches() == 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(stage.pack().done());
+  CHECK(stage.log.kernels == 2);
+}
+
+TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]") {
+  Stage stage(ResidentUse::automatic);
+  // Waits that transfers end after a while, until there is a kernel; on a busy machine some last too long.
+  const auto until_launched = [&](int most) {
+    const std::uint32_t before = stage.launches();
+    int rounds = 0;
+    for (; rounds < most && stage.launches() == before; ++rounds) {
+      stage.pack().wait();
+      stage.wait(microseconds(15));
+    }
+    return rounds;
+  };
+  SECTION("after some") {
+    CHECK(until_launched(1000) > 4);
+    REQUIRE(stage.launches() == 1);
+  }
+  SECTION("later, if it was in vain") {
+    until_launched(1000);
+    REQUIRE(stage.launches() == 1);
+    stage.leave();
+    CHECK(until_launched(1000) > 8);
+    REQUIRE(stage.launches() == 2);
+    stage.leave();
+    CHECK(until_launched(1000) > 16);
+  }
+  SECTION("not where messages are there at once") {
+    constexpr int rounds = 200;
+    std::uint32_t before = 0;
+    for (int i = 0; i < rounds; ++i) {
+      stage.pack().wait();
+      stage.wait();
+      if (std::exchange(before, stage.launches()) != stage.launches()) stage.leave();
+    }
+    CHECK(stage.launches() < rounds / 20);  // an interrupt may look like a wait
+  }
+  SECTION("not where they are long in coming") {
+    for (int i = 0; i < 50; ++i) {
+      stage.pack().wait();
+      stage.wait(microseconds(300));
+    }
+    CHECK(stage.launches() == 0);
+  }
+  SECTION("not beside other processes") {
+    stage.pack().wait();
+    stage.engine->shared_with_others(0);
+    until_launched(100);
+    CHECK(stage.launches() == 0);
+  }
+  SECTION("not again where launches wait for kernels to end") {
+    stage.log.launching = microseconds(200);
+    until_launched(1000);
+    REQUIRE(stage.launches() == 1);
+    CHECK(stage.pack().done());  // by another launch
+    stage.leave();
+    until_launched(300);
+    CHECK(stage.launches() == 1);
+  }
+  SECTION("not again if it cannot be") {
+    stage.log.refuse = true;
+    until_launched(300);
+    stage.log.refuse = false;
+    until_launched(300);
+    CHECK(stage.launches() == 0);
+  }
+}
+
+TEST_CASE("the kernel that stays is patient while calls wait", "[kernel]") {
+  Stage stage(ResidentUse::automatic);
+  while (stage.launches() == 0) {
+    stage.pack().wait();
+    stage.wait(microseconds(15));
+  }
+  const auto patience = [&] { return static_cast<std::uint32_t>(stage.box().patience); };
+  stage.begin();
+  stage.wait();
+  const std::uint32_t between = patience();
+  Resident* const outer = stage.engine->wait_begins(WaitKind::requests);
+  CHECK(patience() > between);
+  stage.wait();  // another thread's
+  CHECK(patience() > between);
+  const std::uint64_t before = stage.box().patience;
+  outer->wait_ends();
+  CHECK(patience() == between);
+  CHECK(number_of(stage.box().patience) != number_of(before));
+  CHECK(between > 0);
+  stage.leave();
+}
+
+}  // namespace
