@@ -182,6 +182,7 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
   side.program = upload.program(engine, channel, *layout);
   side.program_words =
       static_cast<std::int64_t>((layout->serialised().size() - sizeof(datatype::SerialisedHeader)) / 8);
+  side.program_number = upload.number();
   return upload.there();
 }
 

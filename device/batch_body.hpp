@@ -58,8 +58,8 @@ struct BatchMap {
   NarrowDivisor inner;               ///< by what is repeated: strided: a run; general: an element
   NarrowDivisor count[batch_dims];   ///< strided; not of the outermost
   std::int64_t stride[batch_dims] = {};
-  datatype::Program program;        ///< general; the elements' stride is stride[0]
-  std::uint32_t program_words = 0;  ///< as KernelArgs has it
+  datatype::Program program;                            ///< general; the elements' stride is stride[0]
+  std::uint32_t program_words = 0, program_number = 0;  ///< as KernelArgs has them
   std::uint32_t root = 0;
 
   explicit BatchMap(const KernelArgs& args)
@@ -73,6 +73,7 @@ struct BatchMap {
         inner(args.divide[0]),
         program(args.program),
         program_words(static_cast<std::uint32_t>(std::min<std::int64_t>(args.program_words, UINT32_MAX))),
+        program_number(args.program_number),
         root(args.shape.root) {
     for (int d = 0; kind == datatype::ShapeKind::strided && d < ndims; ++d) {
       stride[d] = args.shape.dims[d].stride;

@@ -39,6 +39,7 @@ struct KernelArgs {
   datatype::Shape shape;
   datatype::Program program;       ///< device addresses of the serialised layout; null unless list or general
   std::int64_t program_words = 0;  ///< of 8 bytes: the nodes and the lookaside buffer, one behind the other; 0: unknown
+  std::uint32_t program_number = 0;  ///< another one for each program, never 0 if program_words is not
   /// general: the program's nodes once more, at a host address that holds until the launch returns, so that they can
   /// travel in the kernel's parameters if they are few. May be null.
   const datatype::Node* nodes = nullptr;

@@ -21,13 +21,14 @@ constexpr microseconds patience_waiting{100}, patience_between{10};
 /// The same where the kernel is wanted in any case, for tests and experiments.
 constexpr microseconds patience_always{5000};
 /// So long before the next short transfer a launch costs no time that is needed otherwise.
-constexpr microseconds launch_time{5};
+constexpr microseconds launch_time{4};
 /// A short transfer that begins so soon after a launch has probably waited for it.
 constexpr microseconds at_once{1};
 /// A kernel that has not begun after this time waits for others to end.
 constexpr microseconds begins_within{15};
-/// A launch that takes this long has waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
+/// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
 constexpr microseconds blocked_launch{90};
+constexpr int most_blocked = 3;
 
 }  // namespace
 
@@ -51,23 +52,23 @@ bool Resident::alive() const {
 }
 
 void Resident::note_short() {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
   streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, most_streak) : 0;
   last_short_ = now;
-  const auto wait = std::exchange(last_wait_, std::nullopt);
-  if (!wait) return;
-  Clock::duration& until_short = until_short_[static_cast<int>(wait->kind)];
-  if (!wait->launched)
-    until_short = now - wait->began;
-  else if (now - wait->began < at_once)
-    until_short = {};
+  for (Waits& waits : waits_) {
+    if (!std::exchange(waits.open, false)) continue;
+    if (!waits.launched)
+      waits.until_short = now - waits.began;
+    else if (now - waits.began < at_once)
+      waits.until_short = {};
+  }
 }
 
-bool Resident::promising(WaitKind kind) const {
-  const Clock::duration until_short = until_short_[static_cast<int>(kind)];
+bool Resident::promising(const Waits& waits) const {
   return use_ == ResidentUse::always ||
-         (streak_ >= wanted_streak_ && until_short >= launch_time && until_short <= patience_waiting);
+         (streak_ >= wanted_streak_ && waits.until_short >= launch_time && waits.until_short <= patience_waiting);
 }
 
 void Resident::set_patience(microseconds patience) {
@@ -86,8 +87,11 @@ void Resident::settle() {
 void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
   const std::lock_guard lock(mutex_);
   ++waiting_;
-  last_wait_ = {Clock::now(), kind, false};
   if (use_ == ResidentUse::never) return;
+  Waits& waits = waits_[static_cast<int>(kind)];
+  waits.began = Clock::now();
+  waits.open = true;
+  waits.launched = false;
   if (alive()) {
     if (waiting_ == 1) set_patience(patience_waiting);
     return;
@@ -95,9 +99,10 @@ void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
   if (served_) return;  // whoever waits for it takes it back
   ready_.store(false, std::memory_order_relaxed);
   settle();
-  if (may_launch && promising(kind)) try {
+  if (may_launch && promising(waits)) try {
       launch();
-      last_wait_ = {launched_, kind, true};
+      waits.began = launched_;
+      waits.launched = true;
     } catch (const Error&) {
       use_ = ResidentUse::never;  // other launches do without, or say what is wrong
     }
@@ -130,10 +135,8 @@ void Resident::launch() {
   launched_ = Clock::now();
   settled_ = false;
   jobs_of_launch_ = 0;
-  if (launched_ - began >= blocked_launch && use_ == ResidentUse::automatic) {
-    use_ = ResidentUse::never;
-    return;
-  }
+  blocked_ = launched_ - began >= blocked_launch ? blocked_ + 1 : 0;
+  if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
   ready_.store(true, std::memory_order_relaxed);
 }
 

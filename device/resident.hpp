@@ -8,6 +8,7 @@
 // likely.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
@@ -48,13 +49,14 @@ class Resident {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// The last wait, until a short transfer has begun after its beginning.
-  struct LastWait {
-    Clock::time_point began;
-    WaitKind kind;
-    bool launched;  ///< the kernel, so that it began later than the call
+  /// What is known of the waits of one kind.
+  struct Waits {
+    Clock::time_point began;        ///< the last one
+    bool open = false;              ///< no short transfer has begun since
+    bool launched = false;          ///< the kernel, so that the wait began later than the call
+    Clock::duration until_short{};  ///< from a wait's beginning to the next short transfer's, when that was last seen
   };
-  bool promising(WaitKind kind) const;
+  bool promising(const Waits& waits) const;
   bool alive() const;
   void launch();
   void settle();
@@ -63,7 +65,7 @@ class Resident {
   Runtime& runtime_;
   const int ordinal_;
   mutable std::mutex mutex_;
-  ResidentUse use_;
+  std::atomic<ResidentUse> use_;
   StreamHandle stream_ = nullptr;
   Mailbox* box_ = nullptr;           ///< mapped; made for the first launch
   std::uint32_t launch_ = 0;         ///< number of the last launch; 0: there was none
@@ -72,14 +74,14 @@ class Resident {
   std::uint32_t patience_ = 0;       ///< number of the last word about it
   std::int64_t jobs_of_launch_ = 0;  ///< done, or handed over
   Clock::time_point launched_, last_short_;
-  std::optional<LastWait> last_wait_;
-  Clock::duration until_short_[wait_kinds] = {};  ///< from a wait's beginning, when that was last seen; by its kind
-  int waiting_ = 0;                               ///< threads
-  int streak_ = 0;                                ///< short transfers that followed each other soon
-  int wanted_streak_;                             ///< from which on to launch
-  Transfer::State* served_ = nullptr;             ///< whose job it has
-  std::optional<Work> work_;                      ///< likewise
-  std::atomic<bool> ready_{false};                ///< launched and without a job, as far as is known
+  Waits waits_[wait_kinds];
+  int blocked_ = 0;                    ///< launches, one after the other, that took too long
+  int waiting_ = 0;                    ///< threads
+  int streak_ = 0;                     ///< short transfers that followed each other soon
+  int wanted_streak_;                  ///< from which on to launch
+  Transfer::State* served_ = nullptr;  ///< whose job it has
+  std::optional<Work> work_;           ///< likewise
+  std::atomic<bool> ready_{false};     ///< launched and without a job, as far as is known
   std::atomic<std::int64_t> jobs_{0};
 };
 

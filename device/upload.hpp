@@ -18,6 +18,8 @@ class Upload final : public datatype::Attachment {
 
   /// Where work that is given to `channel` from now on finds the layout.
   datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
+  /// Not that of any other one, as long as there are fewer than 2^32; not 0.
+  std::uint32_t number() const { return static_cast<std::uint32_t>(number_ % UINT32_MAX) + 1; }
   /// Whether the last call of program() found the layout on the GPU already.
   bool there();
   /// Whether this layout's serialised form and another's are the same, byte for byte. Compares once and remembers it of

@@ -40,29 +40,38 @@ struct Watch {
   }
 };
 
+/// The programs of the last jobs, for either side, which those of the next ones mostly are again.
 struct OwnPrograms {
+  std::uint32_t number[2];
   std::int64_t words[2][own_program_words];
 };
 
-/// Short layouts that the job traverses, to memory of the block's own.
+/// Lets the job use short programs in memory of the block's own. All threads of the block see the same job.
 __device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) {
   BatchMap* const maps[] = {&job.pair.from_map, &job.pair.map};
-  const auto brought = [](const BatchMap& map) {
-    return map.kind == datatype::ShapeKind::general && map.program_words <= own_program_words;
+  bool uses = false;
+  const auto suits = [](const BatchMap& map) {
+    return map.kind == datatype::ShapeKind::general && map.program_words > 0 && map.program_words <= own_program_words;
   };
-  if (!brought(*maps[0]) && !brought(*maps[1])) return;
-  for (int side = 0; side < 2; ++side)
-    if (brought(*maps[side])) {
-      const auto* const words = reinterpret_cast<const std::int64_t*>(maps[side]->program.nodes);
-      for (unsigned i = threadIdx.x; i < maps[side]->program_words; i += resident_threads)
-        own.words[side][i] = words[i];
-    }
+  for (int side = 0; side < 2; ++side) {
+    const BatchMap& map = *maps[side];
+    if (!suits(map)) continue;
+    uses = true;
+    if (own.number[side] == map.program_number) continue;
+    const auto* const words = reinterpret_cast<const std::int64_t*>(map.program.nodes);
+    for (unsigned i = threadIdx.x; i < map.program_words; i += resident_threads) own.words[side][i] = words[i];
+  }
+  if (!uses) return;
   __syncthreads();
-  if (threadIdx.x < 2 && brought(*maps[threadIdx.x])) {
-    datatype::Program& program = maps[threadIdx.x]->program;
-    std::int64_t* const words = own.words[threadIdx.x];
-    program.lookaside = words + (program.lookaside - reinterpret_cast<const std::int64_t*>(program.nodes));
-    program.nodes = reinterpret_cast<const datatype::Node*>(words);
+  if (threadIdx.x < 2) {
+    BatchMap& map = *maps[threadIdx.x];
+    if (suits(map)) {
+      own.number[threadIdx.x] = map.program_number;
+      datatype::Program& program = map.program;
+      const std::int64_t* const words = own.words[threadIdx.x];
+      program.lookaside = words + (program.lookaside - reinterpret_cast<const std::int64_t*>(program.nodes));
+      program.nodes = reinterpret_cast<const datatype::Node*>(words);
+    }
   }
   __syncthreads();
 }
@@ -73,6 +82,7 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   Mailbox& box = *args.box;
   const bool reads = threadIdx.x < job_words, watches = threadIdx.x == job_words;
   if (watches) write_released(box.started, args.launch);
+  if (threadIdx.x < 2) programs.number[threadIdx.x] = 0;
   std::uint32_t number = args.first_job;
   for (Watch watch;;) {
     std::uint64_t word = 0;
