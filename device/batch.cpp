@@ -104,8 +104,10 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
         if (!there || !suits_resident(args)) return false;  // the job would not wait for the upload
         args.to.completion = completion_of(state);
         mark(Point::way_chosen);
-        if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
-        channel.handed_over(state, {&gpu.kernels, gpu.tuning.model.resident_us});
+        const Resident::Taken taken = gpu.resident->hand_over(BatchJob(args), work, state);
+        if (taken == Resident::Taken::no) return false;
+        const bool begun = taken == Resident::Taken::at_once;
+        channel.handed_over(state, begun ? Lesson{&gpu.kernels, gpu.tuning.model.resident_us} : Lesson());
         mark(Point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
         if (trace_) trace(gpu, work, foresee(gpu, it), "the kernel that stays");

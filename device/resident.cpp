@@ -14,8 +14,10 @@ using std::chrono::microseconds;
 
 /// Short transfers that begin within this of each other are one streak.
 constexpr microseconds most_between{100};
-/// So many in a streak make a launch promising; each kernel that has had nothing to do makes it twice as many.
+/// So many in a streak make a launch promising; each kernel that was not worth its launch makes it twice as many.
 constexpr int least_streak = 4, most_streak = 1024;
+/// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
+constexpr std::int64_t worthwhile_jobs = 4;
 /// The kernel's patience: while a call waits, and between calls.
 constexpr microseconds patience_waiting{100}, patience_between{10};
 /// The same where the kernel is wanted in any case, for tests and experiments.
@@ -80,8 +82,9 @@ void Resident::set_patience(microseconds patience) {
 /// What the last kernel's life says about the next one's.
 void Resident::settle() {
   if (std::exchange(settled_, true) || use_ == ResidentUse::always) return;
-  wanted_streak_ = jobs_of_launch_ > 0 ? least_streak : std::min(2 * wanted_streak_, most_streak);
-  if (jobs_of_launch_ == 0) streak_ = 0;
+  const bool worthwhile = jobs_of_launch_ >= worthwhile_jobs;
+  wanted_streak_ = worthwhile ? least_streak : std::min(2 * wanted_streak_, most_streak);
+  if (!worthwhile) streak_ = 0;
 }
 
 void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
@@ -144,15 +147,15 @@ bool Resident::ready() const {
   return ready_.load(std::memory_order_relaxed);
 }
 
-bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
+Resident::Taken Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
   const std::lock_guard lock(mutex_);
-  if (served_ || !ready()) return false;
+  if (served_ || !ready()) return Taken::no;
   if (!alive()) {
     ready_.store(false, std::memory_order_relaxed);
-    return false;
+    return Taken::no;
   }
   const bool started = std::atomic_ref(box_->started).load(std::memory_order_acquire) == launch_;
-  if (!started && Clock::now() - launched_ > begins_within) return false;
+  if (!started && Clock::now() - launched_ > begins_within) return Taken::no;
   host::write_job(*box_, ++job_, job);
   served_ = &state;
   work_ = work;
@@ -160,7 +163,7 @@ bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State&
   ready_.store(false, std::memory_order_relaxed);
   ++jobs_of_launch_;
   jobs_.fetch_add(1, std::memory_order_relaxed);
-  return true;
+  return started ? Taken::at_once : Taken::when_it_begins;
 }
 
 std::optional<Work> Resident::take_back(Transfer::State& state) {

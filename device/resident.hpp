@@ -4,8 +4,7 @@
 // It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each
 // other so soon that the next one will probably find it there, and if there is time enough to launch it until then.
 // While calls wait it is patient; between calls, hardly, so that the program's own cudaDeviceSynchronize is not kept
-// waiting by more than some microseconds. A kernel that ends without having had anything to do makes the next one less
-// likely.
+// waiting by more than some microseconds. A kernel that ends having had little to do makes the next one less likely.
 #pragma once
 
 #include <atomic>
@@ -35,8 +34,10 @@ class Resident {
 
   /// Whether a job can be handed over now; quick, and true now and then in vain.
   bool ready() const;
-  /// False if it must be launched after all. Else `state` is under way: it has a flag of its own, as `job` says.
-  bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
+  /// `no`: the work must be launched after all. Else `state` is under way: its flag is set when the job is done, which
+  /// the kernel comes to at once if it is known to have begun.
+  enum class Taken { no, when_it_begins, at_once };
+  Taken hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
   /// If the kernel has ended before it came to the job of `state`: what is to be launched instead.
   std::optional<Work> take_back(Transfer::State& state);
   /// The job of `state`, if it has one here, is done.

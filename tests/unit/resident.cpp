@@ -215,6 +215,19 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
     CHECK(until_launched(1000) > 4);
     REQUIRE(stage.launches() == 1);
   }
+  SECTION("at once again, if it had much to do") {
+    for (std::uint32_t i = 1; i <= 5; ++i) {
+      CHECK(until_launched(1000) < 500);
+      REQUIRE(stage.launches() == i);
+      stage.begin();
+      for (std::uint32_t job = 0; job < 10; ++job) {
+        Transfer transfer = stage.pack();
+        REQUIRE(stage.serve(job));
+        transfer.wait();
+      }
+      stage.leave();
+    }
+  }
   SECTION("later, if it was in vain") {
     until_launched(1000);
     REQUIRE(stage.launches() == 1);
