@@ -28,7 +28,10 @@ constexpr std::int64_t word_bytes = 16;
 bool suits_resident(const TransferArgs& job) {
   using datatype::ShapeKind;
   const bool traversed = job.from.shape.kind == ShapeKind::general || job.to.shape.kind == ShapeKind::general;
-  return job.to.end - job.to.begin <= (traversed ? most_traversed_words : most_resident_words) * job.to.word;
+  std::int64_t most = most_resident_words;
+  if (traversed) most = most_traversed_words;
+  if (job.to.method != Method::words) most = most_resident_pieces;
+  return job.to.end - job.to.begin <= most * job.to.word;
 }
 
 thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not

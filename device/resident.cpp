@@ -19,7 +19,7 @@ constexpr int least_streak = 4, most_streak = 1024;
 /// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
 constexpr std::int64_t worthwhile_jobs = 4;
 /// The kernel's patience: while a call waits, and between calls.
-constexpr microseconds patience_waiting{100}, patience_between{10};
+constexpr microseconds patience_waiting{100}, patience_between{20};
 /// The same where the kernel is wanted in any case, for tests and experiments.
 constexpr microseconds patience_always{5000};
 /// So long before the next short transfer a launch costs no time that is needed otherwise.
