@@ -189,8 +189,10 @@ enum class WaitKind {
   receiver,  ///< of a message that it sends
   message,   ///< that it receives
   requests,
+  collective,
+  transfer,  ///< which it has started
 };
-inline constexpr int wait_kinds = 3;
+inline constexpr int wait_kinds = 5;
 
 class Resident;
 namespace detail {
@@ -198,7 +200,7 @@ Resident* wait_begins(WaitKind kind) noexcept;
 void wait_ends(Resident* resident) noexcept;
 }  // namespace detail
 
-/// While it lives, the calling thread waits for other processes: a kernel may stay on the GPU to do
+/// While it lives, the calling thread waits, for other processes or for the GPU: a kernel may stay on the GPU to do
 /// at once what comes next.
 class Waiting {
  public:

@@ -27,9 +27,10 @@ struct PackedPlace {
 
 void transfer(device::Direction direction, const Operand& operand, void* packed) {
   const Timed timed(Clock::transfer);
-  device::start(direction, operand.ordinal, operand.info->layout(), operand.count, operand.buffer, 0, operand.bytes(),
-                packed)
-      .wait();
+  device::Transfer under_way = device::start(direction, operand.ordinal, operand.info->layout(), operand.count,
+                                             operand.buffer, 0, operand.bytes(), packed);
+  const device::Waiting waiting(device::WaitKind::transfer);
+  under_way.wait();
 }
 
 /// Contiguous bytes between staging memory and a place in host or device memory.

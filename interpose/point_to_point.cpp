@@ -78,7 +78,10 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     Staged staged(operand);
     staged.start_pack();
     engine_order(comm, dest);
-    staged.wait();
+    {
+      const device::Waiting waiting(device::WaitKind::transfer);
+      staged.wait();
+    }
     const Timed timed(Clock::mpi);
     const Outgoing out = staged.message();
     mark(Point::given);
