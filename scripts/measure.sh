@@ -92,16 +92,20 @@ part_protocols() {
   done
 }
 
-# Where the time of a message of 1 KiB goes: between the points of GPUDT_TIMELINE, of both ranks.
+# Where the time of a message of 1 KiB goes, with the kernel that stays and by launches alone: between the points of
+# GPUDT_TIMELINE, of both ranks.
 part_steps() {
-  local protocol layout name
-  for protocol in peer staging; do
+  local way protocol resident layout name
+  for way in 'peer auto' 'peer never' 'staging auto'; do
+    read -r protocol resident <<<"$way"
     for layout in contiguous vector:8 nested indexed; do
       name=steps-$protocol-${layout/:/-}
+      [ "$resident" = auto ] || name=$name-launched
       say "$name"
-      if by 2 "GPUDT_PROTOCOL=$protocol" "GPUDT_TIMELINE=$out/$name" -- "$bin/gpudt-pingpong" --ways mpi \
-        --layouts "$layout" --sizes 1K --warmup 10 --iterations $((iterations * 4)) --verify 2 >"$out/$name.txt" 2>&1 &&
-        "$root/scripts/timeline.py" "$out/$name.0.json" "$out/$name.1.json" --skip 12 2>&1 | tee -a "$out/$name.txt"; then
+      if by 2 "GPUDT_PROTOCOL=$protocol" "GPUDT_RESIDENT=$resident" "GPUDT_TIMELINE=$out/$name" -- \
+        "$bin/gpudt-pingpong" --ways mpi --layouts "$layout" --sizes 1K --warmup 10 --iterations $((iterations * 4)) \
+        --verify 2 >"$out/$name.txt" 2>&1 &&
+        "$root/scripts/timeline.py" "$out/$name.0.json" "$out/$name.1.json" --skip $((10 + iterations)) 2>&1 | tee -a "$out/$name.txt"; then
         rm "$out/$name".[01].json  # large, and not of the form of the other results
       else
         tail -n 5 "$out/$name.txt"
