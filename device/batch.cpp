@@ -43,6 +43,11 @@ bool batchable(const Fusing& fusing) {
   return suits_batch(fusing.from_shape, 0, fusing.bytes()) && suits_batch(fusing.to_shape, 0, fusing.bytes());
 }
 
+template <class Kind>
+bool perhaps_resident(const Kind& it) {
+  return it.bytes() <= most_resident_words * word_bytes && batchable(it);
+}
+
 /// Whether it may wait for others to be launched with.
 bool may_wait(const Work& work, const Channel& channel) {
   return std::visit(
@@ -78,14 +83,16 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   mark(Point::described);
   StateOwner state = channel.take();
   const std::lock_guard lock(channel.queue_mutex);
+  const bool waits = batches_wanted_ && may_wait(work, channel);
+  if (!waits) note_short(gpu, work);
   if (gathered_bytes == 0 && hand_over(gpu, channel, work, *state)) return Transfer(std::move(state));
-  if (batches_wanted_ && may_wait(work, channel)) {
+  if (waits) {
     if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
     channel.queue.push_back({work, state.get()});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
     mark(Point::queued);
-    if (channel.queue.size() == batch_jobs) launch_queued(channel);
+    if (channel.queue.size() >= batch_jobs) launch_queued(channel);
   } else {
     if (!channel.queue.empty()) launch_queued(channel);
     launch(gpu, channel, work, *state);
@@ -93,24 +100,26 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   return Transfer(std::move(state));
 }
 
+/// What would be a job for the kernel that stays, if it were there, begins by itself.
+void Engine::note_short(Gpu& gpu, const Work& work) {
+  if (!gpu.resident || !std::visit([](const auto& it) { return perhaps_resident(it); }, work)) return;
+  recent_.store(&gpu, std::memory_order_release);
+  gpu.resident->note_short();
+}
+
 /// To the kernel that stays, if there is one and it has nothing to do. False if the work must be launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
-  if (!gpu.resident) return false;
+  if (!gpu.resident || !gpu.resident->ready() || gpu.kernels.expected_us() != 0) return false;
   return std::visit(
       [&](const auto& it) {
-        if (it.bytes() > most_resident_words * word_bytes || !batchable(it)) return false;
-        recent_.store(&gpu, std::memory_order_release);
-        gpu.resident->note_short();
-        if (!gpu.resident->ready() || gpu.kernels.expected_us() != 0) return false;
+        if (!perhaps_resident(it)) return false;
         bool there = true;
         TransferArgs args = job_of(gpu, channel, it, there);
         if (!there || !suits_resident(args)) return false;  // the job would not wait for the upload
         args.to.completion = completion_of(state);
         mark(Point::way_chosen);
-        const Resident::Taken taken = gpu.resident->hand_over(BatchJob(args), work, state);
-        if (taken == Resident::Taken::no) return false;
-        const bool begun = taken == Resident::Taken::at_once;
-        channel.handed_over(state, begun ? Lesson{&gpu.kernels, gpu.tuning.model.resident_us} : Lesson());
+        if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
+        channel.handed_over(state, {&gpu.kernels, gpu.tuning.model.resident_us});
         mark(Point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
         if (trace_) trace(gpu, work, foresee(gpu, it), "the kernel that stays");
@@ -139,6 +148,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
   } else if (batched == 1) {
+    note_short(here, queue.front().work);
     launch_alone(here, channel, queue.front());
   }
   for (const Queued& job : std::span(queue).subspan(batched)) launch_alone(here, channel, job);
@@ -213,6 +223,17 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bo
   there = upload(*this, gpu, channel, args.from, fusing.from.layout) && there;
   there = upload(*this, gpu, channel, args.to, fusing.to.layout) && there;
   return args;
+}
+
+void Channel::launch_again(const Queued& job) noexcept {
+  const std::lock_guard lock(queue_mutex);
+  engine_->launch_again(*this, job);
+}
+
+void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
+  kernels_.fetch_sub(1, std::memory_order_relaxed);
+  job.state->lesson.delay = nullptr;
+  launch_alone(*gpus_[channel.ordinal()].load(std::memory_order_acquire), channel, job);
 }
 
 void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept {

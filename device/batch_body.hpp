@@ -12,12 +12,10 @@
 
 namespace gpudt::device {
 
-// Toolkits before 12.1 pass no more than 4 KB of parameters (meson.build).
-#if !defined(GPUDT_BATCH_JOBS)
-#define GPUDT_BATCH_JOBS 32
+// What a kernel takes. Toolkits before 12.1 pass less (meson.build).
+#if !defined(GPUDT_PARAMETER_BYTES)
+#define GPUDT_PARAMETER_BYTES 32764
 #endif
-/// Most jobs of one launch.
-constexpr int batch_jobs = GPUDT_BATCH_JOBS;
 /// Most nested strides of a job; deeper ones, and lists, take the point-based traversal.
 constexpr int batch_dims = 3;
 
@@ -123,6 +121,10 @@ struct BatchJob {
         completion(args.to.completion) {}
 };
 
+/// Most jobs of one launch.
+constexpr int batch_jobs =
+    std::min(32, static_cast<int>((GPUDT_PARAMETER_BYTES - 16) / (sizeof(BatchJob) + sizeof(std::uint32_t))));
+
 /// What the kernel gets, in constant space.
 struct BatchArgs {
   std::int32_t jobs;
@@ -139,7 +141,7 @@ struct BatchArgs {
     ++jobs;
   }
 };
-static_assert(std::is_trivially_copyable_v<BatchArgs>);
+static_assert(std::is_trivially_copyable_v<BatchArgs> && sizeof(BatchArgs) <= GPUDT_PARAMETER_BYTES);
 
 /// The job of a thread block.
 GPUDT_HD int batch_job_of(const BatchArgs& batch, std::uint32_t block) {

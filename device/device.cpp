@@ -79,9 +79,9 @@ void detail::launch_queued() noexcept {
   if (Engine* const now = engine.load(std::memory_order_acquire)) now->launch_queued();
 }
 
-Resident* detail::wait_begins(WaitKind kind) noexcept {
+Resident* detail::wait_begins(WaitKind kind, bool launch) noexcept {
   Engine* const now = engine.load(std::memory_order_acquire);
-  return now ? now->wait_begins(kind) : nullptr;
+  return now ? now->wait_begins(kind, launch) : nullptr;
 }
 
 void detail::wait_ends(Resident* resident) noexcept {

@@ -196,7 +196,7 @@ inline constexpr int wait_kinds = 5;
 
 class Resident;
 namespace detail {
-Resident* wait_begins(WaitKind kind) noexcept;
+Resident* wait_begins(WaitKind kind, bool launch) noexcept;
 void wait_ends(Resident* resident) noexcept;
 }  // namespace detail
 
@@ -204,7 +204,8 @@ void wait_ends(Resident* resident) noexcept;
 /// at once what comes next.
 class Waiting {
  public:
-  explicit Waiting(WaitKind kind) noexcept : resident_(detail::wait_begins(kind)) {}
+  /// `launch`: a kernel may be launched now, which takes 5 us.
+  explicit Waiting(WaitKind kind, bool launch = true) noexcept : resident_(detail::wait_begins(kind, launch)) {}
   ~Waiting() {
     if (resident_) detail::wait_ends(resident_);
   }

@@ -20,8 +20,6 @@ namespace {
 constexpr std::uint32_t polls_per_clock = 1024;
 /// ... and of one that tells how late its like begin, more often.
 constexpr std::uint32_t polls_per_observation = 16;
-/// ... and whether the kernel that has its job is still there.
-constexpr std::uint32_t polls_per_resident = 64;
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
@@ -83,17 +81,8 @@ void Transfer::State::poll() {
   ++polls;
   if (lesson.delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
   if (polls % polls_per_clock == 0) check_now_and_then();
-  if (resident && polls % polls_per_resident == 0) check_resident();
-}
-
-/// What the kernel has not come to, before its patience ended, is launched.
-void Transfer::State::check_resident() {
-  std::optional<Work> work = resident->take_back(*this);
-  if (!work) return;
-  lesson.delay = nullptr;
-  const std::lock_guard lock(channel->queue_mutex);
-  channel->queue.push_back({std::move(*work), this});
-  queued.store(true, std::memory_order_release);
+  if (resident && resident->gone())
+    if (std::optional<Work> work = resident->take_back(*this)) channel->launch_again({std::move(*work), this});
 }
 
 void Transfer::State::observe() {
@@ -203,11 +192,15 @@ void Channel::learn(Transfer::State& state, const Lesson& lesson) {
 
 void Channel::handed_over(Transfer::State& state, const Lesson& lesson) {
   learn(state, lesson);
-  launched(state);
+  under_way(state);
 }
 
 void Channel::launched(Transfer::State& state) {
   unprepared_.store(false, std::memory_order_relaxed);
+  under_way(state);
+}
+
+void Channel::under_way(Transfer::State& state) {
   state.finished = false;
   last_flag_ = state.flag;
   last_sequence_ = state.sequence;
@@ -220,6 +213,7 @@ void Channel::check() {
   } catch (const Error&) {
     const std::lock_guard lock(queue_mutex);
     last_flag_ = nullptr;
+    engine_->failed(ordinal_);
     throw;
   }
 }
@@ -343,7 +337,8 @@ Engine::~Engine() {
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
-    gpu->resident.reset();  // its jobs are done, or launched
+    if (gpu->resident)
+      if (const std::optional<Queued> job = gpu->resident->stop()) job->state->channel->launch_again(*job);
     for (const auto& channel : gpu->channels) {
       channel->launch_queued();
       channel->close();
@@ -390,11 +385,16 @@ Movements Engine::movements() const {
   return sum;
 }
 
-Resident* Engine::wait_begins(WaitKind kind) noexcept {
+Resident* Engine::wait_begins(WaitKind kind, bool launch) noexcept {
   Gpu* const gpu = recent_.load(std::memory_order_acquire);
   if (!gpu || !gpu->resident) return nullptr;
-  gpu->resident->wait_begins(kind, /*launch=*/gpu->kernels.expected_us() == 0);
+  gpu->resident->wait_begins(kind, launch && gpu->kernels.expected_us() == 0);
   return gpu->resident.get();
+}
+
+void Engine::failed(int ordinal) noexcept {
+  if (const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire); gpu && gpu->resident)
+    gpu->resident->give_up();
 }
 
 void Engine::shared_with_others(int ordinal) noexcept {

@@ -65,7 +65,6 @@ struct Transfer::State {
   void poll();
   void observe();
   void check_now_and_then();
-  void check_resident();
   static void operator delete(State* state, std::destroying_delete_t) noexcept;
 };
 
@@ -147,6 +146,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool idle() const;
   /// Launches what is queued, all of which is then either under way or has failed.
   void launch_queued() noexcept;
+  /// The same for one that was under way and is not any more.
+  void launch_again(const Queued& job) noexcept;
 
   /// Throws if the work has failed.
   void check();
@@ -161,6 +162,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   void learn(Transfer::State& state, const Lesson& lesson);
+  void under_way(Transfer::State& state);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 
@@ -219,15 +221,18 @@ class Engine {
   bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
-  Resident* wait_begins(WaitKind kind) noexcept;
+  Resident* wait_begins(WaitKind kind, bool launch) noexcept;
   void shared_with_others(int ordinal) noexcept;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 
   /// Launches all that is queued.
   void launch_queued() noexcept;
-  /// The same for one channel; the caller holds its queue_mutex.
+  /// The same for one channel; the caller holds its queue_mutex, as for those below.
   void launch_queued(Channel& channel) noexcept;
+  void launch_again(Channel& channel, const Queued& job) noexcept;
+  /// Work of the GPU has failed.
+  void failed(int ordinal) noexcept;
 
  private:
   /// What the model says of the ways to move one message.
@@ -256,6 +261,7 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
 
   // batch.cpp
+  void note_short(Gpu& gpu, const Work& work);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;

@@ -26,8 +26,9 @@ constexpr microseconds patience_always{5000};
 constexpr microseconds launch_time{4};
 /// A short transfer that begins so soon after a launch has probably waited for it.
 constexpr microseconds at_once{1};
-/// A kernel that has not begun after this time waits for others to end.
-constexpr microseconds begins_within{15};
+/// After this time a kernel gets no more jobs, so that what waits for all of the GPU comes to its turn however many
+/// there are.
+constexpr microseconds longest_life{1000};
 /// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
 constexpr microseconds blocked_launch{90};
 constexpr int most_blocked = 3;
@@ -38,15 +39,44 @@ Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use)
     : runtime_(runtime), ordinal_(ordinal), use_(use), wanted_streak_(least_streak) {}
 
 Resident::~Resident() {
+  stop();
   if (!box_) return;
-  set_patience(microseconds(0));
+  runtime_.stream_destroy(ordinal_, stream_);
+  runtime_.mapped_free(box_);
+}
+
+std::optional<Queued> Resident::stop() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    use_ = ResidentUse::never;
+    if (!box_) return std::nullopt;
+    send_away();
+  }
   try {
     runtime_.stream_synchronize(ordinal_, stream_);
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
   }
-  runtime_.stream_destroy(ordinal_, stream_);
-  runtime_.mapped_free(box_);
+  const std::lock_guard lock(mutex_);
+  Transfer::State* const state = served_;
+  if (state == nullptr) return std::nullopt;
+  const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
+  std::optional<Work> work = release(*state);
+  return done ? std::nullopt : std::optional<Queued>({std::move(*work), state});
+}
+
+/// No job is handed over any more, and the kernel ends when it has done the one that it has.
+void Resident::send_away() {
+  leaving_ = true;
+  ready_.store(false, std::memory_order_relaxed);
+  set_patience(microseconds(0));
+}
+
+/// The state has nothing to do with the kernel any more. Its work, which is not done if the kernel has not come to it.
+std::optional<Work> Resident::release(Transfer::State& state) {
+  served_ = nullptr;
+  state.resident = nullptr;
+  return std::exchange(work_, std::nullopt);
 }
 
 bool Resident::alive() const {
@@ -88,16 +118,14 @@ void Resident::settle() {
 }
 
 void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const std::lock_guard lock(mutex_);
-  ++waiting_;
-  if (use_ == ResidentUse::never) return;
+  const auto now = Clock::now();
   Waits& waits = waits_[static_cast<int>(kind)];
-  waits.began = Clock::now();
-  waits.open = true;
-  waits.launched = false;
+  waits = {now, /*open=*/true, /*launched=*/false, waits.until_short};
   if (alive()) {
-    if (waiting_ == 1) set_patience(patience_waiting);
-    return;
+    if (leaving_) return;
+    return now - launched_ > longest_life ? send_away() : set_patience(patience_waiting);
   }
   if (served_) return;  // whoever waits for it takes it back
   ready_.store(false, std::memory_order_relaxed);
@@ -111,9 +139,11 @@ void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
     }
 }
 
+/// Another thread may still be waiting, and may have been for hours: its kernel then ends sooner than it could.
 void Resident::wait_ends() noexcept {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const std::lock_guard lock(mutex_);
-  if (--waiting_ == 0 && alive()) set_patience(patience_between);
+  if (alive() && !leaving_) set_patience(patience_between);
 }
 
 void Resident::launch() {
@@ -136,7 +166,7 @@ void Resident::launch() {
   mark(Point::resident_launched);
   launch_ = next_launch;
   launched_ = Clock::now();
-  settled_ = false;
+  leaving_ = settled_ = false;
   jobs_of_launch_ = 0;
   blocked_ = launched_ - began >= blocked_launch ? blocked_ + 1 : 0;
   if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
@@ -147,49 +177,58 @@ bool Resident::ready() const {
   return ready_.load(std::memory_order_relaxed);
 }
 
-Resident::Taken Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
+bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
   const std::lock_guard lock(mutex_);
-  if (served_ || !ready()) return Taken::no;
+  if (served_ || !ready()) return false;
   if (!alive()) {
     ready_.store(false, std::memory_order_relaxed);
-    return Taken::no;
+    return false;
   }
-  const bool started = std::atomic_ref(box_->started).load(std::memory_order_acquire) == launch_;
-  if (!started && Clock::now() - launched_ > begins_within) return Taken::no;
-  host::write_job(*box_, ++job_, job);
-  served_ = &state;
+  if (std::atomic_ref(box_->started).load(std::memory_order_acquire) != launch_) return false;
+  if (Clock::now() - launched_ > longest_life) {
+    send_away();
+    return false;
+  }
   work_ = work;
+  served_ = &state;
   state.resident = this;
+  host::write_job(*box_, ++job_, job);
   ready_.store(false, std::memory_order_relaxed);
   ++jobs_of_launch_;
   jobs_.fetch_add(1, std::memory_order_relaxed);
-  return started ? Taken::at_once : Taken::when_it_begins;
+  return true;
+}
+
+/// Without the lock: while it has a job, there is no other launch.
+bool Resident::gone() const {
+  return !alive();
 }
 
 std::optional<Work> Resident::take_back(Transfer::State& state) {
   const std::lock_guard lock(mutex_);
-  if (served_ != &state || alive()) return std::nullopt;
   // It sets the flag before it says that it has ended.
-  if (std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence) return std::nullopt;
-  served_ = nullptr;
-  state.resident = nullptr;
+  if (served_ != &state || std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence)
+    return std::nullopt;
   --jobs_of_launch_;
   jobs_.fetch_sub(1, std::memory_order_relaxed);
-  return std::exchange(work_, std::nullopt);
+  return release(state);
 }
 
 void Resident::done(Transfer::State& state) noexcept {
   const std::lock_guard lock(mutex_);
-  state.resident = nullptr;
   if (served_ != &state) return;
-  served_ = nullptr;
-  work_.reset();
-  ready_.store(true, std::memory_order_relaxed);
+  release(state);
+  if (!leaving_ && use_ != ResidentUse::never) ready_.store(true, std::memory_order_relaxed);
+}
+
+void Resident::give_up() noexcept {
+  const std::lock_guard lock(mutex_);
+  use_ = ResidentUse::never;
+  if (box_) send_away();
 }
 
 void Resident::shared_with_others() noexcept {
-  const std::lock_guard lock(mutex_);
-  if (use_ == ResidentUse::automatic) use_ = ResidentUse::never;
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::automatic) give_up();
 }
 
 }  // namespace gpudt::device

@@ -21,7 +21,6 @@ namespace gpudt::device {
 class Resident {
  public:
   Resident(Runtime& runtime, int ordinal, ResidentUse use);
-  /// Waits for the kernel, whose jobs are then done.
   ~Resident();
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
@@ -34,17 +33,21 @@ class Resident {
 
   /// Whether a job can be handed over now; quick, and true now and then in vain.
   bool ready() const;
-  /// `no`: the work must be launched after all. Else `state` is under way: its flag is set when the job is done, which
-  /// the kernel comes to at once if it is known to have begun.
-  enum class Taken { no, when_it_begins, at_once };
-  Taken hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
-  /// If the kernel has ended before it came to the job of `state`: what is to be launched instead.
+  /// False if the work must be launched after all. Else `state` is under way: its flag is set when the job is done.
+  bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
+  /// Of one that has a job: whether the kernel has ended, perhaps before it came to that.
+  bool gone() const;
+  /// When it is: what is to be launched instead, unless the job is done.
   std::optional<Work> take_back(Transfer::State& state);
-  /// The job of `state`, if it has one here, is done.
+  /// The job of `state`, if it has one here, is done, or nobody waits for it any more.
   void done(Transfer::State& state) noexcept;
 
   /// Another process uses the GPU: its kernels would wait while this one's wait for jobs.
   void shared_with_others() noexcept;
+  /// The GPU has failed.
+  void give_up() noexcept;
+  /// Waits for the kernel, which is the last one. What is to be launched since it has not come to it.
+  std::optional<Queued> stop() noexcept;
 
   std::int64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
@@ -62,6 +65,8 @@ class Resident {
   void launch();
   void settle();
   void set_patience(std::chrono::microseconds patience);
+  void send_away();
+  std::optional<Work> release(Transfer::State& state);
 
   Runtime& runtime_;
   const int ordinal_;
@@ -70,6 +75,7 @@ class Resident {
   StreamHandle stream_ = nullptr;
   Mailbox* box_ = nullptr;           ///< mapped; made for the first launch
   std::uint32_t launch_ = 0;         ///< number of the last launch; 0: there was none
+  bool leaving_ = false;             ///< that one gets no more jobs
   bool settled_ = true;              ///< what became of that one has been taken into account
   std::uint32_t job_ = 0;            ///< number of the last job
   std::uint32_t patience_ = 0;       ///< number of the last word about it
@@ -77,7 +83,6 @@ class Resident {
   Clock::time_point launched_, last_short_;
   Waits waits_[wait_kinds];
   int blocked_ = 0;                    ///< launches, one after the other, that took too long
-  int waiting_ = 0;                    ///< threads
   int streak_ = 0;                     ///< short transfers that followed each other soon
   int wanted_streak_;                  ///< from which on to launch
   Transfer::State* served_ = nullptr;  ///< whose job it has

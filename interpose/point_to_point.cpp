@@ -125,8 +125,11 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   });
 }
 
+/// What the function does that is given to receive_blocking().
+enum class Does { receive, send_first };
+
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
-template <class Receive>
+template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
                      MPI_Status* status) {
   return guarded(owner, call, [&] {
@@ -140,9 +143,10 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
-    const device::Waiting waiting(device::WaitKind::message);
     int code = MPI_SUCCESS;
     {
+      std::optional<device::Waiting> waiting;
+      if (does == Does::receive) waiting.emplace(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);
@@ -188,9 +192,12 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
       const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
-      return code == MPI_SUCCESS ? PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen) : code;
+      if (code != MPI_SUCCESS) return code;
+      const device::Waiting waiting(device::WaitKind::message);
+      return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
-    const int code = receive_blocking(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
+    const int code =
+        receive_blocking<Does::send_first>(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
@@ -202,9 +209,10 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     packed->start_pack();
   }
   engine_order(comm, dest);
-  return receive_blocking(
+  return receive_blocking<Does::send_first>(
       [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
         if (packed) packed->wait();
+        const device::Waiting waiting(device::WaitKind::message, /*launch=*/false);  // the message is to go first
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },

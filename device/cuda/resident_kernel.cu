@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   for (Watch watch;;) {
     std::uint64_t word = 0;
     bool over = false;
-    if (reads) word = read_relaxed(box.job[threadIdx.x]);
+    if (reads || watches) word = read_relaxed(box.job[reads ? threadIdx.x : 0]);
     if (watches) over = watch.over(read_relaxed(box.patience));
-    if (__syncthreads_and(!reads || number_of(word) == number)) {
+    if (__syncthreads_and(!(reads || watches) || number_of(word) == number)) {
       if (reads) words[threadIdx.x] = static_cast<std::uint32_t>(word);
-      // What the host saw before it wrote the job is seen by this thread after its fence, and so by all after the
-      // barrier: nothing that was read earlier is still true.
+      // This thread has read a word of the job, so that after its fence, and for all threads after the barrier, what
+      // the host saw before it wrote the job is there: nothing that was read earlier is still true.
       if (watches) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
       __syncthreads();
       BatchJob& job = *reinterpret_cast<BatchJob*>(words);

@@ -76,12 +76,12 @@ class Files(unittest.TestCase):
 class Runs(Files):
     """Ping-pongs, by each protocol."""
 
-    def run_pingpong(self, protocol, size, *settings):
+    def run_pingpong(self, protocol, size, *settings, iterations=4):
         settings += (f"GPUDT_PROTOCOL={protocol}", f"GPUDT_TIMELINE={self.folder / protocol}", "GPUDT_WAY=kernel")
         done = subprocess.run([self.launcher, "-S", "-n", "2", "-t", str(SECONDS), "-l", self.library, "-s", self.sim,
                                *(word for setting in settings for word in ("-e", setting)), self.pingpong, "--ways",
-                               "mpi", "--layouts", "vector:8", "--sizes", size, "--iterations", "4", "--warmup", "1",
-                               "--verify", "1"], capture_output=True, text=True, check=False)
+                               "mpi", "--layouts", "vector:8", "--sizes", size, "--iterations", str(iterations),
+                               "--warmup", "1", "--verify", "1"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return [self.folder / f"{protocol}.{rank}.json" for rank in (0, 1)]
 
@@ -97,7 +97,7 @@ class Runs(Files):
         return [point["name"] for point in points]
 
     def check(self, protocol, size):
-        files = self.run_pingpong(protocol, size)
+        files = self.run_pingpong(protocol, size, "GPUDT_RESIDENT=never")
         for rank, file in enumerate(files):
             names = self.names(file, rank)
             sends = between(names, "send entered", "send returned")
@@ -125,6 +125,12 @@ class Runs(Files):
 
     def test_pipelined(self):
         self.check("pipelined", "64K")
+
+    def test_resident(self):
+        for rank, file in enumerate(self.run_pingpong("peer", "1K", "GPUDT_RESIDENT=always", iterations=100)):
+            names = self.names(file, rank)
+            for point in ("resident kernel planned", "resident kernel launched", "handed over"):
+                self.assertIn(point, names)
 
     def test_off(self):
         self.run_pingpong("staging", "1K", "GPUDT_DISABLE=1", "GPUDT_SIM_HOST_ACCESS=1")

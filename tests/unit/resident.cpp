@@ -1,15 +1,21 @@
 // When a kernel stays on the GPU, what it is given, and what becomes of jobs that it does not come to: over a runtime
 // whose kernel the test plays.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "datatype/decode.hpp"
 #include "device/engine.hpp"
+#include "device/host_cpu.hpp"
 #include "device/resident.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
@@ -35,6 +41,22 @@ struct Log {
   std::vector<ResidentArgs> residents;
   bool refuse = false;       ///< the kernel that stays
   microseconds launching{};  ///< it takes so long
+  bool failed = false;       ///< the GPU
+  bool played = false;       ///< the ordinary kernels, too: they do nothing
+};
+
+/// A tuning file by which nothing ever begins late: the test may be interrupted.
+class NeverLate {
+ public:
+  NeverLate() {
+    std::ofstream(path) << R"({"gpudt_tuning": )" << tuning_version << R"(, "gpu": "played", "cpu": ")" << host_cpu()
+                        << R"(", "costs": {"lateness.significant_us": 1e12}})";
+  }
+  ~NeverLate() { std::filesystem::remove(path); }
+  NeverLate(const NeverLate&) = delete;
+  NeverLate& operator=(const NeverLate&) = delete;
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("gpudt-resident-" + std::to_string(getpid()) + ".json");
 };
 
 class PlayedRuntime final : public StubRuntime {
@@ -48,14 +70,21 @@ class PlayedRuntime final : public StubRuntime {
   void device_free(int, void* address) noexcept override { std::free(address); }
   StreamHandle stream_create(int) override { return this; }
   void stream_synchronize(int, StreamHandle) override {}
-  void stream_check(int, StreamHandle) override {}
+  void stream_check(int, StreamHandle) override {
+    if (log_.failed) throw Error(Failure::runtime, "failed");
+  }
   void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle) override {
     std::memset(to, value, bytes);
   }
   void launch(int, const KernelArgs& args, StreamHandle) override {
     ++log_.kernels;
+    if (log_.played) return;
     run_on_host(args, same);
     end(args.completion);
+  }
+  void launch(int, const BatchArgs& batch, StreamHandle) override {
+    ++log_.kernels;
+    run_on_host(batch, same, end);
   }
   void launch(int, const ResidentArgs& args, StreamHandle) override {
     if (log_.refuse) throw Error(Failure::runtime, "refused");
@@ -75,7 +104,10 @@ struct Stage {
     Config config;
     config.way = Way::kernel;
     config.resident = use;
+    const NeverLate tuning;
+    config.tuning = tuning.path.string();
     engine = std::make_unique<Engine>(std::make_unique<PlayedRuntime>(log), config);
+    REQUIRE(engine->gpu(0).tuning.complaint.empty());
     for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + 1);
   }
   Transfer pack() {
@@ -90,11 +122,18 @@ struct Stage {
   }
   /// A wait that lasts so long, and launches the kernel or not.
   void wait(microseconds time = {}, WaitKind kind = WaitKind::message) {
-    Resident* const resident = engine->wait_begins(kind);
+    Resident* const resident = engine->wait_begins(kind, true);
     const auto until = std::chrono::steady_clock::now() + time;
     while (std::chrono::steady_clock::now() < until) {
     }
     if (resident) resident->wait_ends();
+  }
+  /// A kernel that has begun.
+  void have_kernel() {
+    pack().wait();
+    wait();
+    REQUIRE(launches() == 1);
+    begin();
   }
   std::uint32_t launches() const { return static_cast<std::uint32_t>(log.residents.size()); }
   Mailbox& box() const { return *log.residents.back().box; }
@@ -144,10 +183,7 @@ TEST_CASE("a kernel that stays does jobs one after the other", "[kernel]") {
 
 TEST_CASE("what comes while the kernel that stays has a job, or when it is gone, is launched", "[kernel]") {
   Stage stage;
-  stage.pack().wait();
-  stage.wait();
-  REQUIRE(stage.launches() == 1);
-  stage.begin();
+  stage.have_kernel();
   Transfer first = stage.pack(), second = stage.pack();  // the second one waits, as behind any other kernel
   CHECK(second.done());
   CHECK(stage.log.kernels == 2);
@@ -165,10 +201,7 @@ TEST_CASE("what comes while the kernel that stays has a job, or when it is gone,
 
 TEST_CASE("a job that the kernel that stays has not come to is launched", "[kernel]") {
   Stage stage;
-  stage.pack().wait();
-  stage.wait();
-  REQUIRE(stage.launches() == 1);
-  stage.begin();
+  stage.have_kernel();
   {
     Transfer transfer = stage.pack();
     CHECK_FALSE(transfer.done());
@@ -177,6 +210,7 @@ TEST_CASE("a job that the kernel that stays has not come to is launched", "[kern
     CHECK(stage.is_packed());
   }
   CHECK(stage.log.kernels == 2);
+  CHECK(stage.engine->movements().kernels == 2);
   CHECK(stage.engine->movements().resident == 0);
   stage.wait();
   REQUIRE(stage.launches() == 2);
@@ -194,9 +228,80 @@ TEST_CASE("a kernel that does not begin is not given jobs", "[kernel]") {
   stage.pack().wait();
   stage.wait();
   REQUIRE(stage.launches() == 1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(stage.pack().done());
   CHECK(stage.log.kernels == 2);
+  stage.begin();
+  Transfer transfer = stage.pack();
+  CHECK(stage.serve());
+  CHECK(transfer.done());
+  CHECK(stage.log.kernels == 2);
+}
+
+TEST_CASE("a job taken back from the kernel that stays goes past those that wait", "[kernel]") {
+  Stage stage;
+  stage.have_kernel();
+  std::vector<Transfer> transfers;
+  for (int i = 0; i < batch_jobs; ++i) transfers.push_back(stage.pack());
+  CHECK(stage.log.kernels == 1);  // all but the first one wait
+  stage.leave();
+  transfers.front().wait();
+  CHECK(stage.log.kernels == 2);
+  for (Transfer& transfer : transfers) transfer.wait();
+  CHECK(stage.log.kernels == 3);
+  CHECK(stage.is_packed());
+}
+
+TEST_CASE("the kernel that stays at the end of all", "[kernel]") {
+  Stage stage;
+  stage.have_kernel();
+  Transfer transfer = stage.pack();
+  SECTION("has done its job") {
+    REQUIRE(stage.serve());
+    stage.engine.reset();
+    CHECK(stage.log.kernels == 1);
+  }
+  SECTION("has not come to it") {
+    stage.engine.reset();
+    CHECK(stage.log.kernels == 2);
+  }
+  CHECK(stage.is_packed());
+  CHECK(transfer.done());
+}
+
+TEST_CASE("the kernel that stays does not stay for ever", "[kernel]") {
+  Stage stage;
+  stage.have_kernel();
+  const auto is_sent_away = [&] { return static_cast<std::uint32_t>(stage.box().patience) == 0; };
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  SECTION("when a job comes") {
+    CHECK(stage.pack().done());
+  }
+  SECTION("when a call waits") {
+    stage.wait();
+  }
+  CHECK(is_sent_away());
+  stage.wait();
+  CHECK(is_sent_away());
+  CHECK(stage.launches() == 1);
+  stage.leave();
+  stage.wait();
+  CHECK(stage.launches() == 2);
+  CHECK_FALSE(is_sent_away());
+}
+
+TEST_CASE("a GPU that has failed has no kernel that stays", "[kernel]") {
+  Stage stage;
+  stage.have_kernel();
+  stage.log.failed = true;
+  Transfer transfer = stage.pack();
+  CHECK_THROWS_AS(transfer.wait(), Error);
+  stage.log.played = true;
+  Transfer next = stage.pack();
+  CHECK(stage.log.kernels == 2);
+  CHECK_THROWS_AS(next.wait(), Error);
+  stage.leave();
+  stage.wait();
+  CHECK(stage.launches() == 1);
 }
 
 TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]") {
@@ -281,23 +386,19 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
 
 TEST_CASE("the kernel that stays is patient while calls wait", "[kernel]") {
   Stage stage(ResidentUse::automatic);
-  while (stage.launches() == 0) {
+  for (int i = 0; i < 10000 && stage.launches() == 0; ++i) {
     stage.pack().wait();
     stage.wait(microseconds(15));
   }
+  REQUIRE(stage.launches() == 1);
   const auto patience = [&] { return static_cast<std::uint32_t>(stage.box().patience); };
-  stage.begin();
-  stage.wait();
-  const std::uint32_t between = patience();
-  Resident* const outer = stage.engine->wait_begins(WaitKind::requests);
-  CHECK(patience() > between);
-  stage.wait();  // another thread's
-  CHECK(patience() > between);
-  const std::uint64_t before = stage.box().patience;
-  outer->wait_ends();
-  CHECK(patience() == between);
-  CHECK(number_of(stage.box().patience) != number_of(before));
-  CHECK(between > 0);
+  Resident* const resident = stage.engine->wait_begins(WaitKind::requests, true);
+  const std::uint64_t while_waiting = stage.box().patience;
+  CHECK(patience() > 0);
+  resident->wait_ends();
+  CHECK(patience() > 0);
+  CHECK(patience() < static_cast<std::uint32_t>(while_waiting));
+  CHECK(number_of(stage.box().patience) != number_of(while_waiting));
   stage.leave();
 }
 
