@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "device/engine.hpp"
-#include "device/resident.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -79,13 +78,8 @@ void detail::launch_queued() noexcept {
   if (Engine* const now = engine.load(std::memory_order_acquire)) now->launch_queued();
 }
 
-Resident* detail::wait_begins(WaitKind kind, bool launch) noexcept {
-  Engine* const now = engine.load(std::memory_order_acquire);
-  return now ? now->wait_begins(kind, launch) : nullptr;
-}
-
-void detail::wait_ends(Resident* resident) noexcept {
-  resident->wait_ends();
+void about_to_wait(WaitKind kind) noexcept {
+  if (Engine* const now = engine.load(std::memory_order_acquire)) now->about_to_wait(kind);
 }
 
 void shared_with_others(int ordinal) noexcept {

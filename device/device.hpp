@@ -194,27 +194,9 @@ enum class WaitKind {
 };
 inline constexpr int wait_kinds = 5;
 
-class Resident;
-namespace detail {
-Resident* wait_begins(WaitKind kind, bool launch) noexcept;
-void wait_ends(Resident* resident) noexcept;
-}  // namespace detail
-
-/// While it lives, the calling thread waits, for other processes or for the GPU: a kernel may stay on the GPU to do
-/// at once what comes next.
-class Waiting {
- public:
-  /// `launch`: a kernel may be launched now, which takes 5 us.
-  explicit Waiting(WaitKind kind, bool launch = true) noexcept : resident_(detail::wait_begins(kind, launch)) {}
-  ~Waiting() {
-    if (resident_) detail::wait_ends(resident_);
-  }
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-
- private:
-  Resident* const resident_;
-};
+/// The calling thread is about to wait, for other processes or for the GPU: a kernel may be launched, in 5 us, that
+/// does at once what comes next. What other processes wait for had better be on its way.
+void about_to_wait(WaitKind kind) noexcept;
 
 /// Another process uses the GPU, too: no kernel of this one is to stay there.
 void shared_with_others(int ordinal) noexcept;

@@ -385,11 +385,9 @@ Movements Engine::movements() const {
   return sum;
 }
 
-Resident* Engine::wait_begins(WaitKind kind, bool launch) noexcept {
-  Gpu* const gpu = recent_.load(std::memory_order_acquire);
-  if (!gpu || !gpu->resident) return nullptr;
-  gpu->resident->wait_begins(kind, launch && gpu->kernels.expected_us() == 0);
-  return gpu->resident.get();
+void Engine::about_to_wait(WaitKind kind) noexcept {
+  const Gpu* const gpu = recent_.load(std::memory_order_acquire);
+  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/gpu->kernels.expected_us() == 0);
 }
 
 void Engine::failed(int ordinal) noexcept {

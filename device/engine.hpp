@@ -221,7 +221,7 @@ class Engine {
   bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
-  Resident* wait_begins(WaitKind kind, bool launch) noexcept;
+  void about_to_wait(WaitKind kind) noexcept;
   void shared_with_others(int ordinal) noexcept;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;

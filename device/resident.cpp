@@ -18,8 +18,8 @@ constexpr microseconds most_between{100};
 constexpr int least_streak = 4, most_streak = 1024;
 /// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
 constexpr std::int64_t worthwhile_jobs = 4;
-/// The kernel's patience: while a call waits, and between calls.
-constexpr microseconds patience_waiting{100}, patience_between{20};
+/// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
+constexpr microseconds patience{40};
 /// The same where the kernel is wanted in any case, for tests and experiments.
 constexpr microseconds patience_always{5000};
 /// So long before the next short transfer a launch costs no time that is needed otherwise.
@@ -30,7 +30,7 @@ constexpr microseconds at_once{1};
 /// there are.
 constexpr microseconds longest_life{1000};
 /// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
-constexpr microseconds blocked_launch{90};
+constexpr microseconds blocked_launch = patience;
 constexpr int most_blocked = 3;
 
 }  // namespace
@@ -69,7 +69,7 @@ std::optional<Queued> Resident::stop() noexcept {
 void Resident::send_away() {
   leaving_ = true;
   ready_.store(false, std::memory_order_relaxed);
-  set_patience(microseconds(0));
+  std::atomic_ref(box_->job[0]).store(numbered(no_more_jobs, 0), std::memory_order_release);
 }
 
 /// The state has nothing to do with the kernel any more. Its work, which is not done if the kernel has not come to it.
@@ -100,13 +100,7 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) const {
   return use_ == ResidentUse::always ||
-         (streak_ >= wanted_streak_ && waits.until_short >= launch_time && waits.until_short <= patience_waiting);
-}
-
-void Resident::set_patience(microseconds patience) {
-  if (use_ == ResidentUse::always && patience != microseconds(0)) patience = patience_always;
-  std::atomic_ref(box_->patience)
-      .store(numbered(++patience_, static_cast<std::uint32_t>(patience.count())), std::memory_order_release);
+         (streak_ >= wanted_streak_ && waits.until_short >= launch_time && waits.until_short <= patience);
 }
 
 /// What the last kernel's life says about the next one's.
@@ -117,15 +111,15 @@ void Resident::settle() {
   if (!worthwhile) streak_ = 0;
 }
 
-void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
+void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const std::lock_guard lock(mutex_);
   const auto now = Clock::now();
   Waits& waits = waits_[static_cast<int>(kind)];
   waits = {now, /*open=*/true, /*launched=*/false, waits.until_short};
   if (alive()) {
-    if (leaving_) return;
-    return now - launched_ > longest_life ? send_away() : set_patience(patience_waiting);
+    if (!leaving_ && now - launched_ > longest_life) send_away();
+    return;
   }
   if (served_) return;  // whoever waits for it takes it back
   ready_.store(false, std::memory_order_relaxed);
@@ -137,13 +131,6 @@ void Resident::wait_begins(WaitKind kind, bool may_launch) noexcept {
     } catch (const Error&) {
       use_ = ResidentUse::never;  // other launches do without, or say what is wrong
     }
-}
-
-/// Another thread may still be waiting, and may have been for hours: its kernel then ends sooner than it could.
-void Resident::wait_ends() noexcept {
-  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
-  const std::lock_guard lock(mutex_);
-  if (alive() && !leaving_) set_patience(patience_between);
 }
 
 void Resident::launch() {
@@ -158,11 +145,13 @@ void Resident::launch() {
     std::memset(static_cast<void*>(box_), 0, sizeof *box_);
     stream_ = stream;
   }
-  set_patience(patience_waiting);
+  std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
+  const microseconds wanted = use_ == ResidentUse::always ? patience_always : patience;
+  const auto its_patience = static_cast<std::uint32_t>(wanted.count());
   const auto began = Clock::now();
   mark(Point::resident_planned);
-  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_ + 1}, stream_);
+  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_patience}, stream_);
   mark(Point::resident_launched);
   launch_ = next_launch;
   launched_ = Clock::now();
@@ -192,7 +181,8 @@ bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State&
   work_ = work;
   served_ = &state;
   state.resident = this;
-  host::write_job(*box_, ++job_, job);
+  job_ = job_after(job_);
+  host::write_job(*box_, job_, job);
   ready_.store(false, std::memory_order_relaxed);
   ++jobs_of_launch_;
   jobs_.fetch_add(1, std::memory_order_relaxed);

@@ -3,8 +3,8 @@
 //
 // It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each
 // other so soon that the next one will probably find it there, and if there is time enough to launch it until then.
-// While calls wait it is patient; between calls, hardly, so that the program's own cudaDeviceSynchronize is not kept
-// waiting by more than some microseconds. A kernel that ends having had little to do makes the next one less likely.
+// It ends when it has had nothing to do for a while, and after a millisecond in any case, so that the program's own
+// cudaDeviceSynchronize is not kept waiting. One that ends having had little to do makes the next one less likely.
 #pragma once
 
 #include <atomic>
@@ -27,9 +27,8 @@ class Resident {
 
   /// A short transfer begins, by whatever way: so often the kernel would have had something to do.
   void note_short();
-  /// The calling thread is about to wait. `launch`: the kernel may be launched, if that is promising.
-  void wait_begins(WaitKind kind, bool launch) noexcept;
-  void wait_ends() noexcept;
+  /// The calling thread is about to wait. `may_launch`: the kernel, if that is promising.
+  void about_to_wait(WaitKind kind, bool may_launch) noexcept;
 
   /// Whether a job can be handed over now; quick, and true now and then in vain.
   bool ready() const;
@@ -64,7 +63,6 @@ class Resident {
   bool alive() const;
   void launch();
   void settle();
-  void set_patience(std::chrono::microseconds patience);
   void send_away();
   std::optional<Work> release(Transfer::State& state);
 
@@ -78,7 +76,6 @@ class Resident {
   bool leaving_ = false;             ///< that one gets no more jobs
   bool settled_ = true;              ///< what became of that one has been taken into account
   std::uint32_t job_ = 0;            ///< number of the last job
-  std::uint32_t patience_ = 0;       ///< number of the last word about it
   std::int64_t jobs_of_launch_ = 0;  ///< done, or handed over
   Clock::time_point launched_, last_short_;
   Waits waits_[wait_kinds];

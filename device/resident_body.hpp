@@ -30,27 +30,32 @@ constexpr std::uint32_t own_program_words = 1024;
 
 static_assert(std::is_trivially_copyable_v<BatchJob> && sizeof(BatchJob) % sizeof(std::uint32_t) == 0);
 constexpr int job_words = sizeof(BatchJob) / sizeof(std::uint32_t);
-static_assert(job_words < resident_threads);  // one thread more reads the patience
+static_assert(job_words <= resident_threads);
 
-/// What the host and the kernel tell each other, in mapped memory. Each half is written by one of them alone.
+/// Numbers that are no job's: of an empty mailbox, and of one that tells the kernel to end.
+constexpr std::uint32_t no_job = 0, no_more_jobs = UINT32_MAX;
+
+/// What the host and the kernel tell each other, in mapped memory. A line that the host writes while the kernel reads
+/// it again and again costs the host a microsecond: it writes nothing but jobs.
 struct alignas(64) Mailbox {
   /// By the host: 32 bits of the job each, below the number of the job.
   std::uint64_t job[job_words];
-  /// By the host: how many microseconds the kernel waits for the next job, below a number that is another one each
-  /// time. The kernel counts from when it sees a new number, or from the end of its last job; 0: it ends now.
-  alignas(64) std::uint64_t patience;
   /// By the kernel: the number of its launch, when it begins and when it will take no more jobs.
   alignas(64) std::uint32_t started;
   std::uint32_t ended;
 };
 
-/// What the kernel gets. Jobs are numbered from first_job on.
+/// What the kernel gets. Jobs are numbered from first_job on, without the two numbers above.
 struct ResidentArgs {
   Mailbox* box;
   std::uint32_t launch;
   std::uint32_t first_job;
+  std::uint32_t patience_us;  ///< it ends so long after its beginning, or the end of its last job
 };
 
+GPUDT_HD std::uint32_t job_after(std::uint32_t number) {
+  return number >= no_more_jobs - 1 ? no_job + 1 : number + 1;
+}
 GPUDT_HD std::uint64_t numbered(std::uint32_t number, std::uint32_t word) {
   return static_cast<std::uint64_t>(number) << 32 | word;
 }
@@ -79,28 +84,26 @@ inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
 
 }  // namespace host
 
-/// As run_on_host() of a batch, until its patience ends.
+/// As run_on_host() of a batch, until it is told to end, or has nothing to do for too long.
 template <class Translate, class Ended>
 void run_on_host(const ResidentArgs& args, const Translate& translate, const Ended& ended) {
   using Clock = std::chrono::steady_clock;
   constexpr auto nap = std::chrono::microseconds(20);  // the host may have few processors for many GPUs
   Mailbox& box = *args.box;
   std::atomic_ref(box.started).store(args.launch, std::memory_order_release);
-  std::uint32_t number = args.first_job, patience_number = 0;
+  std::uint32_t number = args.first_job;
   alignas(BatchJob) std::uint32_t words[job_words];
   for (Clock::time_point active = Clock::now();;) {
     if (host::read_job(box, number, words)) {
       const BatchJob& job = *reinterpret_cast<const BatchJob*>(words);
       run_on_host(job, translate);
       ended(job.completion);
-      ++number;
+      number = job_after(number);
       active = Clock::now();
       continue;
     }
-    const std::uint64_t patience = std::atomic_ref(box.patience).load(std::memory_order_acquire);
-    if (number_of(patience) != patience_number) active = Clock::now();
-    patience_number = number_of(patience);
-    if (Clock::now() - active >= std::chrono::microseconds(static_cast<std::uint32_t>(patience))) break;
+    const bool told = number_of(std::atomic_ref(box.job[0]).load(std::memory_order_acquire)) == no_more_jobs;
+    if (told || Clock::now() - active >= std::chrono::microseconds(args.patience_us)) break;
     std::this_thread::sleep_for(nap);
   }
   std::atomic_ref(box.ended).store(args.launch, std::memory_order_release);

@@ -322,7 +322,7 @@ template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const MPI
 void Collective::pack_inputs() {
   if (!buffers_ || std::exchange(buffers_->packed, true)) return;
   buffers_->start_pack();
-  const device::Waiting waiting(device::WaitKind::transfer);
+  device::about_to_wait(device::WaitKind::transfer);
   buffers_->wait();
 }
 

@@ -111,7 +111,7 @@ class Collective {
   int run(Blocking blocking) {
     if (!staged()) return blocking();
     pack_inputs();
-    const device::Waiting waiting(device::WaitKind::collective);
+    device::about_to_wait(device::WaitKind::collective);
     const int code = in_mpi(blocking);
     if (code == MPI_SUCCESS) unpack_outputs();
     return code;

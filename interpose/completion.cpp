@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +45,7 @@ class Requests {
     if (ends_ == Ends::at_once) return;
     device::mark(device::Point::wait_entered);
     progress_once();
-    waiting_.emplace(device::WaitKind::requests);
+    device::about_to_wait(device::WaitKind::requests);
   }
   ~Requests() {
     if (ends_ == Ends::when_done && !seen_.empty()) device::mark(device::Point::wait_returned);
@@ -111,7 +110,6 @@ class Requests {
 
   MPI_Request* user_;
   const Ends ends_;
-  std::optional<device::Waiting> waiting_;
   std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
   std::vector<MPI_Request> given_;  ///< what the call makes of them
   std::vector<Failed> outer_;       ///< failures of a call during which an error handler made this one

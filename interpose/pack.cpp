@@ -29,7 +29,7 @@ void transfer(device::Direction direction, const Operand& operand, void* packed)
   const Timed timed(Clock::transfer);
   device::Transfer under_way = device::start(direction, operand.ordinal, operand.info->layout(), operand.count,
                                              operand.buffer, 0, operand.bytes(), packed);
-  const device::Waiting waiting(device::WaitKind::transfer);
+  device::about_to_wait(device::WaitKind::transfer);
   under_way.wait();
 }
 

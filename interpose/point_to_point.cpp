@@ -71,17 +71,15 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       if (code != MPI_SUCCESS) return code;
       mark(Point::sent);
       offer->start_unpack(0);
-      const device::Waiting waiting(device::WaitKind::receiver);
+      device::about_to_wait(device::WaitKind::receiver);
       offer->wait();
       return code;
     }
     Staged staged(operand);
     staged.start_pack();
     engine_order(comm, dest);
-    {
-      const device::Waiting waiting(device::WaitKind::transfer);
-      staged.wait();
-    }
+    device::about_to_wait(device::WaitKind::transfer);
+    staged.wait();
     const Timed timed(Clock::mpi);
     const Outgoing out = staged.message();
     mark(Point::given);
@@ -145,8 +143,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     Staged staged(operand);
     int code = MPI_SUCCESS;
     {
-      std::optional<device::Waiting> waiting;
-      if (does == Does::receive) waiting.emplace(device::WaitKind::message);
+      if (does == Does::receive) device::about_to_wait(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);
@@ -193,7 +190,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
       const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
       if (code != MPI_SUCCESS) return code;
-      const device::Waiting waiting(device::WaitKind::message);
+      device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
     const int code =
@@ -212,7 +209,6 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   return receive_blocking<Does::send_first>(
       [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
         if (packed) packed->wait();
-        const device::Waiting waiting(device::WaitKind::message, /*launch=*/false);  // the message is to go first
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },

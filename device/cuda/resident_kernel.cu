@@ -26,20 +26,6 @@ __device__ __forceinline__ std::uint64_t nanoseconds() {
   return now;
 }
 
-/// Of the thread that watches the patience.
-struct Watch {
-  std::uint64_t active = nanoseconds();
-  std::uint32_t number = 0;
-
-  /// Whether the last job, or the last word of the host, is longer ago than it said.
-  __device__ __forceinline__ bool over(std::uint64_t patience) {
-    const std::uint64_t now = nanoseconds();
-    if (number_of(patience) != number) active = now;
-    number = number_of(patience);
-    return now - active >= std::uint64_t{1000} * static_cast<std::uint32_t>(patience);
-  }
-};
-
 /// The programs of the last jobs, for either side, which those of the next ones mostly are again.
 struct OwnPrograms {
   std::uint32_t number[2];
@@ -80,32 +66,32 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   __shared__ alignas(16) std::uint32_t words[job_words];
   __shared__ OwnPrograms programs;
   Mailbox& box = *args.box;
-  const bool reads = threadIdx.x < job_words, watches = threadIdx.x == job_words;
-  if (watches) write_released(box.started, args.launch);
+  const bool reads = threadIdx.x < job_words, first = threadIdx.x == 0;
+  if (first) write_released(box.started, args.launch);
   if (threadIdx.x < 2) programs.number[threadIdx.x] = 0;
+  const std::uint64_t patience = std::uint64_t{1000} * args.patience_us;
   std::uint32_t number = args.first_job;
-  for (Watch watch;;) {
+  for (std::uint64_t active = nanoseconds();;) {
     std::uint64_t word = 0;
-    bool over = false;
-    if (reads || watches) word = read_relaxed(box.job[reads ? threadIdx.x : 0]);
-    if (watches) over = watch.over(read_relaxed(box.patience));
-    if (__syncthreads_and(!(reads || watches) || number_of(word) == number)) {
+    if (reads) word = read_relaxed(box.job[threadIdx.x]);
+    if (__syncthreads_and(!reads || number_of(word) == number)) {
       if (reads) words[threadIdx.x] = static_cast<std::uint32_t>(word);
-      // This thread has read a word of the job, so that after its fence, and for all threads after the barrier, what
-      // the host saw before it wrote the job is there: nothing that was read earlier is still true.
-      if (watches) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
+      // The thread has read a word of the job, so that after its fence, and for all threads after the barrier, what the
+      // host saw before it wrote the job is there: nothing that was read earlier is still true.
+      if (first) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
       __syncthreads();
       BatchJob& job = *reinterpret_cast<BatchJob*>(words);
       bring_programs(job, programs);
       move_job<resident_threads>(job, 0, 1);
       complete(job.completion, 1);
-      ++number;
-      if (watches) watch.active = nanoseconds();
-    } else if (__syncthreads_or(over)) {
-      break;
+      number = job_after(number);
+      if (first) active = nanoseconds();
+    } else {
+      const bool over = first && (number_of(word) == no_more_jobs || nanoseconds() - active >= patience);
+      if (__syncthreads_or(over)) break;
     }
   }
-  if (watches) write_released(box.ended, args.launch);
+  if (first) write_released(box.ended, args.launch);
 }
 
 }  // namespace

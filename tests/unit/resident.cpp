@@ -121,12 +121,11 @@ struct Stage {
     return packed == expected;
   }
   /// A wait that lasts so long, and launches the kernel or not.
-  void wait(microseconds time = {}, WaitKind kind = WaitKind::message) {
-    Resident* const resident = engine->wait_begins(kind, true);
+  void wait(microseconds time = {}) {
+    engine->about_to_wait(WaitKind::message);
     const auto until = std::chrono::steady_clock::now() + time;
     while (std::chrono::steady_clock::now() < until) {
     }
-    if (resident) resident->wait_ends();
   }
   /// A kernel that has begun.
   void have_kernel() {
@@ -271,7 +270,7 @@ TEST_CASE("the kernel that stays at the end of all", "[kernel]") {
 TEST_CASE("the kernel that stays does not stay for ever", "[kernel]") {
   Stage stage;
   stage.have_kernel();
-  const auto is_sent_away = [&] { return static_cast<std::uint32_t>(stage.box().patience) == 0; };
+  const auto is_sent_away = [&] { return number_of(stage.box().job[0]) == no_more_jobs; };
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   SECTION("when a job comes") {
     CHECK(stage.pack().done());
@@ -382,24 +381,6 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
     until_launched(300);
     CHECK(stage.launches() == 0);
   }
-}
-
-TEST_CASE("the kernel that stays is patient while calls wait", "[kernel]") {
-  Stage stage(ResidentUse::automatic);
-  for (int i = 0; i < 10000 && stage.launches() == 0; ++i) {
-    stage.pack().wait();
-    stage.wait(microseconds(15));
-  }
-  REQUIRE(stage.launches() == 1);
-  const auto patience = [&] { return static_cast<std::uint32_t>(stage.box().patience); };
-  Resident* const resident = stage.engine->wait_begins(WaitKind::requests, true);
-  const std::uint64_t while_waiting = stage.box().patience;
-  CHECK(patience() > 0);
-  resident->wait_ends();
-  CHECK(patience() > 0);
-  CHECK(patience() < static_cast<std::uint32_t>(while_waiting));
-  CHECK(number_of(stage.box().patience) != number_of(while_waiting));
-  stage.leave();
 }
 
 }  // namespace
