@@ -109,7 +109,7 @@ void Engine::note_short(Gpu& gpu, const Work& work) {
 
 /// To the kernel that stays, if there is one and it has nothing to do. False if the work must be launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
-  if (!gpu.resident || !gpu.resident->ready() || gpu.kernels.expected_us() != 0) return false;
+  if (!gpu.resident || !gpu.resident->ready() || resident_late(gpu)) return false;
   return std::visit(
       [&](const auto& it) {
         if (!perhaps_resident(it)) return false;

@@ -387,7 +387,12 @@ Movements Engine::movements() const {
 
 void Engine::about_to_wait(WaitKind kind) noexcept {
   const Gpu* const gpu = recent_.load(std::memory_order_acquire);
-  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/gpu->kernels.expected_us() == 0);
+  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
+}
+
+/// Whether the kernel that stays had better not, since kernels begin late.
+bool Engine::resident_late(const Gpu& gpu) const {
+  return resident_use_ != ResidentUse::always && gpu.kernels.expected_us() != 0;
 }
 
 void Engine::failed(int ordinal) noexcept {

@@ -261,6 +261,7 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
 
   // batch.cpp
+  bool resident_late(const Gpu& gpu) const;
   void note_short(Gpu& gpu, const Work& work);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;
