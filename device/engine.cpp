@@ -82,7 +82,7 @@ void Transfer::State::poll() {
   if (lesson.delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
   if (polls % polls_per_clock == 0) check_now_and_then();
   if (resident && resident->gone())
-    if (std::optional<Work> work = resident->take_back(*this)) channel->launch_again({std::move(*work), this});
+    if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
 }
 
 void Transfer::State::observe() {

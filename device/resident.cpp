@@ -61,8 +61,8 @@ std::optional<Queued> Resident::stop() noexcept {
   Transfer::State* const state = served_;
   if (state == nullptr) return std::nullopt;
   const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
-  std::optional<Work> work = release(*state);
-  return done ? std::nullopt : std::optional<Queued>({std::move(*work), state});
+  const std::optional<Work> work = release(*state);
+  return done ? std::nullopt : std::optional<Queued>({*work, state});
 }
 
 /// No job is handed over any more, and the kernel ends when it has done the one that it has.

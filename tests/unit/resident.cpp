@@ -240,6 +240,7 @@ TEST_CASE("a job taken back from the kernel that stays goes past those that wait
   Stage stage;
   stage.have_kernel();
   std::vector<Transfer> transfers;
+  transfers.reserve(batch_jobs);
   for (int i = 0; i < batch_jobs; ++i) transfers.push_back(stage.pack());
   CHECK(stage.log.kernels == 1);  // all but the first one wait
   stage.leave();
