@@ -68,7 +68,7 @@ class Resident {
 
   Runtime& runtime_;
   const int ordinal_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::atomic<ResidentUse> use_;
   StreamHandle stream_ = nullptr;
   Mailbox* box_ = nullptr;           ///< mapped; made for the first launch
