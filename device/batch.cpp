@@ -21,19 +21,6 @@ namespace {
 /// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
 
-/// The widest word.
-constexpr std::int64_t word_bytes = 16;
-
-/// Whether a job is short enough for one thread block.
-bool suits_resident(const TransferArgs& job) {
-  using datatype::ShapeKind;
-  const bool traversed = job.from.shape.kind == ShapeKind::general || job.to.shape.kind == ShapeKind::general;
-  std::int64_t most = most_resident_words;
-  if (traversed) most = most_traversed_words;
-  if (job.to.method != Method::words) most = most_resident_pieces;
-  return job.to.end - job.to.begin <= most * job.to.word;
-}
-
 thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
 
 bool batchable(const Packing& packing) {
@@ -43,9 +30,27 @@ bool batchable(const Fusing& fusing) {
   return suits_batch(fusing.from_shape, 0, fusing.bytes()) && suits_batch(fusing.to_shape, 0, fusing.bytes());
 }
 
+/// Calls act(from, to) with the sides of the work. A packed one is a stream, whose address is where its position 0
+/// would lie.
+template <class Act>
+auto with_sides(const Packing& packing, const Act& act) {
+  datatype::Shape stream;
+  stream.kind = datatype::ShapeKind::contiguous;
+  stream.total = stream.run = packing.end;
+  const auto position_0 = reinterpret_cast<std::uintptr_t>(packing.packed) - static_cast<std::uintptr_t>(packing.begin);
+  const PlanSide user = {packing.shape, packing.user}, packed = {stream, reinterpret_cast<void*>(position_0)};
+  return packing.direction == Direction::pack ? act(user, packed) : act(packed, user);
+}
+template <class Act>
+auto with_sides(const Fusing& fusing, const Act& act) {
+  return act(PlanSide{fusing.from_shape, fusing.from.user}, PlanSide{fusing.to_shape, fusing.to.user});
+}
+
+/// Whether it is a job for the kernel that stays, if that is there.
 template <class Kind>
-bool perhaps_resident(const Kind& it) {
-  return it.bytes() <= most_resident_words * word_bytes && batchable(it);
+bool residential(const Kind& it) {
+  return it.bytes() <= most_resident_bytes && batchable(it) &&
+         with_sides(it, [&](const PlanSide& from, const PlanSide& to) { return suits_resident(from, to, it.bytes()); });
 }
 
 /// Whether it may wait for others to be launched with.
@@ -102,7 +107,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
 
 /// What would be a job for the kernel that stays, if it were there, begins by itself.
 void Engine::note_short(Gpu& gpu, const Work& work) {
-  if (!gpu.resident || !std::visit([](const auto& it) { return perhaps_resident(it); }, work)) return;
+  if (!gpu.resident || !std::visit([](const auto& it) { return residential(it); }, work)) return;
   recent_.store(&gpu, std::memory_order_release);
   gpu.resident->note_short();
 }
@@ -112,10 +117,10 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
   if (!gpu.resident || !gpu.resident->ready() || resident_late(gpu)) return false;
   return std::visit(
       [&](const auto& it) {
-        if (!perhaps_resident(it)) return false;
+        if (!residential(it)) return false;
         bool there = true;
         TransferArgs args = job_of(gpu, channel, it, there);
-        if (!there || !suits_resident(args)) return false;  // the job would not wait for the upload
+        if (!there) return false;  // the job would not wait for the upload
         args.to.completion = completion_of(state);
         mark(Point::way_chosen);
         if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
@@ -205,21 +210,19 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
 
 /// All but the completion. `there` stays true if all that the job needs is on the GPU.
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
-  datatype::Shape stream;
-  stream.kind = datatype::ShapeKind::contiguous;
-  stream.total = stream.run = packing.end;
-  const auto position_0 = reinterpret_cast<std::uintptr_t>(packing.packed) - static_cast<std::uintptr_t>(packing.begin);
-  const PlanSide user = {packing.shape, packing.user}, packed = {stream, reinterpret_cast<void*>(position_0)};
+  const PlanHints hints = {gpu.traits.multiprocessors, is_host(packing.packed_kind)};
+  TransferArgs args = with_sides(packing, [&](const PlanSide& from, const PlanSide& to) {
+    return plan_batch_job(from, to, packing.begin, packing.end, hints);
+  });
   const bool pack = packing.direction == Direction::pack;
-  TransferArgs args = plan_batch_job(pack ? user : packed, pack ? packed : user, packing.begin, packing.end,
-                                     {gpu.traits.multiprocessors, is_host(packing.packed_kind)});
   there = upload(*this, gpu, channel, pack ? args.from : args.to, packing.layout) && there;
   return args;
 }
 
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there) {
-  TransferArgs args = plan_batch_job({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, 0,
-                                     fusing.bytes(), {gpu.traits.multiprocessors});
+  TransferArgs args = with_sides(fusing, [&](const PlanSide& from, const PlanSide& to) {
+    return plan_batch_job(from, to, 0, fusing.bytes(), {gpu.traits.multiprocessors});
+  });
   there = upload(*this, gpu, channel, args.from, fusing.from.layout) && there;
   there = upload(*this, gpu, channel, args.to, fusing.to.layout) && there;
   return args;

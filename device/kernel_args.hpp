@@ -116,6 +116,15 @@ datatype::Shape batch_shape(const datatype::Shape& shape);
 /// Whether a batch can take a job of positions [begin, end) of `shape` on one side.
 bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end);
 
+/// Jobs of more words had better have more blocks than the one of the kernel that stays (resident_body.hpp); sooner
+/// those of layouts that are traversed, and those that are moved by pieces, which are no words.
+constexpr std::int64_t most_resident_words = 1024, most_traversed_words = 256, most_resident_pieces = 128;
+constexpr std::int64_t piece_bytes = 16, widest_word = 16;
+constexpr std::int64_t most_resident_bytes = most_resident_words * widest_word;
+
+/// Whether a job of `bytes` bytes from one side to the other is no longer than that. Both sides suit_batch().
+bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes);
+
 /// A job of a batch that moves positions [begin, end) from one side to the other; both suit_batch(). The packed side is
 /// a contiguous one, whose address is where position 0 would lie. Fills everything but the programs and the completion;
 /// to.grid is the number of thread blocks.

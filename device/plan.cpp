@@ -400,10 +400,32 @@ bool suits_batch(const Shape& shape, std::int64_t begin, std::int64_t end) {
   return taken.kind != ShapeKind::general || end - begin <= most_general_batch_bytes;
 }
 
+namespace {
+
+/// The widest word for Method::words; less than 4: there is none.
+std::int32_t batch_word(const PlanSide& from, const PlanSide& to) {
+  Address bits = 0;
+  for (const PlanSide* side : {&from, &to}) {
+    const auto user = reinterpret_cast<Address>(side->user);
+    const bool contiguous = side->shape.kind == ShapeKind::contiguous;
+    bits |= user + (contiguous ? static_cast<Address>(side->shape.offset) : 0);
+    if (!contiguous) bits |= static_cast<Address>(side->shape.align);
+  }
+  return lowest_bit(bits);
+}
+
+}  // namespace
+
+bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes) {
+  const auto is_traversed = [](const PlanSide& side) { return batch_shape(side.shape).kind == ShapeKind::general; };
+  const std::int32_t word = batch_word(from, to);
+  if (word < 4) return bytes <= most_resident_pieces * piece_bytes;
+  return bytes <= (is_traversed(from) || is_traversed(to) ? most_traversed_words : most_resident_words) * word;
+}
+
 TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,
                             const PlanHints& hints) {
   TransferArgs args;
-  Address bits = 0;
   for (const bool sender : {true, false}) {
     KernelArgs& side = sender ? args.from : args.to;
     const PlanSide& given = sender ? from : to;
@@ -411,11 +433,8 @@ TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64
     side.user = static_cast<char*>(given.user);
     side.begin = begin;
     side.end = end;
-    const Address user = reinterpret_cast<Address>(given.user);
-    const bool contiguous = side.shape.kind == ShapeKind::contiguous;
-    bits |= contiguous ? user + static_cast<Address>(side.shape.offset) : user | static_cast<Address>(side.shape.align);
   }
-  const std::int32_t word = lowest_bit(bits);
+  const std::int32_t word = batch_word(from, to);
   for (KernelArgs* side : {&args.from, &args.to}) {
     side->method = word >= 4 ? Method::words : Method::gather;
     side->word = word >= 4 ? word : 16;

@@ -22,9 +22,6 @@ namespace gpudt::device {
 /// Threads of the block. More take longer to agree that a job is there, and one multiprocessor's way to other GPUs is
 /// full with so many.
 constexpr int resident_threads = 256;
-/// Jobs of more words had better have more blocks; sooner those of layouts that are traversed, and those that are moved
-/// by pieces of 16 bytes, which are no words.
-constexpr std::int64_t most_resident_words = 1024, most_traversed_words = 256, most_resident_pieces = 128;
 /// Layouts that are no longer are brought to the block's own memory first, so that searches in them wait for no other.
 constexpr std::uint32_t own_program_words = 1024;
 

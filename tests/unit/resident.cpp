@@ -157,6 +157,34 @@ struct Stage {
   std::unique_ptr<Engine> engine;
 };
 
+TEST_CASE("what is short enough for the kernel that stays", "[kernel]") {
+  alignas(16) char memory[32];
+  const auto suits = [&](const datatype::Layout& layout, int count, std::int64_t shift = 0) {
+    datatype::Shape stream;
+    stream.kind = datatype::ShapeKind::contiguous;
+    const datatype::Shape shape = layout.shape(count);
+    stream.total = stream.run = shape.total;
+    return suits_resident({shape, memory}, {stream, memory + shift}, shape.total);
+  };
+  const OwnedType eights = std::move(vector(128, 2, 4, MPI_INT).commit());  // 1 KiB in blocks of 8 bytes
+  const datatype::LayoutRef words = datatype::decode(eights);
+  CHECK(suits(*words, 8));
+  CHECK_FALSE(suits(*words, 9));
+  CHECK(suits(*words, 4, 4));
+  CHECK_FALSE(suits(*words, 5, 4));
+  CHECK(suits(*words, 2, 1));
+  CHECK_FALSE(suits(*words, 3, 1));
+  std::vector<int> places;
+  for (int i = 0; i < 128; ++i) places.push_back(i * (i + 1));
+  const OwnedType list = std::move(indexed_block(2, places, MPI_INT).commit());
+  const datatype::LayoutRef traversed = datatype::decode(list);
+  CHECK(suits(*traversed, 2));
+  CHECK_FALSE(suits(*traversed, 3));
+  const datatype::LayoutRef bytes = datatype::decode(MPI_CHAR);
+  CHECK(suits(*bytes, 16 << 10));
+  CHECK_FALSE(suits(*bytes, (16 << 10) + 16));
+}
+
 TEST_CASE("a kernel that stays does jobs one after the other", "[kernel]") {
   Stage stage;
   stage.wait();
@@ -356,6 +384,16 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
     for (int i = 0; i < 50; ++i) {
       stage.pack().wait();
       stage.wait(microseconds(300));
+    }
+    CHECK(stage.launches() == 0);
+  }
+  SECTION("not where messages are too long for it") {
+    const OwnedType type = std::move(vector(2048, 2, 4, MPI_INT).commit());  // 16 KiB in words of 8 bytes
+    const datatype::LayoutRef layout = datatype::decode(type);
+    std::vector<char> user(1 << 16), packed(1 << 14);
+    for (int i = 0; i < 300; ++i) {
+      stage.engine->start(Direction::pack, 0, *layout, 1, user.data(), 0, layout->size(), packed.data()).wait();
+      stage.wait(microseconds(15));
     }
     CHECK(stage.launches() == 0);
   }
