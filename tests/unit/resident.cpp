@@ -174,8 +174,8 @@ TEST_CASE("what is short enough for the kernel that stays", "[kernel]") {
   CHECK_FALSE(suits(*words, 5, 4));
   CHECK(suits(*words, 2, 1));
   CHECK_FALSE(suits(*words, 3, 1));
-  std::vector<int> places;
-  for (int i = 0; i < 128; ++i) places.push_back(i * (i + 1));
+  std::vector<int> places(128);
+  for (int i = 0; i < 128; ++i) places[static_cast<std::size_t>(i)] = i * (i + 1);
   const OwnedType list = std::move(indexed_block(2, places, MPI_INT).commit());
   const datatype::LayoutRef traversed = datatype::decode(list);
   CHECK(suits(*traversed, 2));
