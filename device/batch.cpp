@@ -89,8 +89,9 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   StateOwner state = channel.take();
   const std::lock_guard lock(channel.queue_mutex);
   const bool waits = batches_wanted_ && may_wait(work, channel);
-  if (!waits) note_short(gpu, work);
-  if (gathered_bytes == 0 && hand_over(gpu, channel, work, *state)) return Transfer(std::move(state));
+  const bool handed = gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
+  if (handed || !waits) note_short(gpu, work);
+  if (handed) return Transfer(std::move(state));
   if (waits) {
     if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
     channel.queue.push_back({work, state.get()});
@@ -146,7 +147,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
   // Those of the batch first.
   const auto copies =
-      queue.size() == 1 ? queue.begin() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
+      queue.size() == 1 ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
         return !std::visit([&](const auto& it) { return prefers_copy_beside_others(foresee(here, it)); }, job.work);
       });
   const auto batched = static_cast<std::size_t>(copies - queue.begin());
@@ -236,6 +237,7 @@ void Channel::launch_again(const Queued& job) noexcept {
 void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
   kernels_.fetch_sub(1, std::memory_order_relaxed);
   job.state->lesson.delay = nullptr;
+  job.state->polls = 0;
   launch_alone(*gpus_[channel.ordinal()].load(std::memory_order_acquire), channel, job);
 }
 

@@ -247,6 +247,7 @@ class Engine {
   Forecast foresee(const Gpu& gpu, const Packing& packing) const;
   Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
+  bool resident_late(const Gpu& gpu) const;
   bool prefers_copy_beside_others(const Forecast& forecast) const;
 
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
@@ -261,7 +262,6 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
 
   // batch.cpp
-  bool resident_late(const Gpu& gpu) const;
   void note_short(Gpu& gpu, const Work& work);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;

@@ -62,10 +62,12 @@ std::optional<Queued> Resident::stop() noexcept {
   if (state == nullptr) return std::nullopt;
   const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
   const std::optional<Work> work = release(*state);
-  return done ? std::nullopt : std::optional<Queued>({*work, state});
+  if (done) return std::nullopt;
+  jobs_.fetch_sub(1, std::memory_order_relaxed);
+  return Queued{*work, state};
 }
 
-/// No job is handed over any more, and the kernel ends when it has done the one that it has.
+/// No job is handed over any more, and the kernel ends when it has done the one that it has begun.
 void Resident::send_away() {
   leaving_ = true;
   ready_.store(false, std::memory_order_relaxed);
@@ -114,11 +116,12 @@ void Resident::settle() {
 void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const std::lock_guard lock(mutex_);
+  if (use_ == ResidentUse::never) return;
   const auto now = Clock::now();
   Waits& waits = waits_[static_cast<int>(kind)];
   waits = {now, /*open=*/true, /*launched=*/false, waits.until_short};
   if (alive()) {
-    if (!leaving_ && now - launched_ > longest_life) send_away();
+    if (!leaving_ && !served_ && now - launched_ > longest_life) send_away();
     return;
   }
   if (served_) return;  // whoever waits for it takes it back

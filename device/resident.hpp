@@ -3,8 +3,8 @@
 //
 // It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each
 // other so soon that the next one will probably find it there, and if there is time enough to launch it until then.
-// It ends when it has had nothing to do for a while, and after a millisecond in any case, so that the program's own
-// cudaDeviceSynchronize is not kept waiting. One that ends having had little to do makes the next one less likely.
+// It ends when it has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's
+// own cudaDeviceSynchronize is not kept waiting. One that ends having had little to do makes the next one less likely.
 #pragma once
 
 #include <atomic>

@@ -3,7 +3,7 @@
 //
 // A launch takes two thirds of a short message's time: 3 to 5 us in the driver, 3 more until the kernel runs. A
 // kernel that runs already reads its next job from mapped memory in 1.3 us. GPUrdma (Daoud et al., section 3) and dCUDA
-// keep kernels that communicate; here a single thread block does, and only while calls wait (resident.hpp).
+// keep kernels that communicate; here a single thread block does, and only while messages keep coming (resident.hpp).
 //
 // A job is that of a batch (batch_body.hpp). Each 32 bits of it travel in a word of 64 with the job's number, so that
 // the kernel reads all words at once, by a thread each, and again until all have the number that it expects: no word

@@ -208,7 +208,10 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   engine_order(comm, dest);
   return receive_blocking<Does::send_first>(
       [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
-        if (packed) packed->wait();
+        if (packed) {
+          device::about_to_wait(device::WaitKind::transfer);
+          packed->wait();
+        }
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
@@ -243,6 +246,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   }
   Staged staged(operand);
   staged.start_pack();
+  device::about_to_wait(device::WaitKind::transfer);
   staged.wait();
   const int code = replace_on_host(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
   return peer_received(code, call, staged, *seen, {.comm = comm});

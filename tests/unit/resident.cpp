@@ -226,6 +226,25 @@ TEST_CASE("what comes while the kernel that stays has a job, or when it is gone,
   CHECK_FALSE(stage.serve());  // the old job is none of its own
 }
 
+TEST_CASE("a transfer that waits alone to be launched with others counts, and goes to the kernel that stays",
+          "[kernel]") {
+  Stage stage;
+  const auto gathered = [&] {
+    const Gathering gathering(Gathering::short_bytes);
+    return stage.pack();
+  };
+  gathered().wait();
+  CHECK(stage.log.kernels == 1);
+  stage.wait();
+  REQUIRE(stage.launches() == 1);
+  stage.begin();
+  Transfer transfer = gathered();
+  CHECK_FALSE(transfer.done());
+  REQUIRE(stage.serve());
+  CHECK((transfer.done() && stage.is_packed()));
+  CHECK(stage.log.kernels == 1);
+}
+
 TEST_CASE("a job that the kernel that stays has not come to is launched", "[kernel]") {
   Stage stage;
   stage.have_kernel();
