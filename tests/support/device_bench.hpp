@@ -145,6 +145,7 @@ struct Message {
 };
 
 inline Message message_of(MPI_Datatype type, const datatype::Layout& layout, int count) {
+  if (layout.size() == 0) return {type, count, 0, 0, &layout};  // MPI libraries give such types any true extent
   MPI_Aint low = 0, extent = 0, lb = 0, true_extent = 0;
   MPI_Type_get_true_extent(type, &low, &true_extent);
   MPI_Type_get_extent(type, &lb, &extent);
