@@ -46,11 +46,14 @@ auto with_sides(const Fusing& fusing, const Act& act) {
   return act(PlanSide{fusing.from_shape, fusing.from.user}, PlanSide{fusing.to_shape, fusing.to.user});
 }
 
-/// Whether it is a job for the kernel that stays, if that is there.
-template <class Kind>
-bool residential(const Kind& it) {
-  return it.bytes() <= most_resident_bytes && batchable(it) &&
-         with_sides(it, [&](const PlanSide& from, const PlanSide& to) { return suits_resident(from, to, it.bytes()); });
+/// Whether it is a job for the GPU's kernel that stays, if that is there.
+bool is_residential(const Gpu& gpu, const Work& work) {
+  const auto suits = [](const auto& it) {
+    return it.bytes() <= most_resident_bytes && batchable(it) &&
+           with_sides(it,
+                      [&](const PlanSide& from, const PlanSide& to) { return suits_resident(from, to, it.bytes()); });
+  };
+  return gpu.resident && std::visit(suits, work);
 }
 
 /// Whether it may wait for others to be launched with.
@@ -89,8 +92,9 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   StateOwner state = channel.take();
   const std::lock_guard lock(channel.queue_mutex);
   const bool waits = batches_wanted_ && may_wait(work, channel);
-  const bool handed = gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
-  if (handed || !waits) note_short(gpu, work);
+  const bool residential = (gathered_bytes == 0 || !waits) && is_residential(gpu, work);
+  const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
+  if (residential && (handed || !waits)) note_short(gpu);
   if (handed) return Transfer(std::move(state));
   if (waits) {
     if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
@@ -106,19 +110,18 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
   return Transfer(std::move(state));
 }
 
-/// What would be a job for the kernel that stays, if it were there, begins by itself.
-void Engine::note_short(Gpu& gpu, const Work& work) {
-  if (!gpu.resident || !std::visit([](const auto& it) { return residential(it); }, work)) return;
+/// What is_residential() begins by itself.
+void Engine::note_short(Gpu& gpu) {
   recent_.store(&gpu, std::memory_order_release);
   gpu.resident->note_short();
 }
 
-/// To the kernel that stays, if there is one and it has nothing to do. False if the work must be launched.
+/// What is_residential() to the kernel that stays, if there is one and it has nothing to do. False if the work must be
+/// launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
-  if (!gpu.resident || !gpu.resident->ready() || resident_late(gpu)) return false;
+  if (!gpu.resident->ready() || resident_late(gpu)) return false;
   return std::visit(
       [&](const auto& it) {
-        if (!residential(it)) return false;
         bool there = true;
         TransferArgs args = job_of(gpu, channel, it, there);
         if (!there) return false;  // the job would not wait for the upload
@@ -154,10 +157,12 @@ void Engine::launch_queued(Channel& channel) noexcept {
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
   } else if (batched == 1) {
-    note_short(here, queue.front().work);
-    launch_alone(here, channel, queue.front());
+    const bool residential = is_residential(here, queue.front().work);
+    if (residential) note_short(here);
+    launch_alone(here, channel, queue.front(), residential);
   }
-  for (const Queued& job : std::span(queue).subspan(batched)) launch_alone(here, channel, job);
+  for (const Queued& job : std::span(queue).subspan(batched))
+    launch_alone(here, channel, job, is_residential(here, job.work));
   queue.clear();
 }
 
@@ -201,8 +206,8 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
   if (side.shape.kind != datatype::ShapeKind::general) return true;
   Upload& upload = Upload::of(*layout, gpu.ordinal);
   side.program = upload.program(engine, channel, *layout);
-  side.program_words =
-      static_cast<std::int64_t>((layout->serialised().size() - sizeof(datatype::SerialisedHeader)) / 8);
+  side.program_words = static_cast<std::int64_t>((layout->serialised().size() - sizeof(datatype::SerialisedHeader)) /
+                                                 sizeof(std::int64_t));
   side.program_number = upload.number();
   return upload.there();
 }
@@ -238,13 +243,14 @@ void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
   kernels_.fetch_sub(1, std::memory_order_relaxed);
   job.state->lesson.delay = nullptr;
   job.state->polls = 0;
-  launch_alone(*gpus_[channel.ordinal()].load(std::memory_order_acquire), channel, job);
+  Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  launch_alone(here, channel, job, is_residential(here, job.work));
 }
 
-void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept {
+void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept {
   job.state->finished = true;
   try {
-    if (!hand_over(gpu, channel, job.work, *job.state)) launch(gpu, channel, job.work, *job.state);
+    if (!residential || !hand_over(gpu, channel, job.work, *job.state)) launch(gpu, channel, job.work, *job.state);
   } catch (const std::exception& error) {
     job.state->finished = false;
     job.state->fail(error);

@@ -56,11 +56,11 @@ enum class Way {
   copy,  ///< the copy engine wherever it can
 };
 
-/// Whether a kernel stays on the GPU while calls wait, for short transfers (resident.hpp).
+/// Whether a kernel stays on the GPU for a while, for short transfers (resident.hpp).
 enum class ResidentUse {
-  automatic,  ///< where short transfers follow each other closely
+  automatic,  ///< where they follow each other closely
   never,
-  always,  ///< whenever a call waits
+  always,  ///< it is launched whenever a call waits
 };
 
 struct Config {

@@ -395,14 +395,18 @@ bool Engine::resident_late(const Gpu& gpu) const {
   return resident_use_ != ResidentUse::always && gpu.kernels.expected_us() != 0;
 }
 
+/// Null where there is none, or the GPU has not been used.
+Resident* Engine::resident_of(int ordinal) const {
+  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
+  return gpu ? gpu->resident.get() : nullptr;
+}
+
 void Engine::failed(int ordinal) noexcept {
-  if (const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire); gpu && gpu->resident)
-    gpu->resident->give_up();
+  if (Resident* const resident = resident_of(ordinal)) resident->give_up();
 }
 
 void Engine::shared_with_others(int ordinal) noexcept {
-  if (const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire); gpu && gpu->resident)
-    gpu->resident->shared_with_others();
+  if (Resident* const resident = resident_of(ordinal)) resident->shared_with_others();
 }
 
 std::vector<std::string> Engine::cost_sources() const {

@@ -248,6 +248,7 @@ class Engine {
   Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
+  Resident* resident_of(int ordinal) const;
   bool prefers_copy_beside_others(const Forecast& forecast) const;
 
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
@@ -262,9 +263,9 @@ class Engine {
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
 
   // batch.cpp
-  void note_short(Gpu& gpu, const Work& work);
+  void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
-  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job) noexcept;
+  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept;
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there);

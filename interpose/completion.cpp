@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <new>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +13,6 @@
 #include "device/timeline.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
-#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
@@ -25,13 +23,6 @@ namespace {
 
 /// When a call returns: on the timeline are those that wait, for the others may be called very often.
 enum class Ends { when_done, at_once };
-
-/// What is to go out goes before this process waits for anything.
-void progress_once() noexcept try {
-  engine_progress();
-} catch (const std::exception& error) {  // MPI_Wait and its like are C
-  log_error(std::string("progress: ") + error.what());
-}
 
 /// The user's requests as MPI is to see them during one call.
 class Requests {
@@ -44,7 +35,7 @@ class Requests {
     outer_ = std::exchange(failed_here(), {});
     if (ends_ == Ends::at_once) return;
     device::mark(device::Point::wait_entered);
-    progress_once();
+    engine_progress_logged();  // what is to go out goes before this process waits for anything
     device::about_to_wait(device::WaitKind::requests);
   }
   ~Requests() {

@@ -578,13 +578,8 @@ void Engine::let_pass_end() {
 const char* Engine::hook() {
   return progress_start({[] {
                            if (!engine.pending() && !engine.has_background())
-                             return 0;  // here, for MPI asks in every turn of its loops
-                           try {
-                             return engine.progress();
-                           } catch (const std::exception& error) {  // MPI's progress engine is C
-                             log_error(std::string("progress: ") + error.what());
-                             return 0;
-                           }
+                             return 0;                       // here, for MPI asks in every turn of its loops
+                           return engine_progress_logged();  // MPI's progress engine is C
                          },
                          [] { return engine.pending(); }});
 }
@@ -662,6 +657,10 @@ int Reservation::submit(bool issued, MPI_Request* request) {
 
 int engine_progress() {
   return engine.progress();
+}
+int engine_progress_logged() noexcept try { return engine.progress(); } catch (const std::exception& error) {
+  log_error(std::string("progress: ") + error.what());
+  return 0;
 }
 void engine_order(MPI_Comm comm, int peer) {
   engine.order({comm, peer});

@@ -221,6 +221,8 @@ bool engine_within();
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress();
+/// The same for callers that must not throw: what goes wrong is logged.
+int engine_progress_logged() noexcept;
 
 /// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then
 /// does not overtake them (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.

@@ -143,7 +143,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     Staged staged(operand);
     int code = MPI_SUCCESS;
     {
-      if (does == Does::receive) device::about_to_wait(device::WaitKind::message);
+      if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
       code = pmpi(staged.data(), operand.twin(), seen);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -97,7 +98,7 @@ Record sum(const std::vector<Record>& records) {
       total.nanoseconds[c] += record.nanoseconds[c];
       total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
     }
-    for (int m = 0; m < 6; ++m) total.movements[m] += record.movements[m];
+    for (std::size_t m = 0; m < std::size(total.movements); ++m) total.movements[m] += record.movements[m];
     for (int e = 0; e < peer_events; ++e) total.peer[e] += record.peer[e];
     for (const Fallback& entry : record.fallbacks)
       if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);

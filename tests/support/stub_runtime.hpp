@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 
 #include "device/runtime.hpp"
@@ -49,6 +51,27 @@ class StubRuntime : public device::Runtime {
 
  private:
   static std::nullptr_t unexpected() { throw std::logic_error("a call that the test does not expect"); }
+};
+
+/// One whose memory of all kinds is the host's, and pinned; with streams that have nothing to wait for.
+class HostMemoryRuntime : public StubRuntime {
+ public:
+  device::Location classify(const void*) noexcept override { return {device::MemoryKind::pinned, -1}; }
+  void* mapped_alloc(int, std::size_t bytes) override { return device_alloc(0, bytes); }
+  void mapped_free(void* address) noexcept override { std::free(address); }
+  void* device_alloc(int, std::size_t bytes) override {
+    return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  }
+  void device_free(int, void* address) noexcept override { std::free(address); }
+  device::StreamHandle stream_create(int) override { return this; }
+  void stream_synchronize(int, device::StreamHandle) override {}
+  void stream_check(int, device::StreamHandle) override {}
+  void memset_async(int, void* to, int value, std::size_t bytes, device::StreamHandle) override {
+    std::memset(to, value, bytes);
+  }
+
+ private:
+  static constexpr std::size_t alignment = 64;
 };
 
 }  // namespace gpudt::test

@@ -34,24 +34,14 @@ struct Log {
   }
 };
 
-class LoggingRuntime final : public StubRuntime {
+class LoggingRuntime final : public HostMemoryRuntime {
  public:
   explicit LoggingRuntime(Log& log) : log_(log) {}
-  Location classify(const void*) noexcept override { return {MemoryKind::pinned, -1}; }
   Traits traits(int) override { return {4, "logging", {}}; }
-  void* mapped_alloc(int, std::size_t bytes) override { return std::malloc(bytes); }
-  void mapped_free(void* address) noexcept override { std::free(address); }
-  void* device_alloc(int, std::size_t bytes) override { return std::malloc(bytes); }
-  void device_free(int, void* address) noexcept override { std::free(address); }
-  StreamHandle stream_create(int) override { return this; }
   void stream_synchronize(int, StreamHandle) override { log_.end_all(); }
-  void stream_check(int, StreamHandle) override {}
   EventHandle event_create(int) override { return this; }
   void event_record(int, EventHandle, StreamHandle) override {}
   bool event_done(int, EventHandle) override { return true; }
-  void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle) override {
-    std::memset(to, value, bytes);
-  }
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle) override {
     std::memcpy(to, from, bytes);
   }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -59,22 +58,12 @@ class NeverLate {
       std::filesystem::temp_directory_path() / ("gpudt-resident-" + std::to_string(getpid()) + ".json");
 };
 
-class PlayedRuntime final : public StubRuntime {
+class PlayedRuntime final : public HostMemoryRuntime {
  public:
   explicit PlayedRuntime(Log& log) : log_(log) {}
-  Location classify(const void*) noexcept override { return {MemoryKind::pinned, -1}; }
   Traits traits(int) override { return {4, "played", {}}; }
-  void* mapped_alloc(int, std::size_t bytes) override { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }
-  void mapped_free(void* address) noexcept override { std::free(address); }
-  void* device_alloc(int, std::size_t bytes) override { return std::malloc(bytes); }
-  void device_free(int, void* address) noexcept override { std::free(address); }
-  StreamHandle stream_create(int) override { return this; }
-  void stream_synchronize(int, StreamHandle) override {}
   void stream_check(int, StreamHandle) override {
     if (log_.failed) throw Error(Failure::runtime, "failed");
-  }
-  void memset_async(int, void* to, int value, std::size_t bytes, StreamHandle) override {
-    std::memset(to, value, bytes);
   }
   void launch(int, const KernelArgs& args, StreamHandle) override {
     ++log_.kernels;
