@@ -143,10 +143,6 @@ bool moves(int i, const Count* counts, const Absent& absent) {
   return counts[i] > 0 && (at >= absent.size() || !absent[at]);
 }
 
-const void* shifted(const void* address, std::int64_t bytes) {
-  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
-}
-
 std::int64_t as_integer(const void* address) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address));
 }
@@ -377,6 +373,27 @@ Blocks neighbours(MPI_Comm comm) {
     default:
       return {0, 0};  // MPI reports the error
   }
+}
+
+Edges edges(MPI_Comm comm) {
+  const Blocks blocks = neighbours(comm);
+  Edges edges{std::vector<int>(static_cast<std::size_t>(blocks.out_of)),
+              std::vector<int>(static_cast<std::size_t>(blocks.into))};
+  int topology = MPI_UNDEFINED, rank = 0;
+  PMPI_Topo_test(comm, &topology);
+  PMPI_Comm_rank(comm, &rank);
+  if (topology == MPI_DIST_GRAPH) {
+    std::vector<int> weights(std::max(edges.out_of.size(), edges.into.size()));
+    PMPI_Dist_graph_neighbors(comm, blocks.into, edges.into.data(), weights.data(), blocks.out_of, edges.out_of.data(),
+                              weights.data());
+    return edges;
+  }
+  if (topology == MPI_GRAPH) PMPI_Graph_neighbors(comm, rank, blocks.out_of, edges.out_of.data());
+  if (topology == MPI_CART)
+    for (std::size_t dim = 0; 2 * dim < edges.out_of.size(); ++dim)
+      PMPI_Cart_shift(comm, static_cast<int>(dim), 1, &edges.out_of[2 * dim], &edges.out_of[2 * dim + 1]);
+  edges.into = edges.out_of;
+  return edges;
 }
 
 Absent absent_neighbours(MPI_Comm comm) {

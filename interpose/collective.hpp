@@ -48,6 +48,11 @@ inline constexpr std::size_t max_grid_dims = 64;
 /// The blocks of a neighbourhood collective whose neighbour is MPI_PROC_NULL.
 using Absent = std::bitset<2 * max_grid_dims>;
 
+/// The address may be MPI_BOTTOM.
+inline const void* shifted(const void* address, std::int64_t bytes) {
+  return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
+}
+
 /// Which of the three forms of a collective the user calls.
 struct Call {
   const char* name;
@@ -172,6 +177,11 @@ struct Blocks {
 };
 /// Those of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
 Blocks neighbours(MPI_Comm comm);
+/// The neighbours' ranks in the order of their blocks, MPI_PROC_NULL among them.
+struct Edges {
+  std::vector<int> out_of, into;
+};
+Edges edges(MPI_Comm comm);
 /// May throw device::Error.
 Absent absent_neighbours(MPI_Comm comm);
 /// This process gives to, or gets from, all others as the root.

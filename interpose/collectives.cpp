@@ -3,8 +3,10 @@
 #include <numeric>
 
 #include "interpose/collective.hpp"
+#include "interpose/collective_messages.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/parcels.hpp"
 
 // Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
@@ -30,11 +32,18 @@ Role out_or_inout(const void* other) {
   return other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
+using collective_messages::varying;
+
 // --- operations with a root ------------------------------------------------------------------------------------------
 
 template <class Pmpi, class Count>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const auto code = as_messages(call, comm, count, type, [&](Parcels& parcels) {
+      const auto block = same_block(buf, count, type);
+      return list_from_root(parcels, comm, root, /*own=*/false, block, block);
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     Given data{buf, type};
     if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
@@ -47,6 +56,13 @@ template <class Pmpi, class Count>
 int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendcount, MPI_Datatype sendtype,
            void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
+    const auto code =
+        as_messages(call, comm, here ? recvcount : sendcount, here ? recvtype : sendtype, [&](Parcels& p) {
+          return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
+                              equal_blocks(recvbuf, recvcount, recvtype));
+        });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
@@ -61,6 +77,11 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+      return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
+                          v_blocks(recvbuf, recvcounts, displs, recvtype));
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype};
     GivenV<Displacement> out{recvbuf, recvtype, displs};
@@ -75,6 +96,13 @@ template <class Pmpi, class Count>
 int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendcount, MPI_Datatype sendtype,
             void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
+    const auto code =
+        as_messages(call, comm, here ? sendcount : recvcount, here ? sendtype : recvtype, [&](Parcels& p) {
+          return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
+                                same_block(recvbuf, recvcount, recvtype));
+        });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
@@ -89,6 +117,11 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
              const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
              int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+      return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
+                            v_blocks(sendbuf, sendcounts, displs, sendtype), same_block(recvbuf, recvcount, recvtype));
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
     Given out{recvbuf, recvtype};
@@ -115,7 +148,9 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
 
 /// What a process takes part with in an exchange: blocks for its peers, or for its neighbours in a topology.
 struct Partners : Blocks {
+  Among among;
   Absent absent;
+  bool one_block = false;  ///< goes out to all
 
   /// The blocks of absent neighbours stay what they are: they must not come back from uninitialised staging memory.
   Role receiving(const void* sendbuf) const { return absent.none() ? out_or_inout(sendbuf) : Role::inout; }
@@ -124,11 +159,12 @@ using FindPartners = Partners (*)(MPI_Comm);
 
 Partners peers(MPI_Comm comm) {
   const int count = comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
-  return {{count, count}, {}};
+  return {{count, count}, Among::all, {}};
 }
 
 Partners all_neighbours(MPI_Comm comm) {
-  return {neighbours(comm), active.load(std::memory_order_acquire) ? absent_neighbours(comm) : Absent()};
+  return {neighbours(comm), Among::neighbours,
+          active.load(std::memory_order_acquire) ? absent_neighbours(comm) : Absent()};
 }
 
 /// The same for operations in which one block goes out to all.
@@ -136,7 +172,13 @@ template <FindPartners find>
 Partners one_block_to(MPI_Comm comm) {
   Partners partners = find(comm);
   partners.out_of = 1;
+  partners.one_block = true;
   return partners;
+}
+
+/// Elements of a block, of operations in which the blocks of all are alike.
+std::int64_t known_among(const Partners& partners, std::int64_t elements) {
+  return partners.among == Among::all ? elements : varying;
 }
 
 template <class Pmpi, class Count>
@@ -144,6 +186,15 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
              MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
+    const auto code = as_messages(call, comm, known_among(partners, recvcount), recvtype, [&](Parcels& parcels) {
+      const auto take = equal_blocks(recvbuf, recvcount, recvtype);
+      if (!partners.one_block) {
+        return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                        equal_blocks(sendbuf, sendcount, sendtype), take);
+      }
+      return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
     const Given out = c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
@@ -157,6 +208,13 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
               MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
+    const std::int64_t elements =
+        known_among(partners, partners.into == 0 ? 0 : sum(recvcounts, partners.into) / partners.into);
+    const auto code = as_messages(call, comm, elements, recvtype, [&](Parcels& parcels) {
+      return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
+                            v_blocks(recvbuf, recvcounts, displs, recvtype));
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     const GivenV<Displacement> out =
@@ -171,6 +229,12 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
+    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+      return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                      v_blocks(sendbuf, sendcounts, sdispls, sendtype),
+                                                      v_blocks(recvbuf, recvcounts, rdispls, recvtype));
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     const GivenV<Displacement> in =
         c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
@@ -187,6 +251,12 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
+    const auto code = as_messages(call, comm, varying, MPI_DATATYPE_NULL, [&](Parcels& parcels) {
+      return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                      w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
+                                                      w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
+    });
+    if (code) return *code;
     Collective c(call.name, {.comm = comm});
     const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
     const auto out =

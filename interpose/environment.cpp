@@ -10,6 +10,7 @@
 
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
+#include "interpose/collective_messages.hpp"
 #include "interpose/config.hpp"
 #include "interpose/export.hpp"
 #include "interpose/log.hpp"
@@ -56,6 +57,7 @@ bool mpi_is_cuda_aware(int forced) {
 int stop(MPI_Comm, int, void*, void*) {
   bool ended = engine_stop();
   ended = peer_stop() && ended;
+  collectives_stop();
   persistent_stop();
   matched_stop();
   one_sided_stop();
@@ -89,10 +91,14 @@ bool start_device(device::Config config, bool speaks, bool traces) {
   }
 }
 
-/// What the environment says, read before MPI is initialized.
+/// What the environment says, read before MPI is initialized; what others have to know by then is told.
 struct Settings {
   std::vector<std::string> complaints{};
   Config config = read_config(complaints);
+
+  Settings() {
+    if (!config.disable) collectives_announce(config.peer);
+  }
 
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
 };
@@ -105,6 +111,7 @@ void start_timeline(const std::string& prefix, int rank) {
 void start(const Settings& settings) {
   const int rank = world_rank();
   const Config& config = settings.config;
+  collectives_start();
   log_start(rank, config.trace);
   if (rank == 0)
     for (const std::string& complaint : settings.complaints) log_warning(complaint);

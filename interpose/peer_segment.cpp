@@ -18,6 +18,7 @@
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <vector>
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -27,7 +28,7 @@ constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
 const std::string folder = "/dev/shm";
 
-std::string own_name;  // of the segment, to be removed when the process ends
+std::vector<std::string> own_names;  // to be removed when the process ends
 pid_t own_process = 0;
 
 std::string prefix() {
@@ -36,6 +37,10 @@ std::string prefix() {
 
 std::string name_of(const std::string& job, int rank) {
   return "/" + prefix() + std::to_string(std::hash<std::string>()(job)) + "-" + std::to_string(rank);
+}
+
+std::string notice_name_of(const std::string& job, int rank) {
+  return name_of(job, rank) + "-here";
 }
 
 bool lock(int file) {
@@ -77,7 +82,24 @@ Image* map(int file) {
 
 // Not in a child, which may end before.
 void remove_own() {
-  if (own_process == getpid()) shm_unlink(own_name.c_str());
+  if (own_process == getpid())
+    for (const std::string& name : own_names) shm_unlink(name.c_str());
+}
+
+/// A new file of this process's own, of `bytes` bytes, locked. Negative if there cannot be one, and `errno` says why.
+int make_own(const std::string& name, off_t bytes) {
+  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (file < 0) return -1;
+  if (own_names.empty()) std::atexit(remove_own);
+  own_names.push_back(name);
+  own_process = getpid();
+  // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
+  const int error = lock(file) ? posix_fallocate(file, 0, bytes) : errno;
+  if (error == 0) return file;
+  shm_unlink(name.c_str());
+  close(file);
+  errno = error;
+  return -1;
 }
 
 }  // namespace
@@ -85,18 +107,8 @@ void remove_own() {
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   remove_abandoned();
   const std::string name = name_of(job, rank);
-  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) give_up(file, "shared memory " + name, errno);
-  own_name = name;
-  own_process = getpid();
-  std::atexit(remove_own);
-  // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
-  const bool locked = lock(file);
-  const int error = locked ? posix_fallocate(file, 0, size_without_chunks) : errno;
-  if (error != 0) {
-    remove_own();
-    give_up(file, "shared memory of " + std::to_string(size_without_chunks) + " bytes", error);
-  }
+  const int file = make_own(name, size_without_chunks);
+  if (file < 0) give_up(file, "shared memory " + name + " of " + std::to_string(size_without_chunks) + " bytes", errno);
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
   // What follows the file's end may be mapped, but not touched.
@@ -162,6 +174,23 @@ bool Segment::orphaned() const {
   if (!lock(file_)) return false;
   flock(file_, LOCK_UN);
   return true;
+}
+
+bool announce(const std::string& job, int rank, int what) {
+  remove_abandoned();
+  const int file = make_own(notice_name_of(job, rank), 1);
+  if (file < 0) return false;
+  const auto said = static_cast<unsigned char>(what);
+  return pwrite(file, &said, 1, 0) == 1;  // open, and so locked, from now on
+}
+
+int announced(const std::string& job, int rank) {
+  const int file = shm_open(notice_name_of(job, rank).c_str(), O_RDONLY | O_CLOEXEC, 0);
+  if (file < 0) return -1;
+  unsigned char said = 0;
+  const bool there = pread(file, &said, 1, 0) == 1 && flock(file, LOCK_SH | LOCK_NB) != 0;
+  close(file);
+  return there ? said : -1;
 }
 
 std::string job_name() {

@@ -25,9 +25,6 @@ int drop_ranks(MPI_Comm, int, void* value, void*) {
   return MPI_SUCCESS;
 }
 
-namespace {
-
-/// Ranks in MPI_COMM_WORLD of the processes that `comm` leads to; MPI_UNDEFINED: none.
 std::vector<int> world_ranks(MPI_Comm comm) {
   int inter = 0, size = 0;
   MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
@@ -42,8 +39,6 @@ std::vector<int> world_ranks(MPI_Comm comm) {
   PMPI_Group_free(&all);
   return translated;
 }
-
-}  // namespace
 
 int world_rank_of(MPI_Comm comm, int peer) {
   if (comm == MPI_COMM_WORLD || comm == MPI_COMM_NULL || peer < 0) return comm == MPI_COMM_NULL ? -1 : peer;

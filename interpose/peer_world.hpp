@@ -90,6 +90,8 @@ extern World* world;  ///< null before peer_start(). Stays for good: messages in
 
 /// Forgets the ranks kept with a communicator: for World::keyval.
 int drop_ranks(MPI_Comm, int, void* value, void*);
+/// Ranks in MPI_COMM_WORLD of the processes that `comm` leads to; MPI_UNDEFINED: none.
+std::vector<int> world_ranks(MPI_Comm comm);
 /// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
 int world_rank_of(MPI_Comm comm, int peer);
 /// The segment of another process, or of this one; null if it has none, or does not check for tokens. The caller holds

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "device/timeline.hpp"
+#include "interpose/collective_messages.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
@@ -259,6 +260,7 @@ void forget(MPI_Comm comm) {
   persistent_forget_comm(comm);       // what is started from here on does not need the handle
   engine_forget_comm(comm);
   matched_forget_comm(comm);
+  collectives_forget_comm(comm);
 }
 
 #if MPI_VERSION >= 4

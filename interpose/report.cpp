@@ -133,6 +133,8 @@ void print(const Record& total, int ranks, int expected) {
         static_cast<long long>(total.peer[1]));
     text += line;
   }
+  if (const std::int64_t calls = total.peer[static_cast<int>(PeerEvent::collective)]; calls != 0)
+    text += "  collectives as messages: " + std::to_string(calls) + " calls\n";
   std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",
                 static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
   text += line;

@@ -50,13 +50,14 @@ int in_mpi(Call call) {
 
 /// What becomes of messages in device memory that are offered to their receivers (peer.hpp).
 enum class PeerEvent {
-  offered,   ///< the receiver's GPU may fetch it
-  buffered,  ///< of these: moved to the segment, since nobody received it for a while
-  refused,   ///< of these: sent through the segment, since the receiver could not fetch it
-  packed,    ///< of these: packed before it can be fetched
-  remote,    ///< of these: to a process that shares no memory with this one
+  offered,     ///< the receiver's GPU may fetch it
+  buffered,    ///< of these: moved to the segment, since nobody received it for a while
+  refused,     ///< of these: sent through the segment, since the receiver could not fetch it
+  packed,      ///< of these: packed before it can be fetched
+  remote,      ///< of these: to a process that shares no memory with this one
+  collective,  ///< a collective that went as messages (collective_messages.hpp)
 };
-inline constexpr int peer_events = 5;
+inline constexpr int peer_events = 6;
 void report_peer(PeerEvent event);
 
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.

@@ -27,6 +27,9 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
 /// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
 bool all_receives_are_known();
 
+/// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
+bool init_waits_for_all();
+
 /// Messages between processes of MPI_COMM_WORLD that no receive or probe of the program's can meet, and for which
 /// nothing need be agreed on beforehand, as a communicator would be: processes without the library may be part of the
 /// job. They have tags of their own, 0 to hidden_tags - 1, and keep their order by process and tag.

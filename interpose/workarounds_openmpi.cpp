@@ -43,6 +43,11 @@ const Messaging* messaging() {
 
 }  // namespace
 
+bool init_waits_for_all() {
+  const auto* const asynchronous = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_async_mpi_init"));
+  return asynchronous != nullptr && !*asynchronous;
+}
+
 bool has_hidden_messages() {
   return all_receives_are_known() && messaging() != nullptr && messaging()->send != nullptr;
 }

@@ -1,0 +1,54 @@
+// Blocking collectives of long blocks in device memory, as messages between the GPUs of one node (peer.hpp), which take
+// a fraction of what MPI's own collectives on staged data do.
+//
+// All processes of a communicator have to agree, each time: where the data of one lie the others cannot know. They are
+// asked only if all have the library, which each tells the node before it enters MPI_Init, and by which none has left
+// MPI_Init; and only about blocks whose length, where all know it, makes it worth while. After a call that did not go
+// this way, which all know, more and more calls pass without a question, so that programs that keep their data on the
+// host, or send little, are hardly asked.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "interpose/collective.hpp"
+#include "interpose/config.hpp"
+#include "interpose/parcels.hpp"
+
+namespace gpudt::interpose {
+
+/// To be called before MPI_Init. Tells the node that this process can be asked; nothing if `use` has no such messages.
+void collectives_announce(PeerUse use);
+/// In MPI_Init, whatever has come of the GPU: who has announced that it can be asked will be.
+void collectives_start();
+void collectives_stop();
+/// Its handle is about to go.
+void collectives_forget_comm(MPI_Comm comm);
+
+namespace collective_messages {
+
+/// Elements of a block, where processes do not know each other's.
+inline constexpr std::int64_t varying = -1;
+
+/// Whether all processes of `comm`, to whom blocks of `elements` elements matter alike, are asked about this call.
+bool asked(const Call& call, MPI_Comm comm, std::int64_t elements, MPI_Datatype type);
+/// Asks. What the call returns, if the parcels have gone as messages.
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Parcels parcels);
+
+}  // namespace collective_messages
+
+/// Runs the call as messages if all processes agree: what it returns; else nothing has been done. `list(parcels)` lists
+/// what is given and taken, and returns false of arguments that are MPI's to refuse, or that only MPI can serve.
+/// `elements` of `type`, which all processes know, are in a block on the average; or they are `varying`.
+template <class List>
+std::optional<int> as_messages(const Call& call, MPI_Comm comm, std::int64_t elements, MPI_Datatype type, List list) {
+  if (!collective_messages::asked(call, comm, elements, type)) return std::nullopt;
+  Parcels parcels;
+  if (!list(parcels)) return std::nullopt;
+  return collective_messages::exchange(call, comm, std::move(parcels));
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,161 @@
+// What one process gives and takes in a collective that moves data, block by block: the list of messages that do the
+// same (MPI-4.1 chapters 6 and 8). Only intracommunicators.
+//
+// The functions that list return false of arguments that are MPI's to refuse.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "interpose/collective.hpp"
+
+namespace gpudt::interpose {
+
+/// `count` elements of `type` for, or from, process `rank` of the communicator.
+struct Parcel {
+  const void* buffer;
+  std::int64_t count;
+  MPI_Datatype type;
+  int rank;
+};
+
+/// Between two processes parcels keep their order.
+struct Parcels {
+  std::vector<Parcel> given, taken;
+};
+
+/// Who exchanges blocks with whom.
+enum class Among { all, neighbours };
+
+/// Where this process is among those of a communicator.
+struct Seat {
+  int rank = 0, size = 0;
+  explicit Seat(MPI_Comm comm) {
+    PMPI_Comm_rank(comm, &rank);
+    PMPI_Comm_size(comm, &size);
+  }
+  /// All ranks in turn: each process begins with another one, and ends with itself.
+  int after(int turn) const { return (rank + 1 + turn) % size; }
+  int before(int turn) const { return (rank + size - 1 - turn) % size; }
+  bool names(int root) const { return root >= 0 && root < size; }
+};
+
+// --- blocks of a buffer argument: each a function of the block's index and of the rank that it is for
+// -----------------
+
+/// `elements` elements on from the address.
+inline const void* element_of(const void* address, std::int64_t elements, MPI_Datatype type) {
+  MPI_Aint lb = 0, extent = 0;
+  if (type != MPI_DATATYPE_NULL) PMPI_Type_get_extent(type, &lb, &extent);
+  return shifted(address, elements * extent);
+}
+
+/// The same for all.
+template <class Count>
+auto same_block(const void* address, Count count, MPI_Datatype type) {
+  return [=](int, int rank) { return Parcel{address, count, type, rank}; };
+}
+
+template <class Count>
+auto equal_blocks(const void* address, Count count, MPI_Datatype type) {
+  return [=](int i, int rank) { return Parcel{element_of(address, i * std::int64_t{count}, type), count, type, rank}; };
+}
+
+/// Of a v form. Null arrays are wrong.
+template <class Count, class Displacement>
+auto v_blocks(const void* address, const Count* counts, const Displacement* displs, MPI_Datatype type) {
+  return [=](int i, int rank) {
+    if (counts == nullptr || displs == nullptr) return Parcel{address, -1, type, rank};
+    return Parcel{element_of(address, displs[i], type), counts[i], type, rank};
+  };
+}
+
+/// Of a w form.
+template <class Count, class Displacement>
+auto w_blocks(const void* address, const Count* counts, const Displacement* displs, const MPI_Datatype* types) {
+  return [=](int i, int rank) {
+    if (counts == nullptr || displs == nullptr || types == nullptr) return Parcel{address, -1, MPI_BYTE, rank};
+    return Parcel{shifted(address, displs[i]), counts[i], types[i], rank};
+  };
+}
+
+// --- operations ------------------------------------------------------------------------------------------------------
+
+/// One block between the root and each process. `own`: itself included.
+template <class AtRoot, class Here>
+bool list_rooted(std::vector<Parcel>& roots, std::vector<Parcel>& others, MPI_Comm comm, int root, bool own,
+                 AtRoot at_root, Here here) {
+  const Seat seat(comm);
+  if (!seat.names(root)) return false;
+  for (int turn = 0; seat.rank == root && turn < seat.size; ++turn)
+    if (const int rank = seat.after(turn); rank != root || own) roots.push_back(at_root(rank, rank));
+  if (seat.rank != root || own) others.push_back(here(0, root));
+  return true;
+}
+
+template <class AtRoot, class Here>
+bool list_from_root(Parcels& parcels, MPI_Comm comm, int root, bool own, AtRoot give, Here take) {
+  return list_rooted(parcels.given, parcels.taken, comm, root, own, give, take);
+}
+
+template <class Here, class AtRoot>
+bool list_to_root(Parcels& parcels, MPI_Comm comm, int root, bool own, Here give, AtRoot take) {
+  return list_rooted(parcels.taken, parcels.given, comm, root, own, take, give);
+}
+
+/// In a grid, whose blocks to the two neighbours in a dimension cross, both are one process: MPI alone knows which
+/// block is which.
+inline bool ambiguous(MPI_Comm comm, const Edges& edges) {
+  int topology = MPI_UNDEFINED;
+  PMPI_Topo_test(comm, &topology);
+  if (topology != MPI_CART) return false;
+  for (std::size_t at = 0; at < edges.out_of.size(); at += 2)
+    if (edges.out_of[at] != MPI_PROC_NULL && edges.out_of[at] == edges.out_of[at + 1]) return true;
+  return false;
+}
+
+template <class Give, class Take>
+bool list_among_neighbours(Parcels& parcels, MPI_Comm comm, Give give, Take take) {
+  const Edges with = edges(comm);
+  if (ambiguous(comm, with)) return false;
+  const auto list = [](std::vector<Parcel>& parcels, const std::vector<int>& ranks, auto block) {
+    for (std::size_t at = 0; at < ranks.size(); ++at)
+      if (ranks[at] != MPI_PROC_NULL) parcels.push_back(block(static_cast<int>(at), ranks[at]));
+  };
+  list(parcels.given, with.out_of, give);
+  list(parcels.taken, with.into, take);
+  return true;
+}
+
+/// A block from each to each. `own`: to itself, too.
+template <class Give, class Take>
+bool list_exchange(Parcels& parcels, MPI_Comm comm, Among among, bool own, Give give, Take take) {
+  if (among == Among::neighbours) return list_among_neighbours(parcels, comm, give, take);
+  const Seat seat(comm);
+  const int others = own ? seat.size : seat.size - 1;
+  for (int turn = 0; turn < others; ++turn) {
+    const int to = seat.after(turn), from = seat.before(turn);
+    parcels.given.push_back(give(to, to));
+    parcels.taken.push_back(take(from, from));
+  }
+  return true;
+}
+
+/// The same block from each to all, which in place lies where all others get it.
+template <class Count, class Take>
+bool list_gathering(Parcels& parcels, MPI_Comm comm, Among among, const void* sendbuf, Count sendcount,
+                    MPI_Datatype sendtype, Take take) {
+  if (sendbuf != MPI_IN_PLACE)
+    return list_exchange(parcels, comm, among, /*own=*/true, same_block(sendbuf, sendcount, sendtype), take);
+  const int here = Seat(comm).rank;
+  const auto give = [&](int, int rank) {
+    Parcel block = take(here, here);
+    block.rank = rank;
+    return block;
+  };
+  return list_exchange(parcels, comm, among, /*own=*/false, give, take);
+}
+
+}  // namespace gpudt::interpose
