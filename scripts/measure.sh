@@ -64,6 +64,8 @@ without() {
   run_mpi 2 300 "${settings[@]}" -- "$@"
 }
 
+gpus() { nvidia-smi -L | grep -c ^GPU; }
+
 about_machine() {
   date -u
   uname -a
@@ -134,6 +136,18 @@ part_lengths() {
     --calls pack --ways mpi,kernel,memcpy2d --iterations "$iterations" --seconds 0.02
 }
 
+# Collectives, with long blocks as messages between GPUs and without.
+part_collectives() {
+  local ranks protocol
+  for ranks in 2 4; do
+    [ "$simulated" = yes ] || [ "$ranks" -le "$(gpus)" ] || continue
+    for protocol in auto staging; do
+      measure "collectives-$ranks-$protocol" by "$ranks" "GPUDT_PROTOCOL=$protocol" -- "$bin/gpudt-collectives" \
+        --ways mpi,memcpy2d --seconds 0.05 "${short[@]}"
+    done
+  done
+}
+
 # Small applications: halo exchanges in two and three dimensions, and a mesh of many arrays.
 part_applications() {
   measure stencil with "$bin/gpudt-stencil" --seconds 0.03 "${short[@]}"
@@ -186,7 +200,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong protocols steps packing lengths applications contention host scale)
+parts=(tune pingpong protocols steps collectives packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do
