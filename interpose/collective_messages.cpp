@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,8 @@ namespace gpudt::interpose {
 namespace {
 
 /// From here on a block goes sooner as a message than its share of a collective on staged data does.
-constexpr std::int64_t least_block = 32 << 10;
+constexpr std::int64_t least_block = 24 << 10;
+constexpr std::int64_t least_block_from_root = 8 << 10;
 constexpr int most_passed = 255;
 constexpr int copy_tag = 30103;  ///< of the communicators for messages
 constexpr int tags = 32768;      ///< that every MPI library has; one for each call, in turn
@@ -63,8 +65,9 @@ std::set<Circle*> circles;  ///< of all communicators
 /// By rank in MPI_COMM_WORLD: whether the process can be asked; not looked up yet: -1.
 std::vector<signed char> askable;
 
-std::int64_t least_wanted() {
-  return announced_use == PeerUse::always ? 1 : least_block;
+std::int64_t least_wanted(Flow flow) {
+  if (announced_use == PeerUse::always) return 1;
+  return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
 int own_rank_by_launcher() {
@@ -135,11 +138,11 @@ bool may_go(const Parcel& parcel) {
 
 /// Takes out what is empty. Bytes, less those of as many blocks that are just not long enough: positive, if messages
 /// are the better way.
-std::int64_t weigh(std::vector<Parcel>& parcels) {
+std::int64_t weigh(std::vector<Parcel>& parcels, std::int64_t least) {
   std::int64_t weight = 0;
   std::erase_if(parcels, [&](const Parcel& each) {
     const std::int64_t bytes = bytes_of(each);
-    if (bytes != 0) weight += bytes - (least_wanted() - 1);
+    if (bytes != 0) weight += bytes - (least - 1);
     return bytes == 0;
   });
   return weight;
@@ -160,31 +163,100 @@ int error_in(const std::vector<MPI_Status>& statuses) {
   return failed == statuses.end() ? MPI_ERR_OTHER : failed->MPI_ERROR;
 }
 
-/// Ends what an error has left. What others still send by this call's tag, no later call receives.
-void give_up(std::vector<MPI_Request>& requests) {
-  for (MPI_Request& request : requests) {
-    if (request == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&request);
-    MPI_Request_free(&request);
+/// What a process gives to itself, from layout to layout.
+class OwnBlocks {
+ public:
+  /// Takes these out of `parcels`, unless messages alone can move them.
+  OwnBlocks(const char* call, int rank, Parcels& parcels) {
+    const auto own = [rank](const Parcel& parcel) { return parcel.rank == rank; };
+    if (!pair(call, chosen(parcels.given, own), chosen(parcels.taken, own))) {
+      pairs_.clear();
+      return;
+    }
+    std::erase_if(parcels.given, own);
+    std::erase_if(parcels.taken, own);
   }
-}
+  void start() {
+    transfers_.reserve(pairs_.size());
+    for (const auto& [from, to] : pairs_)
+      transfers_.push_back(device::transfer(to.ordinal, side(from), side(to), 0, to.bytes()));
+  }
+  void wait() {
+    for (device::Transfer& transfer : transfers_) transfer.wait();
+  }
 
-/// Sends and receives all of them.
-int move(MPI_Comm comm, int tag, const Parcels& parcels) {
-  std::vector<MPI_Request> requests(parcels.taken.size() + parcels.given.size(), MPI_REQUEST_NULL);
-  auto request = requests.begin();
-  int code = MPI_SUCCESS;
-  for (auto it = parcels.taken.begin(); it != parcels.taken.end() && code == MPI_SUCCESS; ++it)
-    code = MPI_Irecv(const_cast<void*>(it->buffer), static_cast<int>(it->count), it->type, it->rank, tag, comm,
-                     &*request++);
-  for (auto it = parcels.given.begin(); it != parcels.given.end() && code == MPI_SUCCESS; ++it)
-    code = MPI_Isend(it->buffer, static_cast<int>(it->count), it->type, it->rank, tag, comm, &*request++);
-  if (code == MPI_SUCCESS) {
-    std::vector<MPI_Status> statuses(requests.size());
-    code = MPI_Waitall(static_cast<int>(requests.size()), requests.data(), statuses.data());
-    if (code == MPI_ERR_IN_STATUS) code = error_in(statuses);
+ private:
+  template <class Own>
+  static std::vector<Parcel> chosen(const std::vector<Parcel>& parcels, Own own) {
+    std::vector<Parcel> found;
+    std::copy_if(parcels.begin(), parcels.end(), std::back_inserter(found), own);
+    return found;
   }
-  give_up(requests);
+  static device::Side side(const Operand& operand) { return {&operand.info->layout(), operand.count, operand.buffer}; }
+  /// False if some are of different lengths, which is an error, or on different GPUs.
+  bool pair(const char* call, const std::vector<Parcel>& given, const std::vector<Parcel>& taken) {
+    if (given.size() != taken.size()) return false;
+    pairs_.resize(given.size());
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      auto& [from, to] = pairs_[i];
+      if (!resolve_mapped(given[i].buffer, given[i].count, given[i].type, call, from) ||
+          !resolve_mapped(taken[i].buffer, taken[i].count, taken[i].type, call, to) || from.bytes() != to.bytes() ||
+          from.ordinal != to.ordinal)
+        return false;
+    }
+    return true;
+  }
+
+  std::vector<std::pair<Operand, Operand>> pairs_;
+  std::vector<device::Transfer> transfers_;  // after pairs_, which hold their layouts
+};
+
+/// Messages under way.
+class Messages {
+ public:
+  explicit Messages(std::size_t most) { requests_.reserve(most); }
+  /// After an error. What others still send by this call's tag, no later call receives.
+  ~Messages() {
+    for (MPI_Request& request : requests_) {
+      if (request == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&request);
+      MPI_Request_free(&request);
+    }
+  }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
+
+  int receive(const Parcel& parcel, int tag, MPI_Comm comm) {
+    return MPI_Irecv(const_cast<void*>(parcel.buffer), static_cast<int>(parcel.count), parcel.type, parcel.rank, tag,
+                     comm, &requests_.emplace_back(MPI_REQUEST_NULL));
+  }
+  int send(const Parcel& parcel, int tag, MPI_Comm comm) {
+    return MPI_Isend(parcel.buffer, static_cast<int>(parcel.count), parcel.type, parcel.rank, tag, comm,
+                     &requests_.emplace_back(MPI_REQUEST_NULL));
+  }
+  int wait() {
+    std::vector<MPI_Status> statuses(requests_.size());
+    const int code = MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), statuses.data());
+    return code == MPI_ERR_IN_STATUS ? error_in(statuses) : code;
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+};
+
+/// May throw device::Error.
+int move(const char* call, MPI_Comm comm, int tag, Parcels& parcels) {
+  OwnBlocks own(call, Seat(comm).rank, parcels);
+  Messages messages(parcels.taken.size() + parcels.given.size());
+  int code = MPI_SUCCESS;
+  for (const Parcel& parcel : parcels.taken)
+    if (code == MPI_SUCCESS) code = messages.receive(parcel, tag, comm);
+  for (const Parcel& parcel : parcels.given)
+    if (code == MPI_SUCCESS) code = messages.send(parcel, tag, comm);
+  if (code != MPI_SUCCESS) return code;
+  own.start();
+  code = messages.wait();
+  own.wait();
   return code;
 }
 
@@ -223,18 +295,19 @@ void collectives_forget_comm(MPI_Comm comm) {
 
 namespace collective_messages {
 
-bool asked(const Call& call, MPI_Comm comm, std::int64_t elements, MPI_Datatype type) {
+bool asked(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type) {
   if (!asking.load(std::memory_order_relaxed) || call.request != nullptr || comm == MPI_COMM_NULL) return false;
   if (elements != varying &&
-      (elements <= 0 || type == MPI_DATATYPE_NULL || bytes_of({nullptr, elements, type, 0}) < least_wanted()))
+      (elements <= 0 || type == MPI_DATATYPE_NULL || bytes_of({nullptr, elements, type, 0}) < least_wanted(flow)))
     return false;
   Circle* const circle = circle_of(comm);
   return circle != nullptr && circle->together && !circle->patience_with(call.name).passes();
 }
 
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Parcels parcels) {
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, Parcels parcels) {
   if (!right(parcels.given) || !right(parcels.taken)) return std::nullopt;
-  const std::int64_t weight = std::max(weigh(parcels.given), weigh(parcels.taken));
+  const std::int64_t least = least_wanted(flow);
+  const std::int64_t weight = std::max(weigh(parcels.given, least), weigh(parcels.taken, least));
   const bool fit = active.load(std::memory_order_acquire) && peer_checks() &&
                    std::all_of(parcels.given.begin(), parcels.given.end(), may_go) &&
                    std::all_of(parcels.taken.begin(), parcels.taken.end(), may_go);
@@ -253,7 +326,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Parcels parcels) {
   if (tracing())
     log_trace(std::string(call.name) + ": as " + std::to_string(parcels.given.size()) + " messages to, and " +
               std::to_string(parcels.taken.size()) + " from, processes of the node");
-  const int code = move(circle.messages, circle.calls++ % tags, parcels);
+  const int code = move(call.name, circle.messages, circle.calls++ % tags, parcels);
   return code == MPI_SUCCESS ? code : raise(comm, code);
 }
 

@@ -28,15 +28,21 @@ void collectives_stop();
 /// Its handle is about to go.
 void collectives_forget_comm(MPI_Comm comm);
 
+/// The shape of a collective, on which the length of the blocks for which messages pay depends.
+enum class Flow {
+  from_root,  ///< each process gets one block
+  other,
+};
+
 namespace collective_messages {
 
 /// Elements of a block, where processes do not know each other's.
 inline constexpr std::int64_t varying = -1;
 
 /// Whether all processes of `comm`, to whom blocks of `elements` elements matter alike, are asked about this call.
-bool asked(const Call& call, MPI_Comm comm, std::int64_t elements, MPI_Datatype type);
+bool asked(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type);
 /// Asks. What the call returns, if the parcels have gone as messages.
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Parcels parcels);
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, Parcels parcels);
 
 }  // namespace collective_messages
 
@@ -44,11 +50,12 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Parcels parcels);
 /// what is given and taken, and returns false of arguments that are MPI's to refuse, or that only MPI can serve.
 /// `elements` of `type`, which all processes know, are in a block on the average; or they are `varying`.
 template <class List>
-std::optional<int> as_messages(const Call& call, MPI_Comm comm, std::int64_t elements, MPI_Datatype type, List list) {
-  if (!collective_messages::asked(call, comm, elements, type)) return std::nullopt;
+std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type,
+                               List list) {
+  if (!collective_messages::asked(call, comm, flow, elements, type)) return std::nullopt;
   Parcels parcels;
   if (!list(parcels)) return std::nullopt;
-  return collective_messages::exchange(call, comm, std::move(parcels));
+  return collective_messages::exchange(call, comm, flow, std::move(parcels));
 }
 
 }  // namespace gpudt::interpose

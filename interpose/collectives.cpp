@@ -39,7 +39,7 @@ using collective_messages::varying;
 template <class Pmpi, class Count>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, count, type, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, count, type, [&](Parcels& parcels) {
       const auto block = same_block(buf, count, type);
       return list_from_root(parcels, comm, root, /*own=*/false, block, block);
     });
@@ -58,7 +58,7 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
     const auto code =
-        as_messages(call, comm, here ? recvcount : sendcount, here ? recvtype : sendtype, [&](Parcels& p) {
+        as_messages(call, comm, Flow::other, here ? recvcount : sendcount, here ? recvtype : sendtype, [&](Parcels& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
         });
@@ -77,7 +77,7 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, recvtype, [&](Parcels& parcels) {
       return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                           v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
@@ -97,8 +97,8 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
-    const auto code =
-        as_messages(call, comm, here ? sendcount : recvcount, here ? sendtype : recvtype, [&](Parcels& p) {
+    const auto code = as_messages(
+        call, comm, Flow::from_root, here ? sendcount : recvcount, here ? sendtype : recvtype, [&](Parcels& p) {
           return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
         });
@@ -117,7 +117,7 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
              const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
              int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, varying, recvtype, [&](Parcels& parcels) {
       return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
                             v_blocks(sendbuf, sendcounts, displs, sendtype), same_block(recvbuf, recvcount, recvtype));
     });
@@ -186,14 +186,15 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
              MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, known_among(partners, recvcount), recvtype, [&](Parcels& parcels) {
-      const auto take = equal_blocks(recvbuf, recvcount, recvtype);
-      if (!partners.one_block) {
-        return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
-                                                        equal_blocks(sendbuf, sendcount, sendtype), take);
-      }
-      return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
-    });
+    const auto code =
+        as_messages(call, comm, Flow::other, known_among(partners, recvcount), recvtype, [&](Parcels& parcels) {
+          const auto take = equal_blocks(recvbuf, recvcount, recvtype);
+          if (!partners.one_block) {
+            return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                            equal_blocks(sendbuf, sendcount, sendtype), take);
+          }
+          return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
+        });
     if (code) return *code;
     Collective c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
@@ -210,7 +211,7 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
     const Partners partners = find(comm);
     const std::int64_t elements =
         known_among(partners, partners.into == 0 ? 0 : sum(recvcounts, partners.into) / partners.into);
-    const auto code = as_messages(call, comm, elements, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, elements, recvtype, [&](Parcels& parcels) {
       return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
                             v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
@@ -229,7 +230,7 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, recvtype, [&](Parcels& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       v_blocks(sendbuf, sendcounts, sdispls, sendtype),
                                                       v_blocks(recvbuf, recvcounts, rdispls, recvtype));
@@ -251,7 +252,7 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, varying, MPI_DATATYPE_NULL, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, MPI_DATATYPE_NULL, [&](Parcels& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
                                                       w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
