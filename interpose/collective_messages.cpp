@@ -29,8 +29,7 @@ namespace {
 constexpr std::int64_t least_block = 24 << 10;
 constexpr std::int64_t least_block_from_root = 8 << 10;
 constexpr int most_passed = 255;
-constexpr int copy_tag = 30103;  ///< of the communicators for messages
-constexpr int tags = 32768;      ///< that every MPI library has; one for each call, in turn
+constexpr int tags = 32768;  ///< that every MPI library has; one for each call, in turn
 
 /// How many calls of an operation pass before all are asked again. (Not if all is to be offered.)
 struct Patience {
@@ -319,7 +318,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, Parcels 
   }
   patience.reset();
   if (circle.messages == MPI_COMM_NULL) {
-    circle.messages = bare_copy(comm, copy_tag);
+    circle.messages = bare_copy(comm);
     PMPI_Comm_set_errhandler(circle.messages, MPI_ERRORS_RETURN);
   }
   report_peer(PeerEvent::collective);

@@ -43,18 +43,28 @@ int raise(const ErrorOwner& owner, int code) {
   return owner.comm == MPI_COMM_NULL && owner.kept ? owner.kept->raise(code) : raise(owner.comm, code);
 }
 
-MPI_Comm bare_copy(MPI_Comm comm, int tag) {
+// Not MPI_Comm_create_group: in Open MPI its messages carry its tag, and meet the program's receives of any tag.
+MPI_Comm bare_copy(MPI_Comm comm) {
   MPI_Group group = MPI_GROUP_NULL;
   MPI_Comm copy = MPI_COMM_NULL;
   PMPI_Comm_group(comm, &group);
-  PMPI_Comm_create_group(comm, group, tag, &copy);
+  PMPI_Comm_create(comm, group, &copy);
+  PMPI_Group_free(&group);
+  return copy;
+}
+
+MPI_Comm bare_self(int tag) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Comm copy = MPI_COMM_NULL;
+  PMPI_Comm_group(MPI_COMM_SELF, &group);
+  PMPI_Comm_create_group(MPI_COMM_SELF, group, tag, &copy);
   PMPI_Group_free(&group);
   return copy;
 }
 
 /// MPI calls the handlers of communicators alone. One of this process alone takes nobody else to make.
 int KeptHandler::raise(int code) const {
-  MPI_Comm stand_in = bare_copy(MPI_COMM_SELF, stand_in_tag());
+  MPI_Comm stand_in = bare_self(stand_in_tag());
   PMPI_Comm_set_errhandler(stand_in, handler_);
   PMPI_Comm_call_errhandler(stand_in, code);
   PMPI_Comm_free(&stand_in);

@@ -29,9 +29,11 @@ int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
 
 /// A communicator of all processes of `comm`, an intracommunicator, without the program's attributes, whose copy
-/// callbacks a duplicate would call. Collective over `comm`, among calls with the same `tag` (0 to 32767): whatever the
-/// program's other threads do with `comm` meanwhile. The caller frees it.
-MPI_Comm bare_copy(MPI_Comm comm, int tag);
+/// callbacks a duplicate would call. To be called within a call that is collective over `comm`. The caller frees it.
+MPI_Comm bare_copy(MPI_Comm comm);
+/// One of this process alone, at any time; of two calls at a time each has another `tag` (0 to 32767). The caller frees
+/// it.
+MPI_Comm bare_self(int tag);
 
 /// The error handler of a communicator whose handle is about to go.
 class KeptHandler {

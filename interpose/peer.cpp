@@ -18,7 +18,7 @@ std::atomic<bool> peer_checking{false};
 
 namespace {
 
-constexpr int bare_copy_tag = 3;
+constexpr int self_tag = 3;
 constexpr unsigned polls_before_progress = 8;
 
 /// False if that cannot be told.
@@ -68,7 +68,7 @@ void peer_start(PeerUse use, int world_rank) {
   made->idle.set();
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
-  made->self = bare_copy(MPI_COMM_SELF, bare_copy_tag);
+  made->self = bare_self(self_tag);
   made->deserted.reserve(descriptor_count);
   world = made.release();
   if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);

@@ -12,7 +12,6 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr int copy_tag = 30101;    ///< of the window's own communicator
 constexpr int message_tag = 0;     ///< of messages; their large data have tags of their own
 constexpr int data_tags = 32767;   ///< how many: MPI promises at least that many tags
 constexpr int receive_burst = 16;  ///< messages taken in one pass
@@ -107,7 +106,7 @@ int RequestSet::poll() {
 namespace {
 
 MPI_Comm private_copy(MPI_Comm comm) {
-  MPI_Comm copy = bare_copy(comm, copy_tag);
+  MPI_Comm copy = bare_copy(comm);
   PMPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN);
   return copy;
 }

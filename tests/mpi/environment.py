@@ -103,6 +103,23 @@ class Environment(unittest.TestCase):
             if protocol == "shared":
                 self.assertNotIn(" 0 through shared memory", told[0], run.text)
 
+    def test_collectives(self):
+        """Long collectives go as messages where all processes agree; one with host memory puts it off for a call."""
+        everywhere = sorted(ALL_RIGHT + [f"rank {rank}: gather: right" for rank in range(RANKS)])
+        for protocol, calls in (("auto", 4), ("peer", 5), ("shared", 4), ("staging", 0), ("pipelined", 0)):
+            with self.subTest(protocol):
+                run = Run("gather", f"GPUDT_PROTOCOL={protocol}", "GPUDT_REPORT=1")
+                self.assertEqual(run.code, 0, run.text)
+                self.assertEqual(run.results, everywhere, run.text)
+                told = run.lines("collectives as messages")
+                self.assertEqual(told, [f"  collectives as messages: {calls * RANKS} calls"] if calls else [], run.text)
+
+    def test_collectives_without(self):
+        """Nobody waits for an answer of a process without the library."""
+        run = Run("gather", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_PATIENCE=1", without=1)
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.lines("collectives as messages"), [], run.text)
+
     def test_parts(self):
         """What goes to other nodes goes in parts, and so does everything that is long if that is wanted."""
         run = Run("again", "GPUDT_PROTOCOL=pipelined", "GPUDT_REPORT=1")

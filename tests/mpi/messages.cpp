@@ -1,11 +1,12 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|fatal|leave
+// usage: messages device|host|limit|again|probe|gather|fatal|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
 //   again   large messages, the last of them verified, then small ones
 //   probe   large messages, probed by one who does nothing else for a while
+//   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
@@ -64,6 +65,7 @@ class Buffer {
 int rank = 0, ranks = 1;
 constexpr int beyond_limit = 1 << 20;  ///< ints: 4 MiB, where environment.py sets 1 MiB
 constexpr int leaving = 50000;         ///< ints
+constexpr int gathered = 1 << 16;      ///< ints
 
 /// One message of `blocks` ints, `stride` apart, round the ring; the error class of the send or the receive.
 int exchange(int blocks, int stride, bool& right) {
@@ -83,6 +85,27 @@ int exchange(int blocks, int stride, bool& right) {
     right = right && values[i] == (i % static_cast<std::size_t>(stride) == 0 ? from + 1 : 0);
   MPI_Error_class(error, &error);
   return error;
+}
+
+/// Long blocks of all processes.
+bool gathers(bool from_device) {
+  device_wanted = from_device;
+  Buffer out(gathered), in(gathered * ranks);
+  out.set(std::vector<int>(gathered, rank + 1));
+  in.set(std::vector<int>(static_cast<std::size_t>(gathered * ranks), 0));
+  MPI_Allgather(out.data(), gathered, MPI_INT, in.data(), gathered, MPI_INT, MPI_COMM_WORLD);
+  const std::vector<int> values = in.get();
+  bool right = true;
+  for (std::size_t i = 0; i < values.size(); ++i) right = right && values[i] == static_cast<int>(i) / gathered + 1;
+  return right;
+}
+
+void gather() {
+  const bool on_device = device_wanted;
+  bool right = gathers(on_device && rank != 0);
+  for (int i = 0; i < 5; ++i) right = gathers(on_device) && right;
+  device_wanted = on_device;
+  std::printf("rank %d: gather: %s\n", rank, right ? "right" : "wrong");
 }
 
 /// The first rank sends; the second looks at each message's size before it receives it.
@@ -161,6 +184,7 @@ int main(int argc, char** argv) {
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();
+  if (mode == "gather") gather();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);

@@ -97,6 +97,18 @@ TEST_CASE("each rank has its own displacement unit, and one has no memory", "[rm
   MPI_OK(MPI_Win_free(&window));
 }
 
+TEST_CASE("no receive of the program's gets what making a window sends", "[rma][window]") {
+  int came = -1;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(&came, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, comm(), &request));
+  MPI_Win window = create(Area(Place::device, integers(10)));
+  const int next = (rank() + 1) % ranks(), told = rank();
+  MPI_OK(MPI_Send(&told, 1, MPI_INT, next, 5, comm()));
+  MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  CHECK(came == (rank() + ranks() - 1) % ranks());
+  MPI_OK(MPI_Win_free(&window));
+}
+
 TEST_CASE("puts and gets with unlike random types", "[rma][window]") {
   auto random = random_numbers("rma");
   for (int i = 0; i < scaled(40); ++i) {

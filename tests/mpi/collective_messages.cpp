@@ -1,0 +1,199 @@
+// Collectives of long blocks in device memory, which go as messages between GPUs where all processes agree, and next to
+// others that do not, so that no process waits for an agreement that another one does not seek.
+#include <algorithm>
+#include <thread>
+
+#include "tests/mpi/collective_exchange.hpp"
+#include "tests/support/catch.hpp"
+
+using namespace gpudt::test;
+
+namespace {
+
+constexpr std::int64_t long_block = 64 << 10;  ///< bytes: messages pay
+
+std::vector<Place> everywhere(Place place) {
+  return std::vector<Place>(static_cast<std::size_t>(ranks()), place);
+}
+
+/// Types whose elements are not too many in a block.
+std::vector<Pair> types_for_long_blocks(std::mt19937_64& random) {
+  std::vector<Pair> types;
+  while (types.size() < 2) {
+    Pair pair = random_types(random);
+    if (pair.send.size() >= 16) types.push_back(std::move(pair));
+  }
+  return types;
+}
+
+/// Elements in a block of `bytes` bytes or a little more.
+int elements(const Pair& types, std::int64_t bytes) {
+  return static_cast<int>(bytes / types.send.size()) + 1;
+}
+
+bool in_place_means_something(const Operation& operation, const Peers& peers) {
+  return !peers.inter() && !operation.neighbours && operation.flow != Flow::broadcast;
+}
+
+/// Long blocks, none, and some of another length, from and to devices.
+void exchange_long(const Peers& peers, bool neighbours, std::mt19937_64& random) {
+  int number = 0;
+  for (const Operation& operation : operations) {
+    if (operation.flow > Flow::alltoall || operation.neighbours != neighbours) continue;
+    for (const bool in_place : {false, true}) {
+      if (in_place && !in_place_means_something(operation, peers)) continue;
+      const std::vector<Pair> types = types_for_long_blocks(random);
+      const int many = elements(types[0], long_block);
+      const std::vector<int> counts = {many, in_place ? 1 : 0, 2 * many + 1};
+      const int root = number++ % ranks();
+      exchange({operation, Form::blocking, peers, types, counts, root, in_place, everywhere(Place::device),
+                everywhere(number % 3 == 0 ? Place::other_gpu : Place::device)});
+    }
+  }
+}
+
+const Operation& any_operation(std::mt19937_64& random) {
+  while (true) {
+    const Operation& one = operations[random() % operations.size()];
+    if (one.flow <= Flow::alltoall && !one.neighbours) return one;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("long blocks among all processes", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("long blocks");
+  for (int i = 0; i < scaled(2); ++i) {
+    exchange_long(Peers::all(), false, random);
+    exchange_long(Peers::reversed(), false, random);
+  }
+}
+
+TEST_CASE("long blocks among neighbours", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("long blocks, neighbours");
+  exchange_long(Peers::grid(), true, random);
+  exchange_long(Peers::star(), true, random);
+  exchange_long(Peers::directed(), true, random);
+  if (ranks() > 2) exchange_long(Peers::ring(), true, random);
+}
+
+TEST_CASE("long blocks between groups", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("long blocks, groups");
+  exchange_long(Peers::intercommunicator(1), false, random);
+}
+
+TEST_CASE("agreement comes and goes", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("agreement");
+  const Peers peers = Peers::all(), others = Peers::reversed();
+  constexpr std::int64_t lengths[] = {8, 4 << 10, 30 << 10, long_block};
+  for (int i = 0; i < scaled(60); ++i) {
+    const std::vector<Pair> types = types_for_long_blocks(random);
+    const std::int64_t length = lengths[random() % std::size(lengths)];
+    const int root = static_cast<int>(random() % static_cast<unsigned>(ranks()));
+    std::vector<Place> send = everywhere(Place::device), receive = send;
+    if (random() % 3 == 0) send = mixed(random);
+    if (random() % 3 == 0) receive = mixed(random);
+    exchange({any_operation(random),
+              Form::blocking,
+              random() % 4 == 0 ? others : peers,
+              types,
+              {elements(types[0], length), elements(types[0], 100)},
+              root,
+              false,
+              send,
+              receive});
+  }
+}
+
+TEST_CASE("no receive of the program's gets what a collective sends", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("receives and collectives");
+  const Peers peers = Peers::all();
+  int came = -1;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(&came, 1, MPI_INT, MPI_ANY_SOURCE, MPI_ANY_TAG, peers.comm(), &request));
+  exchange_long(peers, false, random);
+  int there = 1;
+  MPI_OK(MPI_Test(&request, &there, MPI_STATUS_IGNORE));
+  CHECK(there == 0);
+  lock_step();
+  const int told = rank(), next = (rank() + 1) % ranks();
+  MPI_OK(MPI_Send(&told, 1, MPI_INT, next, 5, peers.comm()));
+  MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  CHECK(came == (rank() + ranks() - 1) % ranks());
+}
+
+// Only some processes take part; communicators come and go.
+TEST_CASE("long blocks in parts of the world", "[collective][messages]") {
+  constexpr int ints = 20000;
+  for (int round = 0; round < 3; ++round) {
+    const bool inside = rank() != round % ranks();
+    MPI_Comm part = MPI_COMM_NULL;
+    MPI_OK(MPI_Comm_split(comm(), inside ? 1 : MPI_UNDEFINED, rank(), &part));
+    if (!inside) continue;
+    int size = 0, me = 0;
+    MPI_Comm_size(part, &size);
+    MPI_Comm_rank(part, &me);
+    const Type type = vector(ints, 1, 2, MPI_INT);
+    Region send(Place::device, {{0, 1, type}}), receive(Place::device, {{0, size, type}});
+    send.fill(static_cast<std::uint64_t>(100 * round + rank()));
+    receive.fill(7);
+    MPI_OK(PMPI_Allgather(send.reference(), 1, type, receive.reference(), 1, type, part));
+    MPI_OK(MPI_Allgather(send.address(), 1, type, receive.address(), 1, type, part));
+    CHECK(send.difference() == "");
+    CHECK(receive.difference() == "");
+    MPI_OK(MPI_Comm_free(&part));
+  }
+}
+
+// Hidden: MPI itself may hang, or write beyond the buffer.
+TEST_CASE("a block that is longer than its receive", "[.too-long]") {
+  const Peers peers = Peers::all();
+  const Type type = vector(static_cast<int>(long_block), 1, 2, MPI_INT);
+  Region send(Place::device, {{0, 2 * ranks(), type}}), receive(Place::device, {{0, ranks(), type}});
+  send.fill(1);
+  receive.fill(2);
+  // Each sends what it should but to process 0, which has room for half of it.
+  const auto n = static_cast<std::size_t>(ranks());
+  std::vector<int> out(n, 1), in(n, 1), out_at(n), in_at(n);
+  for (int i = 0; i < ranks(); ++i) {
+    out_at[static_cast<std::size_t>(i)] = 2 * i;
+    in_at[static_cast<std::size_t>(i)] = i;
+  }
+  out[0] = rank() == 0 ? 1 : 2;
+  step("Alltoallv");
+  const int code = MPI_Alltoallv(send.address(), out.data(), out_at.data(), type, receive.address(), in.data(),
+                                 in_at.data(), type, peers.comm());
+  CHECK(error_class(code) == (rank() == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
+  CHECK(receive.difference_outside() == "");
+  lock_step();
+  const Peers others = Peers::reversed();  // what is left of the message may meet the next on the same communicator
+  std::mt19937_64 random = random_numbers("after an error");
+  exchange_long(others, false, random);
+}
+
+TEST_CASE("collectives of several threads", "[collective-threads]") {
+  constexpr int threads = 3, calls = 20, ints = 10000;
+  int level = MPI_THREAD_SINGLE;
+  MPI_Query_thread(&level);
+  if (level != MPI_THREAD_MULTIPLE) return;
+  std::vector<MPI_Comm> comms(threads, MPI_COMM_NULL);
+  for (MPI_Comm& each : comms) MPI_OK(MPI_Comm_dup(comm(), &each));
+  std::vector<int> wrong(threads, 0);
+  std::vector<std::thread> running;
+  running.reserve(threads);
+  for (std::size_t t = 0; t < threads; ++t)
+    running.emplace_back([&, t] {
+      const Type type = vector(ints, 1, 2, MPI_INT);
+      Region send(Place::device, {{0, ranks(), type}}), receive(Place::device, {{0, ranks(), type}});
+      for (int i = 0; i < calls; ++i) {
+        send.fill(static_cast<std::uint64_t>(1000 * rank() + 10 * i) + t);
+        receive.fill(5);
+        const int expected = PMPI_Alltoall(send.reference(), 1, type, receive.reference(), 1, type, comms[t]);
+        const int code = MPI_Alltoall(send.address(), 1, type, receive.address(), 1, type, comms[t]);
+        if (expected != MPI_SUCCESS || code != MPI_SUCCESS || !receive.difference().empty()) ++wrong[t];
+      }
+    });
+  for (std::thread& thread : running) thread.join();
+  CHECK(wrong == std::vector<int>(threads, 0));
+  for (MPI_Comm& each : comms) MPI_OK(MPI_Comm_free(&each));
+}
