@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "datatype/runs.hpp"
+
 namespace gpudt::device {
 namespace {
 
@@ -50,6 +52,40 @@ bool suits_slices(const datatype::Dim& slices, const datatype::Dim& rows) {
   return slices.stride >= rows.count * rows.stride && slices.stride % rows.stride == 0;
 }
 
+bool is_irregular(const Shape& shape) {
+  return shape.kind == ShapeKind::list || shape.kind == ShapeKind::general;
+}
+
+/// Whether the message has no more runs than there may be calls.
+bool has_few_runs(const Shape& shape, const datatype::Layout& layout) {
+  return layout.runs() <= Boxes::most_calls / shape.count;
+}
+
+/// A range of an irregular message: a box for each run, where one element's last and the next one's first may be one.
+Boxes run_boxes(const datatype::Layout& layout, bool unpack, void* user, void* packed, std::int64_t begin,
+                std::int64_t end) {
+  struct Run {
+    std::int64_t offset, position, bytes;
+  };
+  Boxes boxes;
+  Run last = {};
+  const auto add_last = [&] {
+    if (last.bytes == 0) return;
+    boxes.add(
+        box(unpack, at(user, last.offset), {1, last.bytes}, last.bytes, at(packed, last.position), last.bytes, 1, 1));
+  };
+  datatype::for_each_run(layout, begin, end, [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
+    if (last.bytes > 0 && offset == last.offset + last.bytes) {
+      last.bytes += bytes;
+    } else {
+      add_last();
+      last = {offset, position, bytes};
+    }
+  });
+  add_last();
+  return boxes;
+}
+
 /// All of a message of two or more nested strides: the innermost ones, as far as one call goes, again and again.
 Boxes nested_boxes(const Shape& shape, bool unpack, void* user, void* packed) {
   const std::span dims(shape.dims, static_cast<std::size_t>(shape.ndims));
@@ -71,6 +107,15 @@ Boxes nested_boxes(const Shape& shape, bool unpack, void* user, void* packed) {
 
 }  // namespace
 
+void Boxes::add(const CopyBox& box) {
+  if (count_ < listed_.size()) {
+    listed_[count_++] = box;
+    return;
+  }
+  if (further_.empty()) further_.reserve(static_cast<std::size_t>(most_calls) - listed_.size());
+  further_.push_back(box);
+}
+
 void Boxes::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) {
   std::copy(dims.begin(), dims.end(), dims_.begin());
   ndims_ = dims.size();
@@ -79,7 +124,10 @@ void Boxes::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) 
 }
 
 CopyBox Boxes::operator[](std::int64_t index) const {
-  if (ndims_ == 0) return listed_[static_cast<std::size_t>(index)];
+  if (ndims_ == 0) {
+    const auto place = static_cast<std::size_t>(index);
+    return place < count_ ? listed_[place] : further_[place - count_];
+  }
   CopyBox box = first();
   BoxSide& user = box.*user_;
   BoxSide& packed = user_ == &CopyBox::from ? box.to : box.from;
@@ -96,10 +144,14 @@ CopyBox Boxes::operator[](std::int64_t index) const {
 std::int64_t Boxes::rows() const {
   std::size_t rows = 0;
   for (std::size_t i = 0; i < count_; ++i) rows += listed_[i].height * listed_[i].depth;
+  for (const CopyBox& box : further_) rows += box.height * box.depth;
   return static_cast<std::int64_t>(rows) * repetitions_;
 }
 
-Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end) {
+Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
+               const datatype::Layout* layout) {
+  if (layout != nullptr && is_irregular(shape) && has_few_runs(shape, *layout))
+    return run_boxes(*layout, unpack, user, packed, begin, end);
   Boxes boxes;
   const auto piece = [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
     boxes.add(
@@ -127,8 +179,14 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   return boxes;
 }
 
-std::int64_t least_calls(const Shape& shape) {
+std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype::Layout* layout) {
   if (shape.kind == ShapeKind::contiguous) return 1;
+  if (is_irregular(shape)) {
+    if (layout == nullptr || !has_few_runs(shape, *layout)) return 0;
+    if (shape.kind == ShapeKind::general || bytes < shape.total) return 1;
+    // The last run of each traversal of the list and the first of the next one may adjoin.
+    return shape.total / shape.list_size * (shape.list_count - 1) + 1;
+  }
   if (shape.kind != ShapeKind::strided) return 0;
   constexpr int in_one_call = 2;  // rows, and slices of them
   std::int64_t calls = 1;
@@ -138,7 +196,7 @@ std::int64_t least_calls(const Shape& shape) {
 
 Boxes boxes_between(const Boxes& from, const Boxes& to) {
   Boxes boxes;
-  if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_listed)) return boxes;
+  if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_within)) return boxes;
   for (std::int64_t i = 0; i < to.calls(); ++i) {
     const CopyBox here = to[i], there = from[i];
     if (here.width != there.width || here.height != there.height || here.depth != there.depth) return {};
@@ -147,18 +205,40 @@ Boxes boxes_between(const Boxes& from, const Boxes& to) {
   return boxes;
 }
 
-Boxes in_two_rows(const Boxes& boxes) {
-  if (boxes.rows() != 1 || boxes.first().width < 2) return boxes;
-  const CopyBox& row = boxes.first();
+namespace {
+
+bool is_short_row(const CopyBox& box, double row_bytes) {
+  return box.height == 1 && box.depth == 1 && static_cast<double>(box.width) < row_bytes;
+}
+
+void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
   const std::size_t half = row.width / 2;
   const auto halves_from = [&](std::size_t byte) -> CopyBox {
     const auto side = [&](const BoxSide& of) -> BoxSide { return {static_cast<char*>(of.address) + byte, half, 0}; };
     return {side(row.to), side(row.from), half, 2};
   };
+  boxes.add(halves_from(0));
+  if (row.width % 2 != 0) boxes.add(halves_from(1));  // all but two bytes once more, which does no harm
+}
+
+}  // namespace
+
+Boxes in_two_rows(const Boxes& boxes, double row_bytes) {
   Boxes halves;
-  halves.add(halves_from(0));
-  if (row.width % 2 != 0) halves.add(halves_from(1));  // all but two bytes once more, which does no harm
+  for (std::int64_t call = 0; call < boxes.calls(); ++call) {
+    const CopyBox box = boxes[call];
+    if (is_short_row(box, row_bytes) && box.width > 1)
+      add_in_two_rows(halves, box);
+    else
+      halves.add(box);
+  }
   return halves;
+}
+
+bool has_short_row(const Boxes& boxes, double row_bytes) {
+  for (std::int64_t call = 0; call < boxes.calls(); ++call)
+    if (is_short_row(boxes[call], row_bytes)) return true;
+  return false;
 }
 
 namespace {
@@ -178,8 +258,14 @@ const Cost& copy_cost(const CostModel& model, std::int64_t rows, const Situation
                                      : model.copy_rows_unpack_from_host;
 }
 
-double calls_us(const CostModel& model, std::int64_t calls) {
-  return static_cast<double>(calls - 1) * model.per_call_us;
+/// What one more box takes; `runs`: they are of a single row each, and may go by one call.
+double further_us(const CostModel& model, bool runs, const Situation& situation) {
+  const bool together = runs && situation.packed_is_host && !situation.unpack;
+  return together ? model.per_run_us : model.per_call_us;
+}
+
+double calls_us(const CostModel& model, const Boxes& boxes, const Situation& situation) {
+  return static_cast<double>(boxes.calls() - 1) * further_us(model, boxes.are_runs(), situation);
 }
 
 }  // namespace
@@ -194,18 +280,19 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const std::int64_t rows = boxes.rows();
-  return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes.calls());
+  return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes, situation);
 }
 
-double least_copy_cost_us(const CostModel& model, std::int64_t calls, const Situation& situation) {
+double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64_t calls, const Situation& situation) {
   const auto base_us = [&](std::int64_t rows) { return copy_cost(model, rows, situation).base_us; };
-  return std::min(base_us(1), base_us(2)) + calls_us(model, calls);
+  return std::min(base_us(1), base_us(2)) +
+         static_cast<double>(calls - 1) * further_us(model, is_irregular(shape), situation);
 }
 
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const std::int64_t rows = boxes.rows();
   return model.extra_copy_us + moving_us(copy_cost(model, rows, situation), bytes, rows) +
-         calls_us(model, boxes.calls());
+         calls_us(model, boxes, situation);
 }
 
 bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness) {

@@ -3,13 +3,15 @@
 //
 // The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
-// nanoseconds, and every call beyond three dimensions a microsecond and more.
+// nanoseconds, every call beyond three dimensions a microsecond and more, and so does every run of an irregular message
+// from the host; those to the host go by one call.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "datatype/layout.hpp"
 #include "device/cost_model.hpp"
@@ -29,46 +31,55 @@ struct CopyBox {
 };
 
 /// The boxes that make up a range of a message, in the order of the packed stream, one for each call; none if the copy
-/// engine cannot. Either a few that are listed, or one that is repeated under further strides.
+/// engine cannot. Either some that are listed, or one that is repeated under further strides.
 class Boxes {
  public:
-  static constexpr std::size_t most_listed = 3;  ///< the rest of a row, whole rows, the beginning of a row
+  /// The rest of a row, whole rows, the beginning of a row: so many are listed without memory from the heap.
+  static constexpr std::size_t most_within = 3;
   static constexpr std::int64_t most_calls = 64;
-  void add(const CopyBox& box) { listed_[count_++] = box; }
+  void add(const CopyBox& box);
   /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
   /// side each follows the one before. There must be no more than most_calls of them.
   void repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user);
 
   bool empty() const { return count_ == 0; }
-  std::int64_t calls() const { return static_cast<std::int64_t>(count_) * repetitions_; }
+  std::int64_t calls() const { return static_cast<std::int64_t>(count_ + further_.size()) * repetitions_; }
   std::int64_t rows() const;
+  /// Several, each of a single row.
+  bool are_runs() const { return calls() > 1 && rows() == calls(); }
   /// Of those listed.
   const CopyBox& first() const { return listed_[0]; }
   /// The box of call `index`, 0 <= index < calls().
   CopyBox operator[](std::int64_t index) const;
 
  private:
-  std::array<CopyBox, most_listed> listed_ = {};
-  std::size_t count_ = 0;
+  std::array<CopyBox, most_within> listed_ = {};
+  std::size_t count_ = 0;         ///< of listed_
+  std::vector<CopyBox> further_;  ///< beyond those
   std::array<datatype::Dim, datatype::max_dims> dims_ = {};
   std::size_t ndims_ = 0;
   std::int64_t repetitions_ = 1;
   BoxSide CopyBox::*user_ = &CopyBox::from;
 };
 
-/// Packed bytes [begin, end) of the message, whose first byte lies at `packed`.
+/// Packed bytes [begin, end) of the message, whose first byte lies at `packed`. An irregular one of at most
+/// Boxes::most_calls runs has a box for each run in the range if its layout is given.
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
-               std::int64_t end);
+               std::int64_t end, const datatype::Layout* layout = nullptr);
 
-/// No fewer calls move all of such a message, and perhaps none do; 0: none do. Takes less time than boxes_of().
-std::int64_t least_calls(const datatype::Shape& shape);
+/// No fewer calls move `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
+/// boxes_of(). Of an irregular message about so many: a few neighbours within its list may adjoin.
+std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr);
 
 /// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
 /// two are not divided alike.
 Boxes boxes_between(const Boxes& from, const Boxes& to);
 
-/// One row as two, so that the copy engine moves it. Boxes of more rows, and of a single byte, stay as they are.
-Boxes in_two_rows(const Boxes& boxes);
+/// Each single row of less than `row_bytes` bytes as two, so that the copy engine moves it. Boxes of more rows, and of
+/// a single byte, stay as they are.
+Boxes in_two_rows(const Boxes& boxes, double row_bytes);
+/// Whether there is a single row of less than `row_bytes` bytes.
+bool has_short_row(const Boxes& boxes, double row_bytes);
 
 /// Where the packed side lies.
 struct Situation {
@@ -82,8 +93,9 @@ double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situatio
 /// What a message adds to a kernel that moves others, too.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
-/// No copy by `calls` calls or more takes less.
-double least_copy_cost_us(const CostModel& model, std::int64_t calls, const Situation& situation);
+/// No copy of a message of such a shape in `calls` boxes or more takes less.
+double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t calls,
+                          const Situation& situation);
 /// What it adds as a copy to a stream that works anyway.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 

@@ -11,7 +11,8 @@ namespace gpudt::device {
 inline constexpr std::int64_t sector_bytes = 32;
 
 /// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
-/// each call beyond the first, and the greater of what its rows and its bytes take.
+/// each call beyond the first (or per_run_us for each run that goes by the same call), and the greater of what its rows
+/// and its bytes take.
 struct Cost {
   double base_us;
   double row_ns;
@@ -53,6 +54,8 @@ struct CostModel {
   Cost copy_to_peer = {5.8, 0.6, 300e3};
 
   double per_call_us = 2.4;
+  /// A further run of a message that one call packs to the host (Runtime::copy_runs_async()).
+  double per_run_us = 0.36;
 
   /// What one more message adds to a launch of several, besides its bytes; and a copy by itself to a stream that works
   /// anyway: the call, what sets the flag, and the engine's pause between two.
@@ -92,6 +95,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   cost("copy_to_peer", model.copy_to_peer);
   visit(std::string("packing_gain"), model.packing_gain, 0.0);
   visit(std::string("per_call_us"), model.per_call_us, 0.0);
+  visit(std::string("per_run_us"), model.per_run_us, 0.0);
   visit(std::string("batch_job_us"), model.batch_job_us, 0.0);
   visit(std::string("extra_copy_us"), model.extra_copy_us, 0.0);
   visit(std::string("resident_us"), model.resident_us, 0.0);

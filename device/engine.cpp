@@ -266,16 +266,16 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   return state;
 }
 
-bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson) {
+/// `give` gives the copies to the stream; false if the runtime refuses one.
+template <class Give>
+bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const Give& give) {
   learn(state, lesson);
   mark(Point::copy_planned);
   try {
-    for (std::int64_t call = 0; call < boxes.calls(); ++call)
-      if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
-        if (call > 0) drain();  // those before it are queued
-        state.lesson.delay = nullptr;
-        return false;
-      }
+    if (!give()) {
+      state.lesson.delay = nullptr;
+      return false;
+    }
   } catch (const Error&) {
     drain();  // as in set_flag_behind()
     throw;
@@ -285,6 +285,25 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Less
   state.way = Way::copy;
   launched(state);
   return true;
+}
+
+bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson) {
+  return start_copies(state, lesson, [&] {
+    for (std::int64_t call = 0; call < boxes.calls(); ++call)
+      if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
+        if (call > 0) drain();  // those before it are queued
+        return false;
+      }
+    return true;
+  });
+}
+
+bool Channel::start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson) {
+  return start_copies(state, lesson, [&] {
+    if (runtime_->copy_runs_async(ordinal_, runs, stream_)) return true;
+    drain();  // some of them may be queued
+    return false;
+  });
 }
 
 void Channel::drain() noexcept {
@@ -450,33 +469,39 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
   const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
+  // Elsewhere runs one by one are slower than kernels.
+  const datatype::Layout* const layout = situation.packed_is_host ? packing.layout : nullptr;
   Boxes boxes;
-  if (!kernels_reach(packing) || !surely_a_kernel(gpu, packing.bytes(), situation, least_calls(packing.shape)))
-    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end);
-  return forecast_of(gpu, packing.bytes(), situation, boxes);
+  if (!kernels_reach(packing) || !surely_a_kernel(gpu, packing.shape, packing.bytes(), situation, layout))
+    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout);
+  if (unpack && situation.packed_is_host && boxes.are_runs())
+    boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
+  return forecast_of(gpu, packing.bytes(), situation, std::move(boxes));
 }
 
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
   Boxes boxes;
-  if (!surely_a_kernel(gpu, fusing.bytes(), situation, least_calls(fusing.to_shape)))
+  if (!surely_a_kernel(gpu, fusing.to_shape, fusing.bytes(), situation, nullptr))
     boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
                           boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
-  return forecast_of(gpu, fusing.bytes(), situation, boxes);
+  return forecast_of(gpu, fusing.bytes(), situation, std::move(boxes));
 }
 
-/// Whether a message that takes the copy engine `calls` calls need not be divided into them to see that it had better
-/// be moved by a kernel. Short ones would spend a fortieth of their time on that.
-bool Engine::surely_a_kernel(const Gpu& gpu, std::int64_t bytes, const Situation& situation, std::int64_t calls) const {
+/// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel.
+/// Short ones would spend a fortieth of their time on that.
+bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes,
+                             const Situation& situation, const datatype::Layout* layout) const {
   if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;
   const CostModel& model = gpu.tuning.model;
-  return calls == 0 || least_copy_cost_us(model, calls, situation) > kernel_cost_us(model, bytes, situation);
+  const std::int64_t calls = least_calls(shape, bytes, layout);
+  return calls == 0 || least_copy_cost_us(model, shape, calls, situation) > kernel_cost_us(model, bytes, situation);
 }
 
-Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation,
-                                     const Boxes& boxes) {
+Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes given) {
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {boxes, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
+  Forecast forecast = {std::move(given), kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
+  const Boxes& boxes = forecast.boxes;
   forecast.job_us = batch_job_cost_us(model, bytes, situation);
   if (boxes.empty()) return forecast;
   forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
@@ -506,8 +531,13 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
     return channel.start_boxes(state, boxes, {&gpu.kernels, forecast.copy_us});
-  Delay* const learner = host ? &gpu.copies[unpack ? 1 : 0] : nullptr;
-  return channel.start_boxes(state, one_row ? in_two_rows(boxes) : boxes, {learner, forecast.copy_us});
+  // Where rows go either way, who knows which of them is late.
+  const bool mixed = unpack && boxes.calls() > 1 && has_short_row(boxes, model.engine_row_bytes);
+  Delay* const learner = host && !mixed ? &gpu.copies[unpack ? 1 : 0] : nullptr;
+  const Lesson lesson = {learner, forecast.copy_us};
+  if (!unpack && packing.packed_kind == MemoryKind::pinned && boxes.are_runs())
+    return channel.start_runs(state, boxes, lesson);
+  return channel.start_boxes(state, one_row ? in_two_rows(boxes, model.engine_row_bytes) : boxes, lesson);
 }
 
 bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Forecast& forecast,

@@ -134,6 +134,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
   bool start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson = {});
+  /// The same of boxes for Runtime::copy_runs_async().
+  bool start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson);
 
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
@@ -161,6 +163,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StreamHandle stream() const { return stream_; }
 
  private:
+  template <class Give>
+  bool start_copies(Transfer::State& state, const Lesson& lesson, const Give& give);
   void learn(Transfer::State& state, const Lesson& lesson);
   void under_way(Transfer::State& state);
   void set_flag_behind(const Transfer::State& state);
@@ -242,8 +246,9 @@ class Engine {
     bool copy_better = false;
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
   };
-  static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, const Boxes& boxes);
-  bool surely_a_kernel(const Gpu& gpu, std::int64_t bytes, const Situation& situation, std::int64_t calls) const;
+  static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes boxes);
+  bool surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes, const Situation& situation,
+                       const datatype::Layout* layout) const;
   Forecast foresee(const Gpu& gpu, const Packing& packing) const;
   Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;

@@ -79,6 +79,14 @@ class Runtime {
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
   /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
+  /// The same for the rows of `runs`, whose boxes are of a single row each and no more than Boxes::most_calls, from
+  /// this GPU's memory to pinned memory: by one call where the runtime has one for that, and in any order. False if it
+  /// refuses any of them; others may have been given to the stream then.
+  virtual bool copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) {
+    for (std::int64_t run = 0; run < runs.calls(); ++run)
+      if (!copy_box_async(ordinal, runs[run], stream)) return false;
+    return true;
+  }
   /// Sets *flag (mapped memory) to `value` when all work given to `stream` before is done and visible to the host.
   virtual void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) = 0;
   virtual void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) = 0;

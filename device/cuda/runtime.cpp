@@ -52,6 +52,16 @@ cudaError_t copy_3d(const CopyBox& box, cudaStream_t stream) {
   return cudaMemcpy3DAsync(&parameters, stream);
 }
 
+/// False if the runtime has refused a call's arguments.
+bool taken(cudaError_t error, const char* call) {
+  if (error == cudaErrorInvalidValue || error == cudaErrorInvalidPitchValue || error == cudaErrorNotSupported) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, call);
+  return true;
+}
+
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(std::unique_ptr<const cuda::Driver> driver) : driver_(std::move(driver)) {}
@@ -76,6 +86,9 @@ class CudaRuntime final : public Runtime {
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
+#if CUDART_VERSION >= 13000
+  bool copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) override;
+#endif
   void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
   void launch(int ordinal, const KernelArgs& args, StreamHandle stream) override;
@@ -402,13 +415,30 @@ bool CudaRuntime::copy_box_async(int ordinal, const CopyBox& box, StreamHandle h
       : box.height > 1 ? cudaMemcpy2DAsync(box.to.address, box.to.pitch, box.from.address, box.from.pitch, box.width,
                                            box.height, cudaMemcpyDefault, stream)
                        : cudaMemcpyAsync(box.to.address, box.from.address, box.width, cudaMemcpyDefault, stream);
-  if (error == cudaErrorInvalidValue || error == cudaErrorInvalidPitchValue) {
-    cudaGetLastError();
-    return false;
-  }
-  check(error, "copying by the copy engine");
-  return true;
+  return taken(error, "copying by the copy engine");
 }
+
+#if CUDART_VERSION >= 13000
+bool CudaRuntime::copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) {
+  const Current current(*this, ordinal);
+  std::array<void*, Boxes::most_calls> to;
+  std::array<const void*, Boxes::most_calls> from;
+  std::array<std::size_t, Boxes::most_calls> bytes;
+  const auto count = static_cast<std::size_t>(runs.calls());
+  for (std::size_t run = 0; run < count; ++run) {
+    const CopyBox box = runs[static_cast<std::int64_t>(run)];
+    to[run] = box.to.address;
+    from[run] = box.from.address;
+    bytes[run] = box.width;
+  }
+  cudaMemcpyAttributes attributes = {};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  std::size_t first = 0;  // of the runs that the attributes are for
+  return taken(
+      cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &attributes, &first, 1, stream_of(stream)),
+      "copying runs by the copy engine");
+}
+#endif
 
 void CudaRuntime::signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) {
   const Current current(*this, ordinal);

@@ -215,11 +215,11 @@ TEST_CASE("the copy engine moves by itself what is wanted of it", "[kernel]") {
   const OwnedType type = std::move(structure({1, 2}, {0, 16}, {MPI_INT, MPI_CHAR}).commit());
   const datatype::LayoutRef irregular = datatype::decode(type);
   const Gathering gathering(Gathering::long_bytes);
-  Transfer a = bench.pack(*rows.layout), b = bench.pack(*irregular, 5), c = bench.pack(*irregular, 9);
+  Transfer a = bench.pack(*rows.layout), b = bench.pack(*irregular, 50), c = bench.pack(*irregular, 90);
   CHECK_FALSE(a.done());
   CHECK((bench.log.copies == 1 && bench.log.kernels == Launches{2}));
   bench.log.end_all();
-  CHECK((bench.is_packed(0, rows.type) && bench.is_packed(1, type, 5) && bench.is_packed(2, type, 9)));
+  CHECK((bench.is_packed(0, rows.type) && bench.is_packed(1, type, 50) && bench.is_packed(2, type, 90)));
 }
 
 TEST_CASE("transfers that cannot be launched say so, each of them, and the next ones are", "[kernel]") {

@@ -6,8 +6,11 @@
 #include <random>
 #include <vector>
 
+#include "datatype/decode.hpp"
 #include "device/delay.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
+#include "tests/support/random_type.hpp"
 #include "tests/support/unit.hpp"
 
 namespace {
@@ -126,7 +129,7 @@ TEST_CASE("boxes between two layouts that are divided alike, and none between ot
 
 TEST_CASE("one row as two", "[chooser]") {
   for (std::int64_t bytes = 1; bytes < 40; ++bytes) {
-    const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row);
+    const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row, 40);
     std::map<std::uintptr_t, std::uintptr_t> moved;
     for (std::int64_t call = 0; call < halves.calls(); ++call) {
       const CopyBox box = halves[call];
@@ -138,6 +141,10 @@ TEST_CASE("one row as two", "[chooser]") {
     CHECK(moved.size() == static_cast<std::size_t>(bytes));
     for (const auto& [to, from] : moved) CHECK(to - user_base - 7 == from - packed_base);
     CHECK((bytes == 1 || halves.first().height == 2));
+    CHECK(has_short_row(row, 40));
+    CHECK_FALSE(has_short_row(row, static_cast<double>(bytes)));
+    CHECK(has_short_row(halves, 40) == (bytes == 1));
+    CHECK(in_two_rows(row, static_cast<double>(bytes)).rows() == 1);  // long enough
   }
 }
 
@@ -214,14 +221,171 @@ TEST_CASE("no message takes fewer calls, or less time by them, than is said at o
         const Boxes all = boxes(shape, unpack, 0, shape.total);
         CAPTURE(shape.ndims, unpack);
         REQUIRE(!all.empty());
-        CHECK(least_calls(shape) >= 1);
-        CHECK(least_calls(shape) <= all.calls());
-        CHECK(least_copy_cost_us(model, least_calls(shape), situation) <=
-              copy_cost_us(model, shape.total, all, situation));
+        const std::int64_t least = least_calls(shape, shape.total);
+        CHECK(least >= 1);
+        CHECK(least <= all.calls());
+        CHECK(least_copy_cost_us(model, shape, least, situation) <= copy_cost_us(model, shape.total, all, situation));
       }
   Shape list = strided(8, {}, 0);
   list.kind = ShapeKind::list;
-  CHECK(least_calls(list) == 0);
+  CHECK(least_calls(list, 8) == 0);
+}
+
+// --- irregular messages ---------------------------------------------------------------------------------------------
+
+bool is_irregular(const Shape& shape) {
+  return shape.kind == ShapeKind::list || shape.kind == ShapeKind::general;
+}
+
+Boxes run_boxes(const datatype::Layout& layout, std::int64_t count, bool unpack, std::int64_t begin, std::int64_t end) {
+  return boxes_of(layout.shape(count), unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base),
+                  begin, end, &layout);
+}
+
+/// By the definition of count and extent.
+Moves moves_of(const test::RandomType& type, std::int64_t begin, std::int64_t end) {
+  Moves moves;
+  std::int64_t position = 0;
+  for (std::int64_t element = 0; position < end; ++element)
+    for (const test::MapRun& run : type.map())
+      for (std::int64_t byte = 0; byte < run.length; ++byte, ++position)
+        if (position >= begin && position < end) moves[position - begin] = element * type.extent() + run.displ + byte;
+  return moves;
+}
+
+/// One row each, and none that begins where the one before ends.
+bool are_joined_rows(const Boxes& runs) {
+  const char* end = nullptr;
+  for (std::int64_t call = 0; call < runs.calls(); ++call) {
+    const CopyBox run = runs[call];
+    const char* const begin = static_cast<const char*>(run.from.address);
+    if (run.height != 1 || run.depth != 1 || begin == end) return false;
+    end = begin + run.width;
+  }
+  return true;
+}
+
+/// Whether the message is irregular, of few runs.
+bool check_runs(const test::RandomType& type, const datatype::Layout& layout, std::int64_t count, std::int64_t begin,
+                std::int64_t end) {
+  const Shape shape = layout.shape(count);
+  if (!is_irregular(shape)) return false;
+  CAPTURE(type.description(), count, begin, end);
+  CHECK(boxes(shape, false, 0, shape.total).empty());  // whose layout is not known
+  if (layout.runs() * count > Boxes::most_calls) {
+    CHECK(run_boxes(layout, count, false, begin, end).empty());
+    CHECK(least_calls(shape, shape.total, &layout) == 0);
+    return false;
+  }
+  for (const bool unpack : {false, true}) {
+    CHECK(moves_of(run_boxes(layout, count, unpack, 0, shape.total), unpack) == moves_of(type, 0, shape.total));
+    CHECK(moves_of(run_boxes(layout, count, unpack, begin, end), unpack) == moves_of(type, begin, end));
+  }
+  const Boxes runs = run_boxes(layout, count, false, begin, end);
+  CHECK(are_joined_rows(runs));
+  CHECK(runs.rows() == runs.calls());
+  CHECK(runs.calls() <= layout.runs() * count);
+  CHECK(least_calls(shape, end - begin, &layout) >= 1);
+  return true;
+}
+
+TEST_CASE("random irregular messages of few runs have a box for each", "[chooser]") {
+  int irregular = 0;
+  const std::int64_t trees = test::unit_trees(1500);
+  for (std::int64_t tree = 0; tree < trees; ++tree) {
+    std::mt19937_64 engine = test::unit_random(static_cast<std::uint64_t>(tree));
+    const auto random = [&](std::int64_t low, std::int64_t high) {
+      return std::uniform_int_distribution<std::int64_t>(low, high)(engine);
+    };
+    test::RandomTypeLimits limits;
+    limits.max_span = 512;
+    limits.max_runs = 40;
+    const test::RandomType type(engine, limits);
+    if (type.size() == 0) continue;
+    constexpr datatype::ListLimits no_lists{0, 1, 0, 0};
+    const datatype::LayoutRef layout =
+        random(0, 1) == 0 ? datatype::decode(type.handle()) : datatype::decode(type.handle(), no_lists);
+    const std::int64_t count = random(1, 4), total = count * type.size();
+    const std::int64_t begin = random(0, total - 1), end = random(begin + 1, total);
+    if (check_runs(type, *layout, count, begin, end)) ++irregular;
+  }
+  CHECK((irregular > trees / 20 || trees < 1000));
+}
+
+/// A list of `runs` runs of `length` bytes, `distance` bytes and more apart.
+datatype::LayoutRef list_of(std::int64_t runs, int length, int distance) {
+  std::vector<int> places;
+  places.reserve(static_cast<std::size_t>(runs));
+  for (int run = 0; run < runs; ++run) places.push_back(run * (distance + run * length));
+  test::OwnedType type = test::indexed_block(length, places, MPI_BYTE);
+  return datatype::decode(type.commit());
+}
+
+TEST_CASE("runs of elements that adjoin are one", "[chooser]") {
+  test::OwnedType type = test::indexed({2, 1, 3}, {0, 4, 7}, MPI_INT);
+  const datatype::LayoutRef layout = datatype::decode(type.commit());
+  const Boxes runs = run_boxes(*layout, 5, false, 0, 5 * layout->size());
+  CHECK(runs.calls() == 5 * 3 - 4);
+  CHECK(least_calls(layout->shape(5), 5 * layout->size(), layout.get()) == runs.calls());
+  CHECK(least_calls(layout->shape(5), 5 * layout->size() - 1, layout.get()) == 1);
+  CHECK(moves_of(runs, false).size() == static_cast<std::size_t>(5 * layout->size()));
+}
+
+TEST_CASE("lists have as many boxes as there may be calls, and no more", "[chooser]") {
+  const datatype::LayoutRef most = list_of(Boxes::most_calls, 8, 64), one = list_of(8, 8, 64);
+  CHECK(run_boxes(*most, 1, false, 0, most->size()).calls() == Boxes::most_calls);
+  CHECK(run_boxes(*most, 2, false, 0, most->size()).empty());
+  CHECK(run_boxes(*one, Boxes::most_calls / 8, true, 0, 8).calls() == 1);
+  CHECK(run_boxes(*one, Boxes::most_calls / 8 + 1, true, 0, 8).empty());
+}
+
+TEST_CASE("each of several runs as two rows", "[chooser]") {
+  const int lengths[] = {1, 2, 7, 100};
+  test::OwnedType type = test::indexed({1, 2, 7, 100}, {0, 10, 20, 40}, MPI_BYTE);
+  const datatype::LayoutRef layout = datatype::decode(type.commit());
+  const Boxes runs = run_boxes(*layout, 1, true, 0, layout->size()), halves = in_two_rows(runs, 100);
+  REQUIRE(runs.calls() == 4);
+  REQUIRE(halves.calls() == 1 + 1 + 2 + 1);
+  CHECK(halves.rows() == 1 + 2 + 4 + 1);
+  CHECK(halves[0].width == 1);
+  CHECK(halves[4].width == 100);
+  std::map<const void*, const void*> moved;
+  for (std::int64_t call = 0; call < halves.calls(); ++call)
+    for (std::size_t y = 0; y < halves[call].height; ++y)
+      for (std::size_t x = 0; x < halves[call].width; ++x) {
+        const auto place = [&](const BoxSide& side) { return static_cast<char*>(side.address) + y * side.pitch + x; };
+        moved[place(halves[call].to)] = place(halves[call].from);
+      }
+  CHECK(moved.size() == static_cast<std::size_t>(layout->size()));
+  for (std::int64_t call = 0; call < runs.calls(); ++call)
+    for (int byte = 0; byte < lengths[call]; ++byte)
+      CHECK(moved[static_cast<char*>(runs[call].to.address) + byte] ==
+            static_cast<char*>(runs[call].from.address) + byte);
+}
+
+TEST_CASE("lists go by kernels, but for a few runs and for long ones", "[chooser]") {
+  const CostModel model;
+  const auto gain_us = [&](std::int64_t runs, int length, bool unpack) {  // by the copy engine
+    const datatype::LayoutRef layout = list_of(runs, length, length + 64);
+    const Situation host = {unpack, true};
+    Boxes boxes = run_boxes(*layout, 1, unpack, 0, layout->size());
+    REQUIRE(boxes.calls() == runs);
+    if (unpack) boxes = in_two_rows(boxes, model.engine_row_bytes);
+    const std::int64_t least = least_calls(layout->shape(1), layout->size(), layout.get());
+    const double copy_us = copy_cost_us(model, layout->size(), boxes, host);
+    CHECK(least_copy_cost_us(model, layout->shape(1), least, host) <= copy_us);
+    return kernel_cost_us(model, layout->size(), host) - copy_us;
+  };
+  CHECK(gain_us(3, 16, false) > 0);
+  CHECK(gain_us(3, 64 << 10, false) > 0);
+  CHECK(gain_us(5, 16, false) < 0);
+  CHECK(gain_us(32, 16, false) < 0);
+  CHECK(gain_us(32, 16, false) > 7.3 - 18);  // 17 us were measured
+  CHECK(gain_us(64, 16, false) > 7.3 - 30);
+  CHECK(gain_us(3, 16, true) < 0);
+  CHECK(gain_us(3, 64 << 10, true) < 0);
+  CHECK(gain_us(3, 4 << 20, true) > 0);
+  CHECK(gain_us(32, 16, true) < -70);  // a call each
 }
 
 TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "device/chooser.hpp"
 #include "tests/support/device_bench.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/random_type.hpp"
@@ -116,6 +117,40 @@ TEST_CASE("random datatypes on the device", "[kernel][device]") {
         static_cast<int>(random(0, 2) == 0 ? random(1, many) : random(1, std::min<std::int64_t>(many, 7)));
     check_message(bench, random, message_of(type.handle(), *layout, count), !type.overlaps(), 3);
   }
+}
+
+TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]") {
+  const Device device(device::Way::copy);
+  if (!device.there()) return;
+  Bench bench;
+  std::int64_t irregular = 0;
+  const std::int64_t trees = unit_trees(600);
+  for (std::int64_t tree = 0; tree < trees; ++tree) {
+    Random random(static_cast<std::uint64_t>(tree));
+    RandomTypeLimits limits;
+    limits.unpack_safe = true;
+    limits.max_runs = 30;
+    const RandomType type(random.engine(), limits);
+    const datatype::LayoutRef layout = datatype::decode(type.handle());
+    const auto count = static_cast<int>(random(1, 3));
+    const Message message = message_of(type.handle(), *layout, count);
+    const datatype::ShapeKind kind = layout->shape(count).kind;
+    if (kind != datatype::ShapeKind::list && kind != datatype::ShapeKind::general) continue;
+    INFO("tree " << tree << ": " << type.description());
+    const bool few = layout->runs() * count <= device::Boxes::most_calls;
+    const std::int64_t total = layout->size() * count, begin = random(0, total - 1);
+    for (const Direction direction : {Direction::pack, Direction::unpack})
+      for (const Range range : {Range{0, total}, Range{begin, random(begin + 1, total)}}) {
+        CAPTURE(count, layout->describe(), direction == Direction::pack, range.begin, range.end);
+        const auto before = device::movements();
+        check_range(bench, random, message, direction, Place::mapped, range, random(0, most_misaligned),
+                    random(0, most_misaligned));
+        CHECK(device::movements().copies - before.copies == (few ? 1 : 0));
+        CHECK(device::movements().kernels - before.kernels == (few ? 0 : 1));
+      }
+    if (few) ++irregular;
+  }
+  CHECK((irregular > trees / 20 || trees < 600));
 }
 
 TEST_CASE("every word width and run length on the device", "[kernel][device]") {

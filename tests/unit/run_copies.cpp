@@ -1,0 +1,219 @@
+// Which irregular messages the engine gives to the copy engine, and how: over a runtime that does everything at once
+// and takes note of it.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "datatype/reference.hpp"
+#include "device/batch_body.hpp"
+#include "device/engine.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
+#include "tests/support/stub_runtime.hpp"
+
+namespace {
+
+using namespace gpudt;
+using namespace gpudt::device;
+using namespace gpudt::test;
+
+/// What was done, and whether copies are refused.
+struct Log {
+  int kernels = 0, boxes = 0;
+  int batched = 0;                     ///< messages that kernels moved with others
+  std::vector<std::int64_t> together;  ///< runs by one call each
+  std::vector<CopyBox> copied;
+  bool refuse = false, slow = false;
+  std::vector<std::uint32_t*> unset;  ///< flags of what is slow
+  std::uint32_t value = 0;
+  int drained = 0;
+};
+
+class NotingRuntime final : public HostMemoryRuntime {
+ public:
+  explicit NotingRuntime(Log& log) : log_(log) {}
+  Traits traits(int) override { return {4, "noting", {}}; }
+  void stream_synchronize(int, StreamHandle) override { ++log_.drained; }
+  EventHandle event_create(int) override { return this; }
+  void event_record(int, EventHandle, StreamHandle) override {}
+  bool event_done(int, EventHandle) override { return true; }
+  void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle) override {
+    std::memcpy(to, from, bytes);
+  }
+  bool copy_box_async(int, const CopyBox& box, StreamHandle) override {
+    if (log_.refuse) return false;
+    ++log_.boxes;
+    copy(box);
+    return true;
+  }
+  bool copy_runs_async(int, const Boxes& runs, StreamHandle) override {
+    if (log_.refuse) return false;
+    log_.together.push_back(runs.calls());
+    for (std::int64_t run = 0; run < runs.calls(); ++run) copy(runs[run]);
+    return true;
+  }
+  void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle) override {
+    if (log_.slow)
+      log_.unset.push_back(flag);
+    else
+      *flag = value;
+    log_.value = value;
+  }
+  void launch(int, const KernelArgs& args, StreamHandle) override {
+    ++log_.kernels;
+    run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    *args.completion.flag = args.completion.flag_value;
+  }
+
+ private:
+  void copy(const CopyBox& box) {
+    log_.copied.push_back(box);
+    for (std::size_t row = 0; row < box.height; ++row)
+      std::memcpy(static_cast<char*>(box.to.address) + row * box.to.pitch,
+                  static_cast<const char*>(box.from.address) + row * box.from.pitch, box.width);
+  }
+  Log& log_;
+};
+
+Config by(Way way) {
+  Config config;
+  config.way = way;
+  config.resident = ResidentUse::never;
+  config.tuning = "none";
+  return config;
+}
+
+/// An engine, and memory with a pattern on both sides.
+struct Bench {
+  explicit Bench(Way way = Way::automatic)
+      : engine(std::make_unique<Engine>(std::make_unique<NotingRuntime>(log), by(way))) {
+    for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + i / 251);
+    for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<char>(i * 5 + i / 241);
+  }
+  /// Moves a message, after which all memory is what the reference makes of it.
+  void move(Direction direction, const datatype::Layout& layout, std::int64_t count = 1) {
+    std::vector<char> want_user = user, want_packed = packed;
+    const std::int64_t total = count * layout.size();
+    if (direction == Direction::pack)
+      datatype::pack(layout, count, user.data(), 0, total, want_packed.data());
+    else
+      datatype::unpack(layout, count, want_user.data(), 0, total, packed.data());
+    engine->start(direction, 0, layout, count, user.data(), 0, total, packed.data()).wait();
+    CHECK((user == want_user && packed == want_packed));
+  }
+  /// Kernels have begun late, or have not.
+  void kernels_late(double late_us) const { engine->gpu(0).kernels.observe(1, late_us, late_us + 1); }
+
+  Log log;
+  std::vector<char> user = std::vector<char>(1 << 16), packed = std::vector<char>(1 << 13);
+  std::unique_ptr<Engine> engine;
+};
+
+/// Runs of 16 bytes and of 8, in turn.
+datatype::LayoutRef list_of(int runs) {
+  std::vector<int> lengths, places;
+  for (int run = 0; run < runs; ++run) {
+    lengths.push_back(run % 2 == 0 ? 4 : 2);
+    places.push_back(run * (8 + run));
+  }
+  OwnedType type = indexed(lengths, places, MPI_INT);
+  return datatype::decode(type.commit());
+}
+
+constexpr double very_late_us = 3000;
+
+TEST_CASE("a list is moved by copies while kernels are late, and by a kernel else", "[kernel]") {
+  const datatype::LayoutRef list = list_of(30);
+  Bench bench;
+  const auto moved = [&](Direction direction) {
+    const int kernels = bench.log.kernels;
+    bench.move(direction, *list);
+    return bench.log.kernels == kernels ? Way::copy : Way::kernel;
+  };
+  for (const Direction direction : {Direction::pack, Direction::unpack}) {
+    CAPTURE(direction == Direction::pack);
+    CHECK(moved(direction) == Way::kernel);
+    bench.kernels_late(very_late_us);
+    CHECK(moved(direction) == Way::copy);
+    bench.kernels_late(0);
+    CHECK(moved(direction) == Way::kernel);
+  }
+  // 30 runs take the copy engine 17 us to the host, but 77 from there.
+  bench.kernels_late(45);
+  CHECK(moved(Direction::pack) == Way::copy);
+  CHECK(moved(Direction::unpack) == Way::kernel);
+}
+
+TEST_CASE("more runs than there may be calls go by kernel, however late", "[kernel]") {
+  const int most = static_cast<int>(Boxes::most_calls);
+  Bench bench;
+  const auto kernels = [&](Direction direction, int runs, std::int64_t count) {
+    bench.kernels_late(very_late_us);
+    bench.log.kernels = 0;
+    bench.move(direction, *list_of(runs), count);
+    return bench.log.kernels;
+  };
+  for (const Direction direction : {Direction::pack, Direction::unpack}) {
+    CAPTURE(direction == Direction::pack);
+    CHECK(kernels(direction, most, 1) == 0);
+    CHECK(kernels(direction, most + 1, 1) == 1);
+    CHECK(kernels(direction, most / 2, 2) == 0);
+    CHECK(kernels(direction, most / 2, 3) == 1);
+  }
+}
+
+TEST_CASE("runs to the host go by one call, those from the host by one each, as two rows", "[kernel]") {
+  const datatype::LayoutRef list = list_of(20);
+  Bench bench(Way::copy);
+  bench.move(Direction::pack, *list);
+  CHECK(bench.log.together == std::vector<std::int64_t>{20});
+  CHECK(bench.log.boxes == 0);
+  bench.log.copied.clear();
+  bench.move(Direction::unpack, *list);
+  CHECK(bench.log.together.size() == 1);
+  CHECK(bench.log.boxes == 20);
+  CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [](const CopyBox& box) {
+    return box.height == 2 && box.to.pitch == box.width && box.from.pitch == box.width;
+  }));
+  CHECK(bench.log.kernels == 0);
+}
+
+TEST_CASE("runs that are refused go by a kernel, when those before them have ended", "[kernel]") {
+  const datatype::LayoutRef list = list_of(20);
+  Bench bench(Way::copy);
+  bench.log.refuse = true;
+  bench.move(Direction::pack, *list);
+  CHECK(bench.log.kernels == 1);
+  CHECK(bench.log.drained == 1);
+  bench.move(Direction::unpack, *list);
+  CHECK(bench.log.kernels == 2);
+  CHECK(bench.log.drained == 1);  // the first one was refused
+}
+
+TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
+  OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
+  OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
+  Bench bench(Way::copy);
+  const auto learnt_late = [&](const datatype::Layout& layout) {
+    bench.log.slow = true;
+    Transfer transfer =
+        bench.engine->start(Direction::unpack, 0, layout, 1, bench.user.data(), 0, layout.size(), bench.packed.data());
+    constexpr auto late = std::chrono::milliseconds(2);
+    for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < late;)
+      CHECK_FALSE(transfer.done());
+    *bench.log.unset.back() = bench.log.value;
+    bench.log.slow = false;
+    transfer.wait();
+    return bench.engine->gpu(0).copies[1].times() > 0;
+  };
+  const datatype::LayoutRef layout = datatype::decode(single.commit());
+  bench.move(Direction::unpack, *layout);  // the first one teaches nothing
+  CHECK_FALSE(learnt_late(*layout));
+  CHECK(learnt_late(*datatype::decode(even.commit())));
+}
+
+}  // namespace
