@@ -137,21 +137,24 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
       work);
 }
 
-/// Beside a batch: the kernel's launch is paid for anyway.
-bool Engine::prefers_copy_beside_others(const Forecast& forecast) const {
+/// As one of `jobs` that could be a batch: the kernel's launch is paid for anyway, and all of them wait for it to
+/// begin.
+bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const {
   if (forecast.boxes.empty() || way_ == Way::kernel) return false;
-  if (forecast.kernel_late_us + forecast.copy_late_us != 0) return prefers_copy(forecast);
-  return way_ == Way::copy || forecast.extra_copy_us < forecast.job_us;
+  if (way_ == Way::copy) return true;
+  if (forecast.extra_copy_us >= forecast.job_us + forecast.kernel_late_us / static_cast<double>(jobs)) return false;
+  return forecast.kernel_late_us + forecast.copy_late_us == 0 || forecast.copy_better;
 }
 
 void Engine::launch_queued(Channel& channel) noexcept {
   std::vector<Queued>& queue = channel.queue;
   if (queue.empty()) return;
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  const auto prefers_copy = [&](const auto& it) { return prefers_copy_beside_others(foresee(here, it), queue.size()); };
   // Those of the batch first.
   const auto copies =
       queue.size() == 1 ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
-        return !std::visit([&](const auto& it) { return prefers_copy_beside_others(foresee(here, it)); }, job.work);
+        return !std::visit(prefers_copy, job.work);
       });
   const auto batched = static_cast<std::size_t>(copies - queue.begin());
   if (batched > 1) {

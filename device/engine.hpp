@@ -254,7 +254,7 @@ class Engine {
   bool prefers_copy(const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
-  bool prefers_copy_beside_others(const Forecast& forecast) const;
+  bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;
 
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
   void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);

@@ -69,6 +69,13 @@ class NotingRuntime final : public HostMemoryRuntime {
     *args.completion.flag = args.completion.flag_value;
   }
 
+  void launch(int, const BatchArgs& batch, StreamHandle) override {
+    log_.batched += batch.jobs;
+    run_on_host(
+        batch, [](const void* address) { return const_cast<void*>(address); },
+        [](const Completion& completion) { *completion.flag = completion.flag_value; });
+  }
+
  private:
   void copy(const CopyBox& box) {
     log_.copied.push_back(box);
@@ -164,6 +171,27 @@ TEST_CASE("more runs than there may be calls go by kernel, however late", "[kern
     CHECK(kernels(direction, most / 2, 2) == 0);
     CHECK(kernels(direction, most / 2, 3) == 1);
   }
+}
+
+TEST_CASE("lists that wait together share the lateness of their kernel", "[kernel]") {
+  const datatype::LayoutRef list = list_of(20);  // 50 us by the copy engine, beside others
+  Bench bench;
+  const auto batched = [&](int messages, double late_us) {
+    bench.kernels_late(late_us);
+    bench.log.batched = 0;
+    const Gathering gathering(Gathering::long_bytes);
+    std::vector<Transfer> transfers;
+    transfers.reserve(static_cast<std::size_t>(messages));
+    for (int i = 0; i < messages; ++i)
+      transfers.push_back(
+          bench.engine->start(Direction::unpack, 0, *list, 1, bench.user.data(), 0, list->size(), bench.packed.data()));
+    bench.engine->launch_queued();
+    return bench.log.batched;
+  };
+  CHECK(batched(6, 200) == 6);
+  CHECK(batched(3, 200) == 0);
+  CHECK(batched(6, 400) == 0);
+  CHECK(batched(3, 100) == 3);
 }
 
 TEST_CASE("runs to the host go by one call, those from the host by one each, as two rows", "[kernel]") {
