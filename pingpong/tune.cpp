@@ -53,6 +53,18 @@ LayoutRef rows(std::int64_t count, std::int64_t width, std::int64_t distance) {
   return datatype::Serialiser::serialise(tree, root, {0, count * distance});
 }
 
+/// Short runs at growing distances.
+LayoutRef list(std::int64_t runs) {
+  constexpr std::int64_t length = 16;
+  datatype::Words places;
+  places.reserve(static_cast<std::size_t>(runs));
+  for (std::int64_t run = 0; run < runs; ++run) places.push_back(run * (stride + run * length));
+  const std::int64_t extent = places.back() + length;
+  datatype::Tree tree({});
+  const datatype::Ref root = tree.finish(tree.indexed(std::move(places), tree.run(length)));
+  return datatype::Serialiser::serialise(tree, root, {0, extent});
+}
+
 LayoutRef contiguous(std::int64_t bytes) {
   return rows(1, bytes, bytes);
 }
@@ -202,6 +214,15 @@ double measure_calls(Laboratory& laboratory) {
   return std::max(of("rows in three calls", wide_row / 2) - of("rows in one call", wide_row), 0.0) / calls_more;
 }
 
+/// Index lists of many runs against such of a few, each by one call.
+double measure_runs(Laboratory& laboratory) {
+  constexpr std::int64_t few = 4, many = device::Boxes::most_calls;
+  const auto of = [&](const std::string& what, std::int64_t runs) {
+    return laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, list(runs));
+  };
+  return std::max(of("many runs", many) - of("a few runs", few), 0.0) / static_cast<double>(many - few);
+}
+
 /// What a message adds to others that are under way, besides what its bytes take.
 void measure_several(Laboratory& laboratory, CostModel& model, const LayoutRef& layout) {
   const auto each = [&](const char* name, const device::Cost& cost, Way way, bool gathered) {
@@ -244,6 +265,7 @@ CostModel measure(Laboratory& laboratory) {
   measure_rows(laboratory, "copy_pack_to_host", model.copy_pack_to_host, pack);
   measure_rows(laboratory, "copy_rows_unpack_from_host", model.copy_rows_unpack_from_host, unpack);
   model.per_call_us = measure_calls(laboratory);
+  model.per_run_us = measure_runs(laboratory);
   measure_several(laboratory, model, few);
   if (laboratory.has_peer()) {
     measure_peer(laboratory, "kernel_to_peer", model.kernel_to_peer, Way::kernel);
