@@ -148,6 +148,9 @@ TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]
         CHECK(device::movements().copies - before.copies == (few ? 1 : 0));
         CHECK(device::movements().kernels - before.kernels == (few ? 0 : 1));
       }
+    const auto before = device::movements();
+    check_range(bench, random, message, Direction::pack, Place::device, {0, total}, 0, 0);
+    CHECK(device::movements().kernels - before.kernels == 1);  // within the GPU
     if (few) ++irregular;
   }
   CHECK((irregular > trees / 20 || trees < 600));
