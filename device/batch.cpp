@@ -215,6 +215,13 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
   return upload.there();
 }
 
+/// Asked of sides that both traverse one, or that both do not.
+bool have_one_program(const Gpu& gpu, const Fusing& fusing) {
+  if (batch_shape(fusing.to_shape).kind != datatype::ShapeKind::general) return true;
+  Upload &from = Upload::of(*fusing.from.layout, gpu.ordinal), &to = Upload::of(*fusing.to.layout, gpu.ordinal);
+  return from.same_program(*fusing.from.layout, to, *fusing.to.layout);
+}
+
 }  // namespace
 
 /// All but the completion. `there` stays true if all that the job needs is on the GPU.
@@ -234,6 +241,7 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bo
   });
   there = upload(*this, gpu, channel, args.from, fusing.from.layout) && there;
   there = upload(*this, gpu, channel, args.to, fusing.to.layout) && there;
+  args.alike = alike_forms(args.from.shape, args.to.shape) && have_one_program(gpu, fusing) ? 1 : 0;
   return args;
 }
 

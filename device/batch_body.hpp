@@ -105,10 +105,21 @@ struct BatchMap {
   }
 };
 
+/// Both sides of a job. Where their maps are one but for the offset, a place is looked for once.
+struct BatchPair : UnlikePair<BatchMap, BatchMap> {
+  std::int32_t same;
+
+  explicit BatchPair(const TransferArgs& args) : UnlikePair(args), same(args.alike) {}
+  GPUDT_HD PairPlace place(Index unit, const Tile& tile) const {
+    if (same == 0) return UnlikePair::place(unit, tile);
+    const auto offset = static_cast<Address>(map.place(unit, tile).offset);
+    return {from + offset + static_cast<Address>(from_map.base - map.base), to + offset};
+  }
+};
+
 /// One transfer of a batch: positions [begin, end).
 struct BatchJob {
-  using Pair = UnlikePair<BatchMap, BatchMap>;
-  Pair pair;
+  BatchPair pair;
   std::uint32_t begin, end;
   std::int32_t word;  ///< bytes per access: 4, 8 or 16; 0: by pieces of runs, which may be of any length and alignment
   Completion completion;
