@@ -160,13 +160,18 @@ void check_jobs(Areas& areas, Random& random, const Jobs& jobs, bool gathered) {
   for (Area* const area : areas.all()) area->clear();
 }
 
-/// A random datatype, which is kept in `types`.
+/// A random datatype.
 struct Drawn {
   RandomType type;
   datatype::LayoutRef layout;
 };
+/// Keeps what jobs refer to.
+struct Types {
+  std::deque<Drawn> drawn;
+  std::deque<Typed> shifted;
+};
 
-Message draw(std::deque<Drawn>& types, Random& random, bool unpacked) {
+Message draw(Types& types, Random& random, bool unpacked) {
   RandomTypeLimits limits;
   limits.unpack_safe = unpacked;
   RandomType type(random.engine(), limits);
@@ -176,16 +181,28 @@ Message draw(std::deque<Drawn>& types, Random& random, bool unpacked) {
   const std::int64_t span = std::max<std::int64_t>(std::abs(type.extent()), 1);
   const std::int64_t many = std::clamp<std::int64_t>(std::min(most / size, 4 * most / span), 1, 2000);
   const auto count = static_cast<int>(random(0, 4) == 0 ? random(0, many) : random(0, std::min<std::int64_t>(many, 7)));
-  types.push_back({std::move(type), std::move(layout)});
-  return message_of(types.back().type.handle(), *types.back().layout, count);
+  types.drawn.push_back({std::move(type), std::move(layout)});
+  return message_of(types.drawn.back().type.handle(), *types.drawn.back().layout, count);
 }
 
-std::unique_ptr<Job> draw_job(Areas& areas, std::deque<Drawn>& types, Random& random) {
-  switch (random(0, 2)) {
+/// The same some bytes further on.
+Message shifted(Types& types, Random& random, const Message& message) {
+  const MPI_Aint place = 4 * random(0, 8);
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  PMPI_Type_create_hindexed_block(1, 1, &place, message.type, &type);
+  return types.shifted.emplace_back(OwnedType(type)).message(message.count);
+}
+
+std::unique_ptr<Job> draw_job(Areas& areas, Types& types, Random& random) {
+  switch (random(0, 3)) {
     case 0:
       return std::make_unique<PackJob>(areas, random, Direction::pack, draw(types, random, false));
     case 1:
       return std::make_unique<PackJob>(areas, random, Direction::unpack, draw(types, random, true));
+    case 2: {
+      const Message from = draw(types, random, true);
+      return std::make_unique<TransferJob>(areas, random, from, shifted(types, random, from));
+    }
     default: {
       const Message from = draw(types, random, false);
       return std::make_unique<TransferJob>(areas, random, from, draw(types, random, true));
@@ -200,7 +217,7 @@ TEST_CASE("random mixtures of transfers in one go", "[kernel][device]") {
   const std::int64_t mixtures = unit_trees(300);
   for (std::int64_t mixture = 0; mixture < mixtures; ++mixture) {
     Random random(static_cast<std::uint64_t>(mixture));
-    std::deque<Drawn> types;
+    Types types;
     Jobs jobs;
     const std::int64_t count = random(0, 3) == 0 ? random(30, 80) : random(1, 12);
     for (std::int64_t i = 0; i < count; ++i) jobs.push_back(draw_job(areas, types, random));
@@ -229,7 +246,7 @@ TEST_CASE("random transfers by a kernel that stays", "[kernel][device]") {
   const std::int64_t mixtures = unit_trees(150);
   for (std::int64_t mixture = 0; mixture < mixtures; ++mixture) {
     Random random(static_cast<std::uint64_t>(mixture) + 1000);
-    std::deque<Drawn> types;
+    Types types;
     Jobs jobs;
     const std::int64_t count = random(1, 8);
     for (std::int64_t i = 0; i < count; ++i) jobs.push_back(draw_job(areas, types, random));
