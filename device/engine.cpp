@@ -24,6 +24,8 @@ constexpr std::uint32_t polls_per_observation = 16;
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
+/// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
+constexpr auto slow_launch = std::chrono::microseconds(20);
 
 /// States are made in chunks.
 constexpr std::size_t chunk_states = 256;
@@ -231,7 +233,15 @@ void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesso
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
   if (args.flag_behind != 0) set_flag_behind(state);
+  kernel_launched(state);
+}
+
+void Channel::kernel_launched(Transfer::State& state) {
   mark(Point::kernel_launched);
+  if (state.lesson.delay) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - state.started > slow_launch) state.started = now;
+  }
   launched(state);
 }
 
@@ -250,8 +260,7 @@ void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Les
   args.to.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
-  mark(Point::kernel_launched);
-  launched(state);
+  kernel_launched(state);
 }
 
 StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {

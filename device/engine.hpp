@@ -167,6 +167,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool start_copies(Transfer::State& state, const Lesson& lesson, const Give& give);
   void learn(Transfer::State& state, const Lesson& lesson);
   void under_way(Transfer::State& state);
+  void kernel_launched(Transfer::State& state);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
 

@@ -1,5 +1,5 @@
-// Which irregular messages the engine gives to the copy engine, and how: over a runtime that does everything at once
-// and takes note of it.
+// Which irregular messages the engine gives to the copy engine, and how, and from what it learns when work begins late:
+// over a runtime that does everything at once and takes note of it.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -28,7 +28,8 @@ struct Log {
   std::vector<std::int64_t> together;  ///< runs by one call each
   std::vector<CopyBox> copied;
   bool refuse = false, slow = false;
-  std::vector<std::uint32_t*> unset;  ///< flags of what is slow
+  std::chrono::microseconds launch_time{0};
+  std::vector<volatile std::uint32_t*> unset;  ///< flags of what is slow
   std::uint32_t value = 0;
   int drained = 0;
 };
@@ -66,7 +67,12 @@ class NotingRuntime final : public HostMemoryRuntime {
   void launch(int, const KernelArgs& args, StreamHandle) override {
     ++log_.kernels;
     run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
-    *args.completion.flag = args.completion.flag_value;
+    std::this_thread::sleep_for(log_.launch_time);
+    log_.value = args.completion.flag_value;
+    if (log_.slow)
+      log_.unset.push_back(args.completion.flag);
+    else
+      *args.completion.flag = log_.value;
   }
 
   void launch(int, const BatchArgs& batch, StreamHandle) override {
@@ -112,6 +118,16 @@ struct Bench {
     engine->start(direction, 0, layout, count, user.data(), 0, total, packed.data()).wait();
     CHECK((user == want_user && packed == want_packed));
   }
+  /// The flag is set so long after the message has been given to the stream.
+  void move_slowly(const datatype::Layout& layout, std::chrono::microseconds time) {
+    log.slow = true;
+    Transfer transfer = engine->start(Direction::unpack, 0, layout, 1, user.data(), 0, layout.size(), packed.data());
+    for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < time;)
+      CHECK_FALSE(transfer.done());
+    *log.unset.back() = log.value;
+    log.slow = false;
+    transfer.wait();
+  }
   /// Kernels have begun late, or have not.
   void kernels_late(double late_us) const { engine->gpu(0).kernels.observe(1, late_us, late_us + 1); }
 
@@ -132,6 +148,7 @@ datatype::LayoutRef list_of(int runs) {
 }
 
 constexpr double very_late_us = 3000;
+constexpr std::chrono::microseconds late{2000};
 
 TEST_CASE("a list is moved by copies while kernels are late, and by a kernel else", "[kernel]") {
   const datatype::LayoutRef list = list_of(30);
@@ -222,20 +239,24 @@ TEST_CASE("runs that are refused go by a kernel, when those before them have end
   CHECK(bench.log.drained == 1);  // the first one was refused
 }
 
+TEST_CASE("a kernel that its launch has to load first has not begun late", "[kernel]") {
+  const datatype::LayoutRef list = list_of(100);
+  Bench bench(Way::kernel);
+  bench.move(Direction::unpack, *list);  // the first one teaches nothing
+  bench.log.launch_time = late;
+  bench.move_slowly(*list, std::chrono::microseconds(5));
+  CHECK(bench.engine->gpu(0).kernels.times() == 0);
+  bench.log.launch_time = {};
+  bench.move_slowly(*list, late);
+  CHECK(bench.engine->gpu(0).kernels.times() == 1);
+}
+
 TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
   OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
   OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
   Bench bench(Way::copy);
   const auto learnt_late = [&](const datatype::Layout& layout) {
-    bench.log.slow = true;
-    Transfer transfer =
-        bench.engine->start(Direction::unpack, 0, layout, 1, bench.user.data(), 0, layout.size(), bench.packed.data());
-    constexpr auto late = std::chrono::milliseconds(2);
-    for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < late;)
-      CHECK_FALSE(transfer.done());
-    *bench.log.unset.back() = bench.log.value;
-    bench.log.slow = false;
-    transfer.wait();
+    bench.move_slowly(layout, late);
     return bench.engine->gpu(0).copies[1].times() > 0;
   };
   const datatype::LayoutRef layout = datatype::decode(single.commit());
