@@ -22,8 +22,11 @@ constexpr std::int64_t worthwhile_jobs = 4;
 constexpr microseconds patience{40};
 /// The same where the kernel is wanted in any case, for tests and experiments.
 constexpr microseconds patience_always{5000};
-/// So long before the next short transfer a launch costs no time that is needed otherwise.
+/// So long before the next short transfer a launch costs no time that is needed otherwise, as far as is known before
+/// the first one. What launches take here is learnt from each, but none that was interrupted raises it by more than so
+/// much.
 constexpr microseconds launch_time{4};
+constexpr int launch_time_growth = 4;  ///< a fraction of it
 /// A short transfer that begins so soon after a launch has probably waited for it.
 constexpr microseconds at_once{1};
 /// After this time a kernel gets no more jobs, so that what waits for all of the GPU comes to its turn however many
@@ -36,7 +39,7 @@ constexpr int most_blocked = 3;
 }  // namespace
 
 Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use)
-    : runtime_(runtime), ordinal_(ordinal), use_(use), wanted_streak_(least_streak) {}
+    : runtime_(runtime), ordinal_(ordinal), use_(use), launch_time_(launch_time), wanted_streak_(least_streak) {}
 
 Resident::~Resident() {
   stop();
@@ -102,7 +105,7 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) const {
   return use_ == ResidentUse::always ||
-         (streak_ >= wanted_streak_ && waits.until_short >= launch_time && waits.until_short <= patience);
+         (streak_ >= wanted_streak_ && waits.until_short >= launch_time_ && waits.until_short <= patience);
 }
 
 /// What the last kernel's life says about the next one's.
@@ -160,7 +163,9 @@ void Resident::launch() {
   launched_ = Clock::now();
   leaving_ = settled_ = false;
   jobs_of_launch_ = 0;
-  blocked_ = launched_ - began >= blocked_launch ? blocked_ + 1 : 0;
+  const Clock::duration took = launched_ - began;
+  launch_time_ = std::clamp<Clock::duration>(took, launch_time, launch_time_ + launch_time_ / launch_time_growth);
+  blocked_ = took >= blocked_launch ? blocked_ + 1 : 0;
   if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
   ready_.store(true, std::memory_order_relaxed);
 }

@@ -78,6 +78,7 @@ class Resident {
   std::uint32_t job_ = 0;            ///< number of the last job
   std::int64_t jobs_of_launch_ = 0;  ///< done, or handed over
   Clock::time_point launched_, last_short_;
+  Clock::duration launch_time_;  ///< what a launch takes
   Waits waits_[wait_kinds];
   int blocked_ = 0;                    ///< launches, one after the other, that took too long
   int streak_ = 0;                     ///< short transfers that followed each other soon

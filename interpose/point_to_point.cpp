@@ -182,6 +182,11 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
   });
 }
 
+/// Elements that a receive may bring.
+int most_from(int source, int count) {
+  return source == MPI_PROC_NULL ? 0 : count;
+}
+
 int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag, void* recvbuf,
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
@@ -194,8 +199,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
-    const int code =
-        receive_blocking<Does::send_first>(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
+    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most_from(source, recvcount), recvtype,
+                                                        {.comm = comm}, status);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
@@ -216,7 +221,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
-      call, recvbuf, recvcount, recvtype, {.comm = comm}, status);
+      call, recvbuf, most_from(source, recvcount), recvtype, {.comm = comm}, status);
 }
 
 /// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.
@@ -382,7 +387,7 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
                           MPI_Status* status) {
   return receive_blocking(
       [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Recv(to, count, as, source, tag, comm, seen); },
-      "MPI_Recv", buf, count, type, {.comm = comm}, status);
+      "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   const MessageReceive received(message);
@@ -394,7 +399,7 @@ GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, 
                            MPI_Request* request) {
   return receive_nonblocking(
       [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Irecv(to, count, as, source, tag, comm, real); },
-      "MPI_Irecv", buf, count, type, {.comm = comm}, request);
+      "MPI_Irecv", buf, most_from(source, count), type, {.comm = comm}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   const MessageReceive received(message);
