@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "interpose/errors.hpp"
 #include "interpose/log.hpp"
@@ -19,50 +19,60 @@
 #include "interpose/peer.hpp"
 #include "interpose/peer_segment.hpp"
 #include "interpose/peer_world.hpp"
+#include "interpose/point_to_point.hpp"
 #include "interpose/report.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
+// Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
+// this number, too. (Other builds may be in the job.)
+constexpr int agreement_version = 1;
+
 /// From here on a block goes sooner as a message than its share of a collective on staged data does.
 constexpr std::int64_t least_block = 24 << 10;
 constexpr std::int64_t least_block_from_root = 8 << 10;
-constexpr int most_passed = 255;
-constexpr int tags = 32768;  ///< that every MPI library has; one for each call, in turn
+constexpr int most_passed = 256;
 
-/// How many calls of an operation pass before all are asked again. (Not if all is to be offered.)
+/// Messages that a process sends for one call at most: with more, each takes its turn at what offers need.
+constexpr std::size_t most_given = 64;
+
+/// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
+/// so that calls are met in turn that alternate. (None if all is to be offered.)
 struct Patience {
   std::string_view call;
+  int length;  ///< of a block: bits of its bytes; negative: not known
   int passing = 0, left = 0;
 
   bool passes() { return left > 0 && left-- > 0; }
-  void grow() { left = passing = std::min(2 * passing + 1, most_passed); }
+  void grow() { left = passing = passing == 0 ? 1 : std::min(2 * passing, most_passed); }
   void reset() { passing = left = 0; }
 };
 
 /// What is kept with a communicator, the same in all of its processes.
 struct Circle {
-  bool together = false;              ///< all can be asked
-  MPI_Comm messages = MPI_COMM_NULL;  ///< theirs alone; made when first needed
-  int calls = 0;                      ///< that went so
+  bool together = false;  ///< all can be asked
   std::vector<Patience> patience = {};
 
-  Patience& patience_with(std::string_view call) {
+  Patience& patience_with(std::string_view call, int length) {
     for (Patience& known : patience)
-      if (known.call == call) return known;
-    return patience.emplace_back(Patience{call});
+      if (known.call == call && known.length == length) return known;
+    return patience.emplace_back(Patience{call, length});
   }
 };
 
 std::atomic<bool> asking{false};
 PeerUse announced_use = PeerUse::never;
+std::string announced_job;
 int keyval = MPI_KEYVAL_INVALID;
+std::vector<bool> askable;  ///< by rank in MPI_COMM_WORLD
 
-std::mutex mutex;           // of what follows
-std::set<Circle*> circles;  ///< of all communicators
-/// By rank in MPI_COMM_WORLD: whether the process can be asked; not looked up yet: -1.
-std::vector<signed char> askable;
+/// What processes that can be asked together announce alike.
+int announcement(PeerUse use) {
+  constexpr int uses = 8;
+  return agreement_version * uses + static_cast<int>(use);
+}
 
 std::int64_t least_wanted(Flow flow) {
   if (announced_use == PeerUse::always) return 1;
@@ -74,12 +84,8 @@ int own_rank_by_launcher() {
   return rank == nullptr ? -1 : std::atoi(rank);
 }
 
-/// The caller holds the mutex.
 bool can_be_asked(int rank) {
-  if (rank < 0 || static_cast<std::size_t>(rank) >= askable.size()) return false;
-  signed char& known = askable[static_cast<std::size_t>(rank)];
-  if (known < 0) known = peer::announced(peer::job_name(), rank) == static_cast<int>(announced_use) ? 1 : 0;
-  return known != 0;
+  return rank >= 0 && static_cast<std::size_t>(rank) < askable.size() && askable[static_cast<std::size_t>(rank)];
 }
 
 bool all_can_be_asked(MPI_Comm comm) {
@@ -87,41 +93,31 @@ bool all_can_be_asked(MPI_Comm comm) {
   PMPI_Comm_test_inter(comm, &inter);
   if (inter != 0) return false;
   const std::vector<int> ranks = peer::world_ranks(comm);
-  const std::lock_guard<std::mutex> lock(mutex);
   return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), can_be_asked);
-}
-
-Circle* kept_with(MPI_Comm comm) {
-  void* value = nullptr;
-  int found = 0;
-  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
-  return found == 0 ? nullptr : static_cast<Circle*>(value);
 }
 
 /// Null if there is no memory.
 Circle* circle_of(MPI_Comm comm) {
-  if (Circle* const known = kept_with(comm)) return known;
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
+  if (found != 0) return static_cast<Circle*>(value);
   auto made = std::make_unique<Circle>();
   made->together = all_can_be_asked(comm);
-  if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) return nullptr;
-  const std::lock_guard<std::mutex> lock(mutex);
-  circles.insert(made.get());
-  return made.release();
+  return PMPI_Comm_set_attr(comm, keyval, made.get()) == MPI_SUCCESS ? made.release() : nullptr;
 }
 
-/// Not the communicator for messages: that has gone before.
 int drop_circle(MPI_Comm, int, void* value, void*) {
-  auto* const circle = static_cast<Circle*>(value);
-  const std::lock_guard<std::mutex> lock(mutex);
-  circles.erase(circle);
-  delete circle;
+  delete static_cast<Circle*>(value);
   return MPI_SUCCESS;
 }
 
+int length_of(const Known& known) {
+  return known.varies() ? -1 : std::bit_width(static_cast<std::uint64_t>(known.bytes()));
+}
+
 std::int64_t bytes_of(const Parcel& parcel) {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(parcel.type, &size);
-  return parcel.count * size;
+  return Known{parcel.count, parcel.type}.bytes();
 }
 
 bool right(const std::vector<Parcel>& parcels) {
@@ -213,8 +209,8 @@ class OwnBlocks {
 /// Messages under way.
 class Messages {
  public:
-  explicit Messages(std::size_t most) { requests_.reserve(most); }
-  /// After an error. What others still send by this call's tag, no later call receives.
+  Messages(const char* call, MPI_Comm comm, std::size_t most) : call_(call), comm_(comm) { requests_.reserve(most); }
+  /// After an error.
   ~Messages() {
     for (MPI_Request& request : requests_) {
       if (request == MPI_REQUEST_NULL) continue;
@@ -225,13 +221,13 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  int receive(const Parcel& parcel, int tag, MPI_Comm comm) {
-    return MPI_Irecv(const_cast<void*>(parcel.buffer), static_cast<int>(parcel.count), parcel.type, parcel.rank, tag,
-                     comm, &requests_.emplace_back(MPI_REQUEST_NULL));
+  int receive(const Parcel& parcel) {
+    return receive_for_collective(call_, const_cast<void*>(parcel.buffer), static_cast<int>(parcel.count), parcel.type,
+                                  parcel.rank, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
-  int send(const Parcel& parcel, int tag, MPI_Comm comm) {
-    return MPI_Isend(parcel.buffer, static_cast<int>(parcel.count), parcel.type, parcel.rank, tag, comm,
-                     &requests_.emplace_back(MPI_REQUEST_NULL));
+  int send(const Parcel& parcel) {
+    return send_for_collective(call_, parcel.buffer, static_cast<int>(parcel.count), parcel.type, parcel.rank, comm_,
+                               &requests_.emplace_back(MPI_REQUEST_NULL));
   }
   int wait() {
     std::vector<MPI_Status> statuses(requests_.size());
@@ -240,18 +236,20 @@ class Messages {
   }
 
  private:
+  const char* call_;
+  MPI_Comm comm_;
   std::vector<MPI_Request> requests_;
 };
 
-/// May throw device::Error.
-int move(const char* call, MPI_Comm comm, int tag, Parcels& parcels) {
+/// Errors have gone to the communicator's handler. May throw device::Error.
+int move(const char* call, MPI_Comm comm, Parcels& parcels) {
   OwnBlocks own(call, Seat(comm).rank, parcels);
-  Messages messages(parcels.taken.size() + parcels.given.size());
+  Messages messages(call, comm, parcels.taken.size() + parcels.given.size());
   int code = MPI_SUCCESS;
   for (const Parcel& parcel : parcels.taken)
-    if (code == MPI_SUCCESS) code = messages.receive(parcel, tag, comm);
+    if (code == MPI_SUCCESS) code = messages.receive(parcel);
   for (const Parcel& parcel : parcels.given)
-    if (code == MPI_SUCCESS) code = messages.send(parcel, tag, comm);
+    if (code == MPI_SUCCESS) code = messages.send(parcel);
   if (code != MPI_SUCCESS) return code;
   own.start();
   code = messages.wait();
@@ -261,72 +259,67 @@ int move(const char* call, MPI_Comm comm, int tag, Parcels& parcels) {
 
 }  // namespace
 
-void collectives_announce(PeerUse use) {
-  const bool has_messages = use == PeerUse::automatic || use == PeerUse::always || use == PeerUse::shared;
-  const std::string job = peer::job_name();
-  if (!has_messages || !all_receives_are_known() || job.empty()) return;
-  const int rank = own_rank_by_launcher();
-  if (rank >= 0 && peer::announce(job, rank, static_cast<int>(use))) announced_use = use;
+std::int64_t Known::bytes() const {
+  MPI_Count size = 0;
+  PMPI_Type_size_x(type, &size);
+  return elements * size;
 }
 
+void collectives_announce(PeerUse use) {
+  const bool has_messages = use == PeerUse::automatic || use == PeerUse::always || use == PeerUse::shared;
+  if (!has_messages || !all_receives_are_known()) return;
+  announced_job = peer::job_name();
+  const int rank = own_rank_by_launcher();
+  if (rank >= 0 && !announced_job.empty() && peer::announce(announced_job, rank, announcement(use)))
+    announced_use = use;
+}
+
+// All are looked up now: later they may have gone, or this process may have no means to see them.
 void collectives_start() {
-  if (announced_use == PeerUse::never || !init_waits_for_all()) return;
+  if (announced_use == PeerUse::never || !init_waits_for_all() || !has_hidden_messages()) return;
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  askable.assign(static_cast<std::size_t>(size), -1);
+  for (int rank = 0; rank < size; ++rank)
+    askable.push_back(peer::announced(announced_job, rank) == announcement(announced_use));
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_circle, &keyval, nullptr);
   asking.store(true);
 }
 
 void collectives_stop() {
-  if (!asking.exchange(false)) return;
-  PMPI_Comm_free_keyval(&keyval);
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (Circle* const circle : circles)
-    if (circle->messages != MPI_COMM_NULL) PMPI_Comm_free(&circle->messages);
-}
-
-void collectives_forget_comm(MPI_Comm comm) {
-  if (!asking.load(std::memory_order_relaxed)) return;
-  Circle* const circle = kept_with(comm);
-  if (circle != nullptr && circle->messages != MPI_COMM_NULL) MPI_Comm_free(&circle->messages);
+  if (asking.exchange(false)) PMPI_Comm_free_keyval(&keyval);
 }
 
 namespace collective_messages {
 
-bool asked(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type) {
+bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!asking.load(std::memory_order_relaxed) || call.request != nullptr || comm == MPI_COMM_NULL) return false;
-  if (elements != varying &&
-      (elements <= 0 || type == MPI_DATATYPE_NULL || bytes_of({nullptr, elements, type, 0}) < least_wanted(flow)))
+  if (!known.varies() && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
+                          known.bytes() < least_wanted(flow) * known.blocks))
     return false;
   Circle* const circle = circle_of(comm);
-  return circle != nullptr && circle->together && !circle->patience_with(call.name).passes();
+  return circle != nullptr && circle->together && !circle->patience_with(call.name, length_of(known)).passes();
 }
 
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, Parcels parcels) {
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels) {
   if (!right(parcels.given) || !right(parcels.taken)) return std::nullopt;
   const std::int64_t least = least_wanted(flow);
   const std::int64_t weight = std::max(weigh(parcels.given, least), weigh(parcels.taken, least));
-  const bool fit = active.load(std::memory_order_acquire) && peer_checks() &&
+  const bool fit = active.load(std::memory_order_acquire) && parcels.given.size() <= most_given &&
+                   peer_has_room(parcels.given.size()) &&
                    std::all_of(parcels.given.begin(), parcels.given.end(), may_go) &&
                    std::all_of(parcels.taken.begin(), parcels.taken.end(), may_go);
-  Circle& circle = *circle_of(comm);
-  Patience& patience = circle.patience_with(call.name);
-  if (!all_agree(comm, !fit, weight)) {
+  const bool agreed = all_agree(comm, !fit, weight);
+  Patience& patience = circle_of(comm)->patience_with(call.name, length_of(known));
+  if (!agreed) {
     if (announced_use != PeerUse::always) patience.grow();
     return std::nullopt;
   }
   patience.reset();
-  if (circle.messages == MPI_COMM_NULL) {
-    circle.messages = bare_copy(comm);
-    PMPI_Comm_set_errhandler(circle.messages, MPI_ERRORS_RETURN);
-  }
   report_peer(PeerEvent::collective);
   if (tracing())
     log_trace(std::string(call.name) + ": as " + std::to_string(parcels.given.size()) + " messages to, and " +
               std::to_string(parcels.taken.size()) + " from, processes of the node");
-  const int code = move(call.name, circle.messages, circle.calls++ % tags, parcels);
-  return code == MPI_SUCCESS ? code : raise(comm, code);
+  return move(call.name, comm, parcels);
 }
 
 }  // namespace collective_messages

@@ -5,7 +5,8 @@
 // asked only if all have the library, which each tells the node before it enters MPI_Init, and by which none has left
 // MPI_Init; and only about blocks whose length, where all know it, makes it worth while. After a call that did not go
 // this way, which all know, more and more calls pass without a question, so that programs that keep their data on the
-// host, or send little, are hardly asked.
+// host, or send little, are hardly asked. (What one process alone finds wrong, or has no room for, is its answer: that
+// it asks must not depend on it.)
 #pragma once
 
 #include <mpi.h>
@@ -25,8 +26,6 @@ void collectives_announce(PeerUse use);
 /// In MPI_Init, whatever has come of the GPU: who has announced that it can be asked will be.
 void collectives_start();
 void collectives_stop();
-/// Its handle is about to go.
-void collectives_forget_comm(MPI_Comm comm);
 
 /// The shape of a collective, on which the length of the blocks for which messages pay depends.
 enum class Flow {
@@ -34,28 +33,34 @@ enum class Flow {
   other,
 };
 
+/// What all processes know of the blocks: how many elements there are in so many.
+struct Known {
+  std::int64_t elements;  ///< negative: no process knows those of others
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  int blocks = 1;
+
+  bool varies() const { return elements < 0; }
+  std::int64_t bytes() const;
+};
+inline constexpr Known varying = {-1};
+
 namespace collective_messages {
 
-/// Elements of a block, where processes do not know each other's.
-inline constexpr std::int64_t varying = -1;
-
-/// Whether all processes of `comm`, to whom blocks of `elements` elements matter alike, are asked about this call.
-bool asked(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type);
+/// Whether all processes of `comm` are asked about this call.
+bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
 /// Asks. What the call returns, if the parcels have gone as messages.
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, Parcels parcels);
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels);
 
 }  // namespace collective_messages
 
 /// Runs the call as messages if all processes agree: what it returns; else nothing has been done. `list(parcels)` lists
 /// what is given and taken, and returns false of arguments that are MPI's to refuse, or that only MPI can serve.
-/// `elements` of `type`, which all processes know, are in a block on the average; or they are `varying`.
 template <class List>
-std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, std::int64_t elements, MPI_Datatype type,
-                               List list) {
-  if (!collective_messages::asked(call, comm, flow, elements, type)) return std::nullopt;
+std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
+  if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
   Parcels parcels;
   if (!list(parcels)) return std::nullopt;
-  return collective_messages::exchange(call, comm, flow, std::move(parcels));
+  return collective_messages::exchange(call, comm, flow, known, std::move(parcels));
 }
 
 }  // namespace gpudt::interpose

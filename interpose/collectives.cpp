@@ -32,14 +32,12 @@ Role out_or_inout(const void* other) {
   return other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
-using collective_messages::varying;
-
 // --- operations with a root ------------------------------------------------------------------------------------------
 
 template <class Pmpi, class Count>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, count, type, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, {count, type}, [&](Parcels& parcels) {
       const auto block = same_block(buf, count, type);
       return list_from_root(parcels, comm, root, /*own=*/false, block, block);
     });
@@ -57,8 +55,8 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
            void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
-    const auto code =
-        as_messages(call, comm, Flow::other, here ? recvcount : sendcount, here ? recvtype : sendtype, [&](Parcels& p) {
+    const auto code = as_messages(
+        call, comm, Flow::other, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype}, [&](Parcels& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
         });
@@ -77,7 +75,7 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::other, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
       return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                           v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
@@ -98,7 +96,7 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
     const auto code = as_messages(
-        call, comm, Flow::from_root, here ? sendcount : recvcount, here ? sendtype : recvtype, [&](Parcels& p) {
+        call, comm, Flow::from_root, here ? Known{sendcount, sendtype} : Known{recvcount, recvtype}, [&](Parcels& p) {
           return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
         });
@@ -117,7 +115,7 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
              const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
              int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, varying, [&](Parcels& parcels) {
       return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
                             v_blocks(sendbuf, sendcounts, displs, sendtype), same_block(recvbuf, recvcount, recvtype));
     });
@@ -176,9 +174,9 @@ Partners one_block_to(MPI_Comm comm) {
   return partners;
 }
 
-/// Elements of a block, of operations in which the blocks of all are alike.
-std::int64_t known_among(const Partners& partners, std::int64_t elements) {
-  return partners.among == Among::all ? elements : varying;
+/// Of operations in which all processes have the same blocks; neighbours know but each other's.
+Known known_among(const Partners& partners, const Known& known) {
+  return partners.among == Among::all ? known : varying;
 }
 
 template <class Pmpi, class Count>
@@ -187,7 +185,7 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     const auto code =
-        as_messages(call, comm, Flow::other, known_among(partners, recvcount), recvtype, [&](Parcels& parcels) {
+        as_messages(call, comm, Flow::other, known_among(partners, {recvcount, recvtype}), [&](Parcels& parcels) {
           const auto take = equal_blocks(recvbuf, recvcount, recvtype);
           if (!partners.one_block) {
             return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
@@ -209,9 +207,8 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
               MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const std::int64_t elements =
-        known_among(partners, partners.into == 0 ? 0 : sum(recvcounts, partners.into) / partners.into);
-    const auto code = as_messages(call, comm, Flow::other, elements, recvtype, [&](Parcels& parcels) {
+    const Known known = known_among(partners, {sum(recvcounts, partners.into), recvtype, partners.into});
+    const auto code = as_messages(call, comm, Flow::other, known, [&](Parcels& parcels) {
       return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
                             v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
@@ -230,7 +227,7 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, recvtype, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       v_blocks(sendbuf, sendcounts, sdispls, sendtype),
                                                       v_blocks(recvbuf, recvcounts, rdispls, recvtype));
@@ -252,7 +249,7 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, MPI_DATATYPE_NULL, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
                                                       w_blocks(recvbuf, recvcounts, rdispls, recvtypes));

@@ -149,6 +149,7 @@ bool list_gathering(Parcels& parcels, MPI_Comm comm, Among among, const void* se
                     MPI_Datatype sendtype, Take take) {
   if (sendbuf != MPI_IN_PLACE)
     return list_exchange(parcels, comm, among, /*own=*/true, same_block(sendbuf, sendcount, sendtype), take);
+  if (among == Among::neighbours) return false;  // nothing lies in place there
   const int here = Seat(comm).rank;
   const auto give = [&](int, int rank) {
     Parcel block = take(here, here);

@@ -88,6 +88,12 @@ bool peer_stop() {
   return quiet;
 }
 
+bool peer_has_room(std::size_t messages) {
+  if (!peer_checks()) return false;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  return world->idle.count() >= messages;
+}
+
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
   const std::int64_t bytes = received_bytes(*status);

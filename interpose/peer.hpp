@@ -49,6 +49,9 @@ inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
 
+/// Whether so many messages can be offered now.
+bool peer_has_room(std::size_t messages);
+
 /// Whether a message in host memory is as long as a token, so that it is to go as one (Offer::of_host).
 bool peer_token_long(int count, MPI_Datatype type);
 

@@ -17,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int notice_tag = 0, part_tag = 1;
-static_assert(part_tag < hidden_tags);
 constexpr int notice_burst = 16;     ///< taken in one call
 constexpr int most_deaf = 16;        ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at notices while nothing is under way
@@ -54,7 +52,8 @@ Remote::Remote(Segment& own, int rank) : own_(own), rank_(rank) {
 void Remote::listen() {
   listening_ = std::make_shared<Handed>();
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_receive(&received_, sizeof received_, MPI_ANY_SOURCE, notice_tag, &request) == MPI_SUCCESS)
+  if (hidden_receive(&received_, sizeof received_, MPI_BYTE, MPI_ANY_SOURCE, notice_tag, MPI_COMM_WORLD, &request) ==
+      MPI_SUCCESS)
     watch(request, listening_);
   else
     listening_->state.store(Handed::State::failed);
@@ -202,9 +201,9 @@ void Remote::say_all() noexcept {
 void Remote::say_one(int rank, const Notice& said) {
   const auto handed = std::make_shared<Handed>();
   handed->notice = std::make_unique<Notice>(said);
-  const auto bytes = static_cast<std::int64_t>(offsetof(Notice, data)) + said.data_bytes;
+  const int bytes = static_cast<int>(offsetof(Notice, data)) + said.data_bytes;
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->notice.get(), bytes, rank, notice_tag, &request) == MPI_SUCCESS)
+  if (hidden_send(handed->notice.get(), bytes, MPI_BYTE, rank, notice_tag, MPI_COMM_WORLD, &request) == MPI_SUCCESS)
     watch(request, handed);
   else
     log_error("process " + std::to_string(rank) + " cannot be told about a message");
@@ -423,7 +422,8 @@ HandedRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
   auto handed = std::make_shared<Handed>();
   handed->staging = std::move(staging);
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->staging.data(), bytes, rank, part_tag, &request) != MPI_SUCCESS)
+  if (hidden_send(handed->staging.data(), static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD,
+                  &request) != MPI_SUCCESS)
     throw device::Error(device::Failure::runtime, "MPI does not send a part of a message");
   watch(request, handed);
   return handed;
@@ -432,7 +432,7 @@ HandedRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
 HandedRef Remote::receive(int rank, void* data, std::int64_t bytes) {
   auto handed = std::make_shared<Handed>();
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_receive(data, bytes, rank, part_tag, &request) != MPI_SUCCESS)
+  if (hidden_receive(data, static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
     throw device::Error(device::Failure::runtime, "MPI does not receive a part of a message");
   watch(request, handed);
   return handed;

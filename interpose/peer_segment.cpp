@@ -181,16 +181,18 @@ bool announce(const std::string& job, int rank, int what) {
   const int file = make_own(notice_name_of(job, rank), 1);
   if (file < 0) return false;
   const auto said = static_cast<unsigned char>(what);
-  return pwrite(file, &said, 1, 0) == 1;  // open, and so locked, from now on
+  if (pwrite(file, &said, 1, 0) == 1) return true;  // open, and so locked, from now on
+  close(file);
+  return false;
 }
 
 int announced(const std::string& job, int rank) {
   const int file = shm_open(notice_name_of(job, rank).c_str(), O_RDONLY | O_CLOEXEC, 0);
-  if (file < 0) return -1;
+  if (file < 0) return 0;
   unsigned char said = 0;
   const bool there = pread(file, &said, 1, 0) == 1 && flock(file, LOCK_SH | LOCK_NB) != 0;
   close(file);
-  return there ? said : -1;
+  return there ? said : 0;
 }
 
 std::string job_name() {

@@ -159,10 +159,10 @@ class Segment {
   Image* image_;
 };
 
-/// Tells the processes of this node, as long as this one lives, that process `rank` is there and says `what`, 0 to 255.
-/// False if it cannot. At most one segment and one such notice are a process's own.
+/// Tells the processes of this node, as long as this one lives, that process `rank` is there and says `what`, 1 to 255.
+/// False if it cannot.
 bool announce(const std::string& job, int rank, int what);
-/// What process `rank` of this node has announced; negative: nothing.
+/// What process `rank` of this node has announced; 0: nothing.
 int announced(const std::string& job, int rank);
 
 /// What the processes of this job, and no others, have in common; empty if it cannot be told.

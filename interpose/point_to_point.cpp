@@ -3,13 +3,13 @@
 #include <optional>
 
 #include "device/timeline.hpp"
-#include "interpose/collective_messages.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
+#include "interpose/point_to_point.hpp"
 #include "interpose/report.hpp"
 
 namespace gpudt::interpose {
@@ -24,7 +24,7 @@ namespace {
 /// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
 /// not when the deferred send is issued.
 bool valid_target(MPI_Comm comm, int peer, int tag) {
-  if (comm == MPI_COMM_NULL || tag < 0) return false;
+  if (comm == MPI_COMM_NULL || (tag < 0 && tag != collective_tag)) return false;
   int inter = 0, size = 0;
   PMPI_Comm_test_inter(comm, &inter);
   if (inter != 0)
@@ -265,8 +265,26 @@ void forget(MPI_Comm comm) {
   persistent_forget_comm(comm);       // what is started from here on does not need the handle
   engine_forget_comm(comm);
   matched_forget_comm(comm);
-  collectives_forget_comm(comm);
 }
+
+}  // namespace
+
+int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm,
+                        MPI_Request* request) {
+  return send_nonblocking(hidden_send, call, buf, count, type, dest, collective_tag, comm, request);
+}
+
+int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, int source, MPI_Comm comm,
+                           MPI_Request* request) {
+  return receive_nonblocking(
+      [&](void* to, MPI_Datatype as, MPI_Request* real) {
+        const int code = hidden_receive(to, count, as, source, collective_tag, comm, real);
+        return code == MPI_SUCCESS ? code : raise(comm, code);
+      },
+      call, buf, count, type, {.comm = comm}, request);
+}
+
+namespace {
 
 #if MPI_VERSION >= 4
 

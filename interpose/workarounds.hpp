@@ -30,16 +30,16 @@ bool all_receives_are_known();
 /// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
 bool init_waits_for_all();
 
-/// Messages between processes of MPI_COMM_WORLD that no receive or probe of the program's can meet, and for which
-/// nothing need be agreed on beforehand, as a communicator would be: processes without the library may be part of the
-/// job. They have tags of their own, 0 to hidden_tags - 1, and keep their order by process and tag.
-inline constexpr int hidden_tags = 2;
-/// Whether the MPI library has a way for them. Only then may the others be called.
+/// Tags of messages that no receive or probe of the program's can meet, and for which nothing need be agreed on
+/// beforehand, as a communicator would be: processes without the library may be part of the job, and no other
+/// communicator's making waits for this one's. Open MPI's own messages have tags from -7 on downwards.
+enum HiddenTag : int { notice_tag = -3, part_tag = -4, collective_tag = -5 };
+/// Whether the MPI library has a way for them, the same in all processes; once it is initialized. Only then may the
+/// others be called.
 bool has_hidden_messages();
-/// As PMPI_Isend does, starts to send `bytes` bytes to a rank of MPI_COMM_WORLD. Calls no error handler.
-int hidden_send(const void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request);
-/// As PMPI_Irecv does; `rank` may be MPI_ANY_SOURCE.
-int hidden_receive(void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request);
+/// As PMPI_Isend and PMPI_Irecv, with such a tag; the source may be MPI_ANY_SOURCE. They call no error handler.
+int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request);
+int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request);
 
 /// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe; what is pending advances in them.
 int probe(int source, int tag, MPI_Comm comm, MPI_Status* status);

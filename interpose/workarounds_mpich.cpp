@@ -111,11 +111,11 @@ bool has_hidden_messages() {
   return false;
 }
 
-int hidden_send(const void*, std::int64_t, int, int, MPI_Request*) {
+int hidden_send(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*) {
   return MPI_ERR_OTHER;
 }
 
-int hidden_receive(void*, std::int64_t, int, int, MPI_Request*) {
+int hidden_receive(void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*) {
   return MPI_ERR_OTHER;
 }
 

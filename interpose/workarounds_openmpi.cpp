@@ -33,9 +33,6 @@ struct Messaging {
 
 constexpr int standard_mode = 4;
 
-/// Open MPI's own messages have tags from -7 on downwards.
-constexpr int first_hidden_tag = -3;
-
 const Messaging* messaging() {
   static const auto* const found = static_cast<const Messaging*>(dlsym(RTLD_DEFAULT, "mca_pml"));
   return found;
@@ -52,15 +49,15 @@ bool has_hidden_messages() {
   return all_receives_are_known() && messaging() != nullptr && messaging()->send != nullptr;
 }
 
-int hidden_send(const void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request) {
-  const int code = messaging()->send(data, static_cast<std::size_t>(bytes), MPI_BYTE, rank, first_hidden_tag - tag,
-                                     standard_mode, MPI_COMM_WORLD, request);
+int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                MPI_Request* request) {
+  const int code =
+      messaging()->send(data, static_cast<std::size_t>(count), type, dest, tag, standard_mode, comm, request);
   return code == 0 ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
-int hidden_receive(void* data, std::int64_t bytes, int rank, int tag, MPI_Request* request) {
-  const int code = messaging()->receive(data, static_cast<std::size_t>(bytes), MPI_BYTE, rank, first_hidden_tag - tag,
-                                        MPI_COMM_WORLD, request);
+int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request) {
+  const int code = messaging()->receive(data, static_cast<std::size_t>(count), type, source, tag, comm, request);
   return code == 0 ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 

@@ -145,6 +145,73 @@ TEST_CASE("long blocks in parts of the world", "[collective][messages]") {
   }
 }
 
+// Counts say little where processes describe equal blocks by unlike types.
+TEST_CASE("blocks of which some are empty, of unlike types", "[collective][messages]") {
+  if (ranks() != 2) return;  // with more, Open MPI 4.1 itself hangs
+  constexpr int bytes = 64 << 10;
+  const Peers peers = Peers::all();
+  MPI_Datatype whole = MPI_DATATYPE_NULL;
+  MPI_Type_contiguous(bytes, MPI_BYTE, &whole);
+  const Type block(whole, "contiguous");
+  MPI_Type_commit(&whole);
+  for (const Place place : {Place::host, Place::device}) {
+    const bool in_one = rank() % 2 == 0;
+    std::vector<int> counts(static_cast<std::size_t>(ranks()), 0), displs(counts.size(), 0);
+    counts[0] = in_one ? 1 : bytes;
+    const MPI_Datatype type = in_one ? static_cast<MPI_Datatype>(block) : MPI_BYTE;
+    Region send(place, {{0, bytes, MPI_BYTE}}), receive(place, {{0, bytes, MPI_BYTE}});
+    for (std::uint64_t round = 0; round < 3; ++round) {
+      send.fill(round + 1);
+      receive.fill(round + 10);
+      const int given = rank() == 0 ? bytes : 0;
+      const auto gather = [&](auto function, void* from, void* to) {
+        return function(from, given, MPI_BYTE, to, counts.data(), displs.data(), type, peers.comm());
+      };
+      MPI_OK(gather(PMPI_Allgatherv, send.reference(), receive.reference()));
+      step("Allgatherv");
+      MPI_OK(gather(MPI_Allgatherv, send.address(), receive.address()));
+      CHECK(receive.difference() == "");
+    }
+  }
+}
+
+TEST_CASE("a broadcast while a communicator is being made", "[collective][messages]") {
+  constexpr int ints = 50000;
+  Region region(Place::device, {{0, ints, MPI_INT}});
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    const Peers peers = Peers::all();
+    region.fill(round * 2 + (rank() == 0 ? 1 : 0));
+    MPI_OK(PMPI_Bcast(region.reference(), ints, MPI_INT, 0, peers.comm()));
+    MPI_Comm copy = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Comm_idup(peers.comm(), &copy, &request));
+    step("Bcast");
+    MPI_OK(MPI_Bcast(region.address(), ints, MPI_INT, 0, peers.comm()));
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    CHECK(region.difference() == "");
+    MPI_OK(MPI_Comm_free(&copy));
+  }
+}
+
+TEST_CASE("a broadcast by one who has offered all that can be", "[collective][messages]") {
+  constexpr int ints = 50000, pending = 200, each = 2000;
+  const Peers peers = Peers::all();
+  Region region(Place::device, {{0, ints, MPI_INT}});
+  Region out(Place::device, {{0, each, MPI_INT}}), in(Place::device, {{0, each, MPI_INT}});
+  out.fill(3);
+  std::vector<MPI_Request> requests;
+  for (int i = 0; i < pending && rank() == 0; ++i)
+    MPI_OK(MPI_Isend(out.address(), each, MPI_INT, 1, i, peers.comm(), &requests.emplace_back(MPI_REQUEST_NULL)));
+  region.fill(rank() == 0 ? 1 : 2);
+  MPI_OK(PMPI_Bcast(region.reference(), ints, MPI_INT, 0, peers.comm()));
+  step("Bcast");
+  MPI_OK(MPI_Bcast(region.address(), ints, MPI_INT, 0, peers.comm()));
+  CHECK(region.difference() == "");
+  for (int i = 0; i < pending && rank() == 1; ++i)
+    MPI_OK(MPI_Recv(in.address(), each, MPI_INT, 0, i, peers.comm(), MPI_STATUS_IGNORE));
+  MPI_OK(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
+}
+
 // Hidden: MPI itself may hang, or write beyond the buffer.
 TEST_CASE("a block that is longer than its receive", "[.too-long]") {
   const Peers peers = Peers::all();
@@ -166,7 +233,7 @@ TEST_CASE("a block that is longer than its receive", "[.too-long]") {
   CHECK(error_class(code) == (rank() == 0 ? MPI_ERR_TRUNCATE : MPI_SUCCESS));
   CHECK(receive.difference_outside() == "");
   lock_step();
-  const Peers others = Peers::reversed();  // what is left of the message may meet the next on the same communicator
+  const Peers others = Peers::reversed();  // what is left of the message meets the next on the same communicator
   std::mt19937_64 random = random_numbers("after an error");
   exchange_long(others, false, random);
 }

@@ -114,6 +114,13 @@ class Environment(unittest.TestCase):
                 told = run.lines("collectives as messages")
                 self.assertEqual(told, [f"  collectives as messages: {calls * RANKS} calls"] if calls else [], run.text)
 
+    def test_collectives_in_turns(self):
+        """Calls that may go as messages are found among others that may not."""
+        run = Run("turns", "GPUDT_REPORT=1")
+        self.assertEqual(run.code, 0, run.text)
+        (told,) = run.lines("collectives as messages")
+        self.assertGreaterEqual(int(re.search(r"messages: (\d+) calls", told).group(1)), 4 * RANKS, run.text)
+
     def test_collectives_without(self):
         """Nobody waits for an answer of a process without the library."""
         run = Run("gather", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_PATIENCE=1", without=1)

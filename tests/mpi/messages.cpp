@@ -1,12 +1,13 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|gather|fatal|leave
+// usage: messages device|host|limit|again|probe|gather|turns|fatal|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
 //   again   large messages, the last of them verified, then small ones
 //   probe   large messages, probed by one who does nothing else for a while
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
+//   turns   the same, every other one with rank 0 on the host
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
@@ -100,10 +101,11 @@ bool gathers(bool from_device) {
   return right;
 }
 
-void gather() {
+/// Calls number 0, `period`, ... find rank 0 with host memory.
+void gather(int calls, int period) {
   const bool on_device = device_wanted;
-  bool right = gathers(on_device && rank != 0);
-  for (int i = 0; i < 5; ++i) right = gathers(on_device) && right;
+  bool right = true;
+  for (int i = 0; i < calls; ++i) right = gathers(on_device && (rank != 0 || i % period != 0)) && right;
   device_wanted = on_device;
   std::printf("rank %d: gather: %s\n", rank, right ? "right" : "wrong");
 }
@@ -184,7 +186,8 @@ int main(int argc, char** argv) {
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();
-  if (mode == "gather") gather();
+  if (mode == "gather") gather(6, 6);
+  if (mode == "turns") gather(30, 2);
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);

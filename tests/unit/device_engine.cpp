@@ -2,6 +2,7 @@
 // completion, and its starts and stops. What a pack should give is what MPI_Pack gives on a host copy.
 #include <cuda_runtime_api.h>
 #include <mpi.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -206,8 +207,9 @@ TEST_CASE("memory that is surely the host's", "[device]") {
   CHECK(device::surely_host(&on_stack));  // the tests run on the first thread
   const auto in_heap = std::make_unique<int>(0);
   CHECK(device::surely_host(in_heap.get()));
-  const std::vector<char> mapped(64 << 20);  // malloc asks mmap for it
-  CHECK_FALSE(device::surely_host(mapped.data()));
+  void* const mapped = mmap(nullptr, 1, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK_FALSE(device::surely_host(mapped));
+  munmap(mapped, 1);
   CHECK_FALSE(device::surely_host(nullptr));
   const Buffer buffer(1 << 20);
   CHECK_FALSE(device::surely_host(buffer.device()));
