@@ -113,7 +113,7 @@ int drop_circle(MPI_Comm, int, void* value, void*) {
 }
 
 int length_of(const Known& known) {
-  return known.varies() ? -1 : std::bit_width(static_cast<std::uint64_t>(known.bytes()));
+  return known.varies() ? -1 : static_cast<int>(std::bit_width(static_cast<std::uint64_t>(known.bytes())));
 }
 
 std::int64_t bytes_of(const Parcel& parcel) {

@@ -36,7 +36,7 @@ enum class Flow {
 /// What all processes know of the blocks: how many elements there are in so many.
 struct Known {
   std::int64_t elements;  ///< negative: no process knows those of others
-  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Datatype type = {};
   int blocks = 1;
 
   bool varies() const { return elements < 0; }

@@ -135,7 +135,7 @@ TEST_CASE("long blocks in parts of the world", "[collective][messages]") {
     MPI_Comm_rank(part, &me);
     const Type type = vector(ints, 1, 2, MPI_INT);
     Region send(Place::device, {{0, 1, type}}), receive(Place::device, {{0, size, type}});
-    send.fill(static_cast<std::uint64_t>(100 * round + rank()));
+    send.fill(static_cast<std::uint64_t>(round) * 100 + static_cast<std::uint64_t>(rank()));
     receive.fill(7);
     MPI_OK(PMPI_Allgather(send.reference(), 1, type, receive.reference(), 1, type, part));
     MPI_OK(MPI_Allgather(send.address(), 1, type, receive.address(), 1, type, part));
