@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -150,7 +151,13 @@ void Engine::launch_queued(Channel& channel) noexcept {
   std::vector<Queued>& queue = channel.queue;
   if (queue.empty()) return;
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
-  const auto prefers_copy = [&](const auto& it) { return prefers_copy_beside_others(foresee(here, it), queue.size()); };
+  const auto prefers_copy = [&](const auto& it) {
+    try {
+      return prefers_copy_beside_others(foresee(here, it), queue.size());
+    } catch (const std::bad_alloc&) {  // for the boxes
+      return false;
+    }
+  };
   // Those of the batch first.
   const auto copies =
       queue.size() == 1 ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {

@@ -133,6 +133,11 @@ StagingStatistics staging_statistics(StagingKind kind) noexcept {
   return now ? now->staging().statistics(kind) : StagingStatistics{};
 }
 
+std::size_t staging_room() noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->staging().room() : 0;
+}
+
 Transfer::Transfer() noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Transfer::Transfer(Transfer&&) noexcept = default;

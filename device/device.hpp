@@ -150,6 +150,8 @@ struct StagingStatistics {
   std::size_t in_use = 0, peak_in_use = 0, allocated = 0, peak_allocated = 0;
 };
 StagingStatistics staging_statistics(StagingKind kind) noexcept;
+/// Bytes that may be taken before the limit is reached; blocks are rounded up to no more than twice their length.
+std::size_t staging_room() noexcept;
 
 // --- transfers -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace gpudt::device {
 namespace {
@@ -170,6 +171,12 @@ void Pool::release(void* data) noexcept {
   }
   for (const auto& chunk : freed) free_chunk(*chunk);
   if (last) delete this;
+}
+
+std::size_t Pool::room() const noexcept {
+  if (bounds_.limit == 0) return std::numeric_limits<std::size_t>::max();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return bounds_.limit - std::min(bounds_.limit, allocated() - idle_bytes_);
 }
 
 StagingStatistics Pool::statistics(StagingKind kind) const noexcept {

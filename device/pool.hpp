@@ -37,6 +37,8 @@ class Pool {
   Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
   void release(void* data) noexcept;
   StagingStatistics statistics(StagingKind kind) const noexcept;
+  /// See device::staging_room().
+  std::size_t room() const noexcept;
 
   /// Frees all memory, that in use too: no work may be using it. Blocks still held can be destroyed later; the pool
   /// itself goes with the last of them.

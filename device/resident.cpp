@@ -27,6 +27,8 @@ constexpr microseconds patience_always{5000};
 /// much.
 constexpr microseconds launch_time{4};
 constexpr int launch_time_growth = 4;  ///< a fraction of it
+/// ... and by a launch that it has kept from being made it becomes less by such a fraction, so that it is tried again.
+constexpr int launch_time_decay = 64;
 /// A short transfer that begins so soon after a launch has probably waited for it.
 constexpr microseconds at_once{1};
 /// After this time a kernel gets no more jobs, so that what waits for all of the GPU comes to its turn however many
@@ -103,9 +105,12 @@ void Resident::note_short() {
   }
 }
 
-bool Resident::promising(const Waits& waits) const {
-  return use_ == ResidentUse::always ||
-         (streak_ >= wanted_streak_ && waits.until_short >= launch_time_ && waits.until_short <= patience);
+bool Resident::promising(const Waits& waits) {
+  if (use_ == ResidentUse::always) return true;
+  if (streak_ < wanted_streak_ || waits.until_short < launch_time || waits.until_short > patience) return false;
+  if (waits.until_short >= launch_time_) return true;
+  launch_time_ -= launch_time_ / launch_time_decay;
+  return false;
 }
 
 /// What the last kernel's life says about the next one's.
@@ -164,7 +169,8 @@ void Resident::launch() {
   leaving_ = settled_ = false;
   jobs_of_launch_ = 0;
   const Clock::duration took = launched_ - began;
-  launch_time_ = std::clamp<Clock::duration>(took, launch_time, launch_time_ + launch_time_ / launch_time_growth);
+  if (launch_ > 1)  // the first one takes more than others will
+    launch_time_ = std::clamp<Clock::duration>(took, launch_time, launch_time_ + launch_time_ / launch_time_growth);
   blocked_ = took >= blocked_launch ? blocked_ + 1 : 0;
   if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
   ready_.store(true, std::memory_order_relaxed);

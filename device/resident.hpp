@@ -59,7 +59,7 @@ class Resident {
     bool launched = false;          ///< the kernel, so that the wait began later than the call
     Clock::duration until_short{};  ///< from a wait's beginning to the next short transfer's, when that was last seen
   };
-  bool promising(const Waits& waits) const;
+  bool promising(const Waits& waits);
   bool alive() const;
   void launch();
   void settle();

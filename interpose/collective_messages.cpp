@@ -39,20 +39,21 @@ constexpr int most_passed = 256;
 constexpr std::size_t most_given = 64;
 
 /// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
-/// so that calls are met in turn that alternate. (None if all is to be offered.)
+/// so that calls that alternate are met in turn. (None if all is to be offered.)
 struct Patience {
   std::string_view call;
   int length;  ///< of a block: bits of its bytes; negative: not known
   int passing = 0, left = 0;
 
   bool passes() { return left > 0 && left-- > 0; }
-  void grow() { left = passing = passing == 0 ? 1 : std::min(2 * passing, most_passed); }
+  void grow() { left = passing = passing == 0 ? 2 : std::min(2 * passing, most_passed); }
   void reset() { passing = left = 0; }
 };
 
 /// What is kept with a communicator, the same in all of its processes.
 struct Circle {
   bool together = false;  ///< all can be asked
+  bool spoilt = false;    ///< here: messages of a call that failed may still come
   std::vector<Patience> patience = {};
 
   Patience& patience_with(std::string_view call, int length) {
@@ -129,6 +130,13 @@ bool right(const std::vector<Parcel>& parcels) {
 bool may_go(const Parcel& parcel) {
   return parcel.count <= std::numeric_limits<int>::max() && locate_buffer(parcel.buffer, parcel.type).on_device() &&
          datatype::type_info(parcel.type);
+}
+
+/// Staging memory for what is taken, whatever way it comes.
+bool has_staging_for(const std::vector<Parcel>& taken) {
+  std::int64_t bytes = 0;
+  for (const Parcel& parcel : taken) bytes += bytes_of(parcel);
+  return static_cast<std::uint64_t>(bytes) <= device::staging_room() / 2;
 }
 
 /// Takes out what is empty. Bytes, less those of as many blocks that are just not long enough: positive, if messages
@@ -300,16 +308,19 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   return circle != nullptr && circle->together && !circle->patience_with(call.name, length_of(known)).passes();
 }
 
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels) {
-  if (!right(parcels.given) || !right(parcels.taken)) return std::nullopt;
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels,
+                            bool listed) {
+  const bool all_right = listed && right(parcels.given) && right(parcels.taken);
+  if (!all_right) parcels = {};
+  Circle& circle = *circle_of(comm);
   const std::int64_t least = least_wanted(flow);
   const std::int64_t weight = std::max(weigh(parcels.given, least), weigh(parcels.taken, least));
-  const bool fit = active.load(std::memory_order_acquire) && parcels.given.size() <= most_given &&
-                   peer_has_room(parcels.given.size()) &&
-                   std::all_of(parcels.given.begin(), parcels.given.end(), may_go) &&
+  const bool fit = all_right && !circle.spoilt && active.load(std::memory_order_acquire) &&
+                   parcels.given.size() <= most_given && peer_has_room(parcels.given.size()) &&
+                   has_staging_for(parcels.taken) && std::all_of(parcels.given.begin(), parcels.given.end(), may_go) &&
                    std::all_of(parcels.taken.begin(), parcels.taken.end(), may_go);
   const bool agreed = all_agree(comm, !fit, weight);
-  Patience& patience = circle_of(comm)->patience_with(call.name, length_of(known));
+  Patience& patience = circle.patience_with(call.name, length_of(known));
   if (!agreed) {
     if (announced_use != PeerUse::always) patience.grow();
     return std::nullopt;
@@ -319,7 +330,10 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   if (tracing())
     log_trace(std::string(call.name) + ": as " + std::to_string(parcels.given.size()) + " messages to, and " +
               std::to_string(parcels.taken.size()) + " from, processes of the node");
-  return move(call.name, comm, parcels);
+  circle.spoilt = true;  // unless it ends well
+  const int code = move(call.name, comm, parcels);
+  circle.spoilt = code != MPI_SUCCESS;
+  return code;
 }
 
 }  // namespace collective_messages

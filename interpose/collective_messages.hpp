@@ -49,7 +49,9 @@ namespace collective_messages {
 /// Whether all processes of `comm` are asked about this call.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
 /// Asks. What the call returns, if the parcels have gone as messages.
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels);
+/// `listed`: the parcels are all that this process gives and takes.
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels,
+                            bool listed);
 
 }  // namespace collective_messages
 
@@ -59,8 +61,8 @@ template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
   Parcels parcels;
-  if (!list(parcels)) return std::nullopt;
-  return collective_messages::exchange(call, comm, flow, known, std::move(parcels));
+  const bool listed = list(parcels);
+  return collective_messages::exchange(call, comm, flow, known, std::move(parcels), listed);
 }
 
 }  // namespace gpudt::interpose

@@ -350,7 +350,7 @@ void Engine::issue(Operation* operation) {
     device::mark(device::Point::given);
     operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
                                        &operation->inner);
-    operation->told = operation->error != MPI_SUCCESS;
+    operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
   }
   issued(*operation);
   if (operation->error != MPI_SUCCESS || operation->cancelled)

@@ -91,6 +91,7 @@ bool peer_stop() {
 bool peer_has_room(std::size_t messages) {
   if (!peer_checks()) return false;
   const std::lock_guard<std::mutex> lock(world->mutex);
+  reclaim_descriptors();
   return world->idle.count() >= messages;
 }
 

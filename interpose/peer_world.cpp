@@ -128,7 +128,7 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
-int take_descriptor(int last) {
+void reclaim_descriptors() {
   auto& deserted = world->deserted;
   const auto still = std::partition(deserted.begin(), deserted.end(), [](const Deserted& descriptor) {
     return (*world->own)->descriptors[descriptor.index].state.load(std::memory_order_acquire) != State::done;
@@ -136,6 +136,10 @@ int take_descriptor(int last) {
   std::for_each(still, deserted.end(),
                 [](const Deserted& descriptor) { world->idle.set(static_cast<std::size_t>(descriptor.index)); });
   deserted.erase(still, deserted.end());
+}
+
+int take_descriptor(int last) {
+  reclaim_descriptors();
   while (last >= 0 && !world->idle.test(static_cast<std::size_t>(last))) --last;
   if (last >= 0) world->idle.reset(static_cast<std::size_t>(last));
   return last;

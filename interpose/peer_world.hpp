@@ -117,6 +117,8 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
+/// Makes those idle that are done. The caller holds the mutex.
+void reclaim_descriptors();
 /// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
 int take_descriptor(int last);
 /// Of an offer that has ended; `done`: the receiver needs nothing more.
