@@ -14,8 +14,9 @@ using std::chrono::microseconds;
 
 /// Short transfers that begin within this of each other are one streak.
 constexpr microseconds most_between{100};
-/// So many in a streak make a launch promising; each kernel that was not worth its launch makes it twice as many.
-constexpr int least_streak = 4, most_streak = 256;
+/// So many in a streak make a launch promising; each kernel that was not worth its launch makes it twice as many, up to
+/// where launches in vain take a fraction of a microsecond of each transfer.
+constexpr int least_streak = 4, most_streak = 32;
 /// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
 constexpr std::int64_t worthwhile_jobs = 4;
 /// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
