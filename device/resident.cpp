@@ -14,9 +14,11 @@ using std::chrono::microseconds;
 
 /// Short transfers that begin within this of each other are one streak.
 constexpr microseconds most_between{100};
-/// So many in a streak make a launch promising; each kernel that was not worth its launch makes it twice as many, up to
-/// where launches in vain take a fraction of a microsecond of each transfer.
-constexpr int least_streak = 4, most_streak = 32;
+/// So many in a streak make a launch promising.
+constexpr int least_streak = 4;
+/// After a kernel that was not worth its launch so many short transfers pass before the next one, in one streak or in
+/// several; after each further such kernel twice as many.
+constexpr int least_passed = 8, most_passed = 256;
 /// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
 constexpr std::int64_t worthwhile_jobs = 4;
 /// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
@@ -42,7 +44,7 @@ constexpr int most_blocked = 3;
 }  // namespace
 
 Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use)
-    : runtime_(runtime), ordinal_(ordinal), use_(use), launch_time_(launch_time), wanted_streak_(least_streak) {}
+    : runtime_(runtime), ordinal_(ordinal), use_(use), launch_time_(launch_time) {}
 
 Resident::~Resident() {
   stop();
@@ -95,7 +97,8 @@ void Resident::note_short() {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const auto now = Clock::now();
   const std::lock_guard lock(mutex_);
-  streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, most_streak) : 0;
+  streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, least_streak) : 0;
+  passed_ = std::min(passed_ + 1, most_passed);
   last_short_ = now;
   for (Waits& waits : waits_) {
     if (!std::exchange(waits.open, false)) continue;
@@ -108,7 +111,8 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) {
   if (use_ == ResidentUse::always) return true;
-  if (streak_ < wanted_streak_ || waits.until_short < launch_time || waits.until_short > patience) return false;
+  if (streak_ < least_streak || passed_ < to_pass_ || waits.until_short < launch_time || waits.until_short > patience)
+    return false;
   if (waits.until_short >= launch_time_) return true;
   launch_time_ -= launch_time_ / launch_time_decay;
   return false;
@@ -118,8 +122,8 @@ bool Resident::promising(const Waits& waits) {
 void Resident::settle() {
   if (std::exchange(settled_, true) || use_ == ResidentUse::always) return;
   const bool worthwhile = jobs_of_launch_ >= worthwhile_jobs;
-  wanted_streak_ = worthwhile ? least_streak : std::min(2 * wanted_streak_, most_streak);
-  if (!worthwhile) streak_ = 0;
+  to_pass_ = worthwhile ? 0 : std::clamp(2 * to_pass_, least_passed, most_passed);
+  if (!worthwhile) streak_ = passed_ = 0;
 }
 
 void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {

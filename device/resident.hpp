@@ -82,7 +82,8 @@ class Resident {
   Waits waits_[wait_kinds];
   int blocked_ = 0;                    ///< launches, one after the other, that took too long
   int streak_ = 0;                     ///< short transfers that followed each other soon
-  int wanted_streak_;                  ///< from which on to launch
+  int passed_ = 0;                     ///< short transfers since the last kernel that was not worth its launch
+  int to_pass_ = 0;                    ///< so many before the next launch
   Transfer::State* served_ = nullptr;  ///< whose job it has
   std::optional<Work> work_;           ///< likewise
   std::atomic<bool> ready_{false};     ///< launched and without a job, as far as is known

@@ -378,6 +378,18 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
     stage.leave();
     CHECK(until_launched(1000) > 16);
   }
+  SECTION("though one was in vain, in bursts that are shorter than what has to pass") {
+    for (std::uint32_t i = 1; i <= 2; ++i) {
+      until_launched(1000);
+      REQUIRE(stage.launches() == i);
+      stage.leave();
+    }
+    for (int burst = 0; burst < 100 && stage.launches() == 2; ++burst) {
+      until_launched(10);
+      stage.wait(microseconds(300));
+    }
+    CHECK(stage.launches() == 3);
+  }
   SECTION("not where messages are there at once") {
     constexpr int rounds = 200;
     std::uint32_t before = 0;
