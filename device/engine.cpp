@@ -25,7 +25,7 @@ constexpr std::uint32_t polls_per_observation = 16;
 constexpr std::int64_t sized_bytes = 1 << 20;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
-constexpr auto slow_launch = std::chrono::microseconds(20);
+constexpr auto slow_launch = std::chrono::microseconds(40);
 
 /// States are made in chunks.
 constexpr std::size_t chunk_states = 256;
