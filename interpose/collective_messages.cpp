@@ -80,9 +80,11 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
+/// In MPI_COMM_WORLD, by mpirun, or by another launcher with PMIx; negative: not known.
 int own_rank_by_launcher() {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr ? -1 : std::atoi(rank);
+  for (const char* const variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
+    if (const char* const rank = std::getenv(variable); rank != nullptr && *rank != '\0') return std::atoi(rank);
+  return -1;
 }
 
 bool can_be_asked(int rank) {
