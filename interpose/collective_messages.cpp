@@ -116,7 +116,7 @@ int drop_circle(MPI_Comm, int, void* value, void*) {
 }
 
 int length_of(const Known& known) {
-  return known.varies() ? -1 : static_cast<int>(std::bit_width(static_cast<std::uint64_t>(known.bytes())));
+  return known.varies ? -1 : static_cast<int>(std::bit_width(static_cast<std::uint64_t>(known.bytes())));
 }
 
 std::int64_t bytes_of(const Parcel& parcel) {
@@ -303,8 +303,8 @@ namespace collective_messages {
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!asking.load(std::memory_order_relaxed) || call.request != nullptr || comm == MPI_COMM_NULL) return false;
-  if (!known.varies() && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
-                          known.bytes() < least_wanted(flow) * known.blocks))
+  if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
+                        known.bytes() < least_wanted(flow) * known.blocks))
     return false;
   Circle* const circle = circle_of(comm);
   return circle != nullptr && circle->together && !circle->patience_with(call.name, length_of(known)).passes();

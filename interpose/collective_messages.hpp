@@ -35,14 +35,14 @@ enum class Flow {
 
 /// What all processes know of the blocks: how many elements there are in so many.
 struct Known {
-  std::int64_t elements;  ///< negative: no process knows those of others
+  std::int64_t elements;
   MPI_Datatype type = {};
   int blocks = 1;
+  bool varies = false;  ///< no process knows the elements of others
 
-  bool varies() const { return elements < 0; }
   std::int64_t bytes() const;
 };
-inline constexpr Known varying = {-1};
+inline constexpr Known varying = {.elements = 0, .varies = true};
 
 namespace collective_messages {
 
