@@ -87,7 +87,9 @@ void remove_own() {
 }
 
 /// A new file of this process's own, of `bytes` bytes, locked. Negative if there cannot be one, and `errno` says why.
+/// Before the first, what is left of other jobs goes.
 int make_own(const std::string& name, off_t bytes) {
+  if (own_names.empty()) remove_abandoned();
   const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return -1;
   if (own_names.empty()) std::atexit(remove_own);
@@ -105,7 +107,6 @@ int make_own(const std::string& name, off_t bytes) {
 }  // namespace
 
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
-  remove_abandoned();
   const std::string name = name_of(job, rank);
   const int file = make_own(name, size_without_chunks);
   if (file < 0) give_up(file, "shared memory " + name + " of " + std::to_string(size_without_chunks) + " bytes", errno);
@@ -177,7 +178,6 @@ bool Segment::orphaned() const {
 }
 
 bool announce(const std::string& job, int rank, int what) {
-  remove_abandoned();
   const int file = make_own(notice_name_of(job, rank), 1);
   if (file < 0) return false;
   const auto said = static_cast<unsigned char>(what);

@@ -21,10 +21,9 @@ using device::timeline_now;
 
 namespace {
 
-/// True if MPI will accept (peer, tag) for a send on `comm` by `pmpi`. Otherwise MPI itself is to report the error, at
-/// once, not when the deferred send is issued.
-bool valid_target(NonblockingSend pmpi, MPI_Comm comm, int peer, int tag) {
-  if (pmpi == hidden_send) return true;
+/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
+/// not when the deferred send is issued.
+bool valid_target(MPI_Comm comm, int peer, int tag) {
   if (comm == MPI_COMM_NULL || tag < 0) return false;
   int inter = 0, size = 0;
   PMPI_Comm_test_inter(comm, &inter);
@@ -102,7 +101,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
       return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
     }
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
-    if (!valid_target(pmpi, comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
+    if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload;
     if (!is_buffered(pmpi)) payload = Offer::of(operand, dest, tag, comm);
     if (!payload) payload = std::make_shared<Staged>(operand);
@@ -228,7 +227,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
 /// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.
 int replace_on_host(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                     MPI_Comm comm, MPI_Status* status) {
-  const auto offer = peer_checks() && valid_target(PMPI_Isend, comm, dest, sendtag)
+  const auto offer = peer_checks() && valid_target(comm, dest, sendtag)
                          ? Offer::of_host(buf, count, type, dest, sendtag, comm)
                          : nullptr;
   if (!offer) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);

@@ -53,7 +53,7 @@ class StubRuntime : public device::Runtime {
   static std::nullptr_t unexpected() { throw std::logic_error("a call that the test does not expect"); }
 };
 
-/// One whose memory of all kinds is the host's, and pinned; with streams that have nothing to wait for.
+/// One whose memory of all kinds is the host's, and pinned; with streams and events that have nothing to wait for.
 class HostMemoryRuntime : public StubRuntime {
  public:
   device::Location classify(const void*) noexcept override { return {device::MemoryKind::pinned, -1}; }
@@ -66,8 +66,22 @@ class HostMemoryRuntime : public StubRuntime {
   device::StreamHandle stream_create(int) override { return this; }
   void stream_synchronize(int, device::StreamHandle) override {}
   void stream_check(int, device::StreamHandle) override {}
+  device::EventHandle event_create(int) override { return this; }
+  void event_record(int, device::EventHandle, device::StreamHandle) override {}
+  bool event_done(int, device::EventHandle) override { return true; }
+  void copy_async(int, void* to, const void* from, std::size_t bytes, device::StreamHandle) override {
+    std::memcpy(to, from, bytes);
+  }
   void memset_async(int, void* to, int value, std::size_t bytes, device::StreamHandle) override {
     std::memset(to, value, bytes);
+  }
+
+ protected:
+  /// Of a box of one slice.
+  static void copy_rows(const device::CopyBox& box) {
+    for (std::size_t row = 0; row < box.height; ++row)
+      std::memcpy(static_cast<char*>(box.to.address) + row * box.to.pitch,
+                  static_cast<const char*>(box.from.address) + row * box.from.pitch, box.width);
   }
 
  private:
