@@ -80,12 +80,10 @@ void Region::unpack(std::vector<char>& image, const Stream& packed) const {
 }
 
 /// Marks the bytes of all data, or of undefined data alone: those that unpacking changes.
-void Region::mark(bool undefined, std::vector<bool>& bytes) const {
+void Region::mark(bool undefined, std::vector<char>& bytes) const {
   Stream packed;
   for (const Block& block : blocks_) packed.insert(packed.end(), packed_size({block}), block.undefined || !undefined);
-  std::vector<char> image(initial_.size());
-  unpack(image, packed);
-  for (std::size_t i = 0; i < image.size(); ++i) bytes[i] = image[i] != 0;
+  unpack(bytes, packed);
 }
 
 void Region::fill(std::uint64_t key) {

@@ -41,14 +41,14 @@ class Region {
 
  private:
   void unpack(std::vector<char>& image, const Stream& packed) const;
-  void mark(bool undefined, std::vector<bool>& bytes) const;
+  void mark(bool undefined, std::vector<char>& bytes) const;
   std::string compare(bool data_too) const;
 
   std::vector<Block> blocks_;
   std::size_t packed_bytes_ = 0;
   std::ptrdiff_t origin_ = 0;
   std::vector<char> initial_, reference_;
-  std::vector<bool> is_data_, is_undefined_;
+  std::vector<char> is_data_, is_undefined_;  ///< for each byte of the memory, 0 or 1
   Memory memory_;
 };
 
