@@ -283,9 +283,12 @@ double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& box
   return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes, situation);
 }
 
-double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64_t calls, const Situation& situation) {
-  const auto base_us = [&](std::int64_t rows) { return copy_cost(model, rows, situation).base_us; };
-  return std::min(base_us(1), base_us(2)) +
+double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64_t bytes, std::int64_t calls,
+                          const Situation& situation) {
+  const std::int64_t whole_rows = shape.kind == ShapeKind::strided ? bytes / shape.run : 1;
+  const std::int64_t rows = std::max(calls, whole_rows);
+  const auto least_us = [&](std::int64_t most) { return cost_us(copy_cost(model, most, situation), bytes, rows); };
+  return (rows > 1 ? least_us(rows) : std::min(least_us(1), least_us(2))) +
          static_cast<double>(calls - 1) * further_us(model, is_irregular(shape), situation);
 }
 

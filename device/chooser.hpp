@@ -93,8 +93,8 @@ double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situatio
 /// What a message adds to a kernel that moves others, too.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
-/// No copy of a message of such a shape in `calls` boxes or more takes less.
-double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t calls,
+/// No copy of `bytes` bytes of a message of such a shape in `calls` boxes or more takes less.
+double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
                           const Situation& situation);
 /// What it adds as a copy to a stream that works anyway.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);

@@ -167,8 +167,8 @@ std::vector<std::string> cost_sources() {
 }
 
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed) {
-  return current().start(direction, ordinal, layout, count, user, begin, end, packed);
+               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
+  return current().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind);
 }
 
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes) {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -227,13 +228,14 @@ class Gathering {
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
-/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory.
+/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory;
+/// `packed_kind`, if known, spares a question to the driver.
 /// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. An
 /// empty range is done at once. Transfers run side by side: what one needs of another must be done() before it is
 /// started. A short one that is started while its GPU works may wait until somebody asks for it, as within a Gathering.
 /// Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed);
+               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {});
 
 /// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. Pageable
 /// memory may make it block.

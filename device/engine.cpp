@@ -32,8 +32,10 @@ constexpr std::size_t chunk_states = 256;
 constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
 constexpr std::size_t counter_spacing = sector_bytes;
 
-/// Polls between two naps of wait(): the nap lets another thread of a busy machine work.
+/// Polls between two naps of wait(): the nap lets another thread of a busy machine work. While short messages are under
+/// way there is none, since it takes as long as their last steps: some 30 us.
 constexpr std::uint32_t polls_per_yield = 64;
+constexpr std::uint32_t most_polls_before_yield = 4096;
 
 std::uint64_t next_generation() {
   static std::atomic<std::uint64_t> last{0};
@@ -113,8 +115,9 @@ void Transfer::State::fail(const std::exception& why) {
 }
 
 void Transfer::State::wait() {
+  const std::uint32_t patience = channel->polls_before_yield();
   for (std::uint32_t i = 1; !done(); ++i)
-    if (i % polls_per_yield == 0) std::this_thread::yield();
+    if (i >= patience && i % polls_per_yield == 0) std::this_thread::yield();
 }
 
 void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
@@ -133,6 +136,7 @@ Channel::Channel(Engine& engine, int ordinal)
     : engine_(&engine),
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
+      polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
       stream_(engine.runtime().stream_create(ordinal)) {}
 
 void Channel::grow() {
@@ -451,11 +455,11 @@ std::vector<std::string> Engine::cost_sources() const {
 // --- the ways to move a message --------------------------------------------------------------------------------------
 
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                       std::int64_t begin, std::int64_t end, void* packed) {
+                       std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
-  const Packing packing = {
-      direction, &layout, layout.shape(count), user, begin, end, packed, runtime_->classify(packed).kind};
+  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed,
+                           packed_kind ? *packed_kind : runtime_->classify(packed).kind};
   return this->begin(here, here.channel(direction), packing);
 }
 
@@ -507,7 +511,7 @@ bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::
   if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;
   const CostModel& model = gpu.tuning.model;
   const std::int64_t calls = least_calls(shape, bytes, layout);
-  return calls == 0 || least_copy_cost_us(model, shape, calls, situation) > kernel_cost_us(model, bytes, situation);
+  return calls == 0 || least_copy_cost_us(model, shape, bytes, calls, situation) > kernel_cost_us(model, bytes, situation);
 }
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes given) {
@@ -592,7 +596,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   const bool alike = alike_forms(fusing.from_shape, fusing.to_shape) &&
                      (!from_upload || from_upload->same_program(*fusing.from.layout, *to_upload, *fusing.to.layout));
   TransferArgs args = plan_transfer({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, alike,
-                                    fusing.bytes(), {gpu.traits.multiprocessors});
+                                    fusing.bytes(), {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());

@@ -161,6 +161,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Runtime& runtime() const { return *runtime_; }
   int ordinal() const { return ordinal_; }
   StreamHandle stream() const { return stream_; }
+  /// How often whoever waits asks before it lets other threads work; also after close().
+  std::uint32_t polls_before_yield() const { return polls_before_yield_; }
 
  private:
   template <class Give>
@@ -181,6 +183,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Engine* const engine_;
   Runtime* const runtime_;
   const int ordinal_;
+  std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
   // Of the latest launch; flags stay where they are. queue_mutex guards them.
   std::uint32_t* last_flag_ = nullptr;
@@ -220,7 +223,7 @@ class Engine {
   Gpu& gpu(int ordinal);
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                 std::int64_t begin, std::int64_t end, void* packed);
+                 std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {});
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
   bool register_host(int ordinal, void* address, std::size_t bytes);

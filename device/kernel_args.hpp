@@ -105,7 +105,7 @@ struct PlanSide {
 bool alike_forms(const datatype::Shape& from, const datatype::Shape& to);
 
 /// The same for the first `bytes` packed bytes (at least 1) of two messages, of which none is contiguous. alike: of
-/// both the form and the program.
+/// both the form and the program. hints.packed_is_peer: one of the two is.
 TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
                            const PlanHints& hints);
 

@@ -18,8 +18,9 @@ constexpr std::int64_t single_block_words = 1024;
 constexpr std::int64_t single_block_gather_words = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
-/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
-constexpr int list_blocks_per_multiprocessor = 8;
+/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once. So
+/// do runs that are packed through shared memory; unpacked, they had better keep to few places.
+constexpr int list_blocks_per_multiprocessor = 8, packed_runs_blocks_per_multiprocessor = 8;
 
 /// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
 constexpr int host_bytes_in_flight = 256 << 10;
@@ -49,7 +50,8 @@ constexpr std::int64_t wide_run = 128;
 constexpr std::int64_t narrow_word_bytes = 1024;
 constexpr std::int64_t narrow_word_run = 16;
 /// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once, which
-/// must not drive the lists out; the partial sectors that unpacking writes gain from staying.
+/// must not drive the lists out; the partial sectors that unpacking writes gain from staying. (Runs at random places
+/// are unpacked in three quarters of the time so, however many they are.)
 constexpr std::int64_t streaming_pack_bytes = std::int64_t{8} << 20;
 constexpr std::int64_t streaming_unpack_bytes = std::int64_t{24} << 20;
 
@@ -58,13 +60,18 @@ constexpr std::int64_t most_general_batch_bytes = 64 << 10;
 
 /// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is better
 /// than threads that come back for more, which drift apart: blocks start and end in the order of memory, so that its
-/// pages are opened once. A fence and a count for each block would cost what that gains: the flag is set behind.
+/// pages are opened once. (But to pack a list, each thread had better look up several displacements at once.) A fence and
+/// a count for each block would cost what that gains: the flag is set behind.
 constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
 /// Threads of such a block; more where many short runs are read.
 constexpr int single_threads = 512, short_run_single_threads = 1024;
 constexpr std::int64_t short_run = 128;
-/// Short runs are written to this GPU's memory by blocks that do not come back for more, either.
-constexpr int most_scattering_blocks = 1 << 20;
+/// Short runs are written to this GPU's memory by blocks that do not come back for more, either; and so are lists of
+/// equal runs moved within it.
+constexpr int most_passing_blocks = 1 << 20;
+/// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the last
+/// block's fences take longer, by 0.3 to 1 us.
+constexpr std::int64_t flag_behind_bytes = 256 << 10;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -211,14 +218,28 @@ void set_divisors(KernelArgs& args) {
     args.divide[d] = make_divisor(static_cast<std::uint64_t>(shape.dims[d].count), narrow);
 }
 
+/// The most blocks worth launching on data in GPUs' memory.
+int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
+  const bool within = !hints.packed_is_peer;
+  const bool list = args.shape.kind == ShapeKind::list;
+  if (args.method == Method::words) {
+    const bool scatters = !list && args.unpack != 0 && typical_run(args.shape) < short_run;
+    const bool equal_runs = list && args.shape.run > 0;
+    if (scatters || (equal_runs && within)) return most_passing_blocks;
+  }
+  const bool packs_runs = args.method == Method::runs && args.unpack == 0 && within;
+  return hints.multiprocessors * (list         ? list_blocks_per_multiprocessor
+                                  : packs_runs ? packed_runs_blocks_per_multiprocessor
+                                               : blocks_per_multiprocessor);
+}
+
 /// The most blocks worth launching: all resident at once, since each works through its share of the tiles.
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::entries) return most_entry_blocks;
-  const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
-  const bool scatters = !list && args.method == Method::words && args.unpack != 0;
-  if (!hints.packed_is_host) return scatters && typical_run(args.shape) < short_run ? most_scattering_blocks : resident;
+  if (!hints.packed_is_host) return most_blocks_on_gpus(args, hints);
   if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
+  const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
   const int plain = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
                                                  : host_blocks_gather;
   const int factor = args.method == Method::runs ? host_runs_factor : list ? host_list_factor : 1;
@@ -267,12 +288,24 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
   args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
 }
 
-void set_beyond_cache(KernelArgs& args) {
-  args.flag_behind = 1;
-  if (!suits_single(args)) return;
+/// Within this GPU's memory: what is long, and what exceeds its caches.
+void set_within(KernelArgs& args) {
+  const std::int64_t bytes = args.end - args.begin;
+  const bool beyond_cache = bytes >= beyond_cache_bytes;
+  args.flag_behind = beyond_cache || (args.grid > 1 && bytes >= flag_behind_bytes) ? 1 : 0;
+  const bool packs_list = args.shape.kind == ShapeKind::list && args.unpack == 0;
+  if (!beyond_cache || packs_list || !suits_single(args)) return;
   args.single = 1;
   args.block = args.unpack == 0 && typical_run(args.shape) < short_run ? short_run_single_threads : single_threads;
-  args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(args.end - args.begin, args.word), args.block));
+  args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(bytes, args.word), args.block));
+}
+
+/// Whether data in GPUs' memory had better not be kept in the caches.
+bool streams(const KernelArgs& args) {
+  const std::int64_t bytes = args.end - args.begin;
+  if (bytes < (args.unpack != 0 ? streaming_unpack_bytes : streaming_pack_bytes)) return false;
+  if (args.shape.kind != ShapeKind::list) return true;
+  return args.unpack == 0 && (bytes < beyond_cache_bytes || typical_run(args.shape) >= short_run);
 }
 
 // --- transfers ------------------------------------------------------------------------------------------------------
@@ -344,10 +377,9 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   choose_method(args, hints);
   set_divisors(args);
   set_grid(args, hints);
-  if (!hints.packed_is_host && !hints.packed_is_peer && end - begin >= beyond_cache_bytes) set_beyond_cache(args);
+  if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args);
   args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
-  const std::int64_t streaming_from = unpack ? streaming_unpack_bytes : streaming_pack_bytes;
-  args.streaming = !hints.packed_is_host && end - begin >= streaming_from ? 1 : 0;
+  args.streaming = !hints.packed_is_host && streams(args) ? 1 : 0;
   return args;
 }
 
@@ -381,7 +413,7 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   set_divisors(args.to);
   set_grid(args.to, hints);
   args.to.consecutive_rounds = list_rounds;
-  args.to.streaming = bytes >= streaming_unpack_bytes ? 1 : 0;
+  args.to.streaming = to.shape.kind != ShapeKind::list && bytes >= streaming_unpack_bytes ? 1 : 0;
   return args;
 }
 

@@ -42,6 +42,8 @@ class Runtime {
  public:
   virtual ~Runtime() = default;
   virtual const char* name() const noexcept = 0;
+  /// Whether its work is done by the processors, which whoever waits for it should leave to it.
+  virtual bool works_on_host() const noexcept { return false; }
 
   /// Never creates a context, never throws; memory that the runtime does not know is MemoryKind::host.
   virtual Location classify(const void* address) noexcept = 0;

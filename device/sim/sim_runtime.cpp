@@ -74,6 +74,7 @@ class SimRuntime final : public Runtime {
   explicit SimRuntime(const gpudt_sim_api_table& api) : api_(api) {}
 
   const char* name() const noexcept override { return "sim"; }
+  bool works_on_host() const noexcept override { return true; }
 
   Location classify(const void* address) noexcept override {
     int device = -1;

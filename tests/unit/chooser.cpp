@@ -224,7 +224,7 @@ TEST_CASE("no message takes fewer calls, or less time by them, than is said at o
         const std::int64_t least = least_calls(shape, shape.total);
         CHECK(least >= 1);
         CHECK(least <= all.calls());
-        CHECK(least_copy_cost_us(model, shape, least, situation) <= copy_cost_us(model, shape.total, all, situation));
+        CHECK(least_copy_cost_us(model, shape, shape.total, least, situation) <= copy_cost_us(model, shape.total, all, situation));
       }
   Shape list = strided(8, {}, 0);
   list.kind = ShapeKind::list;
@@ -373,7 +373,7 @@ TEST_CASE("lists go by kernels, but for a few runs and for long ones", "[chooser
     if (unpack) boxes = in_two_rows(boxes, model.engine_row_bytes);
     const std::int64_t least = least_calls(layout->shape(1), layout->size(), layout.get());
     const double copy_us = copy_cost_us(model, layout->size(), boxes, host);
-    CHECK(least_copy_cost_us(model, layout->shape(1), least, host) <= copy_us);
+    CHECK(least_copy_cost_us(model, layout->shape(1), layout->size(), least, host) <= copy_us);
     return kernel_cost_us(model, layout->size(), host) - copy_us;
   };
   CHECK(gain_us(3, 16, false) > 0);

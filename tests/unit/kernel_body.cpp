@@ -484,12 +484,12 @@ TEST_CASE("plans: a thread for each word of short messages, and beyond the cache
       CHECK(std::int64_t{args.grid} * args.block * args.word >= message->shape.total);
     }
     CHECK(planned(some_runs, unpack).single == 0);
-    CHECK(planned(some_runs, unpack).flag_behind == 0);
+    CHECK(planned(some_runs, unpack).flag_behind == 1);
   }
   CHECK(planned(some_runs, true).grid > planned(some_runs, false).grid);
   const KernelArgs searched = planned(listed({4, 60}, false, 16, 1 << 20, 0), false);
   CHECK(searched.single == 0);
-  CHECK(searched.flag_behind == (searched.end >= 48 << 20 ? 1 : 0));
+  CHECK(searched.flag_behind == 1);
   hints.packed_is_peer = true;
   CHECK(planned(long_rows, false).flag_behind == 0);
   CHECK(planned(long_rows, false).single == 0);
@@ -497,6 +497,27 @@ TEST_CASE("plans: a thread for each word of short messages, and beyond the cache
   hints.packed_is_host = true;
   CHECK(planned(long_rows, false).flag_behind == 0);
   CHECK(planned(long_rows, false).single == 0);
+}
+
+TEST_CASE("plans: lists within a GPU's memory", "[kernel]") {
+  PlanHints hints;
+  hints.multiprocessors = 132;
+  const auto planned = [&](std::int64_t run, std::int64_t count, bool unpack) {
+    const Message message = listed({run, run}, true, 16, count / 2, 0);
+    return plan(message.shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0,
+                message.shape.total, hints);
+  };
+  constexpr std::int64_t some = 1 << 17, many = 1 << 22;
+  CHECK(std::int64_t{planned(128, some, false).grid} * block_threads * words_per_thread * 16 >= 128 * some);
+  CHECK(planned(32, many, false).single == 0);
+  CHECK(planned(32, many, true).single == 1);
+  // Kept by the caches: what is written in parts, and short runs that are read beyond them.
+  CHECK(planned(128, some, false).streaming == 1);
+  CHECK(planned(128, many, false).streaming == 1);
+  CHECK(planned(32, many, false).streaming == 0);
+  CHECK(planned(128, many, true).streaming == 0);
+  hints.packed_is_peer = true;
+  CHECK(planned(128, 2 * some, false).grid == 132 * 8);
 }
 
 }  // namespace
