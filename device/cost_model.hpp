@@ -45,7 +45,7 @@ struct CostModel {
   Cost copy_unpack_from_host = {6.6, 0, 54e3};  ///< contiguous data
   Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
   /// Contiguous only, and only if large: kernels are quicker at everything else.
-  Cost copy_on_device = {7.5, 1000, 1200e3};
+  Cost copy_on_device = {9.5, 1000, 1200e3};
   /// One side is memory of a peer.
   /// The rows are sectors of 32 bytes, or parts of such, that are read from afar.
   Cost kernel_to_peer = {7.9, 0.117, 360e3};

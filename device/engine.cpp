@@ -264,9 +264,10 @@ void Channel::set_flag_behind(const Transfer::State& state) {
 
 void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) {
   learn(state, lesson);
-  args.to.completion = completion_of(state);
+  if (args.to.flag_behind == 0) args.to.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
+  if (args.to.flag_behind != 0) set_flag_behind(state);
   kernel_launched(state);
 }
 
@@ -458,7 +459,13 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
                        std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
-  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed,
+  const Packing packing = {direction,
+                           &layout,
+                           layout.shape(count),
+                           user,
+                           begin,
+                           end,
+                           packed,
                            packed_kind ? *packed_kind : runtime_->classify(packed).kind};
   return this->begin(here, here.channel(direction), packing);
 }
@@ -511,7 +518,8 @@ bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::
   if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;
   const CostModel& model = gpu.tuning.model;
   const std::int64_t calls = least_calls(shape, bytes, layout);
-  return calls == 0 || least_copy_cost_us(model, shape, bytes, calls, situation) > kernel_cost_us(model, bytes, situation);
+  return calls == 0 ||
+         least_copy_cost_us(model, shape, bytes, calls, situation) > kernel_cost_us(model, bytes, situation);
 }
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes given) {
@@ -595,8 +603,9 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   Upload* const to_upload = upload(fusing.to, fusing.to_shape, to_program);
   const bool alike = alike_forms(fusing.from_shape, fusing.to_shape) &&
                      (!from_upload || from_upload->same_program(*fusing.from.layout, *to_upload, *fusing.to.layout));
-  TransferArgs args = plan_transfer({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, alike,
-                                    fusing.bytes(), {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
+  TransferArgs args =
+      plan_transfer({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, alike, fusing.bytes(),
+                    {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());

@@ -62,7 +62,8 @@ struct KernelArgs {
   std::int32_t entry_threads_log = 0;
   /// Irregular lists: rounds that a thread block takes one after the other before the other blocks' follow.
   std::int32_t consecutive_rounds = 1;
-  std::int32_t streaming = 0;    ///< the data exceed the caches: loads and stores are marked as not to be kept
+  /// The data exceed the caches: loads, stores are marked as not to be kept. Not of transfers.
+  std::int32_t streaming_loads = 0, streaming_stores = 0;
   std::int32_t single = 0;       ///< words: a thread for each word, which moves no other
   std::int32_t flag_behind = 0;  ///< whoever launches the kernel has the flag set behind it, and gives it none
   Completion completion;

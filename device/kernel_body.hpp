@@ -73,6 +73,8 @@ GPUDT_HD std::uint32_t divide(std::uint32_t n, const Divisor& divisor) {
 }
 
 // --- maps: from a unit of the packed stream to its place in the user's data -----------------------------------------
+//
+// What every place needs comes first in a map, and what only repetitions need last: kernels.cu says why.
 
 using Address = std::uintptr_t;
 
@@ -145,8 +147,8 @@ struct StridedMap {
   std::int64_t base;
   std::int64_t run_bytes;
   Divisor run;
-  Levels<most> levels;
   std::int32_t unit_shift;
+  Levels<most> levels;
 
   explicit StridedMap(const KernelArgs& args)
       : base(args.shape.offset), run_bytes(args.shape.run), run(args.divide[0]), unit_shift(unit_shift_of(args)) {
@@ -189,19 +191,19 @@ struct RegularMap {
   static constexpr int dims = datatype::max_dims;
   std::int64_t base;
   std::int64_t run_bytes;
-  Divisor list;
-  Divisor run;
   const std::int64_t* displs;
-  Levels<datatype::max_dims> levels;
+  Divisor run;
   std::int32_t unit_shift;
+  Levels<datatype::max_dims> levels;
+  Divisor list;
 
   explicit RegularMap(const KernelArgs& args)
       : base(args.shape.offset),
         run_bytes(args.shape.run),
-        list(args.divide[0]),
-        run(args.divide[datatype::max_dims]),
         displs(args.program.lookaside + args.shape.list_displs),
-        unit_shift(unit_shift_of(args)) {
+        run(args.divide[datatype::max_dims]),
+        unit_shift(unit_shift_of(args)),
+        list(args.divide[0]) {
     levels.set(args);
   }
   GPUDT_HD Tile whole() const { return {}; }
@@ -235,22 +237,22 @@ struct IrregularMap {
   using Tile = ListTile;
   static constexpr int dims = datatype::max_dims;
   std::int64_t base;
-  Divisor list;
   std::int64_t list_count;
   std::int64_t list_size;
   const std::int64_t* displs;
   const std::int64_t* prefix;
-  Levels<datatype::max_dims> levels;
   std::int32_t unit_shift;
+  Levels<datatype::max_dims> levels;
+  Divisor list;
 
   explicit IrregularMap(const KernelArgs& args)
       : base(args.shape.offset),
-        list(args.divide[0]),
         list_count(args.shape.list_count),
         list_size(args.shape.list_size),
         displs(args.program.lookaside + args.shape.list_displs),
         prefix(args.program.lookaside + args.shape.list_prefix),
-        unit_shift(unit_shift_of(args)) {
+        unit_shift(unit_shift_of(args)),
+        list(args.divide[0]) {
     levels.set(args);
   }
   GPUDT_HD Tile whole() const { return {list_count, prefix, displs}; }
@@ -301,23 +303,23 @@ struct EntryMap {
   using Tile = NoTile;
   static constexpr int dims = datatype::max_dims;
   std::int64_t base;
-  Divisor entries;  ///< of the list
-  std::int32_t list_size;
-  Index first, last;
-  std::int32_t threads_log;
   const std::int64_t* displs;
   const std::int64_t* prefix;
+  Index first, last;
+  std::int32_t threads_log;
+  std::int32_t list_size;
   Levels<datatype::max_dims> levels;
+  Divisor entries;  ///< of the list
 
   explicit EntryMap(const KernelArgs& args)
       : base(args.shape.offset),
-        entries(args.divide[datatype::max_dims]),
-        list_size(static_cast<std::int32_t>(args.shape.list_size)),
+        displs(args.program.lookaside + args.shape.list_displs),
+        prefix(args.program.lookaside + args.shape.list_prefix),
         first(static_cast<Index>(args.first_entry)),
         last(static_cast<Index>(args.last_entry)),
         threads_log(args.entry_threads_log),
-        displs(args.program.lookaside + args.shape.list_displs),
-        prefix(args.program.lookaside + args.shape.list_prefix) {
+        list_size(static_cast<std::int32_t>(args.shape.list_size)),
+        entries(args.divide[datatype::max_dims]) {
     levels.set(args);
   }
 
@@ -373,17 +375,17 @@ struct GeneralMap {
 template <class Map_>
 struct Job {
   using Map = Map_;
-  Map map;
   Address user;
   Address packed;  ///< where position 0 would lie: address arithmetic only
   std::int64_t begin, end;
+  Map map;
 
   explicit Job(const KernelArgs& args)
-      : map(args),
-        user(reinterpret_cast<Address>(args.user)),
+      : user(reinterpret_cast<Address>(args.user)),
         packed(reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin)),
         begin(args.begin),
-        end(args.end) {}
+        end(args.end),
+        map(args) {}
 };
 
 // --- access to memory -----------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ constexpr std::int64_t single_block_words = 1024;
 constexpr std::int64_t single_block_gather_words = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
-/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once. So
-/// do runs that are packed through shared memory; unpacked, they had better keep to few places.
+/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
+/// So do runs that are packed through shared memory; unpacked, they had better keep to few places.
 constexpr int list_blocks_per_multiprocessor = 8, packed_runs_blocks_per_multiprocessor = 8;
 
 /// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
@@ -50,18 +50,18 @@ constexpr std::int64_t wide_run = 128;
 constexpr std::int64_t narrow_word_bytes = 1024;
 constexpr std::int64_t narrow_word_run = 16;
 /// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once, which
-/// must not drive the lists out; the partial sectors that unpacking writes gain from staying. (Runs at random places
-/// are unpacked in three quarters of the time so, however many they are.)
-constexpr std::int64_t streaming_pack_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t streaming_unpack_bytes = std::int64_t{24} << 20;
+/// must not drive the lists out; nor must unpacked data drive out the packed ones. Beyond the second limit nothing
+/// stays. (But partial sectors at random places gain from staying, however many they are: a quarter.)
+constexpr std::int64_t streaming_bytes = std::int64_t{8} << 20;
+constexpr std::int64_t all_streaming_bytes = std::int64_t{24} << 20;
 
 /// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
 constexpr std::int64_t most_general_batch_bytes = 64 << 10;
 
 /// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is better
 /// than threads that come back for more, which drift apart: blocks start and end in the order of memory, so that its
-/// pages are opened once. (But to pack a list, each thread had better look up several displacements at once.) A fence and
-/// a count for each block would cost what that gains: the flag is set behind.
+/// pages are opened once. (But to pack a list, each thread had better look up several displacements at once.) A fence
+/// and a count for each block would cost what that gains: the flag is set behind.
 constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
 /// Threads of such a block; more where many short runs are read.
 constexpr int single_threads = 512, short_run_single_threads = 1024;
@@ -72,6 +72,9 @@ constexpr int most_passing_blocks = 1 << 20;
 /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the last
 /// block's fences take longer, by 0.3 to 1 us.
 constexpr std::int64_t flag_behind_bytes = 256 << 10;
+/// Of transfers, those of long lists: blocks that end fence, and disturb those that have not, by a tenth to a fifth of
+/// the time.
+constexpr std::int64_t flag_behind_transfer_bytes = std::int64_t{8} << 20;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -300,12 +303,19 @@ void set_within(KernelArgs& args) {
   args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(bytes, args.word), args.block));
 }
 
-/// Whether data in GPUs' memory had better not be kept in the caches.
-bool streams(const KernelArgs& args) {
+/// Which data in GPUs' memory had better not be kept in the caches.
+void set_streaming(KernelArgs& args) {
   const std::int64_t bytes = args.end - args.begin;
-  if (bytes < (args.unpack != 0 ? streaming_unpack_bytes : streaming_pack_bytes)) return false;
-  if (args.shape.kind != ShapeKind::list) return true;
-  return args.unpack == 0 && (bytes < beyond_cache_bytes || typical_run(args.shape) >= short_run);
+  const bool list = args.shape.kind == ShapeKind::list;
+  if (bytes < streaming_bytes) return;
+  if (args.unpack != 0) {
+    const bool all = bytes >= all_streaming_bytes;
+    args.streaming_loads = all && !list ? 1 : 0;
+    args.streaming_stores = all && list ? 0 : 1;
+  } else {
+    const bool stays = list && bytes >= beyond_cache_bytes && typical_run(args.shape) < short_run;
+    args.streaming_loads = args.streaming_stores = stays ? 0 : 1;
+  }
 }
 
 // --- transfers ------------------------------------------------------------------------------------------------------
@@ -379,7 +389,7 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   set_grid(args, hints);
   if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args);
   args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
-  args.streaming = !hints.packed_is_host && streams(args) ? 1 : 0;
+  if (!hints.packed_is_host) set_streaming(args);
   return args;
 }
 
@@ -413,7 +423,7 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   set_divisors(args.to);
   set_grid(args.to, hints);
   args.to.consecutive_rounds = list_rounds;
-  args.to.streaming = to.shape.kind != ShapeKind::list && bytes >= streaming_unpack_bytes ? 1 : 0;
+  if (to.shape.kind == ShapeKind::list && bytes >= flag_behind_transfer_bytes) args.to.flag_behind = 1;
   return args;
 }
 

@@ -65,8 +65,9 @@ void Staged::start_unpack(std::int64_t bytes) {
 void Staged::start(device::Direction direction, std::int64_t bytes) {
   device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
   const bool on_device = operand_.protocol == Protocol::device_staging;
-  transfer_ = device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0,
-                            bytes, staging_.data(), on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
+  transfer_ =
+      device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0, bytes,
+                    staging_.data(), on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
 }
 
 void Staged::wait() {

@@ -9,7 +9,7 @@ namespace {
 
 /// The bytes before and behind the whole words, by one block.
 __device__ __forceinline__ void move_ends(const BatchJob& job, const WordRange& range) {
-  const DeviceMemory memory{false};
+  const DeviceMemory memory;
   const std::int64_t head = range.head_end - job.begin, tail = job.end - range.tail_begin;
   for (std::int64_t i = threadIdx.x; i < head + tail; i += blockDim.x)
     transfer_byte(job.pair, memory, i < head ? job.begin + i : range.tail_begin + (i - head));
@@ -17,7 +17,7 @@ __device__ __forceinline__ void move_ends(const BatchJob& job, const WordRange& 
 
 template <class Word>
 __device__ __forceinline__ void move_word(const BatchJob& job, unsigned unit) {
-  const DeviceMemory memory{false};
+  const DeviceMemory memory;
   const PairPlace place = job.pair.place(unit, NoTile());
   memory.template store<Word>(place.to, memory.template load<Word>(place.from));
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, 
 /// By pieces of runs.
 template <unsigned threads>
 __device__ __forceinline__ void move_pieces(const BatchJob& job, unsigned block, unsigned blocks) {
-  const DeviceMemory memory{false};
+  const DeviceMemory memory;
   for (std::int64_t position = job.begin + 16 * (std::int64_t{block} * threads + threadIdx.x); position < job.end;
        position += 16 * std::int64_t{blocks} * threads)
     transfer_pieces(job.pair, memory, position, static_cast<int>(min(std::int64_t{16}, job.end - position)), NoTile());

@@ -76,17 +76,26 @@ struct Access<Word16> {
 
 /// Global memory; data beyond the caches are marked as not to be kept there.
 struct DeviceMemory {
-  bool streaming;
+  bool streaming_loads = false, streaming_stores = false;
 
+  /// Nothing but if `inside`.
+  template <class Word>
+  __device__ __forceinline__ void load_if(bool inside, Address address, Word& word) const {
+    Access<Word>::load(address, inside && !streaming_loads, inside && streaming_loads, word);
+  }
+  template <class Word>
+  __device__ __forceinline__ void store_if(bool inside, Address address, const Word& word) const {
+    Access<Word>::store(address, inside && !streaming_stores, inside && streaming_stores, word);
+  }
   template <class Word>
   __device__ __forceinline__ Word load(Address address) const {
     Word word = {};
-    Access<Word>::load(address, !streaming, streaming, word);
+    load_if(true, address, word);
     return word;
   }
   template <class Word>
   __device__ __forceinline__ void store(Address address, const Word& word) const {
-    Access<Word>::store(address, !streaming, streaming, word);
+    store_if(true, address, word);
   }
 };
 

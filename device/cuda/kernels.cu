@@ -29,13 +29,14 @@ constexpr int parameter_nodes = 8;
 /// Rounds begin at packed addresses that are multiples of this, so that warps write full segments.
 constexpr Address segment = 128;
 
-/// What a kernel gets, in constant space.
+/// What a kernel gets, in constant space. What all threads need lies together and comes first: a line of that space
+/// that has not been used yet takes some tenths of a microsecond.
 template <class Map>
 struct Launch {
-  Job<Map> job;
   Completion completion;
   int consecutive_rounds;
-  bool streaming;
+  DeviceMemory memory;
+  Job<Map> job;
 
   __device__ __forceinline__ const Job<Map>& mapped_job() const { return job; }
   void add(const KernelArgs&) {}
@@ -44,10 +45,10 @@ struct Launch {
 /// General types: with the nodes, if they are few, so that a traversal reads only lists from memory.
 template <>
 struct Launch<GeneralMap> {
-  Job<GeneralMap> job;
   Completion completion;
   int consecutive_rounds;
-  bool streaming;
+  DeviceMemory memory;
+  Job<GeneralMap> job;
   bool has_nodes;
   datatype::Node nodes[parameter_nodes];
 
@@ -78,7 +79,7 @@ template <class Word, bool unpack, class Map>
 __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
   const Job<Map>& job = launch.mapped_job();
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
   const auto first = static_cast<Index>(range.first);
   const auto count = static_cast<Index>(range.last - range.first);
@@ -111,12 +112,10 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     }
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
-      Access<Word>::load(unpack ? packed + u * (block_threads * width) : user[u], inside[u] && !launch.streaming,
-                         inside[u] && launch.streaming, words[u]);
+      memory.load_if(inside[u], unpack ? packed + u * (block_threads * width) : user[u], words[u]);
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
-      Access<Word>::store(unpack ? user[u] : packed + u * (block_threads * width), inside[u] && !launch.streaming,
-                          inside[u] && launch.streaming, words[u]);
+      memory.store_if(inside[u], unpack ? user[u] : packed + u * (block_threads * width), words[u]);
   };
   __shared__ SharedOf<Map> shared;
   constexpr int bytes = per_round * sizeof(Word);
@@ -141,7 +140,7 @@ __global__ void __launch_bounds__(most_threads, resident_threads / most_threads)
     single_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
   const Job<Map>& job = launch.job;
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
   const Index item = blockIdx.x * blockDim.x + threadIdx.x;
   if (item < static_cast<Index>(range.last - range.first))
@@ -156,7 +155,7 @@ __global__ void __launch_bounds__(entry_threads, entry_blocks)
     entries_kernel(const __grid_constant__ Launch<EntryMap> launch) {
   using Index = EntryMap::Index;
   const Job<EntryMap>& job = launch.job;
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const int threads = 1 << job.map.threads_log;
   const int lane = static_cast<int>(threadIdx.x) & (threads - 1);
   const Index step = (gridDim.x * blockDim.x) >> job.map.threads_log;
@@ -178,15 +177,14 @@ __global__ void __launch_bounds__(entry_threads, entry_blocks)
         for (int w = 0; w < words_per_entry; ++w) {
           const bool inside = w * threads < entry[e].count;
           const Address further = static_cast<Address>(w * threads) * sizeof(Word);
-          access(entry[e].user + further, entry[e].packed + further, inside && !launch.streaming,
-                 inside && launch.streaming, words[e][w]);
+          access(entry[e].user + further, entry[e].packed + further, inside, words[e][w]);
         }
     };
-    each([](Address user, Address packed, bool kept, bool streamed, Word& word) {
-      Access<Word>::load(unpack ? packed : user, kept, streamed, word);
+    each([&](Address user, Address packed, bool inside, Word& word) {
+      memory.load_if(inside, unpack ? packed : user, word);
     });
-    each([](Address user, Address packed, bool kept, bool streamed, Word& word) {
-      Access<Word>::store(unpack ? user : packed, kept, streamed, word);
+    each([&](Address user, Address packed, bool inside, const Word& word) {
+      memory.store_if(inside, unpack ? user : packed, word);
     });
 #pragma unroll
     for (int e = 0; e < entries_per_thread; ++e)
@@ -203,7 +201,7 @@ template <bool unpack, class Map>
 __global__ void __launch_bounds__(most_threads, 1) gather_kernel(const __grid_constant__ Launch<Map> launch) {
   using Index = typename Map::Index;
   const Job<Map>& job = launch.mapped_job();
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const PackedWords words = packed_words(job.packed, job.begin, job.end);
   const int bytes = 16 * static_cast<int>(blockDim.x);
   const auto units = [&](std::int64_t round) -> UnitRange<Index> {
@@ -244,7 +242,7 @@ __device__ __forceinline__ void move_image(const Memory& memory, Address packed,
 template <bool unpack, class Map>
 __device__ __noinline__ void move_ends(const Launch<Map>& launch, const GroupRange& groups) {
   const Job<Map>& job = launch.job;
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const PackedWords head = packed_words(job.packed, job.begin, groups.head_end);
   const PackedWords tail = packed_words(job.packed, groups.tail_begin, job.end);
   for (std::int64_t i = threadIdx.x; i < head.count + tail.count; i += blockDim.x) {
@@ -261,7 +259,7 @@ __device__ __noinline__ void move_ends(const Launch<Map>& launch, const GroupRan
 template <bool unpack, int words, class Map>
 __global__ void __launch_bounds__(block_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
   const Job<Map>& job = launch.job;
-  const DeviceMemory memory{launch.streaming};
+  const DeviceMemory& memory = launch.memory;
   const GroupRange groups = whole_groups(job);
   const int lane = static_cast<int>(threadIdx.x % lanes);
   const int block = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -424,7 +422,8 @@ int launch_kernel(const KernelArgs& args, void* stream) {
     using Map = typename decltype(map)::type;
     const Kernel<Map> kernel = instance<Map>(args);
     if (kernel == nullptr) return cudaErrorInvalidValue;  // not a plan of plan.cpp
-    Launch<Map> launch{Job<Map>(args), args.completion, args.consecutive_rounds, args.streaming != 0};
+    const DeviceMemory memory = {args.streaming_loads != 0, args.streaming_stores != 0};
+    Launch<Map> launch{args.completion, args.consecutive_rounds, memory, Job<Map>(args)};
     launch.add(args);
     void* parameters[] = {&launch};
     return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<unsigned>(args.grid)),

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "device/cuda/driver.hpp"
@@ -105,8 +104,9 @@ class CudaRuntime final : public Runtime {
   void ipc_close(int ordinal, void* address) noexcept override;
 
  private:
-  class Current;
+  class Selected;
   class Relaxed;
+  class Current;
   CUcontext primary(int ordinal);
   int any_prepared() const noexcept;
   GpuId id_of(int ordinal) const noexcept;
@@ -129,30 +129,37 @@ class CudaRuntime::Relaxed {
 };
 
 /// While it lives, the primary context of a GPU is the thread's current one. The context that was current before,
-/// perhaps none, is restored: selecting the caller's device instead could create a context on it.
-class CudaRuntime::Current {
+/// perhaps none, is restored: selecting the caller's device instead could create a context on it. This is enough for
+/// what a capture forbids nobody: launches and writes to streams of our own.
+class CudaRuntime::Selected {
  public:
-  Current(CudaRuntime& runtime, int ordinal) : driver_(*runtime.driver_) {
+  Selected(CudaRuntime& runtime, int ordinal) : driver_(*runtime.driver_) {
     driver_.ctx_get_current(&caller_);  // fails only if the driver is not initialised: no context either
     const CUcontext wanted = runtime.primary(ordinal);
     if (wanted != caller_) {
       check(cudaSetDevice(ordinal), "cudaSetDevice");
       switched_ = true;
     }
-    relaxed_.emplace();
   }
-  ~Current() {
-    relaxed_.reset();  // while there is a context
+  ~Selected() {
     if (switched_) driver_.ctx_set_current(caller_);
   }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
+  Selected(const Selected&) = delete;
+  Selected& operator=(const Selected&) = delete;
 
  private:
   const cuda::Driver& driver_;
   CUcontext caller_ = nullptr;
   bool switched_ = false;
-  std::optional<Relaxed> relaxed_;
+};
+
+/// The same, for all other calls.
+class CudaRuntime::Current : Selected {
+ public:
+  using Selected::Selected;
+
+ private:
+  Relaxed relaxed_;  // while there is a context
 };
 
 /// The primary context of a GPU; the first time, it is made current and the kernels are loaded.
@@ -441,7 +448,7 @@ bool CudaRuntime::copy_runs_async(int ordinal, const Boxes& runs, StreamHandle s
 #endif
 
 void CudaRuntime::signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) {
-  const Current current(*this, ordinal);
+  const Selected selected(*this, ordinal);
   if (driver_->stream_write_value32(stream_of(stream), reinterpret_cast<CUdeviceptr>(flag), value, 0) != CUDA_SUCCESS)
     throw Error(Failure::runtime, "cuStreamWriteValue32 failed");
 }
@@ -452,22 +459,22 @@ void CudaRuntime::memset_async(int ordinal, void* to, int value, std::size_t byt
 }
 
 void CudaRuntime::launch(int ordinal, const KernelArgs& args, StreamHandle stream) {
-  const Current current(*this, ordinal);
+  const Selected selected(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_kernel(args, stream)), "cudaLaunchKernel");
 }
 
 void CudaRuntime::launch(int ordinal, const TransferArgs& args, StreamHandle stream) {
-  const Current current(*this, ordinal);
+  const Selected selected(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_transfer_kernel(args, stream)), "cudaLaunchKernel");
 }
 
 void CudaRuntime::launch(int ordinal, const BatchArgs& batch, StreamHandle stream) {
-  const Current current(*this, ordinal);
+  const Selected selected(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_batch_kernel(batch, stream)), "cudaLaunchKernel");
 }
 
 void CudaRuntime::launch(int ordinal, const ResidentArgs& args, StreamHandle stream) {
-  const Current current(*this, ordinal);
+  const Selected selected(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_resident_kernel(args, stream)), "cudaLaunchKernel");
 }
 

@@ -224,7 +224,8 @@ TEST_CASE("no message takes fewer calls, or less time by them, than is said at o
         const std::int64_t least = least_calls(shape, shape.total);
         CHECK(least >= 1);
         CHECK(least <= all.calls());
-        CHECK(least_copy_cost_us(model, shape, shape.total, least, situation) <= copy_cost_us(model, shape.total, all, situation));
+        CHECK(least_copy_cost_us(model, shape, shape.total, least, situation) <=
+              copy_cost_us(model, shape.total, all, situation));
       }
   Shape list = strided(8, {}, 0);
   list.kind = ShapeKind::list;

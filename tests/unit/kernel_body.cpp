@@ -458,8 +458,9 @@ TEST_CASE("plans: small messages take one thread block, the host link few", "[ke
   CHECK(planned(strided(8, {{128, 512}}, 0), true).block == 128);
   CHECK(planned(strided(8, {{1 << 20, 512}}, 0), true).grid <= 64);
   CHECK(planned(strided(8, {{1 << 20, 512}}, 0), false).grid > 132);
-  CHECK(planned(strided(8, {{1 << 19, 512}}, 0), false).streaming == 0);
-  CHECK(planned(strided(128, {{1 << 21, 512}}, 0), false).streaming == 1);
+  CHECK(planned(strided(8, {{1 << 19, 512}}, 0), false).streaming_loads == 0);
+  CHECK(planned(strided(128, {{1 << 21, 512}}, 0), false).streaming_loads == 1);
+
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), false).word == 16);
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), true).grid <= 64);
 }
@@ -512,10 +513,12 @@ TEST_CASE("plans: lists within a GPU's memory", "[kernel]") {
   CHECK(planned(32, many, false).single == 0);
   CHECK(planned(32, many, true).single == 1);
   // Kept by the caches: what is written in parts, and short runs that are read beyond them.
-  CHECK(planned(128, some, false).streaming == 1);
-  CHECK(planned(128, many, false).streaming == 1);
-  CHECK(planned(32, many, false).streaming == 0);
-  CHECK(planned(128, many, true).streaming == 0);
+  CHECK(planned(128, some, false).streaming_loads == 1);
+  CHECK(planned(128, many, false).streaming_loads == 1);
+  CHECK(planned(32, many, false).streaming_loads == 0);
+  CHECK(planned(128, some, true).streaming_loads == 0);
+  CHECK(planned(128, some, true).streaming_stores == 1);
+  CHECK(planned(128, many, true).streaming_stores == 0);
   hints.packed_is_peer = true;
   CHECK(planned(128, 2 * some, false).grid == 132 * 8);
 }
