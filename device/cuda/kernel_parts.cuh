@@ -99,6 +99,24 @@ struct DeviceMemory {
   }
 };
 
+// --- places ---------------------------------------------------------------------------------------------------------
+
+/// The offsets of several units. What lists look up for them is under way at the same time.
+template <class Map, int count>
+__device__ __forceinline__ void find_offsets(const Map& map, const typename Map::Index (&units)[count],
+                                             const typename Map::Tile& tile, Address (&offsets)[count]) {
+  if constexpr (requires { &Map::lookup; }) {
+    typename Map::Spot spots[count];
+#pragma unroll
+    for (int u = 0; u < count; ++u) spots[u] = map.spot(units[u]);
+#pragma unroll
+    for (int u = 0; u < count; ++u) offsets[u] = static_cast<Address>(map.lookup(spots[u]));
+  } else {
+#pragma unroll
+    for (int u = 0; u < count; ++u) offsets[u] = static_cast<Address>(map.place(units[u], tile).offset);
+  }
+}
+
 // --- completion -----------------------------------------------------------------------------------------------------
 
 /// To be called by all threads of the `blocks` blocks that do the work, at the end. The barrier puts the block's writes

@@ -99,23 +99,30 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
     const Address packed =
         packed_first + static_cast<Address>(round * per_round + threadIdx.x - static_cast<std::int64_t>(lead)) * width;
+    Index word[words_per_thread];
     Address user[words_per_thread];
     Word words[words_per_thread] = {};
     bool inside[words_per_thread];
-    // All places before the first load of data: what lists look up for them is then under way at the same time.
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) {
       const Index item = begin + u * block_threads;  // wraps to a large number before the first
       inside[u] = item < count;
       // Idle threads compute the place of a word of the round, so that there is no branch.
-      user[u] = job.user + static_cast<Address>(job.map.place(inside[u] ? first + item : idle, tile).offset);
+      word[u] = inside[u] ? first + item : idle;
+    }
+    if constexpr (unpack) {
+#pragma unroll
+      for (int u = 0; u < words_per_thread; ++u)
+        memory.load_if(inside[u], packed + u * (block_threads * width), words[u]);
+    }
+    find_offsets(job.map, word, tile, user);
+    if constexpr (!unpack) {
+#pragma unroll
+      for (int u = 0; u < words_per_thread; ++u) memory.load_if(inside[u], job.user + user[u], words[u]);
     }
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
-      memory.load_if(inside[u], unpack ? packed + u * (block_threads * width) : user[u], words[u]);
-#pragma unroll
-    for (int u = 0; u < words_per_thread; ++u)
-      memory.store_if(inside[u], unpack ? user[u] : packed + u * (block_threads * width), words[u]);
+      memory.store_if(inside[u], unpack ? job.user + user[u] : packed + u * (block_threads * width), words[u]);
   };
   __shared__ SharedOf<Map> shared;
   constexpr int bytes = per_round * sizeof(Word);

@@ -30,6 +30,17 @@ __device__ __forceinline__ void move_tail(const Launch<Pair>& launch, std::int64
   for (std::int64_t i = begin + threadIdx.x; i < launch.end; i += blockDim.x) transfer_byte(launch.pair, memory, i);
 }
 
+/// Where several units lie on both sides.
+template <class Pair, int count>
+__device__ __forceinline__ void find_places(const Pair& pair, const typename Pair::Index (&units)[count],
+                                            const typename Pair::Tile& tile, PairPlace (&places)[count]) {
+  Address from[count], to[count];
+  find_offsets(pair.map, units, tile, to);
+  if constexpr (!Pair::alike) find_offsets(pair.from_map, units, tile, from);
+#pragma unroll
+  for (int u = 0; u < count; ++u) places[u] = {pair.from + (Pair::alike ? to[u] : from[u]), pair.to + to[u]};
+}
+
 template <class Word, class Pair>
 __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_constant__ Launch<Pair> launch) {
   using Index = typename Pair::Index;
@@ -44,6 +55,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     return {begin, min(begin + per_round, count) - 1};
   };
   const auto move = [&](Index first, int words, const Tile& tile) {
+    Index units[words_per_thread];
     PairPlace place[words_per_thread];
     Word word[words_per_thread] = {};
     bool inside[words_per_thread];
@@ -52,8 +64,9 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
       const Index unit = first + u * block_threads;
       inside[u] = u < words && unit < count;
       // Idle threads compute the place of the round's first word, so that there is no branch.
-      place[u] = pair.place(inside[u] ? unit : first - threadIdx.x, tile);
+      units[u] = inside[u] ? unit : first - threadIdx.x;
     }
+    find_places(pair, units, tile, place);
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) memory.load_if(inside[u], place[u].from, word[u]);
 #pragma unroll
