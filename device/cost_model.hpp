@@ -27,8 +27,8 @@ struct Lateness {
   /// The same of long messages by kernels, whose time depends on more than their size.
   double rough_error = 12;
   /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
-  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone. One that nothing confirms yet
-  /// is believed for less: it may be memory that was used for the first time.
+  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone. The first of them since work
+  /// was last seen to begin in time is believed for less: it may be memory that was used for the first time.
   double belief = 100;
   double first_belief = 10;
   double shortest_belief_us = 5e3;

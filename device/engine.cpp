@@ -511,8 +511,9 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
   return forecast_of(gpu, fusing.bytes(), situation, std::move(boxes));
 }
 
-/// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel.
-/// Short ones would spend a fortieth of their time on that.
+/// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
+/// alone or with others: what a further copy takes less than a first one (extra_copy_us) is not looked at. Short
+/// messages would spend a fortieth of their time on it.
 bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes,
                              const Situation& situation, const datatype::Layout* layout) const {
   if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;

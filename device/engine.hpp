@@ -183,7 +183,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Engine* const engine_;
   Runtime* const runtime_;
   const int ordinal_;
-  std::uint32_t polls_before_yield_;
+  const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
   // Of the latest launch; flags stay where they are. queue_mutex guards them.
   std::uint32_t* last_flag_ = nullptr;

@@ -72,7 +72,7 @@ constexpr int most_passing_blocks = 1 << 20;
 /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the last
 /// block's fences take longer, by 0.3 to 1 us.
 constexpr std::int64_t flag_behind_bytes = 256 << 10;
-/// Of transfers, those of long lists: blocks that end fence, and disturb those that have not, by a tenth to a fifth of
+/// Of transfers, those to long lists: blocks that end fence, and disturb those that have not, by a tenth to a fifth of
 /// the time.
 constexpr std::int64_t flag_behind_transfer_bytes = std::int64_t{8} << 20;
 
@@ -236,7 +236,7 @@ int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
                                                : blocks_per_multiprocessor);
 }
 
-/// The most blocks worth launching: all resident at once, since each works through its share of the tiles.
+/// The most blocks worth launching: mostly those that are resident at once, each with its share of the tiles.
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::entries) return most_entry_blocks;

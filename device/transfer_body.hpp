@@ -89,13 +89,13 @@ struct AlikePair {
   using Index = typename Map::Index;
   using Tile = typename Map::Tile;
   static constexpr bool alike = true;
-  Map map;
   Address from, to;
+  Map map;
 
   explicit AlikePair(const TransferArgs& args)
-      : map(args.to),
-        from(user_of(args.from) + static_cast<Address>(args.from.shape.offset - args.to.shape.offset)),
-        to(user_of(args.to)) {}
+      : from(user_of(args.from) + static_cast<Address>(args.from.shape.offset - args.to.shape.offset)),
+        to(user_of(args.to)),
+        map(args.to) {}
   GPUDT_HD std::int32_t unit_shift() const { return map.unit_shift; }
   GPUDT_HD Tile whole() const { return map.whole(); }
   GPUDT_HD PairPlace place(Index unit, const Tile& tile) const {
@@ -111,12 +111,12 @@ struct UnlikePair {
   using Index = typename Map::Index;
   using Tile = NoTile;
   static constexpr bool alike = false;
+  Address from, to;
   From from_map;
   To map;
-  Address from, to;
 
   explicit UnlikePair(const TransferArgs& args)
-      : from_map(args.from), map(args.to), from(user_of(args.from)), to(user_of(args.to)) {}
+      : from(user_of(args.from)), to(user_of(args.to)), from_map(args.from), map(args.to) {}
   GPUDT_HD std::int32_t unit_shift() const { return map.unit_shift; }
   GPUDT_HD Tile whole() const { return {}; }
   GPUDT_HD PairPlace place(Index unit, const Tile& tile) const {

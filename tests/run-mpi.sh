@@ -55,7 +55,7 @@ mpirun=${MPIRUN:-mpirun}
 case $("$mpirun" --version 2>&1) in
   *"Open MPI"* | *OpenRTE*)
     give_way='--oversubscribe --bind-to none --mca mpi_yield_when_idle 1'
-    # What Open MPI takes where there is no fast network, after looking for one for 0.2 s.
+    # On any machine: what Open MPI takes where there is no fast network, after looking for one for 0.2 s.
     export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
     if [ "$(id -u)" -eq 0 ]; then
       export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

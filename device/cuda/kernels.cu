@@ -1,7 +1,8 @@
 // The pack and unpack kernels: kernel_body.hpp on GPU threads.
 //
-// There is one kernel for each method, direction and map, and for Method::words each word width. Blocks that are all
-// resident at once work through tiles of the packed stream; each block ends once, and the last to end sets the flag.
+// There is one kernel for each method, direction and map, and for Method::words each word width. Blocks, no more than
+// are resident at once unless the plan says otherwise, work through tiles of the packed stream; each ends once, and the
+// last to end sets the flag, if there is one.
 #include "device/cuda/kernels.hpp"
 
 #include <cuda_runtime.h>
@@ -63,6 +64,12 @@ struct Launch<GeneralMap> {
   }
 };
 
+/// Whether a place follows from the number of its run, without a search.
+template <class Map>
+constexpr bool has_runs = Map::dims == 0 || requires {
+  &Map::run_offset;
+};
+
 // --- kernels --------------------------------------------------------------------------------------------------------
 
 /// What lies before and behind the whole words, by the last block.
@@ -94,6 +101,8 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     return {first + (begin < lead ? 0 : begin - lead), first + min(begin + per_round - lead, count) - 1};
   };
 
+  // Packed words are loaded before their places are found, unless that takes a search: it would want their registers.
+  constexpr bool loads_first = unpack && has_runs<Map>;
   const auto move_round = [&](std::int64_t round, const typename Map::Tile& tile) {
     const Index idle = units(round).first;
     const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
@@ -110,15 +119,16 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
       // Idle threads compute the place of a word of the round, so that there is no branch.
       word[u] = inside[u] ? first + item : idle;
     }
-    if constexpr (unpack) {
+    if constexpr (loads_first) {
 #pragma unroll
       for (int u = 0; u < words_per_thread; ++u)
         memory.load_if(inside[u], packed + u * (block_threads * width), words[u]);
     }
     find_offsets(job.map, word, tile, user);
-    if constexpr (!unpack) {
+    if constexpr (!loads_first) {
 #pragma unroll
-      for (int u = 0; u < words_per_thread; ++u) memory.load_if(inside[u], job.user + user[u], words[u]);
+      for (int u = 0; u < words_per_thread; ++u)
+        memory.load_if(inside[u], unpack ? packed + u * (block_threads * width) : job.user + user[u], words[u]);
     }
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u)
@@ -327,7 +337,7 @@ Kernel<Map> single_instance(bool unpack) {
 
 template <class Map>
 Kernel<Map> single_instance(bool unpack, int word) {
-  if constexpr (sizeof(typename Map::Index) == 4 && (requires { &Map::run_offset; } || Map::dims == 0))
+  if constexpr (sizeof(typename Map::Index) == 4 && has_runs<Map>)
     return word == 16  ? single_instance<Word16, Map>(unpack)
            : word == 8 ? single_instance<std::uint64_t, Map>(unpack)
                        : single_instance<std::uint32_t, Map>(unpack);

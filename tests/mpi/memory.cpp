@@ -1,4 +1,7 @@
 // Kinds of memory, several GPUs in one process, MPI_BOTTOM, and very large messages.
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
+
 #include <algorithm>
 
 #include "tests/mpi/exchange.hpp"
@@ -10,6 +13,43 @@ namespace {
 std::uint64_t key_of(int from, int number) {
   return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
 }
+
+/// A stream that is being captured, so strictly that calls which might break that are errors. The simulated device has
+/// none: there it is nothing.
+class Capture {
+ public:
+  Capture() {
+    if (!possible_) return;
+    REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
+    constexpr int strictly = 0;  // cudaStreamCaptureModeGlobal
+    REQUIRE(function<int (*)(cudaStream_t, int)>("cudaStreamBeginCapture")(stream_, strictly) == 0);
+  }
+  /// The error that ending it gives.
+  int end() {
+    if (!possible_) return cudaSuccess;
+    void* graph = nullptr;
+    const int code = function<int (*)(cudaStream_t, void**)>("cudaStreamEndCapture")(stream_, &graph);
+    if (graph != nullptr) function<int (*)(void*)>("cudaGraphDestroy")(graph);
+    return code;
+  }
+  ~Capture() {
+    if (possible_) cudaStreamDestroy(stream_);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+ private:
+  /// Of the CUDA runtime; the simulated one's headers do not have it.
+  template <class Function>
+  static Function function(const char* name) {
+    void* const found = dlsym(RTLD_DEFAULT, name);
+    REQUIRE(found != nullptr);
+    return reinterpret_cast<Function>(found);
+  }
+
+  const bool possible_ = !host_only() && dlsym(RTLD_DEFAULT, "gpudt_sim_api") == nullptr;
+  cudaStream_t stream_ = nullptr;
+};
 
 /// Makes a GPU the thread's current one, and finds after each call that it still is.
 class CurrentGpu {
@@ -62,6 +102,38 @@ TEST_CASE("Pack and Put take every kind of memory", "[memory]") {
       MPI_OK(MPI_Unpack(wire.address(), size, &position, to.address(), 1, type, comm()));
       to.expect(stream);
       CHECK(to.difference() == "");
+    }
+}
+
+TEST_CASE("messages and packing while a stream of the program is captured", "[memory]") {
+  if (!all_have_partners()) return;
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  const int displacements[] = {0, 700, 300};
+  PMPI_Type_create_indexed_block(3, 200, displacements, MPI_INT, &made);
+  const Type list(made, "list"), lines = vector(128, 1, 64), many = vector(131072, 2, 4);
+  int number = 0;
+  for (const Type* const each : {&list, &lines, &many})
+    for (const int count : {1, 3}) {
+      const Type& type = *each;
+      Buffer out(Place::device, type, count), in(Place::device, type, count);
+      const int size = static_cast<int>(stream_of(type, count, 0).size());
+      const Type byte = plain(MPI_BYTE);
+      Buffer packed(Place::device, byte, size), unpacked(Place::device, type, count);
+      out.fill(key_of(rank(), ++number));
+      Capture capture;
+      MPI_Request requests[2];
+      MPI_OK(MPI_Irecv(in.address(), count, type, partner(), number, comm(), &requests[0]));
+      MPI_OK(MPI_Isend(out.address(), count, type, partner(), number, comm(), &requests[1]));
+      MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+      int position = 0;
+      MPI_OK(MPI_Pack(out.address(), count, type, packed.address(), size, &position, comm()));
+      position = 0;
+      MPI_OK(MPI_Unpack(packed.address(), size, &position, unpacked.address(), count, type, comm()));
+      CHECK(capture.end() == cudaSuccess);
+      in.expect(stream_of(type, count, key_of(partner(), number)));
+      CHECK(in.difference() == "");
+      unpacked.expect(stream_of(type, count, key_of(rank(), number)));
+      CHECK(unpacked.difference() == "");
     }
 }
 
