@@ -27,10 +27,8 @@ struct Lateness {
   /// The same of long messages by kernels, whose time depends on more than their size.
   double rough_error = 12;
   /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
-  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone. The first of them since work
-  /// was last seen to begin in time is believed for less: it may be memory that was used for the first time.
+  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
   double belief = 100;
-  double first_belief = 10;
   double shortest_belief_us = 5e3;
   double longest_belief_us = 2e6;
   /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn:
@@ -107,7 +105,6 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("lateness.model_error"), model.lateness.model_error, 1.0);
   visit(std::string("lateness.rough_error"), model.lateness.rough_error, 1.0);
   visit(std::string("lateness.belief"), model.lateness.belief, 0.0);
-  visit(std::string("lateness.first_belief"), model.lateness.first_belief, 0.0);
   visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);
   visit(std::string("lateness.longest_belief_us"), model.lateness.longest_belief_us, 0.0);
   visit(std::string("lateness.alike"), model.lateness.alike, 1.0);

@@ -14,10 +14,8 @@ void Delay::observe(double expected_us, double after_us, double before_us, bool 
   const double tolerated = lateness_.significant_us + error * expected_us;
   if (after_us > tolerated) {
     const double delay = after_us - expected_us;
-    const bool confirmed = late_.exchange(true, std::memory_order_relaxed);
-    const double belief = confirmed ? lateness_.belief : lateness_.first_belief;
     const double believed_us =
-        std::min(std::max(delay * belief, lateness_.shortest_belief_us), lateness_.longest_belief_us);
+        std::min(std::max(delay * lateness_.belief, lateness_.shortest_belief_us), lateness_.longest_belief_us);
     const auto believed =
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(believed_us));
     const auto now = Clock::now();
@@ -27,7 +25,6 @@ void Delay::observe(double expected_us, double after_us, double before_us, bool 
     times_.fetch_add(1, std::memory_order_relaxed);
   } else if (!roughly && before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {
     delay_us_.store(0, std::memory_order_relaxed);
-    late_.store(false, std::memory_order_relaxed);
   }
 }
 

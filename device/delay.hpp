@@ -32,7 +32,6 @@ class Delay {
  private:
   const Lateness lateness_;
   std::atomic<float> delay_us_{0};
-  std::atomic<bool> late_{false};  ///< one was since work was last seen to begin in time, however long ago
   std::atomic<std::int64_t> times_{0};
   std::atomic<Clock::rep> seen_{0};
   std::atomic<Clock::rep> until_{0};  ///< the time since the clock's epoch up to which delay_us_ is believed

@@ -47,9 +47,12 @@ std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
 }
 
-/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.
-Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run) {
-  if (bytes <= sized_bytes) return {&gpu.kernels, us};
+/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`. peer: one side is another
+/// GPU's memory. Short runs that lie apart there take 200 us where 30 are usual, when nobody has looked at that memory
+/// lately.
+Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run, bool peer) {
+  const bool far_apart = peer && run < sector_bytes;
+  if (bytes <= sized_bytes && !far_apart) return {&gpu.kernels, us};
   if (run == 0) return {};
   const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
   return {&gpu.kernels, us * sectors, /*roughly=*/true};
@@ -577,7 +580,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Lesson lesson = lesson_of(gpu, packing.bytes(), forecast.kernel_us, run_of(packing.shape));
+  Lesson lesson = lesson_of(gpu, packing.bytes(), forecast.kernel_us, run_of(packing.shape), packing.peer);
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
@@ -611,7 +614,8 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
   const Lesson lesson =
-      lesson_of(gpu, fusing.bytes(), forecast.kernel_us, std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)));
+      lesson_of(gpu, fusing.bytes(), forecast.kernel_us, std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)),
+                /*peer=*/true);
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 

@@ -2,10 +2,8 @@
 // learnt of kernels that begin late.
 #include "device/chooser.hpp"
 
-#include <chrono>
 #include <map>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -414,22 +412,6 @@ TEST_CASE("a kernel that began late is remembered until one does not", "[chooser
   CHECK(delay.expected_us() == 0);
   delay.observe(50, 1050, 1060, /*roughly=*/true);
   CHECK(delay.expected_us() == 1000);
-}
-
-TEST_CASE("lateness is believed for longer once it is confirmed", "[chooser]") {
-  Lateness lateness;
-  lateness.shortest_belief_us = 0;
-  lateness.first_belief = 0.01;  // 100 us of the delay below; confirmed: a second
-  Delay delay(lateness);
-  const auto late_is_believed_later = [&] {
-    delay.observe(8, 10008, 10010);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return delay.expected_us() != 0;
-  };
-  CHECK_FALSE(late_is_believed_later());
-  CHECK(late_is_believed_later());
-  delay.observe(8, 8, 9);
-  CHECK_FALSE(late_is_believed_later());
 }
 
 TEST_CASE("of two ways that are late alike that is tried which was seen late longer ago", "[chooser]") {

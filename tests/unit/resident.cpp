@@ -1,11 +1,7 @@
 // When a kernel stays on the GPU, what it is given, and what becomes of jobs that it does not come to: over a runtime
 // whose kernel the test plays.
-#include <unistd.h>
-
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,11 +10,11 @@
 
 #include "datatype/decode.hpp"
 #include "device/engine.hpp"
-#include "device/host_cpu.hpp"
 #include "device/resident.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"
+#include "tests/support/tuning_file.hpp"
 
 namespace {
 
@@ -42,20 +38,6 @@ struct Log {
   microseconds launching{};  ///< it takes so long
   bool failed = false;       ///< the GPU
   bool played = false;       ///< the ordinary kernels, too: they do nothing
-};
-
-/// A tuning file by which nothing ever begins late: the test may be interrupted.
-class NeverLate {
- public:
-  NeverLate() {
-    std::ofstream(path) << R"({"gpudt_tuning": )" << tuning_version << R"(, "gpu": "played", "cpu": ")" << host_cpu()
-                        << R"(", "costs": {"lateness.significant_us": 1e12}})";
-  }
-  ~NeverLate() { std::filesystem::remove(path); }
-  NeverLate(const NeverLate&) = delete;
-  NeverLate& operator=(const NeverLate&) = delete;
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("gpudt-resident-" + std::to_string(getpid()) + ".json");
 };
 
 class PlayedRuntime final : public HostMemoryRuntime {
@@ -93,7 +75,7 @@ struct Stage {
     Config config;
     config.way = Way::kernel;
     config.resident = use;
-    const NeverLate tuning;
+    const TuningFile tuning("played", R"("lateness.significant_us": 1e12)");  // the test may be interrupted
     config.tuning = tuning.path.string();
     engine = std::make_unique<Engine>(std::make_unique<PlayedRuntime>(log), config);
     REQUIRE(engine->gpu(0).tuning.complaint.empty());

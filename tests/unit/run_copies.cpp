@@ -14,6 +14,7 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"
+#include "tests/support/tuning_file.hpp"
 
 namespace {
 
@@ -62,13 +63,14 @@ class NotingRuntime final : public HostMemoryRuntime {
     ++log_.kernels;
     run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
     std::this_thread::sleep_for(log_.launch_time);
-    log_.value = args.completion.flag_value;
-    if (log_.slow)
-      log_.unset.push_back(args.completion.flag);
-    else
-      *args.completion.flag = log_.value;
+    end(args.completion);
   }
 
+  void launch(int, const TransferArgs& args, StreamHandle) override {
+    ++log_.kernels;
+    run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    end(args.to.completion);
+  }
   void launch(int, const BatchArgs& batch, StreamHandle) override {
     log_.batched += batch.jobs;
     run_on_host(
@@ -80,6 +82,13 @@ class NotingRuntime final : public HostMemoryRuntime {
   void copy(const CopyBox& box) {
     log_.copied.push_back(box);
     copy_rows(box);
+  }
+  void end(const Completion& completion) {
+    log_.value = completion.flag_value;
+    if (log_.slow)
+      log_.unset.push_back(completion.flag);
+    else
+      *completion.flag = log_.value;
   }
   Log& log_;
 };
@@ -94,8 +103,9 @@ Config by(Way way) {
 
 /// An engine, and memory with a pattern on both sides.
 struct Bench {
-  explicit Bench(Way way = Way::automatic)
-      : engine(std::make_unique<Engine>(std::make_unique<NotingRuntime>(log), by(way))) {
+  explicit Bench(Way way = Way::automatic) : Bench(by(way)) {}
+  explicit Bench(const Config& config)
+      : engine(std::make_unique<Engine>(std::make_unique<NotingRuntime>(log), config)) {
     for (std::size_t i = 0; i < user.size(); ++i) user[i] = static_cast<char>(i * 7 + i / 251);
     for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<char>(i * 5 + i / 241);
   }
@@ -112,8 +122,20 @@ struct Bench {
   }
   /// The flag is set so long after the message has been given to the stream.
   void move_slowly(const datatype::Layout& layout, std::chrono::microseconds time) {
+    slowly(time, [&] {
+      return engine->start(Direction::unpack, 0, layout, 1, user.data(), 0, layout.size(), packed.data());
+    });
+  }
+  /// The same from a layout of its kind, as from another GPU.
+  void transfer_slowly(const datatype::Layout& layout, std::chrono::microseconds time) {
+    slowly(time, [&] {
+      return engine->transfer(0, {&layout, 1, packed.data()}, {&layout, 1, user.data()}, 0, layout.size());
+    });
+  }
+  template <class Start>
+  void slowly(std::chrono::microseconds time, const Start& start_one) {
     log.slow = true;
-    Transfer transfer = engine->start(Direction::unpack, 0, layout, 1, user.data(), 0, layout.size(), packed.data());
+    Transfer transfer = start_one();
     for (const auto start = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - start < time;)
       CHECK_FALSE(transfer.done());
     *log.unset.back() = log.value;
@@ -241,6 +263,22 @@ TEST_CASE("a kernel that its launch has to load first has not begun late", "[ker
   bench.log.launch_time = {};
   bench.move_slowly(*list, late);
   CHECK(bench.engine->gpu(0).kernels.times() == 1);
+}
+
+TEST_CASE("of transfers of short runs less is known", "[kernel]") {
+  const TuningFile tuning("noting", R"("lateness.rough_error": 1e12)");
+  Config config = by(Way::kernel);
+  config.tuning = tuning.path.string();
+  const auto learnt_late = [&](int run) {
+    OwnedType type = vector(16, run, 200, MPI_CHAR);
+    const datatype::LayoutRef layout = datatype::decode(type.commit());
+    Bench bench(config);
+    bench.move(Direction::unpack, *layout);  // the first one teaches nothing
+    bench.transfer_slowly(*layout, late);
+    return bench.engine->gpu(0).kernels.times() > 0;
+  };
+  CHECK_FALSE(learnt_late(8));
+  CHECK(learnt_late(128));
 }
 
 TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
