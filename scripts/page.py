@@ -227,6 +227,22 @@ def table_4(folder):
     return lines + table(["particles", "bytes", "a copy for each field", "one datatype (gpudt)", "less"], body)
 
 
+def collectives(folder):
+    """By number of processes: as messages between GPUs where that is possible, through the host, and by hand."""
+    body = []
+    for name in folder.documents:
+        ranks, protocol = name.split("-")[1:] if name.startswith("collectives-") else ("", "")
+        if protocol != "auto":
+            continue
+        ours = medians(folder.rows(name), "call", "layout", "bytes", "way")
+        staged = medians(folder.rows(f"collectives-{ranks}-staging"), "call", "layout", "bytes", "way")
+        body += [[ranks, call, layout, size(bytes_), time, staged.get((call, layout, bytes_, "mpi")),
+                  ours.get((call, layout, bytes_, "memcpy2d"))]
+                 for (call, layout, bytes_, way), time in ours.items() if way == "mpi"]
+    return ["### Collectives on blocks in GPU memory, us", ""] + table(
+        ["processes", "call", "layout", "to each", "gpudt", "through the host", "by hand (memcpy2d)"], body)
+
+
 def beyond(folder):
     """What the paper does not have."""
     lines = ["## Beyond the paper", "", "### Halo of a 3-D block, 26 neighbours, us", ""]
@@ -234,6 +250,7 @@ def beyond(folder):
     ways = list(dict.fromkeys(way for _, way in times))
     lines += table(["block"] + ways, [[f"{side}^3"] + [times.get((side, way)) for way in ways]
                                       for side in dict.fromkeys(side for side, _ in times)])
+    lines += collectives(folder)
     lines += ["### What the library adds to a call on host memory, ns", ""]
     body = []
     for name in [name for name in folder.documents if name.startswith("overhead-")]:

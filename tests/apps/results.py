@@ -51,8 +51,17 @@ class Results(unittest.TestCase):
         self.assertIn("by block length (64 blocks)", text)
         for length in (4, 8, 16):
             self.assertRegex(text, rf"\| {length} B \| [\d.]+ \| - \| [\d.]+ \|")
-        self.assertEqual(text.count("*not measured*"), 8, text)  # ping-pong, tables 2 to 4, halo, calls, scale, costs
+        # Ping-pong, tables 2 to 4, halo, collectives, calls, scale, costs.
+        self.assertEqual(text.count("*not measured*"), 9, text)
         self.assertNotIn("WRONG DATA", text)
+
+    def test_collectives(self):
+        """What went as messages stands beside what went through the host."""
+        for protocol, us in (("auto", 12.5), ("staging", 43.5)):
+            rows = [{"call": "bcast", "layout": "vector:32", "bytes": 65536, "way": way, "median_us": us + by}
+                    for way, by in (("mpi", 0), ("memcpy2d", 20))]
+            (self.folder / f"collectives-2-{protocol}.json").write_text(json.dumps({"rows": rows}))
+        self.assertIn("| 2 | bcast | vector:32 | 64 KiB | 12.5 | 43.5 | 32.5 |", self.page())
 
     def test_wrong_data_is_shown(self):
         self.measure("packbench.json", self.packbench, "--layouts", "vector:8", "--sizes", "1K", "--targets", "host")
