@@ -23,6 +23,9 @@ constexpr std::uint32_t polls_per_observation = 16;
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
+/// Nor is that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB takes
+/// 200 us where 30 are usual.
+constexpr std::int64_t far_apart_bytes = 128 << 10;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
@@ -48,10 +51,9 @@ std::int64_t run_of(const datatype::Shape& shape) {
 }
 
 /// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`. peer: one side is another
-/// GPU's memory. Short runs that lie apart there take 200 us where 30 are usual, when nobody has looked at that memory
-/// lately.
+/// GPU's memory.
 Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run, bool peer) {
-  const bool far_apart = peer && run < sector_bytes;
+  const bool far_apart = peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
   if (bytes <= sized_bytes && !far_apart) return {&gpu.kernels, us};
   if (run == 0) return {};
   const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
@@ -267,10 +269,9 @@ void Channel::set_flag_behind(const Transfer::State& state) {
 
 void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) {
   learn(state, lesson);
-  if (args.to.flag_behind == 0) args.to.completion = completion_of(state);
+  args.to.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
-  if (args.to.flag_behind != 0) set_flag_behind(state);
   kernel_launched(state);
 }
 

@@ -72,9 +72,6 @@ constexpr int most_passing_blocks = 1 << 20;
 /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the last
 /// block's fences take longer, by 0.3 to 1 us.
 constexpr std::int64_t flag_behind_bytes = 256 << 10;
-/// Of transfers, those to long lists: blocks that end fence, and disturb those that have not, by a tenth to a fifth of
-/// the time.
-constexpr std::int64_t flag_behind_transfer_bytes = std::int64_t{8} << 20;
 
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
@@ -423,7 +420,6 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   set_divisors(args.to);
   set_grid(args.to, hints);
   args.to.consecutive_rounds = list_rounds;
-  if (to.shape.kind == ShapeKind::list && bytes >= flag_behind_transfer_bytes) args.to.flag_behind = 1;
   return args;
 }
 

@@ -265,20 +265,23 @@ TEST_CASE("a kernel that its launch has to load first has not begun late", "[ker
   CHECK(bench.engine->gpu(0).kernels.times() == 1);
 }
 
-TEST_CASE("of transfers of short runs less is known", "[kernel]") {
+TEST_CASE("of transfers of many short runs less is known", "[kernel]") {
   const TuningFile tuning("noting", R"("lateness.rough_error": 1e12)");
   Config config = by(Way::kernel);
   config.tuning = tuning.path.string();
-  const auto learnt_late = [&](int run) {
-    OwnedType type = vector(16, run, 200, MPI_CHAR);
+  const auto learnt_late = [&](int run, int runs) {
+    OwnedType type = vector(runs, run, 2 * run, MPI_CHAR);
     const datatype::LayoutRef layout = datatype::decode(type.commit());
     Bench bench(config);
+    for (std::vector<char>* const side : {&bench.user, &bench.packed})
+      side->resize(static_cast<std::size_t>(layout->extent()));
     bench.move(Direction::unpack, *layout);  // the first one teaches nothing
     bench.transfer_slowly(*layout, late);
     return bench.engine->gpu(0).kernels.times() > 0;
   };
-  CHECK_FALSE(learnt_late(8));
-  CHECK(learnt_late(128));
+  CHECK_FALSE(learnt_late(8, 1 << 14));
+  CHECK(learnt_late(8, 16));
+  CHECK(learnt_late(128, 1 << 10));
 }
 
 TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
