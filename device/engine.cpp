@@ -23,8 +23,8 @@ constexpr std::uint32_t polls_per_observation = 16;
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
-/// Nor is that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB takes
-/// 200 us where 30 are usual.
+/// So does that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB
+/// takes 200 us where 30 are usual.
 constexpr std::int64_t far_apart_bytes = 128 << 10;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
@@ -463,14 +463,8 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
                        std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
-  const Packing packing = {direction,
-                           &layout,
-                           layout.shape(count),
-                           user,
-                           begin,
-                           end,
-                           packed,
-                           packed_kind ? *packed_kind : runtime_->classify(packed).kind};
+  const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
+  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
   return this->begin(here, here.channel(direction), packing);
 }
 

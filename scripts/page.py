@@ -230,12 +230,12 @@ def table_4(folder):
 def collectives(folder):
     """By number of processes: as messages between GPUs where that is possible, through the host, and by hand."""
     body = []
-    for name in folder.documents:
-        ranks, protocol = name.split("-")[1:] if name.startswith("collectives-") else ("", "")
-        if protocol != "auto":
-            continue
-        ours = medians(folder.rows(name), "call", "layout", "bytes", "way")
-        staged = medians(folder.rows(f"collectives-{ranks}-staging"), "call", "layout", "bytes", "way")
+    runs = [name.removesuffix("-auto") for name in folder.documents
+            if name.startswith("collectives-") and name.endswith("-auto")]
+    for run in runs:
+        ranks = run.removeprefix("collectives-")
+        ours = medians(folder.rows(f"{run}-auto"), "call", "layout", "bytes", "way")
+        staged = medians(folder.rows(f"{run}-staging"), "call", "layout", "bytes", "way")
         body += [[ranks, call, layout, size(bytes_), time, staged.get((call, layout, bytes_, "mpi")),
                   ours.get((call, layout, bytes_, "memcpy2d"))]
                  for (call, layout, bytes_, way), time in ours.items() if way == "mpi"]

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     const Index begin = static_cast<Index>(round) * per_round + threadIdx.x - lead;
     const Address packed =
         packed_first + static_cast<Address>(round * per_round + threadIdx.x - static_cast<std::int64_t>(lead)) * width;
-    Index word[words_per_thread];
+    Index unit_of[words_per_thread];
     Address user[words_per_thread];
     Word words[words_per_thread] = {};
     bool inside[words_per_thread];
@@ -117,14 +117,14 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
       const Index item = begin + u * block_threads;  // wraps to a large number before the first
       inside[u] = item < count;
       // Idle threads compute the place of a word of the round, so that there is no branch.
-      word[u] = inside[u] ? first + item : idle;
+      unit_of[u] = inside[u] ? first + item : idle;
     }
     if constexpr (loads_first) {
 #pragma unroll
       for (int u = 0; u < words_per_thread; ++u)
         memory.load_if(inside[u], packed + u * (block_threads * width), words[u]);
     }
-    find_offsets(job.map, word, tile, user);
+    find_offsets(job.map, unit_of, tile, user);
     if constexpr (!loads_first) {
 #pragma unroll
       for (int u = 0; u < words_per_thread; ++u)

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     return {begin, min(begin + per_round, count) - 1};
   };
   const auto move = [&](Index first, int words, const Tile& tile) {
-    Index units[words_per_thread];
+    Index unit_of[words_per_thread];
     PairPlace place[words_per_thread];
     Word word[words_per_thread] = {};
     bool inside[words_per_thread];
@@ -64,9 +64,9 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
       const Index unit = first + u * block_threads;
       inside[u] = u < words && unit < count;
       // Idle threads compute the place of the round's first word, so that there is no branch.
-      units[u] = inside[u] ? unit : first - threadIdx.x;
+      unit_of[u] = inside[u] ? unit : first - threadIdx.x;
     }
-    find_places(pair, units, tile, place);
+    find_places(pair, unit_of, tile, place);
 #pragma unroll
     for (int u = 0; u < words_per_thread; ++u) memory.load_if(inside[u], place[u].from, word[u]);
 #pragma unroll

@@ -460,7 +460,6 @@ TEST_CASE("plans: small messages take one thread block, the host link few", "[ke
   CHECK(planned(strided(8, {{1 << 20, 512}}, 0), false).grid > 132);
   CHECK(planned(strided(8, {{1 << 19, 512}}, 0), false).streaming_loads == 0);
   CHECK(planned(strided(128, {{1 << 21, 512}}, 0), false).streaming_loads == 1);
-
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), false).word == 16);
   CHECK(planned(contiguous(std::int64_t{1} << 34, 0), true).grid <= 64);
 }
