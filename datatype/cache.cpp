@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 
 namespace gpudt::datatype {
@@ -124,6 +125,7 @@ TypeInfo::~TypeInfo() {
 
 void cache_start() {
   finalizing = false;
+  basic_types.fill();
   PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, drop_reference, &key, nullptr);
   PMPI_Comm_dup(MPI_COMM_SELF, &test_comm);
   PMPI_Comm_set_errhandler(test_comm, MPI_ERRORS_RETURN);

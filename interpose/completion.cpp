@@ -27,27 +27,15 @@ enum class Ends { when_done, at_once };
 /// The user's requests as MPI is to see them during one call.
 class Requests {
  public:
-  Requests(int count, MPI_Request* user, Ends ends) : user_(user), ends_(ends) {
-    if (count <= 0 || (engine_held() == 0 && persistent_count() == 0)) return;
-    seen_.assign(user, user + count);
-    persistent_exchange(seen_, mine_);
-    given_ = seen_;
-    outer_ = std::exchange(failed_here(), {});
-    if (ends_ == Ends::at_once) return;
-    device::mark(device::Point::wait_entered);
-    engine_progress_logged();  // what is to go out goes before this process waits for anything
-    device::about_to_wait(device::WaitKind::requests);
+  Requests(int count, MPI_Request* user, Ends ends) : user_(user) {
+    if (count > 0 && (engine_held() != 0 || persistent_count() != 0)) ours_ = std::make_unique<Ours>(count, user, ends);
   }
-  ~Requests() {
-    if (ends_ == Ends::when_done && !seen_.empty()) device::mark(device::Point::wait_returned);
-  }
-  Requests(const Requests&) = delete;
-  Requests& operator=(const Requests&) = delete;
 
-  MPI_Request* data() { return seen_.empty() ? user_ : given_.data(); }
+  MPI_Request* data() { return ours_ ? ours_->given.data() : user_; }
 
   /// After a call that completes one request: its error, if any, is returned.
   int finish_one(int code) {
+    if (!ours_) return code;
     write_back();
     for (const Failed& failed : take_failed()) code = tell(*failed.operation);
     return code;
@@ -56,34 +44,61 @@ class Requests {
   /// After a call that completes several: `slot(i)` is the status of request i, or null.
   template <class Slot>
   int finish_many(int code, Slot slot) {
+    if (!ours_) return code;
     write_back();
     const std::vector<Failed> failures = take_failed();
     if (failures.empty()) return code;
+    const std::vector<MPI_Request>& seen = ours_->seen;
     if (code == MPI_SUCCESS)
-      for (std::size_t i = 0; i < seen_.size(); ++i)
+      for (std::size_t i = 0; i < seen.size(); ++i)
         if (MPI_Status* status = slot(static_cast<int>(i))) status->MPI_ERROR = MPI_SUCCESS;
     bool told = code != MPI_SUCCESS;
     for (const Failed& failed : failures) {
-      const auto at = std::find(seen_.begin(), seen_.end(), failed.request);
-      if (at == seen_.end()) continue;
+      const auto at = std::find(seen.begin(), seen.end(), failed.request);
+      if (at == seen.end()) continue;
       if (!std::exchange(told, true)) tell(*failed.operation);
-      if (MPI_Status* status = slot(static_cast<int>(at - seen_.begin()))) status->MPI_ERROR = failed.operation->error;
+      if (MPI_Status* status = slot(static_cast<int>(at - seen.begin()))) status->MPI_ERROR = failed.operation->error;
     }
     return MPI_ERR_IN_STATUS;
   }
 
   /// After a call that frees nothing.
   int finish_none(int code) {
-    take_failed();
+    if (ours_) take_failed();
     return code;
   }
 
  private:
+  /// Where requests may be ours.
+  struct Ours {
+    Ours(int count, const MPI_Request* user, Ends end)
+        : ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
+      persistent_exchange(seen, mine);
+      given = seen;
+      if (ends == Ends::at_once) return;
+      device::mark(device::Point::wait_entered);
+      engine_progress_logged();  // what is to go out goes before this process waits for anything
+      device::about_to_wait(device::WaitKind::requests);
+    }
+    ~Ours() {
+      if (ends == Ends::when_done) device::mark(device::Point::wait_returned);
+    }
+    Ours(const Ours&) = delete;
+    Ours& operator=(const Ours&) = delete;
+
+    const Ends ends;
+    std::vector<MPI_Request> seen;   ///< before the call
+    std::vector<bool> mine;          ///< persistent requests of ours
+    std::vector<MPI_Request> given;  ///< what the call makes of them
+    std::vector<Failed> outer;       ///< failures of a call during which an error handler made this one
+  };
+
   void write_back() {
-    for (std::size_t i = 0; i < seen_.size(); ++i) {
-      if (!mine_[i])
-        user_[i] = given_[i];
-      else if (given_[i] == MPI_REQUEST_NULL && seen_[i] != MPI_REQUEST_NULL)
+    const auto& [ends, seen, mine, given, outer] = *ours_;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (!mine[i])
+        user_[i] = given[i];
+      else if (given[i] == MPI_REQUEST_NULL && seen[i] != MPI_REQUEST_NULL)
         persistent_completed(user_[i]);
     }
   }
@@ -91,20 +106,16 @@ class Requests {
   /// Of the requests that the call has completed: MPICH's MPI_Testall asks those for their errors, too, that it then
   /// leaves because others are not complete.
   std::vector<Failed> take_failed() {
-    if (seen_.empty()) return {};
-    std::vector<Failed> failures = std::exchange(failed_here(), std::move(outer_));
-    std::erase_if(failures, [this](const Failed& failed) {
-      return std::find(given_.begin(), given_.end(), failed.request) != given_.end();
+    std::vector<Failed> failures = std::exchange(failed_here(), std::move(ours_->outer));
+    const std::vector<MPI_Request>& given = ours_->given;
+    std::erase_if(failures, [&](const Failed& failed) {
+      return std::find(given.begin(), given.end(), failed.request) != given.end();
     });
     return failures;
   }
 
   MPI_Request* user_;
-  const Ends ends_;
-  std::vector<MPI_Request> seen_;   ///< before the call; empty: nothing is ours
-  std::vector<MPI_Request> given_;  ///< what the call makes of them
-  std::vector<Failed> outer_;       ///< failures of a call during which an error handler made this one
-  std::vector<bool> mine_;          ///< persistent requests of ours
+  std::unique_ptr<Ours> ours_;  ///< null if none can be
 };
 
 /// The statuses of one call: the program's, or others if it wants none, for what peer transfers must know.

@@ -55,7 +55,7 @@ void set_forwarding(bool cuda_aware, std::size_t forward_max) {
 
 device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   MPI_Aint true_lb = 0, true_extent = 0;
-  PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+  if (datatype::basic_types.size(type) == 0) PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
   const auto base = reinterpret_cast<std::uintptr_t>(buffer);
   const auto* const first = reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(true_lb));
   return device::surely_host(first) ? device::Location{} : device::classify(first);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 
@@ -39,6 +40,13 @@ extern std::atomic<bool> active;
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand);
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
+
+/// The bytes of (buffer, count, type) if all of them surely are the host's, which a few nanoseconds tell of basic types
+/// in the program's own memory. Negative: not known.
+inline std::int64_t bytes_surely_on_host(const void* buffer, int count, MPI_Datatype type) {
+  const int size = datatype::basic_types.size(type);
+  return size != 0 && device::surely_host(buffer) ? std::int64_t{count} * size : -1;
+}
 
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
 /// the arguments as they are: host memory, nothing to move, a CUDA-aware MPI, or arguments that MPI will reject

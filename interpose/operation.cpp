@@ -121,6 +121,7 @@ class Engine {
     return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr ||
            retired_.load(std::memory_order_relaxed) != nullptr;
   }
+  bool defers() const { return deferred_.load(std::memory_order_acquire) != 0; }
   bool has_background() const { return background_.load(std::memory_order_relaxed) != nullptr; }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
@@ -513,7 +514,7 @@ bool Engine::is_issued(const Channel& channel, std::uint64_t number) {
 // Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
 // Within the engine (an error handler that communicates) waiting would be waiting for oneself.
 void Engine::order(const Channel& channel) {
-  if (deferred_.load(std::memory_order_acquire) == 0 || inside_engine) return;
+  if (!defers() || inside_engine) return;
   std::uint64_t number = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -526,7 +527,7 @@ void Engine::order(const Channel& channel) {
 
 template <class Wanted>
 void Engine::order_each(Wanted wanted) {
-  if (deferred_.load(std::memory_order_acquire) == 0 || inside_engine) return;
+  if (!defers() || inside_engine) return;
   std::vector<std::pair<Channel, std::uint64_t>> numbers;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -666,6 +667,9 @@ int engine_progress_logged() noexcept try { return engine.progress(); } catch (c
 }
 void engine_order(MPI_Comm comm, int peer) {
   engine.order({comm, peer});
+}
+bool engine_defers() {
+  return engine.defers();
 }
 void engine_forget_comm(MPI_Comm comm) {
   engine.forget_comm(comm);

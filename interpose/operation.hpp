@@ -227,6 +227,8 @@ int engine_progress_logged() noexcept;
 /// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then
 /// does not overtake them (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.
 void engine_order(MPI_Comm comm, int peer);
+/// Whether any send is deferred.
+bool engine_defers();
 /// The same for all communicators: for a persistent send of MPI's own, whose peer is not known here.
 void engine_order_all();
 /// The same for all peers of `comm`, whose handle is about to be freed; all operations that have not been freed, those

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "datatype/basic.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/workarounds.hpp"
 
@@ -88,8 +89,8 @@ Segment* reach_sender(int rank) {
 }
 
 std::int64_t bytes_in(int count, MPI_Datatype type) {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(type, &size);
+  MPI_Count size = datatype::basic_types.size(type);
+  if (size == 0) PMPI_Type_size_x(type, &size);
   return std::int64_t{count} * size;
 }
 

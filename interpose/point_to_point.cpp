@@ -54,8 +54,15 @@ int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int
   return code;
 }
 
+/// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
+bool goes_as_it_is(const void* buf, int count, MPI_Datatype type) {
+  const std::int64_t bytes = bytes_surely_on_host(buf, count, type);
+  return bytes >= 0 && peer::token_index(bytes) < 0 && !engine_defers();
+}
+
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
+  if (goes_as_it_is(buf, count, type)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     const std::int64_t began = timeline_now();
     Operand operand;
@@ -93,6 +100,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request) {
+  if (goes_as_it_is(buf, count, type)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
     const std::int64_t began = timeline_now();
     Operand operand;
@@ -124,6 +132,12 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   });
 }
 
+/// True of short receives into host memory: no token has room in them.
+bool comes_as_it_is(const void* buf, int count, MPI_Datatype type) {
+  const std::int64_t bytes = bytes_surely_on_host(buf, count, type);
+  return bytes >= 0 && bytes < peer::shortest_token;
+}
+
 /// What the function does that is given to receive_blocking().
 enum class Does { receive, send_first };
 
@@ -131,11 +145,19 @@ enum class Does { receive, send_first };
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
                      MPI_Status* status) {
+  MPI_Status own;
+  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+  if (does == Does::receive && comes_as_it_is(buf, count, type)) {
+    const int code = pmpi(buf, type, seen);
+    if (code == MPI_SUCCESS || !peer_checks()) return code;
+    return guarded(owner, call, [&] {
+      if (is_truncation(code)) peer_truncated(*seen);
+      return code;
+    });
+  }
   return guarded(owner, call, [&] {
     const std::int64_t began = timeline_now();
     Operand operand;
-    MPI_Status own;
-    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
     if (!resolve(buf, count, type, call, operand)) {
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen), call, buf, count, type, *seen, owner);
@@ -156,6 +178,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
                         const ErrorOwner& owner, MPI_Request* request) {
+  if (comes_as_it_is(buf, count, type)) return pmpi(buf, type, request);
   return guarded(owner, call, [&] {
     const std::int64_t began = timeline_now();
     Operand operand;

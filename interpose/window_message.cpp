@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "datatype/reference.hpp"
 
@@ -19,68 +20,6 @@ const std::vector<MPI_Op>& operations() {
   static const std::vector<MPI_Op> list = {MPI_SUM,    MPI_PROD,   MPI_MIN,     MPI_MAX,  MPI_LAND,
                                            MPI_LOR,    MPI_LXOR,   MPI_BAND,    MPI_BOR,  MPI_BXOR,
                                            MPI_MINLOC, MPI_MAXLOC, MPI_REPLACE, MPI_NO_OP};
-  return list;
-}
-
-/// Those that accumulates may use (MPI-4.1 section 6.9.2), Fortran's included.
-const std::vector<MPI_Datatype>& elements() {
-  static const std::vector<MPI_Datatype> list = {MPI_BYTE,
-                                                 MPI_CHAR,
-                                                 MPI_SIGNED_CHAR,
-                                                 MPI_UNSIGNED_CHAR,
-                                                 MPI_WCHAR,
-                                                 MPI_SHORT,
-                                                 MPI_UNSIGNED_SHORT,
-                                                 MPI_INT,
-                                                 MPI_UNSIGNED,
-                                                 MPI_LONG,
-                                                 MPI_UNSIGNED_LONG,
-                                                 MPI_LONG_LONG,
-                                                 MPI_UNSIGNED_LONG_LONG,
-                                                 MPI_INT8_T,
-                                                 MPI_INT16_T,
-                                                 MPI_INT32_T,
-                                                 MPI_INT64_T,
-                                                 MPI_UINT8_T,
-                                                 MPI_UINT16_T,
-                                                 MPI_UINT32_T,
-                                                 MPI_UINT64_T,
-                                                 MPI_FLOAT,
-                                                 MPI_DOUBLE,
-                                                 MPI_LONG_DOUBLE,
-                                                 MPI_C_BOOL,
-                                                 MPI_C_FLOAT_COMPLEX,
-                                                 MPI_C_DOUBLE_COMPLEX,
-                                                 MPI_C_LONG_DOUBLE_COMPLEX,
-                                                 MPI_AINT,
-                                                 MPI_OFFSET,
-                                                 MPI_COUNT,
-                                                 MPI_FLOAT_INT,
-                                                 MPI_DOUBLE_INT,
-                                                 MPI_LONG_INT,
-                                                 MPI_SHORT_INT,
-                                                 MPI_2INT,
-                                                 MPI_LONG_DOUBLE_INT,
-                                                 MPI_CHARACTER,
-                                                 MPI_LOGICAL,
-                                                 MPI_INTEGER,
-                                                 MPI_INTEGER1,
-                                                 MPI_INTEGER2,
-                                                 MPI_INTEGER4,
-                                                 MPI_INTEGER8,
-                                                 MPI_REAL,
-                                                 MPI_REAL4,
-                                                 MPI_REAL8,
-                                                 MPI_DOUBLE_PRECISION,
-                                                 MPI_COMPLEX,
-                                                 MPI_DOUBLE_COMPLEX,
-                                                 MPI_2INTEGER,
-                                                 MPI_2REAL,
-                                                 MPI_2DOUBLE_PRECISION,
-                                                 MPI_CXX_BOOL,
-                                                 MPI_CXX_FLOAT_COMPLEX,
-                                                 MPI_CXX_DOUBLE_COMPLEX,
-                                                 MPI_CXX_LONG_DOUBLE_COMPLEX};
   return list;
 }
 
@@ -131,10 +70,12 @@ MPI_Op operation_at(int index) {
   return operations()[static_cast<std::size_t>(index)];
 }
 int element_index(MPI_Datatype type) {
-  return type == MPI_DATATYPE_NULL ? -1 : index_of(elements(), type);  // an MPI without Fortran has null entries
+  return type == MPI_DATATYPE_NULL
+             ? -1
+             : index_of(datatype::element_types(), type);  // an MPI without Fortran has null entries
 }
 MPI_Datatype element_at(int index) {
-  return elements()[static_cast<std::size_t>(index)];
+  return datatype::element_types()[static_cast<std::size_t>(index)];
 }
 
 MPI_Datatype element_of(MPI_Datatype type) {

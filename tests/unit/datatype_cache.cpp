@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
@@ -90,6 +91,24 @@ TEST_CASE("predefined datatypes are cached, and none is taken for one", "[dataty
     CHECK(seen.lock()->twin() == MPI_DATATYPE_NULL);
   }
   CHECK(seen.expired());
+}
+
+TEST_CASE("basic types are known by their handles, others are not", "[datatype][cache]") {
+  for (const MPI_Datatype type : {MPI_BYTE, MPI_CHAR, MPI_INT, MPI_LONG, MPI_INT64_T, MPI_FLOAT, MPI_DOUBLE,
+                                  MPI_C_DOUBLE_COMPLEX, MPI_2INT, MPI_FLOAT_INT}) {
+    int size = 0;
+    MPI_Type_size(type, &size);
+    CHECK(basic_types.size(type) == size);
+  }
+  for (const MPI_Datatype type : element_types()) {
+    if (type == MPI_DATATYPE_NULL || basic_types.size(type) == 0) continue;
+    const LayoutRef layout = decode(type);
+    CHECK(layout->size() == basic_types.size(type));
+    CHECK(layout->shape(2).kind == ShapeKind::contiguous);
+  }
+  for (const MPI_Datatype type : {MPI_DATATYPE_NULL, MPI_DOUBLE_INT, MPI_SHORT_INT}) CHECK(basic_types.size(type) == 0);
+  CHECK(basic_types.size(vector(3, 1, 2, MPI_INT).commit()) == 0);
+  CHECK(basic_types.size(contiguous(1, MPI_INT).commit()) == 0);
 }
 
 TEST_CASE("what MPI must refuse has no layout", "[datatype][cache]") {
