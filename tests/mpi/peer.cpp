@@ -23,6 +23,13 @@ SendMode mode_named(const std::string& name) {
   return *std::find_if(send_modes.begin(), send_modes.end(), [&](const SendMode& mode) { return name == mode.name; });
 }
 
+/// Longer than what is sent though nobody receives it, where each message is offered. Open MPI writes long ones that
+/// are not beyond the end of the receive buffer.
+Type not_sent_before_received() {
+  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
+  return vector(protocol != nullptr && std::string(protocol) == "peer" ? 3000 : 400, 1, 2);
+}
+
 void expect_message(Buffer& in, const Type& type, int from, int number) {
   in.expect(stream_of(type, 1, key_of(from, number)));
   CHECK(in.difference() == "");
@@ -129,10 +136,7 @@ TEST_CASE("more device messages at a time than can be offered", "[peer]") {
 
 TEST_CASE("device messages that are too long for their receives release their senders", "[peer]") {
   if (!all_have_partners()) return;
-  // Longer than what is sent though nobody receives it, where each message is offered. Open MPI writes long ones that
-  // are not beyond the end of the receive buffer.
-  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
-  const Type message = vector(protocol != nullptr && std::string(protocol) == "peer" ? 3000 : 400, 1, 2);
+  const Type message = not_sent_before_received();
   for (const Place place : basic_places)
     for (const int doubles : {40, 100, 129, 299}) {  // shorter than a token, longer, and such as are checked for tokens
       const Type room = vector(doubles, 1, 2);
@@ -155,6 +159,24 @@ TEST_CASE("device messages that are too long for their receives release their se
       }
       exchange_both_ways({message, 1, Place::device, message, 1, place}, 7);
     }
+}
+
+TEST_CASE("device messages that are too long for a few numbers on the stack release their senders", "[peer]") {
+  if (!all_have_partners()) return;
+  const Type message = not_sent_before_received();
+  for (const bool wants_status : {false, true}) {
+    Buffer out(Place::device, message, 1);
+    out.fill(key_of(rank(), 0));
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Status status{};
+    double room[4] = {0, 0, 0, -1};
+    MPI_OK(MPI_Isend(out.address(), 1, message, partner(), 6, comm(), &request));
+    MPI_FAILS(MPI_Recv(room, 3, MPI_DOUBLE, partner(), MPI_ANY_TAG, comm(), wants_status ? &status : MPI_STATUS_IGNORE),
+              MPI_ERR_TRUNCATE);
+    if (wants_status) CHECK(status.MPI_TAG == 6);
+    CHECK(room[3] == -1);
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  }
 }
 
 TEST_CASE("long device messages, packed in parts or through shared memory", "[peer]") {
