@@ -141,7 +141,7 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
 /// As one of `jobs` that could be a batch: the kernel's launch is paid for anyway, and all of them wait for it to
 /// begin.
 bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const {
-  if (forecast.boxes.empty() || way_ == Way::kernel) return false;
+  if (!forecast.can_copy() || way_ == Way::kernel) return false;
   if (way_ == Way::copy) return true;
   if (forecast.extra_copy_us >= forecast.job_us + forecast.kernel_late_us / static_cast<double>(jobs)) return false;
   return forecast.kernel_late_us + forecast.copy_late_us == 0 || forecast.copy_better;

@@ -194,6 +194,14 @@ std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype:
   return calls;
 }
 
+Span span_of(const datatype::Layout& layout, const Shape& shape) {
+  if (shape.kind == ShapeKind::contiguous || shape.kind == ShapeKind::empty) return {};
+  const std::int64_t last = (shape.count - 1) * shape.extent;
+  const std::int64_t begin = std::min(std::int64_t{0}, last) + layout.true_lb();
+  const std::int64_t bytes = std::max(std::int64_t{0}, last) + layout.true_ub() - begin;
+  return bytes <= most_span_bytes ? Span{begin, bytes} : Span{};
+}
+
 Boxes boxes_between(const Boxes& from, const Boxes& to) {
   Boxes boxes;
   if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_within)) return boxes;
@@ -281,6 +289,14 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const std::int64_t rows = boxes.rows();
   return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes, situation);
+}
+
+double span_copy_cost_us(const CostModel& model, const Span& span) {
+  return cost_us(model.copy_pack_to_host, span.bytes, 1);
+}
+
+double span_cost_us(const CostModel& model, const Span& span, const datatype::Layout& layout, const Shape& shape) {
+  return span_copy_cost_us(model, span) + cost_us(model.host_pack, shape.total, layout.runs() * shape.count);
 }
 
 double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64_t bytes, std::int64_t calls,

@@ -4,7 +4,8 @@
 // The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
 // nanoseconds, every call beyond three dimensions a microsecond and more, and so does every run of an irregular message
-// from the host; those to the host go by one call.
+// from the host; those to the host go by one call. Or all of a message comes to the host with what lies between its
+// runs, and the host packs it: that suits any layout, as far as it is not spread out too far.
 #pragma once
 
 #include <array>
@@ -71,6 +72,17 @@ Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* pack
 /// boxes_of(). Of an irregular message about so many: a few neighbours within its list may adjoin.
 std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr);
 
+/// From the first byte of a message to its last, relative to the user's address.
+struct Span {
+  std::int64_t offset = 0, bytes = 0;
+
+  bool empty() const { return bytes == 0; }
+};
+/// Longer ones are not brought: they would take as much staging memory.
+inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
+/// Empty if it is longer than that, or contiguous.
+Span span_of(const datatype::Layout& layout, const datatype::Shape& shape);
+
 /// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
 /// two are not divided alike.
 Boxes boxes_between(const Boxes& from, const Boxes& to);
@@ -93,6 +105,11 @@ double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situatio
 /// What a message adds to a kernel that moves others, too.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+/// Of all of a message that the copy engine brings to the host as a span, for the host to pack; of which the copy
+/// alone.
+double span_cost_us(const CostModel& model, const Span& span, const datatype::Layout& layout,
+                    const datatype::Shape& shape);
+double span_copy_cost_us(const CostModel& model, const Span& span);
 /// No copy of `bytes` bytes of a message of such a shape in `calls` boxes or more takes less.
 double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
                           const Situation& situation);

@@ -53,6 +53,10 @@ struct CostModel {
   double packing_gain = 1.5;
   Cost copy_to_peer = {5.8, 0.6, 300e3};
 
+  /// What the host takes to pack a message that the copy engine has brought with all that lies between its runs: these
+  /// are the rows. The copy is one of a single row.
+  Cost host_pack = {0.1, 30, 8e3};
+
   double per_call_us = 2.4;
   /// A further run of a message that one call packs to the host (Runtime::copy_runs_async()).
   double per_run_us = 0.36;
@@ -93,6 +97,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   cost("copy_on_device", model.copy_on_device);
   cost("kernel_to_peer", model.kernel_to_peer);
   cost("copy_to_peer", model.copy_to_peer);
+  cost("host_pack", model.host_pack);
   visit(std::string("packing_gain"), model.packing_gain, 0.0);
   visit(std::string("per_call_us"), model.per_call_us, 0.0);
   visit(std::string("per_run_us"), model.per_run_us, 0.0);

@@ -5,7 +5,9 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <tuple>
 
+#include "datatype/reference.hpp"
 #include "device/host_cpu.hpp"
 #include "device/resident.hpp"
 #include "device/timeline.hpp"
@@ -62,6 +64,12 @@ Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run, bool
 
 }  // namespace
 
+void Brought::pack() {
+  const auto origin = reinterpret_cast<std::uintptr_t>(memory.data()) - static_cast<std::uintptr_t>(span.offset);
+  datatype::pack(*layout, shape.count, reinterpret_cast<const void*>(origin), 0, shape.total, packed);
+  memory = {};
+}
+
 // --- states ---------------------------------------------------------------------------------------------------------
 
 bool Transfer::State::done() {
@@ -85,6 +93,7 @@ void Transfer::State::poll() {
     mark(Point::flag_seen);
     if (resident) resident->done(*this);
     if (lesson.delay) observe();
+    if (brought.memory) brought.pack();
     return;
   }
   ++polls;
@@ -187,6 +196,7 @@ StateOwner Channel::take() {
 }
 
 void Channel::put(Transfer::State* state) noexcept {
+  state->brought.memory = {};
   if (state->resident) state->resident->done(*state);
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
@@ -497,7 +507,37 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Packing& packing) const {
     boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout);
   if (unpack && situation.packed_is_host && boxes.are_runs())
     boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
-  return forecast_of(gpu, packing.bytes(), situation, std::move(boxes));
+  Forecast forecast = forecast_of(gpu, packing.bytes(), situation, std::move(boxes));
+  compare(gpu, situation, forecast);
+  if (!unpack && situation.packed_is_host) consider_span(gpu, packing, situation, forecast);
+  return forecast;
+}
+
+/// All of a message that goes to the host may come there with what lies between its runs.
+void Engine::consider_span(const Gpu& gpu, const Packing& packing, const Situation& situation,
+                           Forecast& forecast) const {
+  if (packing.layout == nullptr || packing.begin != 0 || packing.end != packing.shape.total) return;
+  const Span span = span_of(*packing.layout, packing.shape);
+  if (span.empty()) return;
+  const CostModel& model = gpu.tuning.model;
+  forecast.span_us = span_cost_us(model, span, *packing.layout, packing.shape);
+  if (!forecast.boxes.empty() && forecast.copy_us <= forecast.span_us) return;
+  const std::tuple without = {forecast.copy_us, forecast.extra_copy_us, forecast.copy_better};
+  forecast.span = span;
+  forecast.copy_us = forecast.span_us;
+  forecast.extra_copy_us = forecast.span_us - model.copy_pack_to_host.base_us + model.extra_copy_us;
+  compare(gpu, situation, forecast);
+  if (prefers_copy(forecast) && in_one_allocation(packing, span)) return;
+  forecast.span = {};
+  std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
+}
+
+/// Not so of a struct whose members were allocated one by one. Takes a question to the driver.
+bool Engine::in_one_allocation(const Packing& packing, const Span& span) const {
+  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.offset);
+  Allocation allocation;
+  return runtime_->allocation_of(reinterpret_cast<const void*>(first), allocation) && first >= allocation.base &&
+         first + static_cast<std::uint64_t>(span.bytes) <= allocation.base + allocation.size;
 }
 
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
@@ -506,7 +546,9 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
   if (!surely_a_kernel(gpu, fusing.to_shape, fusing.bytes(), situation, nullptr))
     boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
                           boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
-  return forecast_of(gpu, fusing.bytes(), situation, std::move(boxes));
+  Forecast forecast = forecast_of(gpu, fusing.bytes(), situation, std::move(boxes));
+  compare(gpu, situation, forecast);
+  return forecast;
 }
 
 /// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
@@ -523,22 +565,27 @@ bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes given) {
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {std::move(given), kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
+  Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
   const Boxes& boxes = forecast.boxes;
   forecast.job_us = batch_job_cost_us(model, bytes, situation);
   if (boxes.empty()) return forecast;
   forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
   forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
+  return forecast;
+}
+
+/// Whether the copy engine is the better way, as things are.
+void Engine::compare(const Gpu& gpu, const Situation& situation, Forecast& forecast) {
+  if (!forecast.can_copy()) return;
   const Delay& copies = gpu.copies[situation.unpack ? 1 : 0];
   if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
   forecast.copy_better =
       copy_is_better({forecast.copy_us, forecast.copy_late_us, copies.seen()},
-                     {forecast.kernel_us, forecast.kernel_late_us, gpu.kernels.seen()}, model.lateness);
-  return forecast;
+                     {forecast.kernel_us, forecast.kernel_late_us, gpu.kernels.seen()}, gpu.tuning.model.lateness);
 }
 
 bool Engine::prefers_copy(const Forecast& forecast) const {
-  if (forecast.boxes.empty()) return false;
+  if (!forecast.can_copy()) return false;
   if (way_ != Way::automatic) return way_ == Way::copy;
   return forecast.copy_better;
 }
@@ -546,6 +593,8 @@ bool Engine::prefers_copy(const Forecast& forecast) const {
 /// False if the copy engine refuses.
 bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                                Transfer::State& state) {
+  if (!forecast.span.empty() && start_span(gpu, channel, packing, forecast.span, state)) return true;
+  if (forecast.boxes.empty()) return false;
   const auto bytes = static_cast<double>(packing.bytes());
   const CostModel& model = gpu.tuning.model;
   const Boxes& boxes = forecast.boxes;
@@ -561,6 +610,24 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   if (!unpack && packing.packed_kind == MemoryKind::pinned && boxes.are_runs())
     return channel.start_runs(state, boxes, lesson);
   return channel.start_boxes(state, one_row ? in_two_rows(boxes, model.engine_row_bytes) : boxes, lesson);
+}
+
+/// False if there is no memory for it, or the copy engine refuses.
+bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, const Span& span, Transfer::State& state) {
+  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.offset);
+  const auto bytes = static_cast<std::size_t>(span.bytes);
+  Staging memory;
+  try {
+    memory = staging_->acquire(StagingKind::mapped, gpu.ordinal, bytes);
+  } catch (const Error& error) {
+    if (error.failure() != Failure::out_of_memory) throw;
+    return false;
+  }
+  Boxes row;
+  row.add({{memory.data(), bytes, bytes}, {reinterpret_cast<void*>(first), bytes, bytes}, bytes});
+  if (!channel.start_boxes(state, row, {&gpu.copies[0], span_copy_cost_us(gpu.tuning.model, span)})) return false;
+  state.brought = {std::move(memory), packing.layout, packing.shape, span, packing.packed};
+  return true;
 }
 
 bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Forecast& forecast,
@@ -620,7 +687,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
       [&](const auto& it) {
         const Forecast forecast = foresee(gpu, it);
         const bool unreachable = !kernels_reach(it);
-        const bool copy = (unreachable && !forecast.boxes.empty()) || prefers_copy(forecast);
+        const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
         mark(Point::way_chosen);
         if (copy && try_copy(gpu, channel, work, forecast, state)) return;
         if (unreachable)
@@ -671,8 +738,11 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
                 (kernels_reach(it) ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
         if (forecast.kernel_late_us != 0) text += " + " + microseconds(forecast.kernel_late_us) + " late";
         text += ", copy engine ";
-        if (forecast.boxes.empty())
-          text += "impossible";
+        if (!forecast.span.empty())
+          text += microseconds(forecast.copy_us) + " (a span of " + std::to_string(forecast.span.bytes) +
+                  " B, which the host packs)";
+        else if (forecast.boxes.empty())
+          text += forecast.span_us == 0 ? "impossible" : microseconds(forecast.span_us) + " by a span";
         else
           text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
                   std::to_string(forecast.boxes.calls()) + " calls)";

@@ -38,6 +38,17 @@ struct Lesson {
   bool roughly = false;  ///< Delay::observe()
 };
 
+/// What the host packs when the copy engine has brought it.
+struct Brought {
+  Staging memory;                  ///< what has come; empty: nothing is to be packed
+  const datatype::Layout* layout;  ///< of a message that `memory` is the span of
+  datatype::Shape shape;
+  Span span;
+  void* packed;
+
+  void pack();
+};
+
 /// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
 /// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
 struct Transfer::State {
@@ -57,6 +68,7 @@ struct Transfer::State {
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
   Resident* resident = nullptr;                   ///< has the kernel that does it; null: it was launched by itself
   Lesson lesson;
+  Brought brought;
   std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
 
   bool done();
@@ -245,12 +257,19 @@ class Engine {
  private:
   /// What the model says of the ways to move one message.
   struct Forecast {
-    Boxes boxes;  ///< for the copy engine; none: it cannot
+    Boxes boxes;  ///< for the copy engine; none: it cannot move them one by one
+    Span span;    ///< that it brings for the host to pack, if that is the best way; empty: it is not
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
+    double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
+
+    bool can_copy() const { return !boxes.empty() || !span.empty(); }
   };
   static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes boxes);
+  void consider_span(const Gpu& gpu, const Packing& packing, const Situation& situation, Forecast& forecast) const;
+  bool in_one_allocation(const Packing& packing, const Span& span) const;
+  static void compare(const Gpu& gpu, const Situation& situation, Forecast& forecast);
   bool surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes, const Situation& situation,
                        const datatype::Layout* layout) const;
   Forecast foresee(const Gpu& gpu, const Packing& packing) const;
@@ -263,8 +282,9 @@ class Engine {
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
   void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
-  static bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
-                                Transfer::State& state);
+  bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
+                         Transfer::State& state);
+  bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const Span& span, Transfer::State& state);
   static bool start_copy_engine(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
                                 Transfer::State& state);
   void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,

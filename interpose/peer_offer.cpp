@@ -27,7 +27,7 @@ constexpr std::int64_t least_remote_forced = longest_buffered + 1;
 /// sides.
 constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 512 << 10;
-constexpr std::int64_t fetched_growth = 3;
+constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 
 /// Of a message to a process that shares no memory with this one.

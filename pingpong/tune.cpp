@@ -43,6 +43,7 @@ struct Options {
 constexpr std::int64_t stride = 512;           // between rows
 constexpr std::int64_t small_bytes = 1 << 10;  // what base_us is measured with
 constexpr std::int64_t many_rows = 8192, row_bytes = 8;
+constexpr std::int64_t list_run = 16;
 constexpr std::int64_t wide_row = 128;  // wide enough for kernels to reach the link's bandwidth
 constexpr int several = 16;             // messages that are started together
 constexpr double busy_spread = 2;       // between the 90th percentile and the median
@@ -53,15 +54,14 @@ LayoutRef rows(std::int64_t count, std::int64_t width, std::int64_t distance) {
   return datatype::Serialiser::serialise(tree, root, {0, count * distance});
 }
 
-/// Short runs at growing distances.
+/// Runs of list_run bytes at growing distances.
 LayoutRef list(std::int64_t runs) {
-  constexpr std::int64_t length = 16;
   datatype::Words places;
   places.reserve(static_cast<std::size_t>(runs));
-  for (std::int64_t run = 0; run < runs; ++run) places.push_back(run * (stride + run * length));
-  const std::int64_t extent = places.back() + length;
+  for (std::int64_t run = 0; run < runs; ++run) places.push_back(run * (stride + run * list_run));
+  const std::int64_t extent = places.back() + list_run;
   datatype::Tree tree({});
-  const datatype::Ref root = tree.finish(tree.indexed(std::move(places), tree.run(length)));
+  const datatype::Ref root = tree.finish(tree.indexed(std::move(places), tree.run(list_run)));
   return datatype::Serialiser::serialise(tree, root, {0, extent});
 }
 
@@ -214,11 +214,12 @@ double measure_calls(Laboratory& laboratory) {
   return std::max(of("rows in three calls", wide_row / 2) - of("rows in one call", wide_row), 0.0) / calls_more;
 }
 
-/// Index lists of many runs against such of a few, each by one call.
+/// Index lists of many runs against such of a few, each by one call. All but the last run: the whole message would come
+/// with what lies between.
 double measure_runs(Laboratory& laboratory) {
   constexpr std::int64_t few = 4, many = device::Boxes::most_calls;
   const auto of = [&](const std::string& what, std::int64_t runs) {
-    return laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, list(runs));
+    return laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, list(runs), 0, (runs - 1) * list_run);
   };
   return std::max(of("many runs", many) - of("a few runs", few), 0.0) / static_cast<double>(many - few);
 }

@@ -101,6 +101,25 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
   }
 }
 
+TEST_CASE("the span of a message reaches from its first byte to its last", "[chooser]") {
+  using Found = std::pair<std::int64_t, std::int64_t>;
+  const auto span = [](const test::OwnedType& type, std::int64_t count) -> Found {
+    const datatype::LayoutRef layout = datatype::decode(type);
+    const Span found = span_of(*layout, layout->shape(count));
+    return {found.offset, found.bytes};
+  };
+  using test::hvector;
+  CHECK(span(hvector(3, 8, 100, MPI_BYTE), 1) == Found(0, 208));
+  CHECK(span(hvector(3, 8, 100, MPI_BYTE), 3) == Found(0, 624));
+  CHECK(span(hvector(3, 8, -100, MPI_BYTE), 1) == Found(-200, 208));
+  const test::OwnedType apart = test::structure({1, 1}, {40, -60}, {MPI_INT, MPI_INT});
+  CHECK(span(apart, 1) == Found(-60, 104));
+  CHECK(span(test::resized(0, -1000, apart), 3) == Found(-2060, 2104));
+  CHECK(span(test::contiguous(100, MPI_INT), 7) == Found(0, 0));  // needs none
+  CHECK(span(hvector(2, 8, most_span_bytes - 8, MPI_BYTE), 1) == Found(0, most_span_bytes));
+  CHECK(span(hvector(2, 8, most_span_bytes - 7, MPI_BYTE), 1) == Found(0, 0));
+}
+
 TEST_CASE("boxes between two layouts that are divided alike, and none between others", "[chooser]") {
   constexpr std::uintptr_t from_base = user_base + (std::uintptr_t{1} << 40);
   const auto between = [&](const Shape& from, const Shape& to) {

@@ -33,12 +33,17 @@ struct Log {
   std::vector<volatile std::uint32_t*> unset;  ///< flags of what is slow
   std::uint32_t value = 0;
   int drained = 0;
+  Allocation allocation;  ///< that all addresses are said to lie in; of no bytes: in none
 };
 
 class NotingRuntime final : public HostMemoryRuntime {
  public:
   explicit NotingRuntime(Log& log) : log_(log) {}
   Traits traits(int) override { return {4, "noting", {}}; }
+  bool allocation_of(const void*, Allocation& allocation) noexcept override {
+    allocation = log_.allocation;
+    return allocation.size != 0;
+  }
   void stream_synchronize(int, StreamHandle) override { ++log_.drained; }
   bool copy_box_async(int, const CopyBox& box, StreamHandle) override {
     if (log_.refuse) return false;
@@ -143,6 +148,11 @@ struct Bench {
     transfer.wait();
   }
   /// Kernels have begun late, or have not.
+  /// All of `user` is one allocation, but for its last bytes.
+  void allocate_all_but(std::size_t rest) {
+    log.allocation.base = reinterpret_cast<std::uintptr_t>(user.data());
+    log.allocation.size = user.size() - rest;
+  }
   void kernels_late(double late_us) const { engine->gpu(0).kernels.observe(1, late_us, late_us + 1); }
 
   Log log;
@@ -202,6 +212,60 @@ TEST_CASE("more runs than there may be calls go by kernel, however late", "[kern
     CHECK(kernels(direction, most / 2, 2) == 0);
     CHECK(kernels(direction, most / 2, 3) == 1);
   }
+}
+
+TEST_CASE("while kernels are late, many runs come to the host with what lies between", "[kernel]") {
+  const datatype::LayoutRef list = list_of(100);
+  Bench bench;
+  bench.allocate_all_but(0);
+  bench.move(Direction::pack, *list);
+  CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));  // 9 us would take longer
+  bench.kernels_late(very_late_us);
+  bench.move(Direction::pack, *list);
+  CHECK((bench.log.kernels == 1 && bench.log.boxes == 1));
+  REQUIRE(bench.log.copied.size() == 1);
+  const CopyBox& row = bench.log.copied[0];
+  CHECK(row.from.address == bench.user.data());
+  CHECK((row.width == static_cast<std::size_t>(list->true_ub()) && row.height == 1 && row.depth == 1));
+  bench.move(Direction::unpack, *list);  // what lies between is not to be written
+  CHECK((bench.log.kernels == 2 && bench.log.boxes == 1));
+  CHECK(bench.engine->staging().statistics(StagingKind::mapped).in_use == 0);
+}
+
+TEST_CASE("no part of a message comes to the host with what lies between", "[kernel]") {
+  const datatype::LayoutRef list = list_of(100);
+  Bench bench;
+  bench.allocate_all_but(0);
+  for (const auto& [begin, end] : {std::pair{std::int64_t{0}, list->size() - 1}, {std::int64_t{1}, list->size()}}) {
+    bench.kernels_late(very_late_us);
+    bench.log.kernels = 0;
+    bench.engine->start(Direction::pack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data()).wait();
+    CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
+  }
+}
+
+TEST_CASE("a message from several allocations is packed by a kernel, or run by run", "[kernel]") {
+  for (const auto& [runs, kernels] : {std::pair{100, 1}, {30, 0}}) {
+    const datatype::LayoutRef list = list_of(runs);
+    Bench bench(Way::copy);
+    const auto beyond = bench.user.size() - static_cast<std::size_t>(list->true_ub());
+    bench.allocate_all_but(beyond + 1);
+    bench.move(Direction::pack, *list);
+    CHECK((bench.log.kernels == kernels && bench.log.boxes == 0));
+    bench.allocate_all_but(beyond);
+    bench.move(Direction::pack, *list);
+    CHECK((bench.log.kernels == kernels && bench.log.boxes == 1));
+  }
+}
+
+TEST_CASE("where there is no memory for what lies between, a kernel packs", "[kernel]") {
+  const datatype::LayoutRef list = list_of(100);
+  Config config = by(Way::copy);
+  config.staging_limit = static_cast<std::size_t>(list->true_ub()) / 2;
+  Bench bench(config);
+  bench.allocate_all_but(0);
+  bench.move(Direction::pack, *list);
+  CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
 }
 
 TEST_CASE("lists that wait together share the lateness of their kernel", "[kernel]") {
