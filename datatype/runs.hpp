@@ -7,12 +7,36 @@
 
 namespace gpudt::datatype {
 
+/// for_each_run() of elements [first, last), each of which has the form `shape`, a list: goes through it without a
+/// search.
+template <class Act>
+void for_each_listed_run(const Layout& layout, const Shape& shape, std::int64_t first, std::int64_t last,
+                         const Act& act) {
+  const std::int64_t* const displs = layout.program().lookaside + shape.list_displs;
+  const std::int64_t* const prefix = layout.program().lookaside + shape.list_prefix;
+  const std::int64_t traversals = layout.size() / shape.list_size;
+  std::int64_t position = 0;
+  for (std::int64_t element = first; element < last; ++element)
+    for (std::int64_t traversal = 0; traversal < traversals; ++traversal) {
+      std::int64_t offset = shape.offset + element * layout.extent();
+      for (std::int64_t d = shape.ndims, left = traversal; d-- > 0; left /= shape.dims[d].count)
+        offset += left % shape.dims[d].count * shape.dims[d].stride;
+      for (std::int64_t run = 0; run < shape.list_count; ++run) {
+        const std::int64_t bytes = shape.run > 0 ? shape.run : prefix[run + 1] - prefix[run];
+        act(offset + displs[run], position, bytes);
+        position += bytes;
+      }
+    }
+}
+
 /// Calls act(offset from the user's address, position in the range, bytes) for each run of packed bytes [begin, end) of
 /// a message, in the order of the packed stream. Runs may adjoin.
 template <class Act>
 void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, const Act& act) {
   if (begin >= end) return;
   const Shape shape = layout.shape(1);
+  if (shape.kind == ShapeKind::list && begin % layout.size() == 0 && end % layout.size() == 0)
+    return for_each_listed_run(layout, shape, begin / layout.size(), end / layout.size(), act);
   const Program program = layout.program();
   for (std::int64_t pos = begin; pos < end;) {
     const std::int64_t element = pos / layout.size();

@@ -129,10 +129,10 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
         args.to.completion = completion_of(state);
         mark(Point::way_chosen);
         if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
-        channel.handed_over(state, {&gpu.kernels, gpu.tuning.model.resident_us});
+        channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
         mark(Point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
-        if (trace_) trace(gpu, work, foresee(gpu, it), "the kernel that stays");
+        if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the kernel that stays");
         return true;
       },
       work);
@@ -153,7 +153,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
   const auto prefers_copy = [&](const auto& it) {
     try {
-      return prefers_copy_beside_others(foresee(here, it), queue.size());
+      return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
     } catch (const std::bad_alloc&) {  // for the boxes
       return false;
     }
@@ -201,7 +201,7 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
     kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);
     if (trace_)
       for (const Queued* const job : launched)
-        trace(gpu, job->work, std::visit([&](const auto& it) { return foresee(gpu, it); }, job->work),
+        trace(gpu, job->work, std::visit([&](const auto& it) { return foresee(gpu, channel, it); }, job->work),
               "one kernel for " + std::to_string(batch.jobs));
   } catch (const std::exception& error) {
     for (const Queued* const job : launched) job->state->fail(error);

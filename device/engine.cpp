@@ -1,5 +1,7 @@
 #include "device/engine.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -7,7 +9,7 @@
 #include <thread>
 #include <tuple>
 
-#include "datatype/reference.hpp"
+#include "datatype/runs.hpp"
 #include "device/host_cpu.hpp"
 #include "device/resident.hpp"
 #include "device/timeline.hpp"
@@ -42,6 +44,9 @@ constexpr std::size_t counter_spacing = sector_bytes;
 constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::uint32_t most_polls_before_yield = 4096;
 
+/// Runs of a message in the host's memory that are on their way to its caches at a time.
+constexpr std::size_t runs_asked_for = 32;
+
 std::uint64_t next_generation() {
   static std::atomic<std::uint64_t> last{0};
   return ++last;
@@ -54,19 +59,36 @@ std::int64_t run_of(const datatype::Shape& shape) {
 
 /// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`. peer: one side is another
 /// GPU's memory.
-Lesson lesson_of(Gpu& gpu, std::int64_t bytes, double us, std::int64_t run, bool peer) {
+Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, bool peer) {
   const bool far_apart = peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
-  if (bytes <= sized_bytes && !far_apart) return {&gpu.kernels, us};
+  if (bytes <= sized_bytes && !far_apart) return {&kernels, us};
   if (run == 0) return {};
   const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
-  return {&gpu.kernels, us * sectors, /*roughly=*/true};
+  return {&kernels, us * sectors, /*roughly=*/true};
 }
 
 }  // namespace
 
+/// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
 void Brought::pack() {
-  const auto origin = reinterpret_cast<std::uintptr_t>(memory.data()) - static_cast<std::uintptr_t>(span.offset);
-  datatype::pack(*layout, shape.count, reinterpret_cast<const void*>(origin), 0, shape.total, packed);
+  struct Run {
+    const char* from;
+    char* to;
+    std::size_t bytes;
+  };
+  std::array<Run, runs_asked_for> runs;
+  std::size_t count = 0;
+  const auto take = [&] {
+    for (const Run& run : std::span(runs).first(count)) std::memcpy(run.to, run.from, run.bytes);
+    count = 0;
+  };
+  const char* const brought = static_cast<const char*>(memory.data());
+  datatype::for_each_run(*layout, 0, bytes, [&](std::int64_t at, std::int64_t position, std::int64_t length) {
+    runs[count] = {brought + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
+    __builtin_prefetch(runs[count].from);
+    if (++count == runs.size()) take();
+  });
+  take();
   memory = {};
 }
 
@@ -146,8 +168,10 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
 
 // --- channels -------------------------------------------------------------------------------------------------------
 
-Channel::Channel(Engine& engine, int ordinal)
-    : engine_(&engine),
+Channel::Channel(Engine& engine, int ordinal, const Lateness& lateness)
+    : kernels(lateness),
+      copies(lateness),
+      engine_(&engine),
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
       polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
@@ -365,9 +389,7 @@ Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::unique_ptr<
     : ordinal(its_ordinal),
       traits(std::move(its_traits)),
       tuning(std::move(its_tuning)),
-      resident(std::move(its_resident)),
-      kernels(tuning.model.lateness),
-      copies{Delay(tuning.model.lateness), Delay(tuning.model.lateness)} {}
+      resident(std::move(its_resident)) {}
 Gpu::~Gpu() = default;
 
 Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
@@ -419,7 +441,7 @@ Gpu& Engine::gpu(int ordinal) {
   std::unique_ptr<Resident> resident;
   if (resident_use_ != ResidentUse::never) resident = std::make_unique<Resident>(*runtime_, ordinal, resident_use_);
   auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), std::move(resident));
-  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*this, ordinal);
+  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*this, ordinal, made->tuning.model.lateness);
   Gpu* const gpu = made.release();
   slot.store(gpu, std::memory_order_release);
   return *gpu;
@@ -429,7 +451,7 @@ Movements Engine::movements() const {
   Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load()};
   for (const std::atomic<Gpu*>& slot : gpus_)
     if (const Gpu* gpu = slot.load(std::memory_order_acquire)) {
-      sum.late += gpu->kernels.times() + gpu->copies[0].times() + gpu->copies[1].times();
+      for (const auto& channel : gpu->channels) sum.late += channel->kernels.times() + channel->copies.times();
       if (gpu->resident) sum.resident += gpu->resident->jobs();
     }
   return sum;
@@ -442,7 +464,9 @@ void Engine::about_to_wait(WaitKind kind) noexcept {
 
 /// Whether the kernel that stays had better not, since kernels begin late.
 bool Engine::resident_late(const Gpu& gpu) const {
-  return resident_use_ != ResidentUse::always && gpu.kernels.expected_us() != 0;
+  if (resident_use_ == ResidentUse::always) return false;
+  return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),
+                     [](const auto& channel) { return channel->kernels.expected_us() != 0; });
 }
 
 /// Null where there is none, or the GPU has not been used.
@@ -497,24 +521,24 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   return begin(here, here.channel(packing.direction), packing);
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Packing& packing) const {
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
   const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
   // Elsewhere runs one by one are slower than kernels.
   const datatype::Layout* const layout = situation.packed_is_host ? packing.layout : nullptr;
   Boxes boxes;
-  if (!kernels_reach(packing) || !surely_a_kernel(gpu, packing.shape, packing.bytes(), situation, layout))
+  if (!kernels_reach(packing) || !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), situation, layout))
     boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout);
   if (unpack && situation.packed_is_host && boxes.are_runs())
     boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
-  Forecast forecast = forecast_of(gpu, packing.bytes(), situation, std::move(boxes));
-  compare(gpu, situation, forecast);
-  if (!unpack && situation.packed_is_host) consider_span(gpu, packing, situation, forecast);
+  Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
+  compare(gpu, channel, situation, forecast);
+  if (!unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
   return forecast;
 }
 
 /// All of a message that goes to the host may come there with what lies between its runs.
-void Engine::consider_span(const Gpu& gpu, const Packing& packing, const Situation& situation,
+void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
                            Forecast& forecast) const {
   if (packing.layout == nullptr || packing.begin != 0 || packing.end != packing.shape.total) return;
   const Span span = span_of(*packing.layout, packing.shape);
@@ -526,7 +550,7 @@ void Engine::consider_span(const Gpu& gpu, const Packing& packing, const Situati
   forecast.span = span;
   forecast.copy_us = forecast.span_us;
   forecast.extra_copy_us = forecast.span_us - model.copy_pack_to_host.base_us + model.extra_copy_us;
-  compare(gpu, situation, forecast);
+  compare(gpu, channel, situation, forecast);
   if (prefers_copy(forecast) && in_one_allocation(packing, span)) return;
   forecast.span = {};
   std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
@@ -540,32 +564,33 @@ bool Engine::in_one_allocation(const Packing& packing, const Span& span) const {
          first + static_cast<std::uint64_t>(span.bytes) <= allocation.base + allocation.size;
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Fusing& fusing) const {
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const {
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
   Boxes boxes;
-  if (!surely_a_kernel(gpu, fusing.to_shape, fusing.bytes(), situation, nullptr))
+  if (!surely_a_kernel(gpu, channel, fusing.to_shape, fusing.bytes(), situation, nullptr))
     boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
                           boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
-  Forecast forecast = forecast_of(gpu, fusing.bytes(), situation, std::move(boxes));
-  compare(gpu, situation, forecast);
+  Forecast forecast = forecast_of(gpu, channel, fusing.bytes(), situation, std::move(boxes));
+  compare(gpu, channel, situation, forecast);
   return forecast;
 }
 
 /// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
 /// alone or with others: what a further copy takes less than a first one (extra_copy_us) is not looked at. Short
 /// messages would spend a fortieth of their time on it.
-bool Engine::surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes,
+bool Engine::surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
                              const Situation& situation, const datatype::Layout* layout) const {
-  if (way_ != Way::automatic || trace_ || gpu.kernels.expected_us() != 0) return false;
+  if (way_ != Way::automatic || trace_ || channel.kernels.expected_us() != 0) return false;
   const CostModel& model = gpu.tuning.model;
   const std::int64_t calls = least_calls(shape, bytes, layout);
   return calls == 0 ||
          least_copy_cost_us(model, shape, bytes, calls, situation) > kernel_cost_us(model, bytes, situation);
 }
 
-Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes given) {
+Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                     const Situation& situation, Boxes given) {
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, situation), gpu.kernels.expected_us()};
+  Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, situation), channel.kernels.expected_us()};
   const Boxes& boxes = forecast.boxes;
   forecast.job_us = batch_job_cost_us(model, bytes, situation);
   if (boxes.empty()) return forecast;
@@ -575,13 +600,12 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, std::int64_t bytes, const S
 }
 
 /// Whether the copy engine is the better way, as things are.
-void Engine::compare(const Gpu& gpu, const Situation& situation, Forecast& forecast) {
+void Engine::compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast) {
   if (!forecast.can_copy()) return;
-  const Delay& copies = gpu.copies[situation.unpack ? 1 : 0];
-  if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
+  if (situation.packed_is_host) forecast.copy_late_us = channel.copies.expected_us();
   forecast.copy_better =
-      copy_is_better({forecast.copy_us, forecast.copy_late_us, copies.seen()},
-                     {forecast.kernel_us, forecast.kernel_late_us, gpu.kernels.seen()}, gpu.tuning.model.lateness);
+      copy_is_better({forecast.copy_us, forecast.copy_late_us, channel.copies.seen()},
+                     {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()}, gpu.tuning.model.lateness);
 }
 
 bool Engine::prefers_copy(const Forecast& forecast) const {
@@ -602,10 +626,10 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   const bool unpack = packing.direction == Direction::unpack;
   const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
-    return channel.start_boxes(state, boxes, {&gpu.kernels, forecast.copy_us});
+    return channel.start_boxes(state, boxes, {&channel.kernels, forecast.copy_us});
   // Where rows go either way, who knows which of them is late.
   const bool mixed = unpack && boxes.calls() > 1 && has_short_row(boxes, model.engine_row_bytes);
-  Delay* const learner = host && !mixed ? &gpu.copies[unpack ? 1 : 0] : nullptr;
+  Delay* const learner = host && !mixed ? &channel.copies : nullptr;
   const Lesson lesson = {learner, forecast.copy_us};
   if (!unpack && packing.packed_kind == MemoryKind::pinned && boxes.are_runs())
     return channel.start_runs(state, boxes, lesson);
@@ -625,8 +649,8 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
   }
   Boxes row;
   row.add({{memory.data(), bytes, bytes}, {reinterpret_cast<void*>(first), bytes, bytes}, bytes});
-  if (!channel.start_boxes(state, row, {&gpu.copies[0], span_copy_cost_us(gpu.tuning.model, span)})) return false;
-  state.brought = {std::move(memory), packing.layout, packing.shape, span, packing.packed};
+  if (!channel.start_boxes(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
+  state.brought = {std::move(memory), packing.layout, packing.bytes(), span.offset, packing.packed};
   return true;
 }
 
@@ -642,7 +666,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Lesson lesson = lesson_of(gpu, packing.bytes(), forecast.kernel_us, run_of(packing.shape), packing.peer);
+  Lesson lesson = lesson_of(channel.kernels, packing.bytes(), forecast.kernel_us, run_of(packing.shape), packing.peer);
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
@@ -675,9 +699,9 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
-  const Lesson lesson =
-      lesson_of(gpu, fusing.bytes(), forecast.kernel_us, std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)),
-                /*peer=*/true);
+  const Lesson lesson = lesson_of(channel.kernels, fusing.bytes(), forecast.kernel_us,
+                                  std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)),
+                                  /*peer=*/true);
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
@@ -685,7 +709,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
 void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
   std::visit(
       [&](const auto& it) {
-        const Forecast forecast = foresee(gpu, it);
+        const Forecast forecast = foresee(gpu, channel, it);
         const bool unreachable = !kernels_reach(it);
         const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
         mark(Point::way_chosen);

@@ -40,10 +40,10 @@ struct Lesson {
 
 /// What the host packs when the copy engine has brought it.
 struct Brought {
-  Staging memory;                  ///< what has come; empty: nothing is to be packed
-  const datatype::Layout* layout;  ///< of a message that `memory` is the span of
-  datatype::Shape shape;
-  Span span;
+  Staging memory;  ///< what has come, from the message's first byte to its last; empty: nothing is to be packed
+  const datatype::Layout* layout;
+  std::int64_t bytes;   ///< of the message
+  std::int64_t offset;  ///< of its first byte, relative to the user's address
   void* packed;
 
   void pack();
@@ -130,7 +130,7 @@ struct Queued {
 /// One GPU's work in one direction, in order.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  Channel(Engine& engine, int ordinal);
+  Channel(Engine& engine, int ordinal, const Lateness& lateness);
   ~Channel() { close(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -149,6 +149,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same of boxes for Runtime::copy_runs_async().
   bool start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson);
 
+  /// How late this direction's work begins. Between processes that share a GPU in time slices, what goes out may begin
+  /// at once where what has come in began late: the slice is this process's by then.
+  Delay kernels, copies;  ///< copies: from or to the host
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
   std::vector<Queued> queue;
@@ -216,8 +219,6 @@ struct Gpu {
   const Tuning tuning;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
   std::unique_ptr<Resident> resident;    ///< null: not wanted
-  Delay kernels;
-  Delay copies[2];  ///< from and to the host, by Direction
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
 };
 
@@ -266,14 +267,16 @@ class Engine {
 
     bool can_copy() const { return !boxes.empty() || !span.empty(); }
   };
-  static Forecast forecast_of(const Gpu& gpu, std::int64_t bytes, const Situation& situation, Boxes boxes);
-  void consider_span(const Gpu& gpu, const Packing& packing, const Situation& situation, Forecast& forecast) const;
+  static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const Situation& situation,
+                              Boxes boxes);
+  void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
+                     Forecast& forecast) const;
   bool in_one_allocation(const Packing& packing, const Span& span) const;
-  static void compare(const Gpu& gpu, const Situation& situation, Forecast& forecast);
-  bool surely_a_kernel(const Gpu& gpu, const datatype::Shape& shape, std::int64_t bytes, const Situation& situation,
-                       const datatype::Layout* layout) const;
-  Forecast foresee(const Gpu& gpu, const Packing& packing) const;
-  Forecast foresee(const Gpu& gpu, const Fusing& fusing) const;
+  static void compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast);
+  bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
+                       const Situation& situation, const datatype::Layout* layout) const;
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing) const;
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
