@@ -80,11 +80,9 @@ bool has_gaps(MPI_Datatype type, int size) {
 void BasicTypes::fill() {
   entries_ = {};
   for (const MPI_Datatype type : element_types()) {
-    Entry& entry = entries_[slot(type)];
     int size = 0;
-    if (type == MPI_DATATYPE_NULL || entry.size != 0) continue;
-    PMPI_Type_size(type, &size);
-    if (!has_gaps(type, size)) entry = {type, size};
+    if (type != MPI_DATATYPE_NULL) PMPI_Type_size(type, &size);
+    if (size != 0 && !has_gaps(type, size)) entries_[find(type)] = {type, size};
   }
 }
 

@@ -20,20 +20,24 @@ class BasicTypes {
  public:
   void fill();
   /// In bytes; 0: `type` may be anything.
-  int size(MPI_Datatype type) const noexcept {
-    const Entry& entry = entries_[slot(type)];
-    return entry.type == type ? entry.size : 0;
-  }
+  int size(MPI_Datatype type) const noexcept { return entries_[find(type)].size; }
 
  private:
   struct Entry {
     MPI_Datatype type;
     int size;
   };
-  static constexpr int slot_bits = 8;  // several times as many as types: of those that meet, the first one stays
+  static constexpr int slot_bits = 8;  // several times as many as types, so that searches are short
 
   static std::size_t slot(MPI_Datatype type) noexcept {
     return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - slot_bits);
+  }
+
+  /// Where the type is, or would be.
+  std::size_t find(MPI_Datatype type) const noexcept {
+    std::size_t at = slot(type);
+    while (entries_[at].size != 0 && entries_[at].type != type) at = (at + 1) % entries_.size();
+    return at;
   }
 
   std::array<Entry, std::size_t(1) << slot_bits> entries_ = {};

@@ -54,6 +54,11 @@ const char* shape_kind_name(ShapeKind kind) {
   return "unknown";
 }
 
+Span Layout::span(std::int64_t count) const {
+  const std::int64_t last = (count - 1) * extent_;
+  return {true_lb_ + std::min<std::int64_t>(0, last), true_ub_ + std::max<std::int64_t>(0, last)};
+}
+
 Shape Layout::shape(std::int64_t count) const {
   if (count == 0 || size_ == 0) return {};
   Shape shape = element_;

@@ -80,6 +80,13 @@ Program program_of(const void* serialised);
 /// `node_count` nodes (of the header of the original).
 Program program_at(const void* copy, std::int64_t node_count);
 
+/// Bytes of a buffer, relative to the address that the user gives to MPI.
+struct Span {
+  std::int64_t begin = 0, end = 0;
+
+  std::int64_t bytes() const { return end - begin; }
+};
+
 /// Data that another layer keeps with a layout (the device's copy of the serialised form).
 class Attachment {
  public:
@@ -98,6 +105,9 @@ class Layout {
 
   /// The form of `count` elements. No allocation; a few dozen instructions.
   Shape shape(std::int64_t count) const;
+
+  /// From the first byte that `count` elements touch to the last.
+  Span span(std::int64_t count) const;
 
   /// Header, nodes and lookaside buffer in one block, 16-byte aligned.
   std::span<const std::byte> serialised() const;

@@ -194,12 +194,10 @@ std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype:
   return calls;
 }
 
-Span span_of(const datatype::Layout& layout, const Shape& shape) {
+datatype::Span span_to_bring(const datatype::Layout& layout, const Shape& shape) {
   if (shape.kind == ShapeKind::contiguous || shape.kind == ShapeKind::empty) return {};
-  const std::int64_t last = (shape.count - 1) * shape.extent;
-  const std::int64_t begin = std::min(std::int64_t{0}, last) + layout.true_lb();
-  const std::int64_t bytes = std::max(std::int64_t{0}, last) + layout.true_ub() - begin;
-  return bytes <= most_span_bytes ? Span{begin, bytes} : Span{};
+  const datatype::Span span = layout.span(shape.count);
+  return span.bytes() <= most_span_bytes ? span : datatype::Span{};
 }
 
 Boxes boxes_between(const Boxes& from, const Boxes& to) {
@@ -291,11 +289,12 @@ double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& box
   return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes, situation);
 }
 
-double span_copy_cost_us(const CostModel& model, const Span& span) {
-  return cost_us(model.copy_pack_to_host, span.bytes, 1);
+double span_copy_cost_us(const CostModel& model, const datatype::Span& span) {
+  return cost_us(model.copy_pack_to_host, span.bytes(), 1);
 }
 
-double span_cost_us(const CostModel& model, const Span& span, const datatype::Layout& layout, const Shape& shape) {
+double span_cost_us(const CostModel& model, const datatype::Span& span, const datatype::Layout& layout,
+                    const Shape& shape) {
   return span_copy_cost_us(model, span) + cost_us(model.host_pack, shape.total, layout.runs() * shape.count);
 }
 

@@ -72,16 +72,10 @@ Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* pack
 /// boxes_of(). Of an irregular message about so many: a few neighbours within its list may adjoin.
 std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr);
 
-/// From the first byte of a message to its last, relative to the user's address.
-struct Span {
-  std::int64_t offset = 0, bytes = 0;
-
-  bool empty() const { return bytes == 0; }
-};
-/// Longer ones are not brought: they would take as much staging memory.
+/// Longer spans are not brought: they would take as much staging memory.
 inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
-/// Empty if it is longer than that, or contiguous.
-Span span_of(const datatype::Layout& layout, const datatype::Shape& shape);
+/// The span of all of a message, if it may come with what lies between its runs; else empty.
+datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Shape& shape);
 
 /// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
 /// two are not divided alike.
@@ -107,9 +101,9 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
 /// Of all of a message that the copy engine brings to the host as a span, for the host to pack; of which the copy
 /// alone.
-double span_cost_us(const CostModel& model, const Span& span, const datatype::Layout& layout,
+double span_cost_us(const CostModel& model, const datatype::Span& span, const datatype::Layout& layout,
                     const datatype::Shape& shape);
-double span_copy_cost_us(const CostModel& model, const Span& span);
+double span_copy_cost_us(const CostModel& model, const datatype::Span& span);
 /// No copy of `bytes` bytes of a message of such a shape in `calls` boxes or more takes less.
 double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
                           const Situation& situation);

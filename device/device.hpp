@@ -230,10 +230,11 @@ class Gathering {
 /// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
 /// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory;
 /// `packed_kind`, if known, spares a question to the driver.
-/// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. An
-/// empty range is done at once. Transfers run side by side: what one needs of another must be done() before it is
-/// started. A short one that is started while its GPU works may wait until somebody asks for it, as within a Gathering.
-/// Thread-safe.
+/// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. What is
+/// packed for the host is there when this transfer has been seen to be done(), put there perhaps by whoever asked;
+/// `packed` must stay until then. An empty range is done at once. Transfers run side by side: what one needs of another
+/// must be done() before it is started. A short one that is started while its GPU works may wait until somebody asks
+/// for it, as within a Gathering. Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {});
 

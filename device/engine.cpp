@@ -30,6 +30,10 @@ constexpr std::int64_t sized_bytes = 1 << 20;
 /// So does that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB
 /// takes 200 us where 30 are usual.
 constexpr std::int64_t far_apart_bytes = 128 << 10;
+/// Where kernels are believed late, and a message takes so much longer by copies than it would by a kernel, it is worth
+/// a launch that nobody waits for to hear at once when they are not any more.
+constexpr double worth_a_probe_us = 10;
+constexpr std::int64_t probe_bytes = 16;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
@@ -44,6 +48,8 @@ constexpr std::size_t counter_spacing = sector_bytes;
 constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::uint32_t most_polls_before_yield = 4096;
 
+/// While more staging memory is in use, messages do not come to the host with what lies between.
+constexpr std::size_t most_staging_beside_spans = std::size_t{32} << 20;
 /// Runs of a message in the host's memory that are on their way to its caches at a time.
 constexpr std::size_t runs_asked_for = 32;
 
@@ -115,11 +121,15 @@ void Transfer::State::poll() {
     mark(Point::flag_seen);
     if (resident) resident->done(*this);
     if (lesson.delay) observe();
+    if (!is_probe) channel->look_after_probe();
     if (brought.memory) brought.pack();
     return;
   }
   ++polls;
-  if (lesson.delay && polls % polls_per_observation == 1) unfinished = std::chrono::steady_clock::now();
+  if (polls % polls_per_observation == 1) {
+    if (lesson.delay) unfinished = std::chrono::steady_clock::now();
+    if (!is_probe) channel->look_after_probe();
+  }
   if (polls % polls_per_clock == 0) check_now_and_then();
   if (resident && resident->gone())
     if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
@@ -209,7 +219,7 @@ StateOwner Channel::take() {
   lent_.fetch_add(1, std::memory_order_relaxed);
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
-  state->by_event = false;
+  state->by_event = state->is_probe = false;
   state->failure.reset();
   state->way = Way::kernel;
   state->polls = 0;
@@ -225,7 +235,7 @@ void Channel::put(Transfer::State* state) noexcept {
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
-  if (!state->by_event) lent_.fetch_sub(1, std::memory_order_relaxed);
+  if (!state->by_event && !state->is_probe) lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
@@ -281,14 +291,53 @@ void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesso
 
 void Channel::kernel_launched(Transfer::State& state) {
   mark(Point::kernel_launched);
-  if (state.lesson.delay) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - state.started > slow_launch) {
-      state.started = now;
-      state.lesson.roughly = true;  // nor that it was not late
-    }
-  }
+  if (state.lesson.delay) allow_for_loading(state);
   launched(state);
+}
+
+void Channel::allow_for_loading(Transfer::State& state) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - state.started <= slow_launch) return;
+  state.started = now;
+  state.lesson.roughly = true;  // nor that it was not late
+}
+
+void Channel::probe(double expected_us) noexcept try {
+  const std::unique_lock lock(probe_mutex_, std::try_to_lock);
+  if (!lock || probing_.load(std::memory_order_relaxed)) return;
+  if (!probe_stream_) probe_stream_ = runtime_->stream_create(ordinal_);
+  StateOwner state = take();
+  lent_.fetch_sub(1, std::memory_order_relaxed);
+  state->is_probe = true;
+  datatype::Shape shape;
+  shape.kind = datatype::ShapeKind::contiguous;
+  shape.total = shape.run = shape.count = shape.align = probe_bytes;
+  shape.extent = 1;
+  // From the counter, which nobody else uses, to behind the flag.
+  KernelArgs args = plan(shape, /*unpack=*/false, state->counter, reinterpret_cast<char*>(state->flag) + probe_bytes, 0,
+                         probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
+  args.completion = completion_of(*state);
+  state->lesson = {&kernels, expected_us};
+  state->started = std::chrono::steady_clock::now();
+  runtime_->launch(ordinal_, args, probe_stream_);
+  allow_for_loading(*state);
+  state->finished = false;
+  probe_ = Transfer(std::move(state));
+  probing_.store(true, std::memory_order_relaxed);
+} catch (const std::exception&) {
+  // Then nothing is learnt; what is wrong will show in what somebody waits for.
+}
+
+void Channel::look_after_probe() noexcept {
+  if (!probing_.load(std::memory_order_relaxed)) return;
+  const std::unique_lock lock(probe_mutex_, std::try_to_lock);
+  if (!lock || !probing_.load(std::memory_order_relaxed)) return;
+  try {
+    if (!probe_.done()) return;
+  } catch (const Error&) {  // as above
+  }
+  probe_ = {};
+  probing_.store(false, std::memory_order_relaxed);
 }
 
 /// What the stream has been given may use the buffers, even if no flag can tell when that ends.
@@ -373,6 +422,14 @@ void Channel::close() noexcept {
   if (closed()) return;
   drain();
   closed_.store(true, std::memory_order_release);
+  if (probe_stream_) {
+    try {
+      runtime_->stream_synchronize(ordinal_, probe_stream_);
+    } catch (const Error&) {  // as in drain()
+    }
+    probe_ = {};
+    runtime_->stream_destroy(ordinal_, probe_stream_);
+  }
   const std::lock_guard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
     for (std::size_t i = 0; i < chunk_states; ++i)
@@ -397,6 +454,7 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       generation_(next_generation()),
       way_(config.way),
       batches_wanted_(config.batches),
+      staging_limited_(config.staging_limit != 0),
       resident_use_(config.way == Way::copy ? ResidentUse::never : config.resident),
       tuning_(config.tuning),
       warn_(config.warn),
@@ -521,7 +579,7 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   return begin(here, here.channel(packing.direction), packing);
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing) const {
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
   const bool unpack = packing.direction == Direction::unpack;
   const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
   // Elsewhere runs one by one are slower than kernels.
@@ -533,7 +591,7 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
     boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
   Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
   compare(gpu, channel, situation, forecast);
-  if (!unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
+  if (spans && !unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
   return forecast;
 }
 
@@ -541,8 +599,8 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
 void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
                            Forecast& forecast) const {
   if (packing.layout == nullptr || packing.begin != 0 || packing.end != packing.shape.total) return;
-  const Span span = span_of(*packing.layout, packing.shape);
-  if (span.empty()) return;
+  const datatype::Span span = span_to_bring(*packing.layout, packing.shape);
+  if (span.bytes() == 0) return;
   const CostModel& model = gpu.tuning.model;
   forecast.span_us = span_cost_us(model, span, *packing.layout, packing.shape);
   if (!forecast.boxes.empty() && forecast.copy_us <= forecast.span_us) return;
@@ -551,17 +609,20 @@ void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing
   forecast.copy_us = forecast.span_us;
   forecast.extra_copy_us = forecast.span_us - model.copy_pack_to_host.base_us + model.extra_copy_us;
   compare(gpu, channel, situation, forecast);
-  if (prefers_copy(forecast) && in_one_allocation(packing, span)) return;
+  if (prefers_copy(forecast) && may_bring(packing, span)) return;
   forecast.span = {};
   std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
 }
 
-/// Not so of a struct whose members were allocated one by one. Takes a question to the driver.
-bool Engine::in_one_allocation(const Packing& packing, const Span& span) const {
-  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.offset);
+/// Not where memory is scarce, for it is others' then; nor a struct whose members were allocated one by one. (Where
+/// addresses are mapped to memory piece by piece, the driver refuses a copy from what lies between.) Takes a question
+/// to the driver.
+bool Engine::may_bring(const Packing& packing, const datatype::Span& span) const {
+  if (staging_limited_ || staging_->statistics(StagingKind::mapped).in_use > most_staging_beside_spans) return false;
+  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.begin);
   Allocation allocation;
   return runtime_->allocation_of(reinterpret_cast<const void*>(first), allocation) && first >= allocation.base &&
-         first + static_cast<std::uint64_t>(span.bytes) <= allocation.base + allocation.size;
+         first + static_cast<std::uint64_t>(span.bytes()) <= allocation.base + allocation.size;
 }
 
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const {
@@ -617,8 +678,12 @@ bool Engine::prefers_copy(const Forecast& forecast) const {
 /// False if the copy engine refuses.
 bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                                Transfer::State& state) {
-  if (!forecast.span.empty() && start_span(gpu, channel, packing, forecast.span, state)) return true;
-  if (forecast.boxes.empty()) return false;
+  if (forecast.span.bytes() != 0) {
+    if (start_span(gpu, channel, packing, forecast.span, state)) return true;
+    const Forecast without = foresee(gpu, channel, packing, /*spans=*/false);
+    const bool copy = kernels_reach(packing) ? prefers_copy(without) : without.can_copy();
+    return copy && start_copy_engine(gpu, channel, packing, without, state);
+  }
   const auto bytes = static_cast<double>(packing.bytes());
   const CostModel& model = gpu.tuning.model;
   const Boxes& boxes = forecast.boxes;
@@ -637,9 +702,10 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
 }
 
 /// False if there is no memory for it, or the copy engine refuses.
-bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, const Span& span, Transfer::State& state) {
-  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.offset);
-  const auto bytes = static_cast<std::size_t>(span.bytes);
+bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
+                        Transfer::State& state) {
+  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.begin);
+  const auto bytes = static_cast<std::size_t>(span.bytes());
   Staging memory;
   try {
     memory = staging_->acquire(StagingKind::mapped, gpu.ordinal, bytes);
@@ -650,7 +716,7 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
   Boxes row;
   row.add({{memory.data(), bytes, bytes}, {reinterpret_cast<void*>(first), bytes, bytes}, bytes});
   if (!channel.start_boxes(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
-  state.brought = {std::move(memory), packing.layout, packing.bytes(), span.offset, packing.packed};
+  state.brought = {std::move(memory), packing.layout, packing.bytes(), span.begin, packing.packed};
   return true;
 }
 
@@ -713,7 +779,12 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
         const bool unreachable = !kernels_reach(it);
         const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
         mark(Point::way_chosen);
-        if (copy && try_copy(gpu, channel, work, forecast, state)) return;
+        if (copy && try_copy(gpu, channel, work, forecast, state)) {
+          const double loss_us = forecast.copy_us - forecast.kernel_us;
+          if (way_ == Way::automatic && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us)
+            channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
+          return;
+        }
         if (unreachable)
           throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
                                             std::to_string(it.bytes()) +
@@ -762,8 +833,8 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
                 (kernels_reach(it) ? microseconds(forecast.kernel_us) : "impossible (pageable memory)");
         if (forecast.kernel_late_us != 0) text += " + " + microseconds(forecast.kernel_late_us) + " late";
         text += ", copy engine ";
-        if (!forecast.span.empty())
-          text += microseconds(forecast.copy_us) + " (a span of " + std::to_string(forecast.span.bytes) +
+        if (forecast.span.bytes() != 0)
+          text += microseconds(forecast.copy_us) + " (a span of " + std::to_string(forecast.span.bytes()) +
                   " B, which the host packs)";
         else if (forecast.boxes.empty())
           text += forecast.span_us == 0 ? "impossible" : microseconds(forecast.span_us) + " by a span";

@@ -61,6 +61,7 @@ struct Transfer::State {
   bool by_event = false;          ///< its end is seen by the event
   Way way = Way::kernel;          ///< what moves the data; not known as long as it is queued
   bool finished = false;
+  bool is_probe = false;  ///< Channel::probe()
   /// It waits in its channel's queue; what else is here belongs to whoever launches it until this is false again.
   std::atomic<bool> queued{false};
   std::optional<Error> failure;  ///< why it could not be launched when its turn came
@@ -166,10 +167,17 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same for one that was under way and is not any more.
   void launch_again(const Queued& job) noexcept;
 
+  /// Has a kernel with next to nothing to do, which takes `expected_us` if it begins at once, tell whether kernels
+  /// still begin late. Nobody waits for it: those that wait for other transfers look after it. Nothing if the one
+  /// before has not ended. The caller holds queue_mutex.
+  void probe(double expected_us) noexcept;
+  void look_after_probe() noexcept;
+
   /// Throws if the work has failed.
   void check();
 
-  /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on.
+  /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on; what the
+  /// host would have packed is not.
   void close() noexcept;
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -187,6 +195,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void kernel_launched(Transfer::State& state);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
+  static void allow_for_loading(Transfer::State& state);
 
   struct Chunk {
     std::unique_ptr<Transfer::State[]> states;
@@ -203,6 +212,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Of the latest launch; flags stay where they are. queue_mutex guards them.
   std::uint32_t* last_flag_ = nullptr;
   std::uint32_t last_sequence_ = 0;
+  std::mutex probe_mutex_;  // of probe_; only ever tried, for whoever has it may wait for queue_mutex
+  Transfer probe_;
+  StreamHandle probe_stream_ = nullptr;  ///< made with the first probe: what is late must hold nothing up
+  std::atomic<bool> probing_{false};
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;
   std::vector<Chunk> chunks_;
@@ -258,24 +271,24 @@ class Engine {
  private:
   /// What the model says of the ways to move one message.
   struct Forecast {
-    Boxes boxes;  ///< for the copy engine; none: it cannot move them one by one
-    Span span;    ///< that it brings for the host to pack, if that is the best way; empty: it is not
+    Boxes boxes;          ///< for the copy engine; none: it cannot move them one by one
+    datatype::Span span;  ///< that it brings for the host to pack, if that is the best way; empty: it is not
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
     double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
 
-    bool can_copy() const { return !boxes.empty() || !span.empty(); }
+    bool can_copy() const { return !boxes.empty() || span.bytes() != 0; }
   };
   static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const Situation& situation,
                               Boxes boxes);
   void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
                      Forecast& forecast) const;
-  bool in_one_allocation(const Packing& packing, const Span& span) const;
+  bool may_bring(const Packing& packing, const datatype::Span& span) const;
   static void compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast);
   bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
                        const Situation& situation, const datatype::Layout* layout) const;
-  Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing) const;
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
@@ -287,7 +300,8 @@ class Engine {
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                          Transfer::State& state);
-  bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const Span& span, Transfer::State& state);
+  bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
+                  Transfer::State& state);
   static bool start_copy_engine(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
                                 Transfer::State& state);
   void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -308,6 +322,7 @@ class Engine {
   const std::uint64_t generation_;
   const Way way_;
   const bool batches_wanted_;
+  const bool staging_limited_;
   const ResidentUse resident_use_;
   const std::string tuning_;
   void (*const warn_)(const std::string&);

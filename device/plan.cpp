@@ -19,8 +19,9 @@ constexpr std::int64_t single_block_gather_words = 256;
 /// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
 constexpr int blocks_per_multiprocessor = 4;
 /// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
-/// So do runs that are packed through shared memory; unpacked, they had better keep to few places.
+/// So do runs that are packed through shared memory; unpacked, they had better keep to few places, in short steps.
 constexpr int list_blocks_per_multiprocessor = 8, packed_runs_blocks_per_multiprocessor = 8;
+constexpr int unpacked_runs_blocks_per_multiprocessor = 6, unpacked_runs_threads = 128;
 
 /// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
 constexpr int host_bytes_in_flight = 256 << 10;
@@ -227,10 +228,11 @@ int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
     const bool equal_runs = list && args.shape.run > 0;
     if (scatters || (equal_runs && within)) return most_passing_blocks;
   }
-  const bool packs_runs = args.method == Method::runs && args.unpack == 0 && within;
-  return hints.multiprocessors * (list         ? list_blocks_per_multiprocessor
-                                  : packs_runs ? packed_runs_blocks_per_multiprocessor
-                                               : blocks_per_multiprocessor);
+  const bool runs = args.method == Method::runs && within;
+  return hints.multiprocessors * (list                       ? list_blocks_per_multiprocessor
+                                  : runs && args.unpack != 0 ? unpacked_runs_blocks_per_multiprocessor
+                                  : runs                     ? packed_runs_blocks_per_multiprocessor
+                                                             : blocks_per_multiprocessor);
 }
 
 /// The most blocks worth launching: mostly those that are resident at once, each with its share of the tiles.
@@ -254,6 +256,10 @@ bool suits_single(const KernelArgs& args) {
 
 void set_grid(KernelArgs& args, const PlanHints& hints) {
   const std::int64_t bytes = args.end - args.begin;
+  const bool unpacks_runs = args.method == Method::runs && args.unpack != 0;
+  const bool short_steps =
+      unpacks_runs && args.shape.kind == ShapeKind::strided && !hints.packed_is_host && !hints.packed_is_peer;
+  args.block = short_steps ? unpacked_runs_threads : block_threads;
   std::int64_t items = 0, tile = 0, single = 0;
   switch (args.method) {
     case Method::words:
@@ -269,7 +275,7 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
     case Method::runs:
       items = ceil_divide(bytes, args.shape.run);
       single = block_threads;
-      tile = block_threads;
+      tile = args.block;
       break;
     case Method::entries:
       items = (args.last_entry - args.first_entry) << args.entry_threads_log;
@@ -284,7 +290,6 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
     args.single = suits_single(args) ? 1 : 0;
     return;
   }
-  args.block = block_threads;
   args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
 }
 

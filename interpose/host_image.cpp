@@ -15,14 +15,11 @@ constexpr std::uintptr_t alignment = 64;
 }  // namespace
 
 HostImage::HostImage(const Operand& operand) : staged_(operand) {
-  const datatype::Layout& layout = operand.info->layout();
-  const std::int64_t last = (operand.count - 1) * layout.extent();
-  const std::int64_t low = layout.true_lb() + std::min<std::int64_t>(0, last);
-  const std::int64_t high = layout.true_ub() + std::max<std::int64_t>(0, last);
-  memory_.reset(new std::byte[static_cast<std::size_t>(high - low) + alignment]);
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  memory_.reset(new std::byte[static_cast<std::size_t>(span.bytes()) + alignment]);
   const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
-  const auto wanted = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(low);
-  base_ = first + (wanted - first) % alignment - static_cast<std::uintptr_t>(low);
+  const auto wanted = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(span.begin);
+  base_ = first + (wanted - first) % alignment - static_cast<std::uintptr_t>(span.begin);
 }
 
 void* HostImage::buffer() const {

@@ -42,13 +42,10 @@ bool goes_remote(int rank, std::int64_t bytes, bool offered) {
 
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const Operand& operand) {
-  const datatype::Layout& layout = operand.info->layout();
-  const std::int64_t last = (operand.count - 1) * layout.extent();
+  const datatype::Span span = operand.info->layout().span(operand.count);
   const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
-  const std::int64_t begin = buffer + std::min(std::int64_t{0}, last) + layout.true_lb();
-  const std::int64_t end = buffer + std::max(std::int64_t{0}, last) + layout.true_ub();
   const auto base = static_cast<std::int64_t>(memory.base);
-  return begin >= base && end <= base + static_cast<std::int64_t>(memory.size);
+  return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
 }
 
 device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {

@@ -39,14 +39,14 @@ bool WindowMemory::detach(const void* base) {
   return regions_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
 }
 
-void* WindowMemory::address(std::int64_t displacement, const Span& span) const {
+void* WindowMemory::address(std::int64_t displacement, const datatype::Span& span) const {
   if (!dynamic_) {
-    if (displacement + span.low < 0 || displacement + span.high > size_) return nullptr;
+    if (displacement + span.begin < 0 || displacement + span.end > size_) return nullptr;
     return static_cast<char*>(base_) + displacement;
   }
   const auto place = static_cast<std::uintptr_t>(displacement);
-  const std::uintptr_t low = place + static_cast<std::uintptr_t>(span.low);
-  const std::uintptr_t high = place + static_cast<std::uintptr_t>(span.high);
+  const std::uintptr_t low = place + static_cast<std::uintptr_t>(span.begin);
+  const std::uintptr_t high = place + static_cast<std::uintptr_t>(span.end);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto next = regions_.upper_bound(low);
   if (next == regions_.begin()) return nullptr;
@@ -327,7 +327,7 @@ void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
       header, turn_,
       [this, source](const MessageHeader& answer, Block data) { send_answer(source, answer, std::move(data)); });
   const datatype::LayoutRef layout = layouts_.find(message->layout());
-  void* const address = layout ? memory_.address(header.displacement, span_of(*layout, header.count)) : nullptr;
+  void* const address = layout ? memory_.address(header.displacement, layout->span(header.count)) : nullptr;
   if (address != nullptr)
     access.set_place(TargetPlace(layout, header.count, address));
   else

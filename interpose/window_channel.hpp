@@ -60,7 +60,7 @@ class WindowMemory {
   bool attach(void* base, std::int64_t size);
   bool detach(const void* base);
   /// Where `displacement` (in bytes, or absolute) leads; null if `span` around it is not window memory.
-  void* address(std::int64_t displacement, const Span& span) const;
+  void* address(std::int64_t displacement, const datatype::Span& span) const;
 
  private:
   bool dynamic_ = false;

@@ -63,11 +63,6 @@ std::byte* Block::data() const {
   return staging_ ? static_cast<std::byte*>(staging_.data()) : heap_.get();
 }
 
-Span span_of(const datatype::Layout& layout, std::int64_t count) {
-  const std::int64_t last = (count - 1) * layout.extent();
-  return {layout.true_lb() + std::min<std::int64_t>(0, last), layout.true_ub() + std::max<std::int64_t>(0, last)};
-}
-
 TargetPlace::TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address)
     : layout_(std::move(layout)),
       count_(count),

@@ -79,10 +79,4 @@ class TargetPlace {
   device::Location location_;
 };
 
-/// Bytes that `count` elements touch, relative to the buffer's address.
-struct Span {
-  std::int64_t low, high;
-};
-Span span_of(const datatype::Layout& layout, std::int64_t count);
-
 }  // namespace gpudt::interpose

@@ -170,11 +170,11 @@ void ServedWindow::check_rank(int rank) const {
 
 void ServedWindow::check_range(const Target& target, const datatype::Layout& layout) const {
   const Remote& remote = remote_[static_cast<std::size_t>(target.rank)];
-  const Span span = span_of(layout, target.count);
+  const datatype::Span span = layout.span(target.count);
   const std::int64_t begin = target.displacement * remote.disp_unit;
-  if (begin + span.low >= 0 && begin + span.high <= remote.size) return;
-  throw Refusal{MPI_ERR_RMA_RANGE, "the access reaches bytes " + std::to_string(begin + span.low) + " to " +
-                                       std::to_string(begin + span.high) + " of a window of " +
+  if (begin + span.begin >= 0 && begin + span.end <= remote.size) return;
+  throw Refusal{MPI_ERR_RMA_RANGE, "the access reaches bytes " + std::to_string(begin + span.begin) + " to " +
+                                       std::to_string(begin + span.end) + " of a window of " +
                                        std::to_string(remote.size) + " bytes on rank " + std::to_string(target.rank)};
 }
 

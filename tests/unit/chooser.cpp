@@ -101,12 +101,12 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
   }
 }
 
-TEST_CASE("the span of a message reaches from its first byte to its last", "[chooser]") {
+TEST_CASE("the span that is brought reaches from a message's first byte to its last", "[chooser]") {
   using Found = std::pair<std::int64_t, std::int64_t>;
   const auto span = [](const test::OwnedType& type, std::int64_t count) -> Found {
     const datatype::LayoutRef layout = datatype::decode(type);
-    const Span found = span_of(*layout, layout->shape(count));
-    return {found.offset, found.bytes};
+    const datatype::Span found = span_to_bring(*layout, layout->shape(count));
+    return {found.begin, found.bytes()};
   };
   using test::hvector;
   CHECK(span(hvector(3, 8, 100, MPI_BYTE), 1) == Found(0, 208));

@@ -101,10 +101,11 @@ TEST_CASE("basic types are known by their handles, others are not", "[datatype][
     CHECK(basic_types.size(type) == size);
   }
   for (const MPI_Datatype type : element_types()) {
-    if (type == MPI_DATATYPE_NULL || basic_types.size(type) == 0) continue;
-    const LayoutRef layout = decode(type);
-    CHECK(layout->size() == basic_types.size(type));
-    CHECK(layout->shape(2).kind == ShapeKind::contiguous);
+    int size = 0;
+    if (type != MPI_DATATYPE_NULL) MPI_Type_size(type, &size);
+    if (size == 0) continue;  // an MPI library without Fortran
+    const bool plain = decode(type)->shape(2).kind == ShapeKind::contiguous;
+    CHECK(basic_types.size(type) == (plain ? size : 0));
   }
   for (const MPI_Datatype type : {MPI_DATATYPE_NULL, MPI_DOUBLE_INT, MPI_SHORT_INT}) CHECK(basic_types.size(type) == 0);
   CHECK(basic_types.size(vector(3, 1, 2, MPI_INT).commit()) == 0);

@@ -24,11 +24,12 @@ using namespace gpudt::test;
 
 /// What was done, and whether copies are refused.
 struct Log {
-  int kernels = 0, boxes = 0;
+  int kernels = 0, boxes = 0, probes = 0;
   int batched = 0;                     ///< messages that kernels moved with others
   std::vector<std::int64_t> together;  ///< runs by one call each
   std::vector<CopyBox> copied;
-  bool refuse = false, slow = false;
+  bool refuse = false, slow = false, probes_late = false;
+  std::vector<Completion> late_probes;
   std::chrono::microseconds launch_time{0};
   std::vector<volatile std::uint32_t*> unset;  ///< flags of what is slow
   std::uint32_t value = 0;
@@ -65,6 +66,7 @@ class NotingRuntime final : public HostMemoryRuntime {
     log_.value = value;
   }
   void launch(int, const KernelArgs& args, StreamHandle) override {
+    if (is_probe(args)) return probe(args);
     ++log_.kernels;
     run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
     std::this_thread::sleep_for(log_.launch_time);
@@ -84,6 +86,18 @@ class NotingRuntime final : public HostMemoryRuntime {
   }
 
  private:
+  /// No test moves so little of what is contiguous.
+  static bool is_probe(const KernelArgs& args) {
+    return args.shape.kind == datatype::ShapeKind::contiguous && args.end - args.begin <= 16;
+  }
+  void probe(const KernelArgs& args) {
+    ++log_.probes;
+    run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    if (log_.probes_late)
+      log_.late_probes.push_back(args.completion);
+    else
+      *args.completion.flag = args.completion.flag_value;
+  }
   void copy(const CopyBox& box) {
     log_.copied.push_back(box);
     copy_rows(box);
@@ -147,12 +161,12 @@ struct Bench {
     log.slow = false;
     transfer.wait();
   }
-  /// Kernels have begun late, or have not.
   /// All of `user` is one allocation, but for its last bytes.
   void allocate_all_but(std::size_t rest) {
     log.allocation.base = reinterpret_cast<std::uintptr_t>(user.data());
     log.allocation.size = user.size() - rest;
   }
+  /// Kernels have begun late, or have not.
   void kernels_late(double late_us) const {
     for (const auto& channel : engine->gpu(0).channels) channel->kernels.observe(1, late_us, late_us + 1);
   }
@@ -269,6 +283,46 @@ TEST_CASE("where there is no memory for what lies between, a kernel packs", "[ke
   bench.allocate_all_but(0);
   bench.move(Direction::pack, *list);
   CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
+}
+
+TEST_CASE("while copies take much longer, kernels that nobody waits for tell that they are not late any more",
+          "[kernel]") {
+  const datatype::LayoutRef list = list_of(30);  // 77 us by the copy engine
+  Bench bench;
+  bench.move(Direction::unpack, *list);  // the first one teaches nothing
+  bench.kernels_late(very_late_us);
+  bench.log.kernels = 0;
+  bench.log.probes_late = true;
+  for (int i = 0; i < 3; ++i) bench.move(Direction::unpack, *list);
+  CHECK((bench.log.kernels == 0 && bench.log.probes == 1));  // one at a time
+  *bench.log.late_probes[0].flag = bench.log.late_probes[0].flag_value;
+  std::this_thread::sleep_for(late);
+  bench.move(Direction::unpack, *list);  // when it began is not known
+  CHECK((bench.log.kernels == 0 && bench.log.probes == 1));
+  bench.log.probes_late = false;
+  bench.move(Direction::unpack, *list);
+  CHECK((bench.log.kernels == 0 && bench.log.probes == 2));
+  bench.move(Direction::unpack, *list);
+  CHECK((bench.log.kernels == 1 && bench.log.probes == 2));
+}
+
+TEST_CASE("where copies take about as long as kernels, or are asked for, nobody tries kernels", "[kernel]") {
+  for (const Way way : {Way::automatic, Way::copy}) {
+    Bench bench(way);
+    const datatype::LayoutRef list = list_of(way == Way::automatic ? 4 : 30);
+    bench.kernels_late(very_late_us);
+    for (const Direction direction : {Direction::pack, Direction::unpack}) bench.move(direction, *list);
+    CHECK((bench.log.kernels == 0 && bench.log.probes == 0));
+  }
+}
+
+TEST_CASE("a kernel that nobody waits for may outlast the engine's work", "[kernel]") {
+  Bench bench;
+  bench.kernels_late(very_late_us);
+  bench.log.probes_late = true;
+  bench.move(Direction::unpack, *list_of(30));
+  CHECK(bench.log.probes == 1);
+  bench.engine.reset();
 }
 
 TEST_CASE("lists that wait together share the lateness of their kernel", "[kernel]") {
