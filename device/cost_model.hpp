@@ -55,7 +55,7 @@ struct CostModel {
 
   /// What the host takes to pack a message that the copy engine has brought with all that lies between its runs: these
   /// are the rows. The copy is one of a single row.
-  Cost host_pack = {0.1, 15, 8e3};
+  Cost host_pack = {0.1, 20, 8e3};
 
   double per_call_us = 2.4;
   /// A further run of a message that one call packs to the host (Runtime::copy_runs_async()).

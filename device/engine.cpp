@@ -32,7 +32,7 @@ constexpr std::int64_t sized_bytes = 1 << 20;
 constexpr std::int64_t far_apart_bytes = 128 << 10;
 /// Where kernels are believed late, and a message takes so much longer by copies than it would by a kernel, it is worth
 /// a launch that nobody waits for to hear at once when they are not any more.
-constexpr double worth_a_probe_us = 10;
+constexpr double worth_a_probe_us = 30;
 constexpr std::int64_t probe_bytes = 16;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
