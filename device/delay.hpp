@@ -1,6 +1,6 @@
-// How late work begins on one GPU at the moment, learnt from that which messages waited for: a GPU whose
-// multiprocessors are full, or given to another process for a time slice, or whose copy engine is at work on others'
-// copies, shows in no query that costs less than a message.
+// How late work of one direction begins on one GPU at the moment, learnt from that which messages waited for, and from
+// probes that nobody waits for: a GPU whose multiprocessors are full, or given to another process for a time slice, or
+// whose copy engine is at work on others' copies, shows in no query that costs less than a message.
 #pragma once
 
 #include <atomic>

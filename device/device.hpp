@@ -181,7 +181,7 @@ class Transfer {
 };
 
 /// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
-/// how often one was seen to begin late (delay.hpp), and how many a kernel did that was there already.
+/// how often one, or a probe, was seen to begin late (delay.hpp), and how many a kernel did that was there already.
 struct Movements {
   std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0, resident = 0;
 };

@@ -34,6 +34,8 @@ constexpr std::int64_t far_apart_bytes = 128 << 10;
 /// a launch that nobody waits for to hear at once when they are not any more.
 constexpr double worth_a_probe_us = 30;
 constexpr std::int64_t probe_bytes = 16;
+/// Where so many such launches in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
+constexpr int most_slow_probes = 3;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
@@ -42,6 +44,7 @@ constexpr auto slow_launch = std::chrono::microseconds(40);
 constexpr std::size_t chunk_states = 256;
 constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
 constexpr std::size_t counter_spacing = sector_bytes;
+static_assert(2 * probe_bytes <= flag_spacing && probe_bytes <= counter_spacing);
 
 /// Polls between two naps of wait(): the nap lets another thread of a busy machine work. While short messages are under
 /// way there is none, since it takes as long as their last steps: some 30 us.
@@ -295,20 +298,24 @@ void Channel::kernel_launched(Transfer::State& state) {
   launched(state);
 }
 
-void Channel::allow_for_loading(Transfer::State& state) {
+/// Whether the launch took so long that it may have loaded the kernel, or waited.
+bool Channel::allow_for_loading(Transfer::State& state) {
   const auto now = std::chrono::steady_clock::now();
-  if (now - state.started <= slow_launch) return;
+  if (now - state.started <= slow_launch) return false;
   state.started = now;
   state.lesson.roughly = true;  // nor that it was not late
+  return true;
 }
 
 void Channel::probe(double expected_us) noexcept try {
   const std::unique_lock lock(probe_mutex_, std::try_to_lock);
-  if (!lock || probing_.load(std::memory_order_relaxed)) return;
-  if (!probe_stream_) probe_stream_ = runtime_->stream_create(ordinal_);
+  if (!lock || probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
+  const bool first = probe_stream_ == nullptr;
+  if (first) probe_stream_ = runtime_->stream_create(ordinal_);
   StateOwner state = take();
   lent_.fetch_sub(1, std::memory_order_relaxed);
   state->is_probe = true;
+  if (unprepared_.load(std::memory_order_relaxed)) return;  // the other stream clears the state's memory
   datatype::Shape shape;
   shape.kind = datatype::ShapeKind::contiguous;
   shape.total = shape.run = shape.count = shape.align = probe_bytes;
@@ -317,10 +324,10 @@ void Channel::probe(double expected_us) noexcept try {
   KernelArgs args = plan(shape, /*unpack=*/false, state->counter, reinterpret_cast<char*>(state->flag) + probe_bytes, 0,
                          probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
   args.completion = completion_of(*state);
-  state->lesson = {&kernels, expected_us};
+  if (!first) state->lesson = {&kernels, expected_us};  // as in learn()
   state->started = std::chrono::steady_clock::now();
   runtime_->launch(ordinal_, args, probe_stream_);
-  allow_for_loading(*state);
+  slow_probes_ = allow_for_loading(*state) ? slow_probes_ + 1 : 0;
   state->finished = false;
   probe_ = Transfer(std::move(state));
   probing_.store(true, std::memory_order_relaxed);
@@ -423,11 +430,13 @@ void Channel::close() noexcept {
   drain();
   closed_.store(true, std::memory_order_release);
   if (probe_stream_) {
+    const std::lock_guard lock(probe_mutex_);
     try {
       runtime_->stream_synchronize(ordinal_, probe_stream_);
     } catch (const Error&) {  // as in drain()
     }
     probe_ = {};
+    probing_.store(false, std::memory_order_relaxed);
     runtime_->stream_destroy(ordinal_, probe_stream_);
   }
   const std::lock_guard lock(mutex_);
@@ -781,7 +790,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
         mark(Point::way_chosen);
         if (copy && try_copy(gpu, channel, work, forecast, state)) {
           const double loss_us = forecast.copy_us - forecast.kernel_us;
-          if (way_ == Way::automatic && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us)
+          if (way_ == Way::automatic && !unreachable && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us)
             channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
           return;
         }

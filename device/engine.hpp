@@ -1,5 +1,5 @@
 // The engine under device.hpp: one per start(), over one Runtime. A Gpu is made at its first use; it has a channel per
-// direction, which is a stream and the states of the transfers on it.
+// direction, which is a stream, with another for probes (Channel::probe()), and the states of the transfers on them.
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ struct Brought {
 struct Transfer::State {
   std::shared_ptr<Channel> channel;  ///< while lent out: keeps the state's own memory
   State* next_idle = nullptr;
-  std::uint32_t* flag = nullptr;  ///< mapped memory, on a cache line of its own
+  std::uint32_t* flag = nullptr;  ///< mapped memory, on a cache line of its own, to which a probe writes more
   std::uint32_t sequence = 0;     ///< what the kernel sets the flag to; another value each time
   unsigned* counter = nullptr;    ///< device memory
   EventHandle event = nullptr;    ///< made when first needed
@@ -195,7 +195,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void kernel_launched(Transfer::State& state);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
-  static void allow_for_loading(Transfer::State& state);
+  static bool allow_for_loading(Transfer::State& state);
 
   struct Chunk {
     std::unique_ptr<Transfer::State[]> states;
@@ -215,6 +215,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::mutex probe_mutex_;  // of probe_; only ever tried, for whoever has it may wait for queue_mutex
   Transfer probe_;
   StreamHandle probe_stream_ = nullptr;  ///< made with the first probe: what is late must hold nothing up
+  int slow_probes_ = 0;                  ///< in a row
   std::atomic<bool> probing_{false};
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;

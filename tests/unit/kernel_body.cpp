@@ -359,6 +359,25 @@ TEST_CASE("kernel bodies: a structure of 17 bytes in 24", "[kernel]") {
   check_message(message, random);
 }
 
+TEST_CASE("kernel plans: short runs are unpacked within a GPU in short steps", "[kernel]") {
+  constexpr std::int64_t runs = 100'000;
+  constexpr int multiprocessors = 10, threads = 128, blocks = 6;
+  const auto planned = [&](bool unpack, std::int64_t some, PlanHints hints) {
+    const datatype::Shape shape = strided(17, {{some, 24}}, 0).shape;
+    hints.multiprocessors = multiprocessors;
+    return plan(shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), 0, shape.total,
+                hints);
+  };
+  const KernelArgs many = planned(true, runs, {});
+  CHECK(many.method == Method::runs);
+  CHECK((many.block == threads && many.grid == blocks * multiprocessors));
+  const KernelArgs few = planned(true, 20 * threads - 1, {});
+  CHECK((few.block == threads && few.grid == 20));
+  CHECK(planned(false, runs, {}).block == block_threads);
+  CHECK(planned(true, runs, {.packed_is_host = true}).block == block_threads);
+  CHECK(planned(true, runs, {.packed_is_peer = true}).block == block_threads);
+}
+
 TEST_CASE("kernel bodies: every word width", "[kernel]") {
   for (const int word : {1, 2, 4, 8, 16}) {
     const Message message = strided(word, {{50, 64}}, 0);
