@@ -30,6 +30,8 @@ constexpr std::int64_t sized_bytes = 1 << 20;
 /// So does that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB
 /// takes 200 us where 30 are usual.
 constexpr std::int64_t far_apart_bytes = 128 << 10;
+/// But over the link to the host it is the link's time, as long as runs have words.
+constexpr std::int64_t least_linked_run = 4;
 /// Where kernels are believed late, and a message takes so much longer by copies than it would by a kernel, it is worth
 /// a launch that nobody waits for to hear at once when they are not any more.
 constexpr double worth_a_probe_us = 30;
@@ -66,11 +68,11 @@ std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
 }
 
-/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`. peer: one side is another
-/// GPU's memory.
-Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, bool peer) {
-  const bool far_apart = peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
-  if (bytes <= sized_bytes && !far_apart) return {&kernels, us};
+/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.
+Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, const Situation& situation) {
+  const bool linked = situation.packed_is_host && run >= least_linked_run;
+  const bool far_apart = situation.peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
+  if (linked || (bytes <= sized_bytes && !far_apart)) return {&kernels, us};
   if (run == 0) return {};
   const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
   return {&kernels, us * sectors, /*roughly=*/true};
@@ -741,7 +743,8 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
-  Lesson lesson = lesson_of(channel.kernels, packing.bytes(), forecast.kernel_us, run_of(packing.shape), packing.peer);
+  Lesson lesson = lesson_of(channel.kernels, packing.bytes(), forecast.kernel_us, run_of(packing.shape),
+                            {.packed_is_host = is_host(packing.packed_kind), .peer = packing.peer});
   if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
     Upload& upload = Upload::of(*packing.layout, gpu.ordinal);
     args.program = upload.program(*this, channel, *packing.layout);
@@ -775,8 +778,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
   const Lesson lesson = lesson_of(channel.kernels, fusing.bytes(), forecast.kernel_us,
-                                  std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)),
-                                  /*peer=*/true);
+                                  std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)), {.peer = true});
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 

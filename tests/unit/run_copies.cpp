@@ -447,6 +447,17 @@ TEST_CASE("of transfers of many short runs less is known", "[kernel]") {
   CHECK(learnt_late(128, 1 << 10));
 }
 
+TEST_CASE("of long messages over the link to the host as much is known as of short ones", "[kernel]") {
+  const OwnedType type = std::move(vector(1 << 14, 1 << 8, 1 << 9, MPI_CHAR).commit());  // 90 us, of which 12 are 1 ms
+  const datatype::LayoutRef layout = datatype::decode(type);
+  Bench bench(Way::kernel);
+  for (std::vector<char>* const side : {&bench.user, &bench.packed})
+    side->resize(static_cast<std::size_t>(layout->extent()));
+  bench.move(Direction::unpack, *layout);  // the first one teaches nothing
+  bench.move_slowly(*layout, late / 3);
+  CHECK(bench.late_unpacks() == 1);
+}
+
 TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the copy engine", "[kernel]") {
   OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
   OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
