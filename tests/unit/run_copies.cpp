@@ -80,7 +80,7 @@ class NotingRuntime final : public HostMemoryRuntime {
 
   void launch(int, const TransferArgs& args, StreamHandle) override {
     ++log_.kernels;
-    run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
+    if (!log_.slow) run_on_host(args, [](const void* address) { return const_cast<void*>(address); });
     end(args.to.completion);
   }
   void launch(int, const BatchArgs& batch, StreamHandle) override {
