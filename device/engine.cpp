@@ -625,12 +625,20 @@ void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing
   std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
 }
 
+namespace {
+
+std::uintptr_t first_of(const datatype::Span& span, const void* user) {
+  return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
+}
+
+}  // namespace
+
 /// Not where memory is scarce, for it is others' then; nor a struct whose members were allocated one by one. (Where
 /// addresses are mapped to memory piece by piece, the driver refuses a copy from what lies between.) Takes a question
 /// to the driver.
 bool Engine::may_bring(const Packing& packing, const datatype::Span& span) const {
   if (staging_limited_ || staging_->statistics(StagingKind::mapped).in_use > most_staging_beside_spans) return false;
-  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.begin);
+  const std::uintptr_t first = first_of(span, packing.user);
   Allocation allocation;
   return runtime_->allocation_of(reinterpret_cast<const void*>(first), allocation) && first >= allocation.base &&
          first + static_cast<std::uint64_t>(span.bytes()) <= allocation.base + allocation.size;
@@ -715,7 +723,7 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
 /// False if there is no memory for it, or the copy engine refuses.
 bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
                         Transfer::State& state) {
-  const auto first = reinterpret_cast<std::uintptr_t>(packing.user) + static_cast<std::uintptr_t>(span.begin);
+  void* const first = reinterpret_cast<void*>(first_of(span, packing.user));
   const auto bytes = static_cast<std::size_t>(span.bytes());
   Staging memory;
   try {
@@ -725,7 +733,7 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
     return false;
   }
   Boxes row;
-  row.add({{memory.data(), bytes, bytes}, {reinterpret_cast<void*>(first), bytes, bytes}, bytes});
+  row.add({{memory.data(), bytes, bytes}, {first, bytes, bytes}, bytes});
   if (!channel.start_boxes(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
   state.brought = {std::move(memory), packing.layout, packing.bytes(), span.begin, packing.packed};
   return true;

@@ -212,7 +212,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Of the latest launch; flags stay where they are. queue_mutex guards them.
   std::uint32_t* last_flag_ = nullptr;
   std::uint32_t last_sequence_ = 0;
-  std::mutex probe_mutex_;  // of probe_; only ever tried, for whoever has it may wait for queue_mutex
+  std::mutex probe_mutex_;  // of probe_; tried, but in close(), for whoever has it may wait for queue_mutex
   Transfer probe_;
   StreamHandle probe_stream_ = nullptr;  ///< made with the first probe: what is late must hold nothing up
   int slow_probes_ = 0;                  ///< in a row
