@@ -15,6 +15,12 @@ namespace gpudt::datatype {
 /// an order that is the same in all processes. An MPI without Fortran has null handles in it.
 const std::vector<MPI_Datatype>& element_types();
 
+/// The place of a handle in a table of 2^bits.
+template <int bits>
+std::size_t slot_of(MPI_Datatype type) noexcept {
+  return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - bits);
+}
+
 /// The sizes of those without gaps. Filled once, before other threads look; named types are never freed.
 class BasicTypes {
  public:
@@ -29,13 +35,9 @@ class BasicTypes {
   };
   static constexpr int slot_bits = 8;  // several times as many as types, so that searches are short
 
-  static std::size_t slot(MPI_Datatype type) noexcept {
-    return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - slot_bits);
-  }
-
   /// Where the type is, or would be.
   std::size_t find(MPI_Datatype type) const noexcept {
-    std::size_t at = slot(type);
+    std::size_t at = slot_of<slot_bits>(type);
     while (entries_[at].size != 0 && entries_[at].type != type) at = (at + 1) % entries_.size();
     return at;
   }

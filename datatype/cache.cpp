@@ -40,13 +40,10 @@ class PredefinedTable {
     TypeInfoRef info;
     Entry* next;
   };
-  static constexpr std::size_t bucket_bits = 8;
+  static constexpr int bucket_bits = 8;
 
-  static std::size_t hash(MPI_Datatype type) {
-    return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - bucket_bits);
-  }
-  std::atomic<Entry*>& bucket(MPI_Datatype type) { return buckets_[hash(type)]; }
-  const std::atomic<Entry*>& bucket(MPI_Datatype type) const { return buckets_[hash(type)]; }
+  std::atomic<Entry*>& bucket(MPI_Datatype type) { return buckets_[slot_of<bucket_bits>(type)]; }
+  const std::atomic<Entry*>& bucket(MPI_Datatype type) const { return buckets_[slot_of<bucket_bits>(type)]; }
 
   std::array<std::atomic<Entry*>, std::size_t(1) << bucket_bits> buckets_ = {};
 };

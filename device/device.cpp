@@ -115,11 +115,8 @@ Staging acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return current().staging().acquire(kind, ordinal, bytes);
 }
 
-Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes) try {
-  return acquire(kind, ordinal, bytes);
-} catch (const Error& error) {
-  if (error.failure() != Failure::out_of_memory) throw;
-  return {};
+Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes) {
+  return current().staging().try_acquire(kind, ordinal, bytes);
 }
 
 bool register_host(int ordinal, void* address, std::size_t bytes) noexcept try {

@@ -601,7 +601,6 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
   if (unpack && situation.packed_is_host && boxes.are_runs())
     boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
   Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
-  compare(gpu, channel, situation, forecast);
   if (spans && !unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
   return forecast;
 }
@@ -650,9 +649,7 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const F
   if (!surely_a_kernel(gpu, channel, fusing.to_shape, fusing.bytes(), situation, nullptr))
     boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
                           boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
-  Forecast forecast = forecast_of(gpu, channel, fusing.bytes(), situation, std::move(boxes));
-  compare(gpu, channel, situation, forecast);
-  return forecast;
+  return forecast_of(gpu, channel, fusing.bytes(), situation, std::move(boxes));
 }
 
 /// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
@@ -676,12 +673,12 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std
   if (boxes.empty()) return forecast;
   forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
   forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
+  compare(gpu, channel, situation, forecast);
   return forecast;
 }
 
 /// Whether the copy engine is the better way, as things are.
 void Engine::compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast) {
-  if (!forecast.can_copy()) return;
   if (situation.packed_is_host) forecast.copy_late_us = channel.copies.expected_us();
   forecast.copy_better =
       copy_is_better({forecast.copy_us, forecast.copy_late_us, channel.copies.seen()},
@@ -725,13 +722,8 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
                         Transfer::State& state) {
   void* const first = reinterpret_cast<void*>(first_of(span, packing.user));
   const auto bytes = static_cast<std::size_t>(span.bytes());
-  Staging memory;
-  try {
-    memory = staging_->acquire(StagingKind::mapped, gpu.ordinal, bytes);
-  } catch (const Error& error) {
-    if (error.failure() != Failure::out_of_memory) throw;
-    return false;
-  }
+  Staging memory = staging_->try_acquire(StagingKind::mapped, gpu.ordinal, bytes);
+  if (!memory) return false;
   Boxes row;
   row.add({{memory.data(), bytes, bytes}, {first, bytes, bytes}, bytes});
   if (!channel.start_boxes(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;

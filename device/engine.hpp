@@ -301,10 +301,10 @@ class Engine {
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                          Transfer::State& state);
-  bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
-                  Transfer::State& state);
   static bool start_copy_engine(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
                                 Transfer::State& state);
+  bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
+                  Transfer::State& state);
   void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                     Transfer::State& state);
   void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);

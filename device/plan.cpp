@@ -256,9 +256,9 @@ bool suits_single(const KernelArgs& args) {
 
 void set_grid(KernelArgs& args, const PlanHints& hints) {
   const std::int64_t bytes = args.end - args.begin;
-  const bool unpacks_runs = args.method == Method::runs && args.unpack != 0;
+  const bool within = !hints.packed_is_host && !hints.packed_is_peer;
   const bool short_steps =
-      unpacks_runs && args.shape.kind == ShapeKind::strided && !hints.packed_is_host && !hints.packed_is_peer;
+      args.method == Method::runs && args.unpack != 0 && args.shape.kind == ShapeKind::strided && within;
   args.block = short_steps ? unpacked_runs_threads : block_threads;
   std::int64_t items = 0, tile = 0, single = 0;
   switch (args.method) {

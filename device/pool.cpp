@@ -47,6 +47,13 @@ Staging Pool::acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return staging;
 }
 
+Staging Pool::try_acquire(StagingKind kind, int ordinal, std::size_t bytes) try {
+  return acquire(kind, ordinal, bytes);
+} catch (const Error& error) {
+  if (error.failure() != Failure::out_of_memory) throw;
+  return {};
+}
+
 void* Pool::take_idle(const Class& wanted) {
   const auto at = idle_.find(wanted);
   if (at == idle_.end() || at->second.empty()) return nullptr;

@@ -35,6 +35,8 @@ class Pool {
 
   /// See device::acquire().
   Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
+  /// See device::try_acquire().
+  Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
   void release(void* data) noexcept;
   StagingStatistics statistics(StagingKind kind) const noexcept;
   /// See device::staging_room().

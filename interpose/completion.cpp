@@ -94,11 +94,10 @@ class Requests {
   };
 
   void write_back() {
-    const auto& [ends, seen, mine, given, outer] = *ours_;
-    for (std::size_t i = 0; i < seen.size(); ++i) {
-      if (!mine[i])
-        user_[i] = given[i];
-      else if (given[i] == MPI_REQUEST_NULL && seen[i] != MPI_REQUEST_NULL)
+    for (std::size_t i = 0; i < ours_->seen.size(); ++i) {
+      if (!ours_->mine[i])
+        user_[i] = ours_->given[i];
+      else if (ours_->given[i] == MPI_REQUEST_NULL && ours_->seen[i] != MPI_REQUEST_NULL)
         persistent_completed(user_[i]);
     }
   }
