@@ -61,9 +61,9 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   return device::surely_host(first) ? device::Location{} : device::classify(first);
 }
 
-bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand) {
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand, Located located) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  const device::Location location = locate_buffer(buffer, type);
+  const device::Location location = located ? *located : locate_buffer(buffer, type);
   if (!location.on_device()) return false;
   device::mark(device::Point::classified);
   operand.info = datatype::type_info(type);
@@ -75,8 +75,9 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, O
   return true;
 }
 
-bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
-  if (!resolve_layout(buffer, count, type, operand)) return false;
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+                    Located located) {
+  if (!resolve_layout(buffer, count, type, operand, located)) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
   operand.protocol = choose(shape);
   record(call, operand, shape);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
@@ -36,24 +37,39 @@ struct Operand {
 /// True between MPI_Init and MPI_Finalize, unless disabled. Every wrapper looks here first.
 extern std::atomic<bool> active;
 
+/// Where a buffer lies, if that has been asked already.
+using Located = std::optional<device::Location>;
+
 /// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory.
-bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand);
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand, Located located = {});
 
-bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+                    Located located);
 
-/// The bytes of (buffer, count, type) if all of them surely are the host's, which a few nanoseconds tell of basic types
-/// in the program's own memory. Negative: not known.
-inline std::int64_t bytes_surely_on_host(const void* buffer, int count, MPI_Datatype type) {
-  const int size = datatype::basic_types.size(type);
-  return size != 0 && device::surely_host(buffer) ? std::int64_t{count} * size : -1;
-}
+/// What can be told of (buffer, count, type) without asking MPI: of basic types all there is to know, in a few
+/// nanoseconds in the heap and on the stack, else by a question to the driver.
+struct Glance {
+  std::int64_t bytes_on_host = -1;  ///< if all of them are there; negative: they are not, or it is not known
+  Located located{};
+
+  Glance(const void* buffer, int count, MPI_Datatype type) {
+    const int size = datatype::basic_types.size(type);
+    if (size == 0) return;
+    if (count > 0 && !device::surely_host(buffer)) {
+      located = device::classify(buffer);
+      if (located->on_device()) return;
+    }
+    bytes_on_host = std::int64_t{count} * size;
+  }
+};
 
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
 /// the arguments as they are: host memory, nothing to move, a CUDA-aware MPI, or arguments that MPI will reject
 /// before it touches data. May throw std::bad_alloc.
-inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
+inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+                    Located located = {}) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  return resolve_device(buffer, count, type, call, operand);
+  return resolve_device(buffer, count, type, call, operand, located);
 }
 
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).

@@ -55,18 +55,19 @@ int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int
 }
 
 /// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
-bool goes_as_it_is(const void* buf, int count, MPI_Datatype type) {
-  const std::int64_t bytes = bytes_surely_on_host(buf, count, type);
-  return bytes >= 0 && peer::token_index(bytes) < 0 && !engine_defers();
+bool goes_as_it_is(const Glance& glance) {
+  return glance.bytes_on_host >= 0 && peer::token_index(glance.bytes_on_host) < 0 && !engine_defers();
 }
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
-  if (goes_as_it_is(buf, count, type)) return pmpi(buf, count, type, dest, tag, comm);
+  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
+  const std::int64_t began = timeline_now();
+  const Glance glance(buf, count, type);
+  if (goes_as_it_is(glance)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    const std::int64_t began = timeline_now();
     Operand operand;
-    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
+    if (!resolve(buf, count, type, call, operand, glance.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
     }
@@ -100,11 +101,13 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request) {
-  if (goes_as_it_is(buf, count, type)) return pmpi(buf, count, type, dest, tag, comm, request);
+  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
+  const std::int64_t began = timeline_now();
+  const Glance glance(buf, count, type);
+  if (goes_as_it_is(glance)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
-    const std::int64_t began = timeline_now();
     Operand operand;
-    if (dest == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) {
+    if (!resolve(buf, count, type, call, operand, glance.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
     }
@@ -133,9 +136,17 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
 }
 
 /// True of short receives into host memory: no token has room in them.
-bool comes_as_it_is(const void* buf, int count, MPI_Datatype type) {
-  const std::int64_t bytes = bytes_surely_on_host(buf, count, type);
-  return bytes >= 0 && bytes < peer::shortest_token;
+bool comes_as_it_is(const Glance& glance) {
+  return glance.bytes_on_host >= 0 && glance.bytes_on_host < peer::shortest_token;
+}
+
+/// After such a receive, which has returned `code` and `status`: a token may have been too long for it.
+int came_as_it_is(int code, const char* call, const MPI_Status& status, const ErrorOwner& owner) {
+  if (code == MPI_SUCCESS || !peer_checks()) return code;
+  return guarded(owner, call, [&] {
+    if (is_truncation(code)) peer_truncated(status);
+    return code;
+  });
 }
 
 /// What the function does that is given to receive_blocking().
@@ -147,18 +158,12 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
                      MPI_Status* status) {
   MPI_Status own;
   MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-  if (does == Does::receive && comes_as_it_is(buf, count, type)) {
-    const int code = pmpi(buf, type, seen);
-    if (code == MPI_SUCCESS || !peer_checks()) return code;
-    return guarded(owner, call, [&] {
-      if (is_truncation(code)) peer_truncated(*seen);
-      return code;
-    });
-  }
+  const std::int64_t began = timeline_now();
+  const Glance glance(buf, count, type);
+  if (does == Does::receive && comes_as_it_is(glance)) return came_as_it_is(pmpi(buf, type, seen), call, *seen, owner);
   return guarded(owner, call, [&] {
-    const std::int64_t began = timeline_now();
     Operand operand;
-    if (!resolve(buf, count, type, call, operand)) {
+    if (!resolve(buf, count, type, call, operand, glance.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen), call, buf, count, type, *seen, owner);
     }
@@ -178,13 +183,14 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
                         const ErrorOwner& owner, MPI_Request* request) {
-  if (comes_as_it_is(buf, count, type)) return pmpi(buf, type, request);
+  const std::int64_t began = timeline_now();
+  const Glance glance(buf, count, type);
+  if (comes_as_it_is(glance)) return pmpi(buf, type, request);
   return guarded(owner, call, [&] {
-    const std::int64_t began = timeline_now();
     Operand operand;
     std::shared_ptr<Payload> payload;
     Outgoing into{buf, count, type};
-    const bool on_device = resolve(buf, count, type, call, operand);
+    const bool on_device = resolve(buf, count, type, call, operand, glance.located);
     if (on_device) {
       payload = std::make_shared<Staged>(operand);
       into = payload->message();
@@ -213,6 +219,15 @@ int most_from(int source, int count) {
 int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag, void* recvbuf,
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
+  const int most = most_from(source, recvcount);
+  if (goes_as_it_is({sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype}) &&
+      comes_as_it_is({recvbuf, most, recvtype})) {
+    MPI_Status own;
+    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+    const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
+                                   recvtag, comm, seen);
+    return came_as_it_is(code, call, *seen, {.comm = comm});
+  }
   if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, dest, comm)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
@@ -222,8 +237,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
-    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most_from(source, recvcount), recvtype,
-                                                        {.comm = comm}, status);
+    const int code =
+        receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm}, status);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
@@ -244,7 +259,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
-      call, recvbuf, most_from(source, recvcount), recvtype, {.comm = comm}, status);
+      call, recvbuf, most, recvtype, {.comm = comm}, status);
 }
 
 /// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.

@@ -5,8 +5,10 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"
@@ -19,11 +21,13 @@ namespace {
 
 constexpr int tag = 2;
 constexpr double ns_per_us = 1000;
+/// So many that malloc always gives them a mapping of their own: 64 MiB.
+constexpr std::size_t elements_of_large_array = std::size_t(8) << 20;
 
 struct Options {
   int calls = 20'000;
   int batches = 51;
-  bool device = false;
+  bool device = false, large = false;
   std::string json_file;
 };
 
@@ -41,28 +45,29 @@ const Calls pmpi_calls = {PMPI_Send, PMPI_Recv, PMPI_Isend, PMPI_Irecv, PMPI_Wai
 /// 8-byte messages in host memory.
 class Exchanger {
  public:
-  explicit Exchanger(int rank) : rank_(rank) {}
-  void send_to_nobody(const Calls& f) { f.send(&out_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD); }
+  /// `buffer`: of two elements.
+  Exchanger(int rank, double* buffer) : rank_(rank), out_(buffer), in_(buffer + 1) {}
+  void send_to_nobody(const Calls& f) { f.send(out_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD); }
   void receive_from_nobody(const Calls& f) {
-    f.receive(&in_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    f.receive(in_, 1, MPI_DOUBLE, MPI_PROC_NULL, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   }
   void exchange_with_self(const Calls& f) { exchange(f, 0, MPI_COMM_SELF); }
   void exchange_with_peer(const Calls& f) { exchange(f, 1 - rank_, MPI_COMM_WORLD); }
   void ping_pong(const Calls& f) {
-    if (rank_ == 0) f.send(&out_, 1, MPI_DOUBLE, 1, tag, MPI_COMM_WORLD);
-    f.receive(&in_, 1, MPI_DOUBLE, 1 - rank_, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (rank_ == 1) f.send(&out_, 1, MPI_DOUBLE, 0, tag, MPI_COMM_WORLD);
+    if (rank_ == 0) f.send(out_, 1, MPI_DOUBLE, 1, tag, MPI_COMM_WORLD);
+    f.receive(in_, 1, MPI_DOUBLE, 1 - rank_, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (rank_ == 1) f.send(out_, 1, MPI_DOUBLE, 0, tag, MPI_COMM_WORLD);
   }
 
  private:
   void exchange(const Calls& f, int peer, MPI_Comm comm) {
     MPI_Request requests[2];
-    f.ireceive(&in_, 1, MPI_DOUBLE, peer, tag, comm, &requests[0]);
-    f.isend(&out_, 1, MPI_DOUBLE, peer, tag, comm, &requests[1]);
+    f.ireceive(in_, 1, MPI_DOUBLE, peer, tag, comm, &requests[0]);
+    f.isend(out_, 1, MPI_DOUBLE, peer, tag, comm, &requests[1]);
     f.waitall(2, requests, MPI_STATUSES_IGNORE);
   }
   int rank_;
-  double out_ = 1, in_ = 0;
+  double *out_, *in_;
 };
 
 struct Operation {
@@ -136,18 +141,22 @@ void measure_all(const Options& options, int rank, int size) {
   const Machine machine = examine_machine(rank);
   if (options.device) use_device_once(machine);
   if (rank == 0) {
-    fmt::print("# gpudt-overhead{}, on {}, {}\n", options.device ? ", device in use" : "", machine.cpu,
-               describe(machine));
+    fmt::print("# gpudt-overhead{}{}, on {}, {}\n", options.device ? ", device in use" : "",
+               options.large ? ", in a large array" : "", machine.cpu, describe(machine));
     table().head();
   }
-  Exchanger exchanger(rank);
+  std::array<double, 2> on_stack = {};
+  std::vector<double> large_array(options.large ? elements_of_large_array : 0);
+  Exchanger exchanger(rank, options.large ? large_array.data() : on_stack.data());
   nlohmann::json rows = nlohmann::json::array();
   for (const Operation& operation : operations) {
     if (operation.ranks <= size) rows.push_back(measure(exchanger, operation, options, rank == 0));
   }
   if (rank == 0 && !options.json_file.empty()) {
-    write_json(options.json_file, "gpudt-overhead", to_json(machine),
-               {{"calls", options.calls}, {"batches", options.batches}, {"device", options.device}}, std::move(rows));
+    write_json(
+        options.json_file, "gpudt-overhead", to_json(machine),
+        {{"calls", options.calls}, {"batches", options.batches}, {"device", options.device}, {"large", options.large}},
+        std::move(rows));
   }
 }
 
@@ -162,6 +171,7 @@ void add_options(CommandLine& command, Options& options) {
   command.add("-b,--batches", options.batches, "Batches, of which the median counts", {Bounds::positive});
   command.add_flag("--device", options.device,
                    "Send one message from device memory first, as a program with a GPU would");
+  command.add_flag("--large", options.large, "Take the messages from a large array, which is not in the heap");
   command.add("--json", options.json_file, "Write all statistics to this file");
 }
 

@@ -186,6 +186,8 @@ part_host() {
     measure "overhead-without-$turn" without "$bin/gpudt-overhead" "${calls[@]}"
     measure "overhead-with-$turn" with "$bin/gpudt-overhead" "${calls[@]}"
     measure "overhead-device-$turn" with "$bin/gpudt-overhead" --device "${calls[@]}"
+    measure "overhead-large-$turn" with "$bin/gpudt-overhead" --large "${calls[@]}"
+    measure "overhead-large-device-$turn" with "$bin/gpudt-overhead" --large --device "${calls[@]}"
   done
 }
 
