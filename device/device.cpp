@@ -2,6 +2,7 @@
 // destructor touches a GPU.
 #include "device/device.hpp"
 
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,13 +25,27 @@ Engine& current() {
   return *now;
 }
 
-/// Where no other memory can be: the kernel keeps the heap's place free, and a gap below the first stack.
+/// Where no other memory can be: the kernel keeps the heap's place free, and a gap below the first stack; what has been
+/// loaded of the program itself is never unmapped.
 struct ProgramMemory {
   std::uintptr_t heap_begin = UINTPTR_MAX;
   std::uintptr_t stack_begin = 0, stack_end = 0;
+  std::uintptr_t static_begin = 0, static_end = 0;
 };
 
 constexpr std::uintptr_t stack_bytes = 8 << 20;  ///< the usual limit; the gap is larger
+
+/// The segment of the program, the first object that is visited, that can be written to: its variables.
+int find_static_memory(dl_phdr_info* object, std::size_t, void* found) {
+  auto& memory = *static_cast<ProgramMemory*>(found);
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) == 0) continue;
+    memory.static_begin = object->dlpi_addr + segment.p_vaddr;
+    memory.static_end = memory.static_begin + segment.p_memsz;
+  }
+  return 1;
+}
 
 /// From /proc/self/stat, counted behind the program's name, which is in parentheses and may contain anything.
 ProgramMemory find_program_memory() {
@@ -45,6 +60,7 @@ ProgramMemory find_program_memory() {
   if (number(start_brk) != 0) memory.heap_begin = number(start_brk);
   memory.stack_end = number(start_stack);
   memory.stack_begin = memory.stack_end > stack_bytes ? memory.stack_end - stack_bytes : memory.stack_end;
+  dl_iterate_phdr(find_static_memory, &memory);
   return memory;
 }
 
@@ -98,6 +114,7 @@ void start(const Config& config) {
 bool surely_host(const void* address) noexcept {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   if (at >= program_memory.stack_begin && at < program_memory.stack_end) return true;
+  if (at >= program_memory.static_begin && at < program_memory.static_end) return true;
   return at >= program_memory.heap_begin && at < reinterpret_cast<std::uintptr_t>(sbrk(0));
 }
 

@@ -97,8 +97,8 @@ inline Location classify(const void* address) noexcept {
   return detail::active.load(std::memory_order_relaxed) ? detail::classify_active(address) : Location{};
 }
 
-/// True if `address` lies in the program's heap (what brk gives) or on its first thread's stack, so that no runtime
-/// need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
+/// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
+/// variables, so that no runtime need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
 bool surely_host(const void* address) noexcept;
 
 // --- staging memory ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <deque>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "interpose/peer_segment.hpp"
 #include "tests/mpi/exchange.hpp"
@@ -161,22 +162,34 @@ TEST_CASE("device messages that are too long for their receives release their se
     }
 }
 
-TEST_CASE("device messages that are too long for a few numbers on the stack release their senders", "[peer]") {
+TEST_CASE("device messages that are too long for a few numbers on the host release their senders", "[peer]") {
   if (!all_have_partners()) return;
   const Type message = not_sent_before_received();
-  for (const bool wants_status : {false, true}) {
-    Buffer out(Place::device, message, 1);
-    out.fill(key_of(rank(), 0));
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Status status{};
-    double room[4] = {0, 0, 0, -1};
-    MPI_OK(MPI_Isend(out.address(), 1, message, partner(), 6, comm(), &request));
-    MPI_FAILS(MPI_Recv(room, 3, MPI_DOUBLE, partner(), MPI_ANY_TAG, comm(), wants_status ? &status : MPI_STATUS_IGNORE),
-              MPI_ERR_TRUNCATE);
-    if (wants_status) CHECK(status.MPI_TAG == 6);
-    CHECK(room[3] == -1);
-    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
-  }
+  double on_stack[4];
+  std::vector<double> large(8 << 20);  // which malloc has mapped for it
+  for (double* const room : {on_stack, large.data()})
+    for (const bool sends_too : {false, true})
+      for (const bool wants_status : {false, true}) {
+        Buffer out(Place::device, message, 1);
+        out.fill(key_of(rank(), 0));
+        MPI_Request request = MPI_REQUEST_NULL;
+        MPI_Status status{};
+        MPI_Status* const wanted = wants_status ? &status : MPI_STATUS_IGNORE;
+        const double sent = 1;
+        std::fill_n(room, 4, -1);
+        MPI_OK(MPI_Isend(out.address(), 1, message, partner(), 6, comm(), &request));
+        if (sends_too) {
+          MPI_FAILS(MPI_Sendrecv(&sent, 1, MPI_DOUBLE, partner(), 7, room, 3, MPI_DOUBLE, partner(), 6, comm(), wanted),
+                    MPI_ERR_TRUNCATE);
+          MPI_OK(MPI_Recv(room, 1, MPI_DOUBLE, partner(), 7, comm(), MPI_STATUS_IGNORE));
+          CHECK(room[0] == 1);
+        } else {
+          MPI_FAILS(MPI_Recv(room, 3, MPI_DOUBLE, partner(), MPI_ANY_TAG, comm(), wanted), MPI_ERR_TRUNCATE);
+        }
+        if (wants_status) CHECK(status.MPI_TAG == 6);
+        CHECK(room[3] == -1);
+        MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      }
 }
 
 TEST_CASE("long device messages, packed in parts or through shared memory", "[peer]") {

@@ -205,6 +205,9 @@ TEST_CASE("memory that is surely the host's", "[device]") {
   if (std::string(device::runtime_name()) == "none") return;
   const int on_stack = 0;  // of the first thread, on which the tests run
   CHECK(device::surely_host(&on_stack));
+  static int initialized = 1, zero = 0;
+  CHECK(device::surely_host(&initialized));
+  CHECK(device::surely_host(&zero));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose heaps are elsewhere
   const auto in_heap = std::make_unique<int>(0);
   CHECK(device::surely_host(in_heap.get()));
