@@ -208,6 +208,15 @@ Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t be
   return current().transfer(ordinal, from, to, begin, end);
 }
 
+std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count) {
+  const datatype::Shape shape = layout.shape(count);
+  return least_calls(shape, shape.total, &layout);
+}
+
+bool kernels_late(int ordinal) {
+  return current().gpu(ordinal).channel(Direction::unpack).kernels.expected_us() != 0;
+}
+
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
   return better_packed_for_peers(current().gpu(ordinal).tuning.model, layout.shape(count));
 }

@@ -303,6 +303,13 @@ struct Side {
 /// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
 
+/// The copy engine moves `count` elements of the layout to or from pinned memory in no fewer calls, and hardly more; 0:
+/// it does not move them.
+std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count);
+
+/// Whether transfers by kernels of GPU `ordinal` have been seen to begin late, so lately that this is believed.
+bool kernels_late(int ordinal);
+
 /// Whether another GPU has data of this layout, in memory of GPU `ordinal`, sooner if they are packed there first than
 /// if it reads their many short runs where they lie.
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);

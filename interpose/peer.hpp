@@ -9,6 +9,9 @@
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
 // part while the rest is being packed.
 //
+// Of two processes on one GPU, whose kernels take turns in time slices, only one launches them: that of the lower rank.
+// It fetches what it receives, and writes what it sends to the receiver's memory when the receiver has asked it to.
+//
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
 // segment instead (peer_parts.hpp). A short message that nobody receives for a while moves there, too, so that its send
 // can end. Where processes share no memory, long messages are offered, and come in parts, by messages
@@ -37,11 +40,25 @@
 
 namespace gpudt::interpose {
 
+namespace peer {
+struct Traffic;  // peer_world.hpp
+}
+
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
 void peer_start(PeerUse use, int world_rank);
 /// After this no message is offered. Other processes may still fetch what has been. False if MPI still uses staging
 /// memory.
 bool peer_stop();
+
+/// What another process has described (peer::Whereabouts), as this one's GPU finds it.
+struct PeerOperand {
+  datatype::LayoutRef layout;
+  std::int64_t count = 0;
+  device::Mapping mapping;
+  void* user = nullptr;
+
+  device::Side side() const { return {layout.get(), count, user}; }
+};
 
 extern std::atomic<bool> peer_checking;
 /// Whether what is received may be a token.
@@ -91,19 +108,22 @@ class Offer : public Payload {
 
  private:
   struct Place;
-  static std::optional<Place> place_for(int rank, int tag, std::int64_t bytes, bool offered);
+  static std::optional<Place> place_for(int rank, const peer::Traffic& traffic, bool offered);
   Offer(const Place& place, int tag, MPI_Comm comm);
   void offer(bool afar);
   void move_to_descriptor();
   void open(peer::State state);
   void describe(bool better_packed);
-  bool describe_in_place();
   void pack_for_fetching();
   bool step();
   void pack_next_part();
   void pack_on();
   void withdraw();
   void buffer();
+  void answer();
+  bool find_receivers_memory();
+  bool put();
+  void note_outcome(bool refused) const;
   void stream();
   bool step_remote();
   bool receiver_gone();
@@ -126,6 +146,8 @@ class Offer : public Payload {
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
+  PeerOperand receivers_;                   ///< putting: where the data go
+  device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
   std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
   bool all_sent_ = false;                   ///< remote: the data
 };
@@ -150,15 +172,20 @@ class Pull {
   Pull(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::Token& token);
   bool claim();
   bool fetch(const Operand& into);
-  datatype::LayoutRef senders_layout() const;
+  bool fetch_from_memory();
   bool fetch_what_is_ready();
+  bool all_come();
+  bool ask();
+  bool answered();
+  void go_on_alone();
+  void take_back();
   void want();
   bool collect();
   void take_buffered();
   void release();
   void check_sender();
 
-  enum class Source { none, memory, segment };
+  enum class Source { none, memory, segment, sender };
 
   const peer::Segment& segment_;
   peer::Descriptor& descriptor_;
@@ -166,15 +193,15 @@ class Pull {
   const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
-  Operand into_;                           ///< device memory
-  datatype::LayoutRef layout_;             ///< of host memory
-  datatype::LayoutRef senders_;            ///< layout, if the data are fetched
-  std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
-  device::Mapping mapping_;
+  Operand into_;                            ///< device memory
+  datatype::LayoutRef layout_;              ///< of host memory
+  std::int64_t wanted_ = 0, fetched_ = 0;   ///< bytes
+  PeerOperand senders_;                     ///< if the data are fetched
+  peer::PublishedRef published_;            ///< the layout of into_, if it is long and the sender has been asked
   std::deque<device::Transfer> transfers_;  ///< under way, oldest first
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
-  std::chrono::steady_clock::time_point checked_at_;
+  std::chrono::steady_clock::time_point asked_at_, checked_at_;
 };
 
 /// A receive into host memory, as a payload: there is something to do only if a token comes.

@@ -24,21 +24,23 @@ bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::La
 
 }  // namespace
 
-bool Layouts::describe(Segment& own, Descriptor& descriptor, const datatype::LayoutRef& layout,
+bool Layouts::describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
                        PublishedRef& published) {
   const std::size_t bytes = layout->bytes();
   if (bytes <= descriptor_data) {
     const Short& sent = short_one(layout);
-    if (descriptor.layout_number != sent.number) std::copy(sent.bytes.begin(), sent.bytes.end(), descriptor.data);
-    descriptor.layout_number = sent.number;
-    descriptor.layout_slot = -1;
+    if (descriptor.data_layout != sent.number || descriptor.data_owner != own->rank)
+      std::copy(sent.bytes.begin(), sent.bytes.end(), descriptor.data);
+    descriptor.data_layout = place.layout_number = sent.number;
+    descriptor.data_owner = own->rank;
+    place.layout_slot = -1;
   } else {
     published = publish(own, layout);
     if (!published) return false;
-    descriptor.layout_number = published->number;
-    descriptor.layout_slot = published->slot;
+    place.layout_number = published->number;
+    place.layout_slot = published->slot;
   }
-  descriptor.layout_bytes = static_cast<std::int64_t>(bytes);
+  place.layout_bytes = static_cast<std::int64_t>(bytes);
   return true;
 }
 
@@ -101,26 +103,25 @@ Layouts::Slot* Layouts::idle_slot(std::size_t bytes) {
   return idle;
 }
 
-datatype::LayoutRef Layouts::find(const Segment& sender, const Descriptor& descriptor) {
-  const std::pair<int, std::uint64_t> key = {sender->rank, descriptor.layout_number};
+datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const Whereabouts& place) {
+  const std::pair<int, std::uint64_t> key = {other->rank, place.layout_number};
   if (const auto at = numbered_.find(key); at != numbered_.end())
     if (const auto known = at->second.lock()) {
       known->used = ++clock_;
       return known->layout;
     }
-  const bool is_long = descriptor.layout_slot >= 0;
+  const bool is_long = place.layout_slot >= 0;
   const std::int64_t most = is_long ? layout_slot_size : std::int64_t{descriptor_data};
-  if (descriptor.layout_slot >= layout_slots || descriptor.layout_bytes < 0 || descriptor.layout_bytes > most)
-    return nullptr;
-  const std::span<const std::byte> bytes(is_long ? sender->layouts[descriptor.layout_slot] : descriptor.data,
-                                         static_cast<std::size_t>(descriptor.layout_bytes));
+  if (place.layout_slot >= layout_slots || place.layout_bytes < 0 || place.layout_bytes > most) return nullptr;
+  const std::span<const std::byte> bytes(is_long ? other->layouts[place.layout_slot] : descriptor.data,
+                                         static_cast<std::size_t>(place.layout_bytes));
   ReceivedList& received = is_long ? received_long_ : received_short_;
   const auto alike = std::find_if(received.rbegin(), received.rend(), [&](const std::shared_ptr<Received>& known) {
     return std::ranges::equal(known->bytes, bytes);
   });
   std::shared_ptr<Received> found = alike != received.rend() ? *alike : nullptr;
   if (!found) {
-    const auto holds = [&] { return !is_long || sender->layout_numbers[descriptor.layout_slot].load() == key.second; };
+    const auto holds = [&] { return !is_long || other->layout_numbers[place.layout_slot].load() == key.second; };
     datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
     if (!layout || !holds()) return nullptr;
     if (received.size() >= layouts_kept)

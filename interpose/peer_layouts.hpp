@@ -1,5 +1,5 @@
-// Layouts that travel with offers (peer.hpp). A receiver is told a layout's number, and reads the layout itself, out of
-// the sender's segment, if it does not know it yet: short ones lie in the descriptor, long ones in slots of their own.
+// Layouts that travel with offers (peer.hpp). A process is told another one's number of a layout, and reads the layout
+// itself if it does not know it yet: short ones lie in the descriptor, long ones in slots of the other's segment.
 #pragma once
 
 #include <array>
@@ -25,13 +25,15 @@ using PublishedRef = std::shared_ptr<const PublishedLayout>;
 /// std::bad_alloc.
 class Layouts {
  public:
-  /// Tells in `descriptor`, which is of segment `own`, what the layout is. `published` is to be held until the receiver
-  /// is done. False if it is too long, or if it is long and has not been sent so often that it is worth the trouble.
-  bool describe(Segment& own, Descriptor& descriptor, const datatype::LayoutRef& layout, PublishedRef& published);
+  /// Tells in `place`, which is in `descriptor`, what the layout is; `own` is this process's segment. `published` is to
+  /// be held until the other process is done. False if it is too long, or if it is long and has not been sent so often
+  /// that it is worth the trouble.
+  bool describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
+                PublishedRef& published);
 
-  /// The layout that a descriptor of segment `sender` tells; the same object for the same bytes, as far as that is
-  /// remembered, since the GPU's copy is kept with it. Null if it is damaged.
-  datatype::LayoutRef find(const Segment& sender, const Descriptor& descriptor);
+  /// The layout that the process of segment `other` tells in `place`, which is in `descriptor`; the same object for the
+  /// same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
+  datatype::LayoutRef find(const Segment& other, const Descriptor& descriptor, const Whereabouts& place);
 
   void clear();
 
@@ -70,7 +72,7 @@ class Layouts {
   std::array<Slot, layout_slots> slots_;
   bool no_memory_ = false;  ///< for more slots
   std::uint64_t numbers_ = 0, clock_ = 0;
-  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<Received>> numbered_;  ///< by sender and its number
+  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<Received>> numbered_;  ///< by process and its number
 };
 
 }  // namespace gpudt::interpose::peer

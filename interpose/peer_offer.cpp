@@ -40,14 +40,6 @@ bool goes_remote(int rank, std::int64_t bytes, bool offered) {
   return false;
 }
 
-/// Whether all of the operand lies in the allocation, as its first byte does.
-bool holds(const device::Exported& memory, const Operand& operand) {
-  const datatype::Span span = operand.info->layout().span(operand.count);
-  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
-  const auto base = static_cast<std::int64_t>(memory.base);
-  return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
-}
-
 device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
                        0, operand.bytes(), staging.data());
@@ -64,14 +56,15 @@ struct Offer::Place {
 };
 
 /// Nothing if it is to go another way. Takes a descriptor.
-std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t bytes, bool offered) {
+std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, bool offered) {
+  const std::int64_t bytes = traffic.bytes;
   std::unique_lock<std::mutex> lock(world->mutex);
   const bool remote = !checks(reach(rank));
   if (remote) {
     lock.unlock();  // MPI may be called
     if (!goes_remote(rank, bytes, offered)) return std::nullopt;
     lock.lock();
-  } else if (offered && abstains(rank, tag, bytes)) {
+  } else if (offered && abstains(rank, traffic)) {
     return std::nullopt;
   }
   // What is not offered may meet a receive with no more room than for the message.
@@ -84,8 +77,8 @@ std::optional<Offer::Place> Offer::place_for(int rank, int tag, std::int64_t byt
     index = take_descriptor(last);
   }
   if (index < 0) return std::nullopt;
-  const bool fetched =
-      !remote && world->use != PeerUse::shared && rank != world->rank && !has_refused(rank, tag, bytes);
+  const bool fetched = !remote && world->use != PeerUse::shared && rank != world->rank &&
+                       !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};
 }
 
@@ -138,7 +131,7 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
   const bool offered = bytes >= least_offered;
   if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && token_index(bytes) < 0))
     return nullptr;
-  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, offered);
+  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, offered);
   if (!place) return nullptr;
   std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
   offer->operand_ = operand;
@@ -195,7 +188,7 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
   const std::int64_t bytes = bytes_in(count, type);
   const datatype::TypeInfoRef info = datatype::type_info(type);
   if (!info) return nullptr;
-  const auto place = place_for(world_rank_of(comm, dest), tag, bytes, /*offered=*/false);
+  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes}, /*offered=*/false);
   if (!place) return nullptr;
   std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
   offer->descriptor_.bytes = bytes;
@@ -206,11 +199,9 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
 
 /// Where the receiver finds the data.
 void Offer::describe(bool better_packed) {
-  descriptor_.count = operand_.count;
-  descriptor_.layout_bytes = 0;
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
-  if (!packed_ && describe_in_place()) {
+  if (!packed_ && describe_operand(operand_, descriptor_, descriptor_.from, published_)) {
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
     return;
   }
@@ -218,28 +209,12 @@ void Offer::describe(bool better_packed) {
   pack_for_fetching();
 }
 
-/// Where the program has them, if the memory can be exported and the layout is short.
-bool Offer::describe_in_place() {
-  const datatype::Layout& layout = operand_.info->layout();
-  const datatype::Shape shape = layout.shape(operand_.count);
-  const auto* const first = static_cast<const char*>(operand_.buffer) + layout.true_lb();
-  const bool contiguous = shape.kind == datatype::ShapeKind::contiguous;
-  Descriptor& to = descriptor_;
-  if (!device::export_memory(operand_.ordinal, first, to.memory) || !holds(to.memory, operand_)) return false;
-  to.address = reinterpret_cast<std::uint64_t>(operand_.buffer);
-  if (contiguous) {
-    to.address += static_cast<std::uint64_t>(shape.offset);
-    return true;
-  }
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  return world->layouts.describe(*world->own, to, operand_.info->layout_ref(), published_);
-}
-
 /// Packed, in memory of our own.
 void Offer::pack_for_fetching() {
-  Descriptor& to = descriptor_;
-  if (!device::export_memory(operand_.ordinal, packed_.data(), to.memory)) to.memory = {};
-  to.address = reinterpret_cast<std::uint64_t>(packed_.data());
+  Whereabouts& place = descriptor_.from;
+  if (!device::export_memory(operand_.ordinal, packed_.data(), place.memory)) place.memory = {};
+  place.address = reinterpret_cast<std::uint64_t>(packed_.data());
+  place.layout_bytes = 0;
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the token is on its way
 }
@@ -263,10 +238,11 @@ void Offer::pack_on() {
 
 Offer::~Offer() {
   if (!sent_ && descriptor_.state.load(std::memory_order_acquire) != State::buffered) give_up();  // nobody knows of it
+  putting_ = {};
   State state = descriptor_.state.load(std::memory_order_acquire);
   // One that is given up after an error: the receiver hears of it if it asks.
   bool ended = state == State::wanted && all_sent_;
-  while (!ended && state != State::done && state != State::buffered && state != State::claimed &&
+  while (!ended && state != State::done && state != State::buffered && state != State::put && state != State::claimed &&
          state != State::failed)
     ended = descriptor_.state.compare_exchange_weak(state, State::failed);
   if (remote_ && state == State::offered) world->remote->withdrawn(index_);
@@ -310,16 +286,24 @@ bool Offer::step() {
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
       device::mark(device::Point::acknowledged);
-      note_outcome(world_, descriptor_, /*refused=*/outflow_ != nullptr);
+      note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
+    case State::put:
       return true;
     case State::offered:
       pack_on();
       withdraw();
       break;
     case State::claimed:
+    case State::declined:
       pack_on();
+      break;
+    case State::asked:
+      answer();
+      break;
+    case State::putting:
+      if (put()) return true;
       break;
     case State::withdrawing:
       buffer();
@@ -352,6 +336,46 @@ void Offer::buffer() {
     device::mark(device::Point::buffered);
     report_peer(PeerEvent::buffered);
   }
+}
+
+/// The receiver, on the same GPU, leaves it to this process to move the data: of two processes whose kernels take turns
+/// only one launches any, then.
+void Offer::answer() {
+  note_shared_gpu(world_, operand_.ordinal);
+  const bool willing = worth_a_kernel(operand_.ordinal, descriptor_.bytes) && find_receivers_memory();
+  State expected = State::asked;  // the receiver may have taken it back
+  if (!descriptor_.state.compare_exchange_strong(expected, willing ? State::putting : State::declined) || !willing) {
+    receivers_ = {};
+    return;
+  }
+  device::mark(device::Point::fetching);
+  putting_ = device::transfer(operand_.ordinal, {&operand_.info->layout(), operand_.count, operand_.buffer},
+                              receivers_.side(), 0, descriptor_.wanted.load());
+  report_peer(PeerEvent::put);
+}
+
+bool Offer::find_receivers_memory() {
+  const Segment* segment = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    segment = reach(world_);
+  }
+  return segment != nullptr && learn_layout(*segment, descriptor_, descriptor_.to, receivers_) &&
+         map_memory(operand_.ordinal, *segment, descriptor_.to, receivers_);
+}
+
+/// True when the data are with the receiver.
+bool Offer::put() {
+  if (!putting_.done()) return false;
+  receivers_ = {};  // before the receiver may free the memory
+  descriptor_.state.store(State::put, std::memory_order_release);
+  device::mark(device::Point::acknowledged);
+  note_outcome(/*refused=*/false);
+  return true;
+}
+
+void Offer::note_outcome(bool refused) const {
+  peer::note_outcome(world_, {descriptor_.tag, descriptor_.bytes, operand_.info ? &operand_ : nullptr}, refused);
 }
 
 /// The receiver cannot fetch the data: they go through the segment.

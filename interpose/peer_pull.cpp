@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -19,6 +20,8 @@ namespace {
 
 /// Of what is a token its sender's notices do come, however late.
 constexpr std::chrono::seconds token_patience{30};
+/// For a sender that has been asked to write to this process's memory: it may be long in calling MPI again.
+constexpr std::chrono::microseconds answer_patience{100};
 
 }  // namespace
 
@@ -54,7 +57,8 @@ Announced Pull::announced(std::int64_t capacity) const {
 Pull::~Pull() {
   inflow_.reset();  // what the GPU does ends first
   transfers_.clear();
-  mapping_ = {};
+  senders_ = {};
+  if (source_ == Source::sender) take_back();
   if (!released_) release();
   if (remote_) --world->remote->under_way;
 }
@@ -91,32 +95,67 @@ void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* us
 
 bool Pull::fetch(const Operand& into) {
   if (remote_ || world->use == PeerUse::shared) return false;
-  if (segment_->rank != world->rank && on_one_gpu(descriptor_.memory, into)) {
-    device::shared_with_others(into.ordinal);
-    if (descriptor_.bytes < least_on_one_gpu) return false;
-  }
-  std::string why;
-  mapping_ = device::import_memory(into.ordinal, static_cast<std::uint64_t>(segment_->rank), descriptor_.memory, &why);
-  if (!mapping_) {
-    if (tracing()) log_trace("no peer transfer: " + why);
-    return false;
-  }
+  if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
+  note_shared_gpu(segment_->rank, into.ordinal);
+  const bool is_long = descriptor_.bytes >= least_on_one_gpu;
+  if (!is_long && world->use != PeerUse::always && has_few_copies(into)) return false;
+  if (world->rank > segment_->rank) return ask() || (is_long && fetch_from_memory());
+  return worth_a_kernel(into.ordinal, descriptor_.bytes) && fetch_from_memory();
+}
+
+bool Pull::fetch_from_memory() {
+  if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
+  if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
   device::mark(device::Point::mapped);
-  const bool packed = descriptor_.layout_bytes == 0;
-  senders_ = packed ? datatype::type_info(MPI_BYTE)->layout_ref() : senders_layout();
   source_ = Source::memory;
-  if (tracing()) log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into.ordinal));
+  if (tracing())
+    log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into_.ordinal));
   fetch_what_is_ready();
   return true;
 }
 
-datatype::LayoutRef Pull::senders_layout() const {
-  const std::lock_guard<std::mutex> lock(world->mutex);
-  datatype::LayoutRef layout = world->layouts.find(segment_, descriptor_);
-  if (!layout) lost("the sender's layout is damaged");
-  return layout;
+/// Asks the sender to write to this process's memory; false if that cannot be.
+bool Pull::ask() {
+  // The sender's layout may have to make room for this process's.
+  if (wanted_ == 0 || !learn_layout(segment_, descriptor_, descriptor_.from, senders_) ||
+      !describe_operand(into_, descriptor_, descriptor_.to, published_))
+    return false;
+  source_ = Source::sender;
+  asked_at_ = Clock_::now();
+  descriptor_.wanted.store(wanted_, std::memory_order_relaxed);
+  device::mark(device::Point::asked);
+  descriptor_.state.store(State::asked, std::memory_order_release);
+  return true;
 }
 
+/// True when the sender has; or it has not, and the data come in another way.
+bool Pull::answered() {
+  State state = descriptor_.state.load(std::memory_order_acquire);
+  if (state == State::failed || state == State::done) lost("the sender has given a message up");
+  // The others need the sender, too.
+  const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
+  if (state == State::asked && may_fetch && Clock_::now() - asked_at_ >= answer_patience &&
+      descriptor_.state.compare_exchange_strong(state, State::claimed))
+    state = State::declined;
+  if (state == State::declined) go_on_alone();
+  return state == State::put;
+}
+
+/// The sender does not write to this process's memory.
+void Pull::go_on_alone() {
+  State state = State::declined;
+  descriptor_.state.compare_exchange_strong(state, State::claimed);
+  if (state != State::declined && state != State::claimed) return;  // given up meanwhile
+  if (descriptor_.bytes < least_on_one_gpu || !fetch_from_memory()) want();
+}
+
+/// Nothing may write to the user's memory from here on.
+void Pull::take_back() {
+  State state = State::asked;
+  descriptor_.state.compare_exchange_strong(state, State::claimed);
+  while (descriptor_.state.load(std::memory_order_acquire) == State::putting && !segment_.orphaned())
+    std::this_thread::yield();
+}
 /// True if all of it has been, or is on its way.
 bool Pull::fetch_what_is_ready() {
   if (fetched_ == wanted_) return true;
@@ -124,12 +163,9 @@ bool Pull::fetch_what_is_ready() {
   if (ready < 0) lost("the sender has given a message up");
   const std::int64_t end = std::min(ready, wanted_);
   if (fetched_ < end) {
-    const bool packed = descriptor_.layout_bytes == 0;
-    const device::Side from = {senders_.get(), packed ? descriptor_.bytes : descriptor_.count,
-                               mapping_.at(descriptor_.address)};
     const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
     device::mark(device::Point::fetching);
-    transfers_.push_back(device::transfer(into_.ordinal, from, to, fetched_, end));
+    transfers_.push_back(device::transfer(into_.ordinal, senders_.side(), to, fetched_, end));
     fetched_ = end;
   }
   return fetched_ == wanted_;
@@ -142,12 +178,26 @@ void Pull::release() {
   if (remote_) world->remote->done(segment_->rank, id_);
 }
 
+/// True if nothing more is to come than what transfers_ brings.
+bool Pull::all_come() {
+  switch (source_) {
+    case Source::memory:
+      return fetch_what_is_ready();
+    case Source::segment:
+      return collect();
+    case Source::sender:
+      return answered();
+    default:
+      return true;
+  }
+}
+
 bool Pull::done() {
-  const bool coming = source_ == Source::memory ? !fetch_what_is_ready() : source_ == Source::segment && !collect();
+  const bool coming = !all_come();
   while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
-  mapping_ = {};  // before the sender may free the memory
+  senders_ = {};  // before the sender may free the memory
   if (!released_) release();
   return true;
 }

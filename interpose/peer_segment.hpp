@@ -17,7 +17,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of notices, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 5;
+inline constexpr std::uint32_t peer_version = 6;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
@@ -54,6 +54,10 @@ enum class State : std::uint32_t {
   free,
   offered,      ///< the receiver's turn, when it has got the token; or the sender's, to take the offer back
   claimed,      ///< the receiver reads the sender's device memory
+  asked,        ///< the sender had better write to the receiver's: the sender's turn, or the receiver's to take it back
+  putting,      ///< the sender does
+  put,          ///< the data are there; the sender has gone on
+  declined,     ///< the sender does not: the receiver's turn, as of `claimed`
   wanted,       ///< the receiver cannot: the sender's turn, to send the data through `chunk`s
   withdrawing,  ///< the sender is moving the data to the descriptor
   buffered,     ///< the data are in the descriptor; the sender has gone on
@@ -62,13 +66,23 @@ enum class State : std::uint32_t {
 };
 
 /// For a layout, or a short message.
-inline constexpr std::size_t descriptor_data = 6912;
+inline constexpr std::size_t descriptor_data = 6784;
 
 /// Of a message that goes through the segment.
 inline constexpr int parts_in_flight = 4;
 struct Part {
   std::int32_t chunk;  ///< of the segment; negative: in the descriptor's `data`
   std::int64_t bytes;
+};
+
+/// Where data lie, or are to lie, in memory of the process that says so.
+struct Whereabouts {
+  std::int64_t count;         ///< elements of the layout
+  std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in that process's address space
+  std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
+  std::uint64_t layout_number;  ///< that process's: a layout that the other one knows need not be read
+  std::int32_t layout_slot;     ///< of that process's segment, with the layout; negative: `data` holds it
+  device::Exported memory;      ///< that holds the data
 };
 
 struct alignas(64) Descriptor {
@@ -81,17 +95,12 @@ struct alignas(64) Descriptor {
   std::atomic<std::uint32_t> matched;  ///< the receiver has matched the token, by MPI_Mprobe
   std::int64_t bytes;                  ///< of the message
 
-  // offered: where the data lie. Of packed data the first `ready` bytes are there; negative: no more will come.
+  Whereabouts from;  ///< offered
+  /// Of packed data so many bytes are there; negative: no more will come.
   std::atomic<std::int64_t> ready;
-  std::int64_t count;         ///< elements of the layout
-  std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in the sender's address space
-  std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
-  /// The sender's number of the layout: one that the receiver knows need not be read. 0: `data` holds something else.
-  std::uint64_t layout_number;
-  std::int32_t layout_slot;  ///< the segment's that holds the layout; negative: `data` does
-  device::Exported memory;   ///< that holds the data
-
-  std::atomic<std::int64_t> wanted;  ///< bytes of it, by a receiver that shares no memory; negative: not yet
+  Whereabouts to;  ///< asked
+  /// Bytes of it, by a receiver that shares no memory, or has asked; negative: not yet.
+  std::atomic<std::int64_t> wanted;
 
   // wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
   alignas(64) std::atomic<std::uint64_t> produced;
@@ -99,11 +108,13 @@ struct alignas(64) Descriptor {
   alignas(64) std::atomic<std::uint64_t> consumed;
 
   alignas(64) std::byte token[longest_token + 1];
+  std::uint64_t data_layout;  ///< the number of the layout in `data`; 0: there is something else
+  std::int32_t data_owner;    ///< whose number
   alignas(16) std::byte data[descriptor_data];
 
   /// `data`, to be filled with something else than a layout.
   std::byte* data_for_message() {
-    layout_number = 0;
+    data_layout = 0;
     return data;
   }
 };

@@ -1,9 +1,12 @@
 #include "interpose/peer_world.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "datatype/basic.hpp"
+#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/report.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {
@@ -94,22 +97,39 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
   return std::int64_t{count} * size;
 }
 
-bool abstains(int rank, int tag, std::int64_t bytes) {
+namespace {
+
+/// Index into the habits of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
+/// others.
+std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
+  if (traffic.bytes >= least_on_one_gpu) return 0;
+  return shares_gpu && traffic.operand != nullptr && !has_few_copies(*traffic.operand) ? 2 : 1;
+}
+
+}  // namespace
+
+Habit& Neighbour::habit(const Traffic& traffic) {
+  if (!habits) habits = std::make_unique<std::array<Habit, habits_of_tag * habits_by_tag>>();
+  return (
+      *habits)[habits_of_tag * (static_cast<std::size_t>(traffic.tag) % habits_by_tag) + sort_of(traffic, shares_gpu)];
+}
+
+bool abstains(int rank, const Traffic& traffic) {
   if (rank == world->rank || world->use != PeerUse::automatic) return false;
-  if (bytes >= least_through_segment && world->chunks->usable()) return false;
-  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes);
+  if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(traffic);
   if (habit.abstain == 0) return false;
   --habit.abstain;
   return true;
 }
 
-bool has_refused(int rank, int tag, std::int64_t bytes) {
-  return world->neighbours[static_cast<std::size_t>(rank)].habit(tag, bytes).refusals != 0;
+bool has_refused(int rank, const Traffic& traffic) {
+  return world->neighbours[static_cast<std::size_t>(rank)].habit(traffic).refusals != 0;
 }
 
-void note_outcome(int rank, const Descriptor& descriptor, bool refused) {
+void note_outcome(int rank, const Traffic& traffic, bool refused) {
   const std::lock_guard<std::mutex> lock(world->mutex);
-  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(descriptor.tag, descriptor.bytes);
+  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(traffic);
   habit.refusals = refused ? habit.refusals + 1 : 0;
   if (habit.refusals >= refusals_borne)
     habit.abstain = std::min(1 << std::min(habit.refusals - refusals_borne, 20), longest_abstention);
@@ -125,6 +145,71 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
     at = world->gpus.emplace(operand.ordinal, own).first;
   }
   return std::equal(std::begin(memory.gpu), std::end(memory.gpu), std::begin(at->second.gpu));
+}
+
+void note_shared_gpu(int rank, int ordinal) {
+  device::shared_with_others(ordinal);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  world->neighbours[static_cast<std::size_t>(rank)].shares_gpu = true;
+}
+
+bool has_few_copies(const Operand& operand) {
+  const std::int64_t calls = device::least_copy_calls(operand.info->layout(), operand.count);
+  return calls != 0 && calls <= few_copies;
+}
+
+bool worth_a_kernel(int ordinal, std::int64_t bytes) {
+  return bytes >= least_on_one_gpu || world->use == PeerUse::always || !device::kernels_late(ordinal);
+}
+
+// --- where data lie --------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Whether all of the operand lies in the allocation, as its first byte does.
+bool holds(const device::Exported& memory, const Operand& operand) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
+  const auto base = static_cast<std::int64_t>(memory.base);
+  return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
+}
+
+}  // namespace
+
+bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabouts& place, PublishedRef& published) {
+  const datatype::Layout& layout = operand.info->layout();
+  const datatype::Shape shape = layout.shape(operand.count);
+  const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
+  if (!device::export_memory(operand.ordinal, first, place.memory) || !holds(place.memory, operand)) return false;
+  place.count = operand.count;
+  place.layout_bytes = 0;
+  place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
+  if (shape.kind == datatype::ShapeKind::contiguous) {
+    place.address += static_cast<std::uint64_t>(shape.offset);
+    return true;
+  }
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(), published);
+}
+
+bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand) {
+  if (operand.layout) return true;
+  const bool contiguous = place.layout_bytes == 0;
+  operand.count = contiguous ? descriptor.bytes : place.count;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  operand.layout =
+      contiguous ? datatype::type_info(MPI_BYTE)->layout_ref() : world->layouts.find(other, descriptor, place);
+  return operand.layout != nullptr;
+}
+
+bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+  std::string why;
+  operand.mapping = device::import_memory(ordinal, static_cast<std::uint64_t>(other->rank), place.memory, &why);
+  if (operand.mapping)
+    operand.user = operand.mapping.at(place.address);
+  else if (tracing())
+    log_trace("no peer transfer: " + why);
+  return bool{operand.mapping};
 }
 
 // --- descriptors -----------------------------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
 /// mostly from a process of which that has been found before.
 inline constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
 inline constexpr std::size_t habits_by_tag = 16;
+/// Into memory of a GPU that is shared with other processes the copy engine brings messages in so few calls sooner than
+/// kernels, which may have to wait for a time slice, do.
+inline constexpr std::int64_t few_copies = 4;
 
 /// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
 struct Habit {
@@ -43,17 +46,22 @@ struct Habit {
   int abstain = 0;   ///< messages that are not offered before the next that is
 };
 
+/// What tells messages apart that may be taken in different ways.
+struct Traffic {
+  int tag;
+  std::int64_t bytes;
+  const Operand* operand = nullptr;  ///< none of a message from the host
+};
+
 /// A process of this job, as this one sees it.
 struct Neighbour {
   std::unique_ptr<Segment> segment;
   bool awaited_in_vain = false;             ///< a notice
+  bool shares_gpu = false;                  ///< with this process, as its messages have shown
   unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
-  std::unique_ptr<std::array<Habit, 2 * habits_by_tag>> habits;  ///< made when first needed
-  Habit& habit(int tag, std::int64_t bytes) {
-    if (!habits) habits = std::make_unique<std::array<Habit, 2 * habits_by_tag>>();
-    const std::size_t shorter = bytes < least_on_one_gpu ? 1 : 0;
-    return (*habits)[2 * (static_cast<std::size_t>(tag) % habits_by_tag) + shorter];
-  }
+  static constexpr std::size_t habits_of_tag = 3;
+  std::unique_ptr<std::array<Habit, habits_of_tag * habits_by_tag>> habits;  ///< made when first needed
+  Habit& habit(const Traffic& traffic);
 };
 
 /// A descriptor that its offer has left before the receiver was done.
@@ -108,12 +116,28 @@ std::int64_t bytes_in(int count, MPI_Datatype type);
 [[noreturn]] void lost(const std::string& what);
 
 /// Offers to a neighbour pause after refusals. The caller holds the mutex.
-bool abstains(int rank, int tag, std::int64_t bytes);
+bool abstains(int rank, const Traffic& traffic);
 /// Whether the neighbour could not fetch the last such message. The caller holds the mutex.
-bool has_refused(int rank, int tag, std::int64_t bytes);
-void note_outcome(int rank, const Descriptor& descriptor, bool refused);
+bool has_refused(int rank, const Traffic& traffic);
+void note_outcome(int rank, const Traffic& traffic, bool refused);
 /// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
 bool on_one_gpu(const device::Exported& memory, const Operand& operand);
+/// From now on it is known that the neighbour uses one of this process's GPUs, too.
+void note_shared_gpu(int rank, int ordinal);
+/// Whether the copy engine brings it into memory of a shared GPU sooner than a kernel may.
+bool has_few_copies(const Operand& operand);
+/// Whether the process that launches the kernels on a shared GPU is to do so for a message of `bytes` bytes: short ones
+/// go other ways where kernels begin late.
+bool worth_a_kernel(int ordinal, std::int64_t bytes);
+
+/// Where the operand lies, for another process, of which `descriptor` tells. False if the memory cannot be exported or
+/// the layout is too long (Layouts::describe()).
+bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabouts& place, PublishedRef& published);
+/// The layout, unless it is known already, of what the process of segment `other` has described. False if it is damaged
+/// or has been replaced.
+bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand);
+/// The memory. False if GPU `ordinal` does not reach it, for a reason that the trace tells.
+bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 

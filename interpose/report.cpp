@@ -123,16 +123,12 @@ void print(const Record& total, int ranks, int expected) {
       text += line;
     }
   if (all == 0) text += "  no device buffer was passed to MPI\n";
-  if (total.peer[0] != 0) {
-    std::snprintf(
-        line, sizeof line,
-        "  peer transfer: %lld messages offered; of these %lld packed to be fetched, %lld through shared memory,"
-        " %lld in parts by messages, %lld buffered\n",
-        static_cast<long long>(total.peer[0]), static_cast<long long>(total.peer[3]),
-        static_cast<long long>(total.peer[2]), static_cast<long long>(total.peer[4]),
-        static_cast<long long>(total.peer[1]));
-    text += line;
-  }
+  const auto messages = [&](PeerEvent event) { return std::to_string(total.peer[static_cast<int>(event)]); };
+  if (total.peer[static_cast<int>(PeerEvent::offered)] != 0)
+    text += "  peer transfer: " + messages(PeerEvent::offered) + " messages offered; of these " +
+            messages(PeerEvent::packed) + " packed to be fetched, " + messages(PeerEvent::put) +
+            " written by their senders, " + messages(PeerEvent::refused) + " through shared memory, " +
+            messages(PeerEvent::remote) + " in parts by messages, " + messages(PeerEvent::buffered) + " buffered\n";
   if (const std::int64_t calls = total.peer[static_cast<int>(PeerEvent::collective)]; calls != 0)
     text += "  collectives as messages: " + std::to_string(calls) + " calls\n";
   std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",

@@ -55,9 +55,10 @@ enum class PeerEvent {
   refused,     ///< of these: sent through the segment, since the receiver could not fetch it
   packed,      ///< of these: packed before it can be fetched
   remote,      ///< of these: to a process that shares no memory with this one
+  put,         ///< of these: written to the receiver's memory by this process
   collective,  ///< a collective that went as messages (collective_messages.hpp)
 };
-inline constexpr int peer_events = 6;
+inline constexpr int peer_events = 7;
 void report_peer(PeerEvent event);
 
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.
