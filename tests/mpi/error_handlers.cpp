@@ -424,6 +424,32 @@ TEST_CASE("a pack that fails on the GPU in the middle of a message reaches both 
   }
 }
 
+// Of two processes on one GPU: the one of the lower rank writes to the other one's memory.
+TEST_CASE("a message that its sender fails to write to the receiver's memory reaches both ends", "[.][fault-put]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(1 << 16, 1, 2);  // 512 KiB
+  const int gpu = current_gpu();
+  Watched watched;
+  if (rank() % 2 == 0) {
+    use_gpu(2);
+    std::optional<Buffer> out(std::in_place, Place::device, type, 1);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Isend(out->address(), 1, type, partner(), 1, watched, &request));
+    out.reset();
+    use_gpu(gpu);
+    MPI_OK(MPI_Send(nullptr, 0, MPI_BYTE, partner(), 2, comm()));
+    MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+  } else {
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_BYTE, partner(), 2, comm(), MPI_STATUS_IGNORE));
+    use_gpu(2);
+    Buffer in(Place::device, type, 1);
+    MPI_FAILS(MPI_Recv(in.address(), 1, type, partner(), 1, watched, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+    use_gpu(gpu);
+  }
+  CHECK(take_calls() == Classes{MPI_ERR_OTHER});
+  check_usable();
+}
+
 // --- MPI functions that fail when they are told to -------------------------------------------------------------------
 
 namespace {

@@ -1,10 +1,17 @@
 // Peer transfers: every kind of receive that may get a token, probes, truncation, sends that nobody receives for a
 // while, and more messages at a time than can be offered. (What the other tests send from device memory mostly goes so,
 // too.)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -205,6 +212,47 @@ TEST_CASE("long device messages, packed in parts or through shared memory", "[pe
           step(ends.text());
           exchange_both_ways(ends, ++tag);
         }
+}
+
+namespace {
+
+/// What a process lets its partner know, or waits for, without MPI.
+class Notice {
+ public:
+  explicit Notice(int of) : name_("/gpudt-test-" + std::to_string(getppid()) + "-" + std::to_string(of)) {}
+  void give() const { close(shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600)); }
+  void await() const {
+    int file = -1;
+    while ((file = shm_open(name_.c_str(), O_RDWR, 0)) < 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    close(file);
+    shm_unlink(name_.c_str());
+  }
+
+ private:
+  std::string name_;
+};
+
+}  // namespace
+
+TEST_CASE("a long device message is fetched from a process that calls nothing", "[unattended]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(1, 1 << 17, 1 << 17);  // 1 MiB
+  for (const bool even_sends : {true, false}) {
+    Buffer buffer(Place::device, type, 1);
+    if ((rank() % 2 == 0) == even_sends) {
+      buffer.fill(key_of(rank(), 1));
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_OK(MPI_Isend(buffer.address(), 1, type, partner(), 1, comm(), &request));
+      MPI_OK(MPI_Barrier(comm()));  // the message is announced by now
+      Notice(rank()).await();
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    } else {
+      MPI_OK(MPI_Barrier(comm()));
+      MPI_OK(MPI_Recv(buffer.address(), 1, type, partner(), 1, comm(), MPI_STATUS_IGNORE));
+      Notice(partner()).give();
+      expect_message(buffer, type, partner(), 1);
+    }
+  }
 }
 
 TEST_CASE("of a long device message, a short receive gets the beginning", "[peer]") {
