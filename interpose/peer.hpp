@@ -193,6 +193,7 @@ class Pull {
   const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
+  bool moves_for_both_ = false;             ///< processes on one GPU
   Operand into_;                            ///< device memory
   datatype::LayoutRef layout_;              ///< of host memory
   std::int64_t wanted_ = 0, fetched_ = 0;   ///< bytes

@@ -342,7 +342,8 @@ void Offer::buffer() {
 /// only one launches any, then.
 void Offer::answer() {
   note_shared_gpu(world_, operand_.ordinal);
-  const bool willing = worth_a_kernel(operand_.ordinal, descriptor_.bytes) && find_receivers_memory();
+  const bool willing = find_receivers_memory() &&
+                       worth_a_kernel(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
   State expected = State::asked;  // the receiver may have taken it back
   if (!descriptor_.state.compare_exchange_strong(expected, willing ? State::putting : State::declined) || !willing) {
     receivers_ = {};
@@ -368,6 +369,7 @@ bool Offer::find_receivers_memory() {
 bool Offer::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory
+  note_turn(operand_.ordinal);
   descriptor_.state.store(State::put, std::memory_order_release);
   device::mark(device::Point::acknowledged);
   note_outcome(/*refused=*/false);

@@ -97,10 +97,9 @@ bool Pull::fetch(const Operand& into) {
   if (remote_ || world->use == PeerUse::shared) return false;
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
-  const bool is_long = descriptor_.bytes >= least_on_one_gpu;
-  if (!is_long && world->use != PeerUse::always && has_few_copies(into)) return false;
-  if (world->rank > segment_->rank) return ask() || (is_long && fetch_from_memory());
-  return worth_a_kernel(into.ordinal, descriptor_.bytes) && fetch_from_memory();
+  if (world->rank > segment_->rank) return ask() || (descriptor_.bytes >= least_on_one_gpu && fetch_from_memory());
+  moves_for_both_ = worth_a_kernel(into.ordinal, descriptor_.bytes, into.info->layout(), into.count);
+  return moves_for_both_ && fetch_from_memory();
 }
 
 bool Pull::fetch_from_memory() {
@@ -198,6 +197,7 @@ bool Pull::done() {
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
   senders_ = {};  // before the sender may free the memory
+  if (!released_ && moves_for_both_) note_turn(into_.ordinal);
   if (!released_) release();
   return true;
 }

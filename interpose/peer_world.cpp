@@ -14,7 +14,15 @@ namespace {
 
 /// After so many messages in a row that could not be fetched, the sender takes other ways for 1, 2, 4 ... messages.
 constexpr int refusals_borne = 1;
+/// Likewise after so many kernels in a row that have begun late: the first one does wherever the other process has used
+/// the GPU for something else.
+constexpr int late_turns_borne = 2;
 constexpr int longest_abstention = 64;
+
+int abstention_after(int times, int borne) {
+  return times < borne ? 0 : std::min(1 << std::min(times - borne, 20), longest_abstention);
+}
+
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
 
@@ -99,11 +107,17 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 
 namespace {
 
+bool has_few_copies(const datatype::Layout& layout, std::int64_t count) {
+  const std::int64_t calls = device::least_copy_calls(layout, count);
+  return calls != 0 && calls <= few_copies;
+}
+
 /// Index into the habits of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
 /// others.
 std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
   if (traffic.bytes >= least_on_one_gpu) return 0;
-  return shares_gpu && traffic.operand != nullptr && !has_few_copies(*traffic.operand) ? 2 : 1;
+  const Operand* const operand = traffic.operand;
+  return shares_gpu && operand != nullptr && !has_few_copies(operand->info->layout(), operand->count) ? 2 : 1;
 }
 
 }  // namespace
@@ -131,8 +145,7 @@ void note_outcome(int rank, const Traffic& traffic, bool refused) {
   const std::lock_guard<std::mutex> lock(world->mutex);
   Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(traffic);
   habit.refusals = refused ? habit.refusals + 1 : 0;
-  if (habit.refusals >= refusals_borne)
-    habit.abstain = std::min(1 << std::min(habit.refusals - refusals_borne, 20), longest_abstention);
+  if (refused) habit.abstain = abstention_after(habit.refusals, refusals_borne);
 }
 
 bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
@@ -153,13 +166,24 @@ void note_shared_gpu(int rank, int ordinal) {
   world->neighbours[static_cast<std::size_t>(rank)].shares_gpu = true;
 }
 
-bool has_few_copies(const Operand& operand) {
-  const std::int64_t calls = device::least_copy_calls(operand.info->layout(), operand.count);
-  return calls != 0 && calls <= few_copies;
+// What goes by many copies, or by kernels on both sides, is not much slower by a kernel that begins late; and as long
+// as it goes by kernels on both sides, they are late.
+bool worth_a_kernel(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count) {
+  if (bytes >= least_on_one_gpu || world->use == PeerUse::always) return true;
+  if (has_few_copies(layout, count)) return !device::kernels_late(ordinal);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  Turns& turns = world->turns[ordinal];
+  if (turns.left == 0) return true;
+  --turns.left;
+  return false;
 }
 
-bool worth_a_kernel(int ordinal, std::int64_t bytes) {
-  return bytes >= least_on_one_gpu || world->use == PeerUse::always || !device::kernels_late(ordinal);
+void note_turn(int ordinal) {
+  const bool late = device::kernels_late(ordinal);
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  Turns& turns = world->turns[ordinal];
+  turns.late = late ? turns.late + 1 : 0;
+  turns.left = abstention_after(turns.late, late_turns_borne);
 }
 
 // --- where data lie --------------------------------------------------------------------------------------------------

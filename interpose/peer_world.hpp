@@ -29,21 +29,27 @@ inline constexpr std::int64_t longest_buffered = 4096;
 static_assert(longest_buffered <= std::int64_t(descriptor_data));
 /// Between two looks at whether the other process is still there.
 inline constexpr std::chrono::milliseconds life_check{500};
-/// Shorter messages are not fetched from another process's memory on the same GPU: kernels of two processes take turns
-/// of a tenth of a millisecond and more, which the copy engine does not.
+/// Shorter messages between two processes on one GPU have other ways than a kernel, for kernels of two processes take
+/// turns of a tenth of a millisecond and more, which the copy engine does not.
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
 /// A notice is sent before its token, so that it is not long in coming; else what was probed is no token. So it is
 /// mostly from a process of which that has been found before.
 inline constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
 inline constexpr std::size_t habits_by_tag = 16;
 /// Into memory of a GPU that is shared with other processes the copy engine brings messages in so few calls sooner than
-/// kernels, which may have to wait for a time slice, do.
+/// a kernel that has to wait for a time slice; in more calls it takes as long.
 inline constexpr std::int64_t few_copies = 4;
 
 /// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
 struct Habit {
   int refusals = 0;  ///< in a row
   int abstain = 0;   ///< messages that are not offered before the next that is
+};
+
+/// How kernels have begun that this process has launched for itself and another one on its GPU.
+struct Turns {
+  int late = 0;  ///< in a row
+  int left = 0;  ///< to the other ways, before the next that is launched
 };
 
 /// What tells messages apart that may be taken in different ways.
@@ -87,6 +93,7 @@ struct World {
   std::vector<Deserted> deserted;
   Layouts layouts;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
+  std::map<int, Turns> turns;            ///< by GPU
 
   std::optional<Chunks> chunks;
   std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
@@ -124,11 +131,11 @@ void note_outcome(int rank, const Traffic& traffic, bool refused);
 bool on_one_gpu(const device::Exported& memory, const Operand& operand);
 /// From now on it is known that the neighbour uses one of this process's GPUs, too.
 void note_shared_gpu(int rank, int ordinal);
-/// Whether the copy engine brings it into memory of a shared GPU sooner than a kernel may.
-bool has_few_copies(const Operand& operand);
-/// Whether the process that launches the kernels on a shared GPU is to do so for a message of `bytes` bytes: short ones
-/// go other ways where kernels begin late.
-bool worth_a_kernel(int ordinal, std::int64_t bytes);
+/// Whether the process that launches the kernels on a shared GPU is to do so for a message that goes to `count`
+/// elements of `layout`. Where they begin late, short ones go other ways.
+bool worth_a_kernel(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count);
+/// Such a kernel has ended.
+void note_turn(int ordinal);
 
 /// Where the operand lies, for another process, of which `descriptor` tells. False if the memory cannot be exported or
 /// the layout is too long (Layouts::describe()).
