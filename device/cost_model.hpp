@@ -34,6 +34,10 @@ struct Lateness {
   /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn:
   /// what makes one of them late may have gone.
   double alike = 2;
+  /// What a kernel waits for another process's turn on the GPU to end, and how long that is expected after the other
+  /// one's last use of it that is known.
+  double turn_us = 140;
+  double turns_believed_us = 100e3;
 };
 
 struct CostModel {
@@ -113,6 +117,8 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);
   visit(std::string("lateness.longest_belief_us"), model.lateness.longest_belief_us, 0.0);
   visit(std::string("lateness.alike"), model.lateness.alike, 1.0);
+  visit(std::string("lateness.turn_us"), model.lateness.turn_us, 0.0);
+  visit(std::string("lateness.turns_believed_us"), model.lateness.turns_believed_us, 0.0);
 }
 
 }  // namespace gpudt::device

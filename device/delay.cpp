@@ -3,10 +3,26 @@
 #include <algorithm>
 
 namespace gpudt::device {
+namespace {
+
+Delay::Clock::rep after(double us) {
+  const auto duration =
+      std::chrono::duration_cast<Delay::Clock::duration>(std::chrono::duration<double, std::micro>(us));
+  return (Delay::Clock::now() + duration).time_since_epoch().count();
+}
+
+}  // namespace
+
 double Delay::expected_us() const {
   const float delay = delay_us_.load(std::memory_order_relaxed);
-  if (delay == 0) return 0;
-  return Clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed) ? delay : 0;
+  if (delay == 0 && turns_until_.load(std::memory_order_relaxed) == 0) return 0;
+  const Clock::rep now = Clock::now().time_since_epoch().count();
+  const double seen_us = now < until_.load(std::memory_order_relaxed) ? delay : 0;
+  return yields(now) ? std::max(seen_us, lateness_.turn_us) : seen_us;
+}
+
+void Delay::yield_turns() {
+  turns_until_.store(after(lateness_.turns_believed_us), std::memory_order_relaxed);
 }
 
 void Delay::observe(double expected_us, double after_us, double before_us, bool roughly) {
@@ -16,11 +32,8 @@ void Delay::observe(double expected_us, double after_us, double before_us, bool 
     const double delay = after_us - expected_us;
     const double believed_us =
         std::min(std::max(delay * lateness_.belief, lateness_.shortest_belief_us), lateness_.longest_belief_us);
-    const auto believed =
-        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(believed_us));
-    const auto now = Clock::now();
-    seen_.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-    until_.store((now + believed).time_since_epoch().count(), std::memory_order_relaxed);
+    seen_.store(after(0), std::memory_order_relaxed);
+    until_.store(after(believed_us), std::memory_order_relaxed);
     delay_us_.store(static_cast<float>(delay), std::memory_order_relaxed);
     times_.fetch_add(1, std::memory_order_relaxed);
   } else if (!roughly && before_us < tolerated && delay_us_.load(std::memory_order_relaxed) != 0) {

@@ -17,8 +17,14 @@ class Delay {
 
   explicit Delay(const Lateness& lateness = {}) : lateness_(lateness) {}
 
-  /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one did so lately.
+  /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one did so lately, or
+  /// another process has the GPU in turns with this one.
   double expected_us() const;
+
+  /// Another process has just used the GPU, and had better not be interrupted.
+  void yield_turns();
+  /// Whether that was lately.
+  bool yields() const { return yields(Clock::now().time_since_epoch().count()); }
 
   /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start. `roughly`:
   /// its time depends on more than its size, so that it may show that one was late, but not that it was not.
@@ -30,11 +36,14 @@ class Delay {
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late
 
  private:
+  bool yields(Clock::rep now) const { return now < turns_until_.load(std::memory_order_relaxed); }
+
   const Lateness lateness_;
   std::atomic<float> delay_us_{0};
   std::atomic<std::int64_t> times_{0};
   std::atomic<Clock::rep> seen_{0};
-  std::atomic<Clock::rep> until_{0};  ///< the time since the clock's epoch up to which delay_us_ is believed
+  std::atomic<Clock::rep> until_{0};        ///< the time since the clock's epoch up to which delay_us_ is believed
+  std::atomic<Clock::rep> turns_until_{0};  ///< likewise, that others take turns
 };
 
 }  // namespace gpudt::device

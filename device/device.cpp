@@ -98,8 +98,8 @@ void about_to_wait(WaitKind kind) noexcept {
   if (Engine* const now = engine.load(std::memory_order_acquire)) now->about_to_wait(kind);
 }
 
-void shared_with_others(int ordinal) noexcept {
-  if (Engine* const now = engine.load(std::memory_order_acquire)) now->shared_with_others(ordinal);
+void shared_with_others(int ordinal, bool yields) noexcept {
+  if (Engine* const now = engine.load(std::memory_order_acquire)) now->shared_with_others(ordinal, yields);
 }
 
 void start(const Config& config) {

@@ -548,8 +548,12 @@ void Engine::failed(int ordinal) noexcept {
   if (Resident* const resident = resident_of(ordinal)) resident->give_up();
 }
 
-void Engine::shared_with_others(int ordinal) noexcept {
-  if (Resident* const resident = resident_of(ordinal)) resident->shared_with_others();
+void Engine::shared_with_others(int ordinal, bool yields) noexcept {
+  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
+  if (gpu == nullptr) return;
+  if (gpu->resident) gpu->resident->shared_with_others();
+  if (!yields) return;
+  for (const auto& channel : gpu->channels) channel->kernels.yield_turns();
 }
 
 std::vector<std::string> Engine::cost_sources() const {
@@ -792,7 +796,8 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
         mark(Point::way_chosen);
         if (copy && try_copy(gpu, channel, work, forecast, state)) {
           const double loss_us = forecast.copy_us - forecast.kernel_us;
-          if (way_ == Way::automatic && !unreachable && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us)
+          if (way_ == Way::automatic && !unreachable && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us &&
+              !channel.kernels.yields())
             channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
           return;
         }

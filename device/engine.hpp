@@ -257,7 +257,7 @@ class Engine {
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
   void about_to_wait(WaitKind kind) noexcept;
-  void shared_with_others(int ordinal) noexcept;
+  void shared_with_others(int ordinal, bool yields) noexcept;
 
   static constexpr int max_gpus = datatype::Layout::attachment_slots;
 

@@ -161,7 +161,7 @@ bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
 }
 
 void note_shared_gpu(int rank, int ordinal) {
-  device::shared_with_others(ordinal);
+  device::shared_with_others(ordinal, /*yields=*/world->rank > rank);
   const std::lock_guard<std::mutex> lock(world->mutex);
   world->neighbours[static_cast<std::size_t>(rank)].shares_gpu = true;
 }

@@ -2,8 +2,10 @@
 // learnt of kernels that begin late.
 #include "device/chooser.hpp"
 
+#include <chrono>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -431,6 +433,24 @@ TEST_CASE("a kernel that began late is remembered until one does not", "[chooser
   CHECK(delay.expected_us() == 0);
   delay.observe(50, 1050, 1060, /*roughly=*/true);
   CHECK(delay.expected_us() == 1000);
+}
+
+TEST_CASE("that another process takes turns is expected for a while", "[chooser]") {
+  Lateness lateness;
+  lateness.turns_believed_us = 20e3;
+  Delay delay(lateness);
+  CHECK_FALSE(delay.yields());
+  delay.yield_turns();
+  CHECK(delay.yields());
+  CHECK(delay.expected_us() == lateness.turn_us);
+  delay.observe(8, 8, 9);
+  CHECK(delay.expected_us() == lateness.turn_us);
+  delay.observe(8, 10008, 10010);
+  CHECK(delay.expected_us() == 10000);
+  delay.observe(8, 8, 9);
+  std::this_thread::sleep_for(std::chrono::milliseconds(21));
+  CHECK_FALSE(delay.yields());
+  CHECK(delay.expected_us() == 0);
 }
 
 TEST_CASE("of two ways that are late alike that is tried which was seen late longer ago", "[chooser]") {

@@ -401,7 +401,7 @@ TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]")
   }
   SECTION("not beside other processes") {
     stage.pack().wait();
-    stage.engine->shared_with_others(0);
+    stage.engine->shared_with_others(0, /*yields=*/false);
     until_launched(100);
     CHECK(stage.launches() == 0);
   }

@@ -338,6 +338,24 @@ TEST_CASE("while copies take much longer, kernels that nobody waits for tell tha
   CHECK(bench.late_unpacks() == times + 1);
 }
 
+TEST_CASE("a process that yields its turns to another one leaves the multiprocessors alone", "[kernel]") {
+  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(Boxes::most_calls) + 1);
+  Bench bench;
+  const auto kernels_for = [&](const datatype::Layout& layout) {
+    bench.log.kernels = 0;
+    bench.move(Direction::unpack, layout);
+    return bench.log.kernels;
+  };
+  CHECK(kernels_for(*list) == 1);
+  bench.engine->shared_with_others(0, /*yields=*/false);
+  CHECK(kernels_for(*list) == 1);
+  bench.engine->shared_with_others(0, /*yields=*/true);
+  for (int i = 0; i < 3; ++i) CHECK(kernels_for(*list) == 0);
+  CHECK(kernels_for(*long_list) == 1);  // which ends at once, and does not change that
+  CHECK(kernels_for(*list) == 0);
+  CHECK(bench.log.probes == 0);
+}
+
 TEST_CASE("probes whose launches wait are given up", "[kernel]") {
   const datatype::LayoutRef list = list_of(30);
   Bench bench;
