@@ -94,6 +94,15 @@ part_protocols() {
   done
 }
 
+# Two ranks on one GPU, by MPI alone: kernels of the ways by hand would make those of the library wait for their turns.
+part_onegpu() {
+  local one=CUDA_VISIBLE_DEVICES=0
+  [ "$simulated" = no ] || one=GPUDT_SIM_DEVICES=1
+  measure one-gpu by 2 "$one" -- "$bin/gpudt-pingpong" --ways mpi --seconds 0.1 "${short[@]}" "${few_layouts[@]}"
+  measure one-gpu-by-hand by 2 "$one" -- "$bin/gpudt-pingpong" --ways zerocopy,memcpy2d --seconds 0.1 "${short[@]}" \
+    --layouts 'contiguous,vector:8,indexed'
+}
+
 # Where the time of a message of 1 KiB goes, with the kernel that stays and by launches alone: between the points of
 # GPUDT_TIMELINE, of both ranks.
 part_steps() {
@@ -204,7 +213,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong protocols steps collectives packing lengths applications contention host scale)
+parts=(tune pingpong onegpu protocols steps collectives packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do

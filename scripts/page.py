@@ -243,6 +243,15 @@ def collectives(folder):
         ["processes", "call", "layout", "to each", "gpudt", "through the host", "by hand (memcpy2d)"], body)
 
 
+def one_gpu(folder):
+    """Two ranks that share one."""
+    by_hand = medians(folder.rows("one-gpu-by-hand"), "layout", "bytes", "way")
+    body = [[layout, size(bytes_), time] + [by_hand.get((layout, bytes_, way)) for way in ("zerocopy", "memcpy2d")]
+            for (layout, bytes_), time in medians(folder.rows("one-gpu"), "layout", "bytes").items()]
+    return ["### Two ranks on one GPU, one way, us", ""] + table(
+        ["layout", "bytes", "gpudt", "by hand (kernels)", "by hand (memcpy2d)"], body)
+
+
 def beyond(folder):
     """What the paper does not have."""
     lines = ["## Beyond the paper", "", "### Halo of a 3-D block, 26 neighbours, us", ""]
@@ -251,6 +260,7 @@ def beyond(folder):
     lines += table(["block"] + ways, [[f"{side}^3"] + [times.get((side, way)) for way in ways]
                                       for side in dict.fromkeys(side for side, _ in times)])
     lines += collectives(folder)
+    lines += one_gpu(folder)
     lines += ["### What the library adds to a call on host memory, ns", ""]
     body = []
     for name in [name for name in folder.documents if name.startswith("overhead-")]:

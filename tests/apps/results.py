@@ -63,6 +63,12 @@ class Results(unittest.TestCase):
             (self.folder / f"collectives-2-{protocol}.json").write_text(json.dumps({"rows": rows}))
         self.assertIn("| 2 | bcast | vector:32 | 64 KiB | 12.5 | 43.5 | 32.5 |", self.page())
 
+    def test_one_gpu(self):
+        for name, times in (("one-gpu", {"mpi": 12.5}), ("one-gpu-by-hand", {"zerocopy": 165.5, "memcpy2d": 17.5})):
+            rows = [{"layout": "vector:8", "bytes": 1024, "way": way, "median_us": us} for way, us in times.items()]
+            (self.folder / f"{name}.json").write_text(json.dumps({"rows": rows}))
+        self.assertIn("| vector:8 | 1 KiB | 12.5 | 166 | 17.5 |", self.page())
+
     def test_wrong_data_is_shown(self):
         self.measure("packbench.json", self.packbench, "--layouts", "vector:8", "--sizes", "1K", "--targets", "host")
         file = self.folder / "packbench.json"
