@@ -52,7 +52,7 @@ class Results(unittest.TestCase):
         for length in (4, 8, 16):
             self.assertRegex(text, rf"\| {length} B \| [\d.]+ \| - \| [\d.]+ \|")
         # Ping-pong, tables 2 to 4, halo, collectives, calls, scale, costs.
-        self.assertEqual(text.count("*not measured*"), 9, text)
+        self.assertEqual(text.count("*not measured*"), 10, text)
         self.assertNotIn("WRONG DATA", text)
 
     def test_collectives(self):
