@@ -56,9 +56,8 @@ bool is_irregular(const Shape& shape) {
   return shape.kind == ShapeKind::list || shape.kind == ShapeKind::general;
 }
 
-/// Whether the message has no more runs than there may be calls.
-bool has_few_runs(const Shape& shape, const datatype::Layout& layout) {
-  return layout.runs() <= Boxes::most_calls / shape.count;
+bool has_few_runs(const Shape& shape, const datatype::Layout& layout, std::int64_t most) {
+  return layout.runs() <= most / shape.count;
 }
 
 /// A range of an irregular message: a box for each run, where one element's last and the next one's first may be one.
@@ -112,7 +111,7 @@ void Boxes::add(const CopyBox& box) {
     listed_[count_++] = box;
     return;
   }
-  if (further_.empty()) further_.reserve(static_cast<std::size_t>(most_calls) - listed_.size());
+  if (further_.empty()) further_.reserve(static_cast<std::size_t>(most_together) - listed_.size());
   further_.push_back(box);
 }
 
@@ -149,8 +148,8 @@ std::int64_t Boxes::rows() const {
 }
 
 Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
-               const datatype::Layout* layout) {
-  if (layout != nullptr && is_irregular(shape) && has_few_runs(shape, *layout))
+               const datatype::Layout* layout, std::int64_t most_runs) {
+  if (layout != nullptr && is_irregular(shape) && has_few_runs(shape, *layout, most_runs))
     return run_boxes(*layout, unpack, user, packed, begin, end);
   Boxes boxes;
   const auto piece = [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
@@ -179,10 +178,22 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   return boxes;
 }
 
-std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype::Layout* layout) {
+namespace {
+
+/// In `bytes` bytes of a message of no more than Boxes::most_calls runs.
+std::int64_t expected_runs(const Shape& shape, const datatype::Layout& layout, std::int64_t bytes) {
+  const double part = static_cast<double>(bytes) / static_cast<double>(shape.total);
+  return std::max(static_cast<std::int64_t>(static_cast<double>(layout.runs() * shape.count) * part), std::int64_t{1});
+}
+
+}  // namespace
+
+std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype::Layout* layout,
+                         std::int64_t most_runs) {
   if (shape.kind == ShapeKind::contiguous) return 1;
   if (is_irregular(shape)) {
-    if (layout == nullptr || !has_few_runs(shape, *layout)) return 0;
+    if (layout == nullptr || !has_few_runs(shape, *layout, most_runs)) return 0;
+    if (!has_few_runs(shape, *layout, Boxes::most_together)) return expected_runs(shape, *layout, bytes);
     if (shape.kind == ShapeKind::general || bytes < shape.total) return 1;
     // The last run of each traversal of the list and the first of the next one may adjoin.
     return shape.total / shape.list_size * (shape.list_count - 1) + 1;
@@ -256,22 +267,24 @@ const Cost& kernel_cost(const CostModel& model, const Situation& situation) {
                                      : model.kernel_pack_to_host;
 }
 
-const Cost& copy_cost(const CostModel& model, std::int64_t rows, const Situation& situation) {
+/// `together`: the rows are runs that go by one call.
+const Cost& copy_cost(const CostModel& model, std::int64_t rows, bool together, const Situation& situation) {
   return situation.peer              ? model.copy_to_peer
          : !situation.packed_is_host ? model.copy_on_device
          : !situation.unpack         ? model.copy_pack_to_host
+         : together                  ? model.copy_runs_unpack_from_host
          : rows == 1                 ? model.copy_unpack_from_host
                                      : model.copy_rows_unpack_from_host;
 }
 
-/// What one more box takes; `runs`: they are of a single row each, and may go by one call.
-double further_us(const CostModel& model, bool runs, const Situation& situation) {
-  const bool together = runs && situation.packed_is_host && !situation.unpack;
-  return together ? model.per_run_us : model.per_call_us;
+/// What the boxes beyond the first take, besides their rows.
+double calls_us(const CostModel& model, std::int64_t calls, bool together, const Situation& situation) {
+  const double further_us = !together ? model.per_call_us : situation.unpack ? 0 : model.per_run_us;
+  return static_cast<double>(calls - 1) * further_us;
 }
 
-double calls_us(const CostModel& model, const Boxes& boxes, const Situation& situation) {
-  return static_cast<double>(boxes.calls() - 1) * further_us(model, boxes.are_runs(), situation);
+bool go_together(const Boxes& boxes, const Situation& situation) {
+  return situation.runs_together && boxes.are_runs();
 }
 
 }  // namespace
@@ -286,7 +299,9 @@ double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situa
 
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const std::int64_t rows = boxes.rows();
-  return cost_us(copy_cost(model, rows, situation), bytes, rows) + calls_us(model, boxes, situation);
+  const bool together = go_together(boxes, situation);
+  return cost_us(copy_cost(model, rows, together, situation), bytes, rows) +
+         calls_us(model, boxes.calls(), together, situation);
 }
 
 double span_copy_cost_us(const CostModel& model, const datatype::Span& span) {
@@ -302,15 +317,19 @@ double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64
                           const Situation& situation) {
   const std::int64_t whole_rows = shape.kind == ShapeKind::strided ? bytes / shape.run : 1;
   const std::int64_t rows = std::max(calls, whole_rows);
-  const auto least_us = [&](std::int64_t most) { return cost_us(copy_cost(model, most, situation), bytes, rows); };
-  return (rows > 1 ? least_us(rows) : std::min(least_us(1), least_us(2))) +
-         static_cast<double>(calls - 1) * further_us(model, is_irregular(shape), situation);
+  const auto least_us = [&](std::int64_t most, bool together) {
+    return cost_us(copy_cost(model, most, together, situation), bytes, rows) +
+           calls_us(model, calls, together, situation);
+  };
+  const double alone_us = rows > 1 ? least_us(rows, false) : std::min(least_us(1, false), least_us(2, false));
+  return situation.runs_together && is_irregular(shape) ? std::min(alone_us, least_us(rows, true)) : alone_us;
 }
 
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
   const std::int64_t rows = boxes.rows();
-  return model.extra_copy_us + moving_us(copy_cost(model, rows, situation), bytes, rows) +
-         calls_us(model, boxes, situation);
+  const bool together = go_together(boxes, situation);
+  return model.extra_copy_us + moving_us(copy_cost(model, rows, together, situation), bytes, rows) +
+         calls_us(model, boxes.calls(), together, situation);
 }
 
 bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness) {

@@ -3,8 +3,9 @@
 //
 // The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
-// nanoseconds, every call beyond three dimensions a microsecond and more, and so does every run of an irregular message
-// from the host; those to the host go by one call. Or all of a message comes to the host with what lies between its
+// nanoseconds, every call beyond three dimensions a microsecond and more, and every run of an irregular message a
+// microsecond and less, many by one call; but short ones from the host then wait where kernels of other processes have
+// the GPU, unless each goes by a call of its own. Or all of a message comes to the host with what lies between its
 // runs, and the host packs it: that suits any layout, as far as it is not spread out too far.
 #pragma once
 
@@ -37,7 +38,10 @@ class Boxes {
  public:
   /// The rest of a row, whole rows, the beginning of a row: so many are listed without memory from the heap.
   static constexpr std::size_t most_within = 3;
-  static constexpr std::int64_t most_calls = 64;
+  /// More would keep the host in calls for more than 3.5 ms, or 10 if each box has one of its own.
+  static constexpr std::int64_t most_calls = 4096;
+  /// Runs by one call (Runtime::copy_runs_async()).
+  static constexpr std::int64_t most_together = 64;
   void add(const CopyBox& box);
   /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
   /// side each follows the one before. There must be no more than most_calls of them.
@@ -63,14 +67,17 @@ class Boxes {
   BoxSide CopyBox::*user_ = &CopyBox::from;
 };
 
-/// Packed bytes [begin, end) of the message, whose first byte lies at `packed`. An irregular one of at most
-/// Boxes::most_calls runs has a box for each run in the range if its layout is given.
+/// Packed bytes [begin, end) of the message, whose first byte lies at `packed`. An irregular one of at most `most_runs`
+/// runs (no more than Boxes::most_calls) has a box for each run in the range if its layout is given.
 Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
-               std::int64_t end, const datatype::Layout* layout = nullptr);
+               std::int64_t end, const datatype::Layout* layout = nullptr,
+               std::int64_t most_runs = Boxes::most_together);
 
-/// No fewer calls move `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
-/// boxes_of(). Of an irregular message about so many: a few neighbours within its list may adjoin.
-std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr);
+/// No fewer boxes make up `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
+/// boxes_of(), and no more for many runs. Of an irregular message about so many: a few neighbours within its list may
+/// adjoin, and in a part of more than Boxes::most_together runs these are taken to be as long as elsewhere.
+std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr,
+                         std::int64_t most_runs = Boxes::most_together);
 
 /// Longer spans are not brought: they would take as much staging memory.
 inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
@@ -92,6 +99,7 @@ struct Situation {
   bool unpack = false;
   bool packed_is_host = false;  ///< else it is memory of the same GPU
   bool peer = false;            ///< ... or one side is memory of another
+  bool runs_together = false;   ///< several runs go by one call (Runtime::copy_runs_async())
 };
 
 /// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.

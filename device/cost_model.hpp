@@ -11,8 +11,8 @@ namespace gpudt::device {
 inline constexpr std::int64_t sector_bytes = 32;
 
 /// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
-/// each call beyond the first (or per_run_us for each run that goes by the same call), and the greater of what its rows
-/// and its bytes take.
+/// each call beyond the first (or per_run_us for each run that goes to the host by the same call), and the greater of
+/// what its rows and its bytes take.
 struct Cost {
   double base_us;
   double row_ns;
@@ -48,6 +48,10 @@ struct CostModel {
   Cost copy_pack_to_host = {6.1, 1.25, 54e3};
   Cost copy_unpack_from_host = {6.6, 0, 54e3};  ///< contiguous data
   Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
+  /// Runs by one call, which are the rows (those to the host: per_run_us). Measured, with the GPU idle and beside a
+  /// kernel of the same process that fills it: 2 runs 13.1 and 9.1 us, 4: 12.7 and 10.4, 8: 19.4 and 13.5, 16: 19.7 and
+  /// 21.2, 32: 30.2 and 32.6, 64: 56 and 63.
+  Cost copy_runs_unpack_from_host = {8.8, 850, 53e3};
   /// Contiguous only, and only if large: kernels are quicker at everything else.
   Cost copy_on_device = {9.5, 1000, 1200e3};
   /// One side is memory of a peer.
@@ -73,8 +77,9 @@ struct CostModel {
   /// A short job of the kernel that stays (resident.hpp): what takes much longer has begun late.
   double resident_us = 4.0;
 
-  /// Copies of one row of less than this from the host are done by the multiprocessors' side of the GPU, not by the
-  /// copy engine: they wait where kernels wait.
+  /// Copies of one row of less than this from the host, alone or several by one call, are done by the multiprocessors'
+  /// side of the GPU, not by the copy engine: they wait where kernels wait for those of other processes, though not
+  /// where they wait for others of this one.
   double engine_row_bytes = 64 << 10;
   /// From here on, two rows are quicker besides.
   double engine_quicker_bytes = 4 << 10;
@@ -98,6 +103,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   cost("copy_pack_to_host", model.copy_pack_to_host);
   cost("copy_unpack_from_host", model.copy_unpack_from_host);
   cost("copy_rows_unpack_from_host", model.copy_rows_unpack_from_host);
+  cost("copy_runs_unpack_from_host", model.copy_runs_unpack_from_host);
   cost("copy_on_device", model.copy_on_device);
   cost("kernel_to_peer", model.kernel_to_peer);
   cost("copy_to_peer", model.copy_to_peer);

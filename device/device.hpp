@@ -201,9 +201,9 @@ inline constexpr int wait_kinds = 5;
 /// does at once what comes next. What other processes wait for had better be on its way.
 void about_to_wait(WaitKind kind) noexcept;
 
-/// Another process uses the GPU, too: no kernel of this one is to stay there. `yields`: the other one launches what
-/// kernels both need, so that they need not take turns: this one does, for a while, whatever copies do sooner than a
-/// turn takes by copies.
+/// Another process uses the GPU, too: no kernel of this one is to stay there, nor are copies to wait where kernels do.
+/// `yields`: the other one launches what kernels both need, so that they need not take turns: this one moves by copies,
+/// for a while, what copies move sooner than a turn ends.
 void shared_with_others(int ordinal, bool yields) noexcept;
 
 /// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".

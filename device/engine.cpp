@@ -186,6 +186,7 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
 Channel::Channel(Engine& engine, int ordinal, const Lateness& lateness)
     : kernels(lateness),
       copies(lateness),
+      short_runs(lateness),
       engine_(&engine),
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
@@ -413,9 +414,13 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Less
 
 bool Channel::start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson) {
   return start_copies(state, lesson, [&] {
-    if (runtime_->copy_runs_async(ordinal_, runs, stream_)) return true;
-    drain();  // some of them may be queued
-    return false;
+    for (std::int64_t first = 0; first < runs.calls(); first += Boxes::most_together) {
+      const std::int64_t last = std::min(first + Boxes::most_together, runs.calls());
+      if (runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) continue;
+      drain();  // those before them are queued, and some of them may be
+      return false;
+    }
+    return true;
   });
 }
 
@@ -520,7 +525,8 @@ Movements Engine::movements() const {
   Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load()};
   for (const std::atomic<Gpu*>& slot : gpus_)
     if (const Gpu* gpu = slot.load(std::memory_order_acquire)) {
-      for (const auto& channel : gpu->channels) sum.late += channel->kernels.times() + channel->copies.times();
+      for (const auto& channel : gpu->channels)
+        sum.late += channel->kernels.times() + channel->copies.times() + channel->short_runs.times();
       if (gpu->resident) sum.resident += gpu->resident->jobs();
     }
   return sum;
@@ -549,6 +555,7 @@ void Engine::failed(int ordinal) noexcept {
 }
 
 void Engine::shared_with_others(int ordinal, bool yields) noexcept {
+  shared_[ordinal].store(true, std::memory_order_relaxed);
   const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
   if (gpu == nullptr) return;
   if (gpu->resident) gpu->resident->shared_with_others();
@@ -594,19 +601,54 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   return begin(here, here.channel(packing.direction), packing);
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
+namespace {
+
+/// Of an irregular message that is divided into them. To the host, more come with what lies between (consider_span());
+/// from there, they take too long one by one.
+std::int64_t most_runs(const Situation& situation) {
+  return situation.unpack && situation.runs_together ? Boxes::most_calls : Boxes::most_together;
+}
+
+}  // namespace
+
+/// Where other processes have the GPU for time slices, short runs from the host that go together would wait for one.
+Situation Engine::situation_of(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
-  const Situation situation = {unpack, is_host(packing.packed_kind), packing.peer};
+  const bool from_host_together =
+      runtime_->copies_runs_together() && !shared_[gpu.ordinal].load(std::memory_order_relaxed);
+  return {.unpack = unpack,
+          .packed_is_host = is_host(packing.packed_kind),
+          .peer = packing.peer,
+          .runs_together = packing.packed_kind == MemoryKind::pinned && (!unpack || from_host_together)};
+}
+
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
+  const Situation situation = situation_of(gpu, packing);
+  const bool unpack = situation.unpack;
   // Elsewhere runs one by one are slower than kernels.
   const datatype::Layout* const layout = situation.packed_is_host ? packing.layout : nullptr;
   Boxes boxes;
   if (!kernels_reach(packing) || !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), situation, layout))
-    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout);
+    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout,
+                     most_runs(situation));
   if (unpack && situation.packed_is_host && boxes.are_runs())
-    boxes = in_two_rows(boxes, gpu.tuning.model.engine_row_bytes);
+    return forecast_of_runs(gpu, channel, packing.bytes(), situation, std::move(boxes));
   Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
   if (spans && !unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
   return forecast;
+}
+
+/// From the host: together, or each as two rows by a call of its own, which the copy engine moves.
+Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                          const Situation& situation, Boxes runs) {
+  Situation alone = situation;
+  alone.runs_together = false;
+  const double row_bytes = gpu.tuning.model.engine_row_bytes;
+  Forecast one_by_one = forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes));
+  if (!situation.runs_together) return one_by_one;
+  Forecast together = forecast_of(gpu, channel, bytes, situation, std::move(runs));
+  const bool sooner = together.copy_us + together.copy_late_us < one_by_one.copy_us + one_by_one.copy_late_us;
+  return std::move(sooner ? together : one_by_one);
 }
 
 /// All of a message that goes to the host may come there with what lies between its runs.
@@ -650,7 +692,7 @@ bool Engine::may_bring(const Packing& packing, const datatype::Span& span) const
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const {
   const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
   Boxes boxes;
-  if (!surely_a_kernel(gpu, channel, fusing.to_shape, fusing.bytes(), situation, nullptr))
+  if (!surely_a_kernel(gpu, channel, fusing.to_shape, fusing.bytes(), situation))
     boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
                           boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
   return forecast_of(gpu, channel, fusing.bytes(), situation, std::move(boxes));
@@ -658,14 +700,14 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const F
 
 /// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
 /// alone or with others: what a further copy takes less than a first one (extra_copy_us) is not looked at. Short
-/// messages would spend a fortieth of their time on it.
+/// messages would spend a fortieth of their time on it, and those of many runs more.
 bool Engine::surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
                              const Situation& situation, const datatype::Layout* layout) const {
-  if (way_ != Way::automatic || trace_ || channel.kernels.expected_us() != 0) return false;
+  if (way_ != Way::automatic || trace_) return way_ == Way::kernel && !trace_;
   const CostModel& model = gpu.tuning.model;
-  const std::int64_t calls = least_calls(shape, bytes, layout);
-  return calls == 0 ||
-         least_copy_cost_us(model, shape, bytes, calls, situation) > kernel_cost_us(model, bytes, situation);
+  const std::int64_t calls = least_calls(shape, bytes, layout, most_runs(situation));
+  return calls == 0 || least_copy_cost_us(model, shape, bytes, calls, situation) >
+                           kernel_cost_us(model, bytes, situation) + channel.kernels.expected_us();
 }
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
@@ -677,15 +719,18 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std
   if (boxes.empty()) return forecast;
   forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
   forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
+  forecast.together = situation.runs_together && boxes.are_runs();
+  forecast.short_runs = forecast.together && situation.unpack && has_short_row(boxes, model.engine_row_bytes);
   compare(gpu, channel, situation, forecast);
   return forecast;
 }
 
 /// Whether the copy engine is the better way, as things are.
 void Engine::compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast) {
-  if (situation.packed_is_host) forecast.copy_late_us = channel.copies.expected_us();
+  const Delay& copies = forecast.short_runs ? channel.short_runs : channel.copies;
+  if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
   forecast.copy_better =
-      copy_is_better({forecast.copy_us, forecast.copy_late_us, channel.copies.seen()},
+      copy_is_better({forecast.copy_us, forecast.copy_late_us, copies.seen()},
                      {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()}, gpu.tuning.model.lateness);
 }
 
@@ -712,13 +757,14 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
     return channel.start_boxes(state, boxes, {&channel.kernels, forecast.copy_us});
+  if (forecast.together)
+    return channel.start_runs(state, boxes,
+                              {forecast.short_runs ? &channel.short_runs : &channel.copies, forecast.copy_us});
   // Where rows go either way, who knows which of them is late.
   const bool mixed = unpack && boxes.calls() > 1 && has_short_row(boxes, model.engine_row_bytes);
   Delay* const learner = host && !mixed ? &channel.copies : nullptr;
-  const Lesson lesson = {learner, forecast.copy_us};
-  if (!unpack && packing.packed_kind == MemoryKind::pinned && boxes.are_runs())
-    return channel.start_runs(state, boxes, lesson);
-  return channel.start_boxes(state, one_row ? in_two_rows(boxes, model.engine_row_bytes) : boxes, lesson);
+  return channel.start_boxes(state, one_row ? in_two_rows(boxes, model.engine_row_bytes) : boxes,
+                             {learner, forecast.copy_us});
 }
 
 /// False if there is no memory for it, or the copy engine refuses.
@@ -829,6 +875,10 @@ namespace {
 const char* name_of(const Packing& packing) {
   return packing.direction == Direction::pack ? "pack" : "unpack";
 }
+std::int64_t calls_of(const Boxes& boxes, bool together) {
+  return together ? (boxes.calls() + Boxes::most_together - 1) / Boxes::most_together : boxes.calls();
+}
+
 const char* name_of(const Fusing&) {
   return "transfer from layout to layout";
 }
@@ -856,7 +906,7 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
           text += forecast.span_us == 0 ? "impossible" : microseconds(forecast.span_us) + " by a span";
         else
           text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
-                  std::to_string(forecast.boxes.calls()) + " calls)";
+                  std::to_string(calls_of(forecast.boxes, forecast.together)) + " calls)";
         if (forecast.copy_late_us != 0) text += " + " + microseconds(forecast.copy_late_us) + " late";
         if (way_ != Way::automatic) text += ", GPUDT_WAY";
         trace_(text);

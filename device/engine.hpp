@@ -147,12 +147,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
   bool start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson = {});
-  /// The same of boxes for Runtime::copy_runs_async().
+  /// The same of any number of boxes for Runtime::copy_runs_async().
   bool start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson);
 
   /// How late this direction's work begins. Between processes that share a GPU in time slices, what goes out may begin
   /// at once where what has come in began late: the slice is this process's by then.
   Delay kernels, copies;  ///< copies: from or to the host
+  /// Of copies of runs from the host by one call, of which some are shorter than CostModel::engine_row_bytes.
+  Delay short_runs;
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
   std::vector<Queued> queue;
@@ -276,19 +278,24 @@ class Engine {
     datatype::Span span;  ///< that it brings for the host to pack, if that is the best way; empty: it is not
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
+    bool together = false;                 ///< the boxes are runs that go by one call
+    bool short_runs = false;               ///< ... from the host: Channel::short_runs
     double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
 
     bool can_copy() const { return !boxes.empty() || span.bytes() != 0; }
   };
+  Situation situation_of(const Gpu& gpu, const Packing& packing) const;
   static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const Situation& situation,
                               Boxes boxes);
+  static Forecast forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                   const Situation& situation, Boxes runs);
   void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
                      Forecast& forecast) const;
   bool may_bring(const Packing& packing, const datatype::Span& span) const;
   static void compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast);
   bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
-                       const Situation& situation, const datatype::Layout* layout) const;
+                       const Situation& situation, const datatype::Layout* layout = nullptr) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
@@ -338,6 +345,7 @@ class Engine {
   std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
+  std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
 };
 
 namespace detail {

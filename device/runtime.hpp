@@ -81,11 +81,14 @@ class Runtime {
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
   /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
-  /// The same for the rows of `runs`, whose boxes are of a single row each and no more than Boxes::most_calls, from
-  /// this GPU's memory to pinned memory: by one call where the runtime has one for that, and in any order. False if it
-  /// refuses any of them; others may have been given to the stream then.
-  virtual bool copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) {
-    for (std::int64_t run = 0; run < runs.calls(); ++run)
+  /// Whether copy_runs_async() takes less time than copy_box_async() for each run.
+  virtual bool copies_runs_together() const noexcept { return false; }
+  /// copy_box_async() for the boxes [first, last) of `runs`, which are of a single row each and no more than
+  /// Boxes::most_together, between this GPU's memory and pinned memory: by one call where the runtime has one for that,
+  /// and in any order. False if it refuses any of them; others may have been given to the stream then.
+  virtual bool copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+                               StreamHandle stream) {
+    for (std::int64_t run = first; run < last; ++run)
       if (!copy_box_async(ordinal, runs[run], stream)) return false;
     return true;
   }

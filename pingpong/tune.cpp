@@ -214,14 +214,21 @@ double measure_calls(Laboratory& laboratory) {
   return std::max(of("rows in three calls", wide_row / 2) - of("rows in one call", wide_row), 0.0) / calls_more;
 }
 
+struct RunTimes {
+  double each_us, base_us;
+};
+
 /// Index lists of many runs against such of a few, each by one call. All but the last run: the whole message would come
-/// with what lies between.
-double measure_runs(Laboratory& laboratory) {
-  constexpr std::int64_t few = 4, many = device::Boxes::most_calls;
-  const auto of = [&](const std::string& what, std::int64_t runs) {
-    return laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, list(runs), 0, (runs - 1) * list_run);
+/// to the host with what lies between.
+RunTimes measure_runs(Laboratory& laboratory, const std::string& what, Direction direction) {
+  constexpr std::int64_t few = 4, many = device::Boxes::most_together;
+  const auto of = [&](const std::string& how_many, std::int64_t runs) {
+    return laboratory.time(how_many + what, Way::copy, direction, StagingKind::mapped, list(runs), 0,
+                           (runs - 1) * list_run);
   };
-  return std::max(of("many runs", many) - of("a few runs", few), 0.0) / static_cast<double>(many - few);
+  const double few_us = of("a few runs", few);
+  const double each_us = std::max(of("many runs", many) - few_us, 0.0) / static_cast<double>(many - few);
+  return {each_us, std::max(few_us - static_cast<double>(few - 1) * each_us, 0.0)};
 }
 
 /// What a message adds to others that are under way, besides what its bytes take.
@@ -266,7 +273,10 @@ CostModel measure(Laboratory& laboratory) {
   measure_rows(laboratory, "copy_pack_to_host", model.copy_pack_to_host, pack);
   measure_rows(laboratory, "copy_rows_unpack_from_host", model.copy_rows_unpack_from_host, unpack);
   model.per_call_us = measure_calls(laboratory);
-  model.per_run_us = measure_runs(laboratory);
+  model.per_run_us = measure_runs(laboratory, "", pack).each_us;
+  const RunTimes from_host = measure_runs(laboratory, " from the host", unpack);
+  model.copy_runs_unpack_from_host = {from_host.base_us, from_host.each_us * 1e3,
+                                      model.copy_rows_unpack_from_host.bytes_per_us};
   measure_several(laboratory, model, few);
   if (laboratory.has_peer()) {
     measure_peer(laboratory, "kernel_to_peer", model.kernel_to_peer, Way::kernel);

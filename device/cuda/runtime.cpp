@@ -86,7 +86,11 @@ class CudaRuntime final : public Runtime {
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
 #if CUDART_VERSION >= 13000
-  bool copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) override;
+  bool copies_runs_together() const noexcept override {
+    return true;
+  }
+  bool copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+                       StreamHandle stream) override;
 #endif
   void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;
@@ -426,24 +430,25 @@ bool CudaRuntime::copy_box_async(int ordinal, const CopyBox& box, StreamHandle h
 }
 
 #if CUDART_VERSION >= 13000
-bool CudaRuntime::copy_runs_async(int ordinal, const Boxes& runs, StreamHandle stream) {
+bool CudaRuntime::copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+                                  StreamHandle stream) {
   const Current current(*this, ordinal);
-  std::array<void*, Boxes::most_calls> to;
-  std::array<const void*, Boxes::most_calls> from;
-  std::array<std::size_t, Boxes::most_calls> bytes;
-  const auto count = static_cast<std::size_t>(runs.calls());
+  std::array<void*, Boxes::most_together> to;
+  std::array<const void*, Boxes::most_together> from;
+  std::array<std::size_t, Boxes::most_together> bytes;
+  const auto count = static_cast<std::size_t>(last - first);
   for (std::size_t run = 0; run < count; ++run) {
-    const CopyBox box = runs[static_cast<std::int64_t>(run)];
+    const CopyBox box = runs[first + static_cast<std::int64_t>(run)];
     to[run] = box.to.address;
     from[run] = box.from.address;
     bytes[run] = box.width;
   }
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  std::size_t first = 0;  // of the runs that the attributes are for
-  return taken(
-      cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &attributes, &first, 1, stream_of(stream)),
-      "copying runs by the copy engine");
+  std::size_t first_alike = 0;  // of the runs that the attributes are for
+  return taken(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &attributes, &first_alike, 1,
+                                    stream_of(stream)),
+               "copying runs by the copy engine");
 }
 #endif
 

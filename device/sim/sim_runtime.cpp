@@ -160,6 +160,8 @@ class SimRuntime final : public Runtime {
     }
     return true;
   }
+  /// One by one all the same, so that what is chosen on GPUs is tested.
+  bool copies_runs_together() const noexcept override { return true; }
   void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override {
     const Signal signal = {flag, value};
     check(api_.launch(stream, set_flag, &signal, sizeof signal), "signalling");

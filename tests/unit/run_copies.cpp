@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct Log {
   std::vector<std::int64_t> together;  ///< runs by one call each
   std::vector<CopyBox> copied;
   bool refuse = false, refuse_boxes = false, slow = false, probes_late = false;
+  bool has_batches = true;                            ///< for runs
+  std::size_t batches_taken = 1 << 20;                ///< before one is refused
   StreamHandle copying = nullptr, probing = nullptr;  ///< the streams of the latest copy and probe
   std::vector<Completion> late_probes;
   std::chrono::microseconds launch_time{0};
@@ -56,10 +59,12 @@ class NotingRuntime final : public HostMemoryRuntime {
     copy(box);
     return true;
   }
-  bool copy_runs_async(int, const Boxes& runs, StreamHandle) override {
-    if (log_.refuse) return false;
-    log_.together.push_back(runs.calls());
-    for (std::int64_t run = 0; run < runs.calls(); ++run) copy(runs[run]);
+  bool copies_runs_together() const noexcept override { return log_.has_batches; }
+  bool copy_runs_async(int, const Boxes& runs, std::int64_t first, std::int64_t last, StreamHandle stream) override {
+    log_.copying = stream;
+    if (log_.refuse || log_.together.size() == log_.batches_taken) return false;
+    log_.together.push_back(last - first);
+    for (std::int64_t run = first; run < last; ++run) copy(runs[run]);
     return true;
   }
   void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle) override {
@@ -141,6 +146,8 @@ struct Bench {
   void move(Direction direction, const datatype::Layout& layout, std::int64_t count = 1) {
     std::vector<char> want_user = user, want_packed = packed;
     const std::int64_t total = count * layout.size();
+    REQUIRE(total <= static_cast<std::int64_t>(packed.size()));
+    REQUIRE(layout.span(count).end <= static_cast<std::int64_t>(user.size()));
     if (direction == Direction::pack)
       datatype::pack(layout, count, user.data(), 0, total, want_packed.data());
     else
@@ -182,7 +189,7 @@ struct Bench {
   std::int64_t late_unpacks() const { return engine->gpu(0).channel(Direction::unpack).kernels.times(); }
 
   Log log;
-  std::vector<char> user = std::vector<char>(1 << 16), packed = std::vector<char>(1 << 13);
+  std::vector<char> user = std::vector<char>(1 << 18), packed = std::vector<char>(1 << 17);
   std::unique_ptr<Engine> engine;
 };
 
@@ -192,6 +199,19 @@ datatype::LayoutRef list_of(int runs) {
   for (int run = 0; run < runs; ++run) {
     lengths.push_back(run % 2 == 0 ? 4 : 2);
     places.push_back(run * (8 + run));
+  }
+  OwnedType type = indexed(lengths, places, MPI_INT);
+  return datatype::decode(type.commit());
+}
+
+/// The same at random distances, of which more have room.
+datatype::LayoutRef dense_list_of(std::int64_t runs) {
+  std::mt19937 random(1);
+  std::vector<int> lengths, places;
+  for (int run = 0, place = 0; run < runs; ++run) {
+    lengths.push_back(run % 2 == 0 ? 4 : 2);
+    places.push_back(place);
+    place += lengths.back() + 1 + static_cast<int>(random() % 8);
   }
   OwnedType type = indexed(lengths, places, MPI_INT);
   return datatype::decode(type.commit());
@@ -216,23 +236,33 @@ TEST_CASE("a list is moved by copies while kernels are late, and by a kernel els
     bench.kernels_late(0);
     CHECK(moved(direction) == Way::kernel);
   }
-  // 30 runs take the copy engine 17 us to the host, but 77 from there.
-  bench.kernels_late(45);
+  // 30 runs take the copy engine 17 us to the host, but 34 from there, and 77 where each has a call of its own.
+  bench.kernels_late(25);
   CHECK(moved(Direction::pack) == Way::copy);
   CHECK(moved(Direction::unpack) == Way::kernel);
+  bench.kernels_late(60);
+  CHECK(moved(Direction::unpack) == Way::copy);
+  bench.engine->shared_with_others(0);
+  CHECK(moved(Direction::unpack) == Way::kernel);
+  bench.kernels_late(very_late_us);
+  CHECK(moved(Direction::unpack) == Way::copy);
 }
 
-TEST_CASE("more runs than there may be calls go by kernel, however late", "[kernel]") {
-  const int most = static_cast<int>(Boxes::most_calls);
+TEST_CASE("more runs than are moved one by one go by kernel, however late", "[kernel]") {
+  const auto [has_batches, shared] = GENERATE(std::pair{true, false}, std::pair{true, true}, std::pair{false, false});
   Bench bench;
-  const auto kernels = [&](Direction direction, int runs, std::int64_t count) {
-    bench.kernels_late(very_late_us);
+  bench.log.has_batches = has_batches;
+  if (shared) bench.engine->shared_with_others(0);
+  const auto kernels = [&](Direction direction, std::int64_t runs, std::int64_t count) {
+    bench.kernels_late(100 * very_late_us);
     bench.log.kernels = 0;
-    bench.move(direction, *list_of(runs), count);
+    bench.move(direction, *dense_list_of(runs), count);
     return bench.log.kernels;
   };
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
-    CAPTURE(direction == Direction::pack);
+    CAPTURE(direction == Direction::pack, has_batches, shared);
+    const bool many = direction == Direction::unpack && has_batches && !shared;
+    const std::int64_t most = many ? Boxes::most_calls : Boxes::most_together;
     CHECK(kernels(direction, most, 1) == 0);
     CHECK(kernels(direction, most + 1, 1) == 1);
     CHECK(kernels(direction, most / 2, 2) == 0);
@@ -253,8 +283,10 @@ TEST_CASE("while kernels are late, many runs come to the host with what lies bet
   const CopyBox& row = bench.log.copied[0];
   CHECK(row.from.address == bench.user.data());
   CHECK((row.width == static_cast<std::size_t>(list->true_ub()) && row.height == 1 && row.depth == 1));
+  CHECK(bench.log.together.empty());
   bench.move(Direction::unpack, *list);  // what lies between is not to be written
-  CHECK((bench.log.kernels == 2 && bench.log.boxes == 1));
+  CHECK((bench.log.kernels == 1 && bench.log.boxes == 1));
+  CHECK(bench.log.together == std::vector<std::int64_t>{64, 36});
   CHECK(bench.engine->staging().statistics(StagingKind::mapped).in_use == 0);
 }
 
@@ -314,7 +346,7 @@ TEST_CASE("if what lies between is refused, the runs go one by one, or by a kern
 
 TEST_CASE("while copies take much longer, kernels that nobody waits for tell that they are not late any more",
           "[kernel]") {
-  const datatype::LayoutRef list = list_of(30);  // 77 us by the copy engine
+  const datatype::LayoutRef list = list_of(60);  // 60 us by the copy engine
   Bench bench;
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.kernels_late(very_late_us);
@@ -357,7 +389,7 @@ TEST_CASE("a process that yields its turns to another one leaves the multiproces
 }
 
 TEST_CASE("probes whose launches wait are given up", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30);
+  const datatype::LayoutRef list = list_of(60);
   Bench bench;
   bench.log.launch_time = late;
   for (int i = 0; i < 5; ++i) {
@@ -370,7 +402,7 @@ TEST_CASE("probes whose launches wait are given up", "[kernel]") {
 TEST_CASE("where copies take about as long as kernels, or are asked for, nobody tries kernels", "[kernel]") {
   for (const Way way : {Way::automatic, Way::copy}) {
     Bench bench(way);
-    const datatype::LayoutRef list = list_of(way == Way::automatic ? 12 : 30);  // 34 us by copies, for 8
+    const datatype::LayoutRef list = list_of(way == Way::automatic ? 30 : 60);  // 34 us by copies, for 8
     bench.kernels_late(very_late_us);
     for (const Direction direction : {Direction::pack, Direction::unpack}) bench.move(direction, *list);
     CHECK((bench.log.kernels == 0 && bench.log.probes == 0));
@@ -381,13 +413,13 @@ TEST_CASE("a kernel that nobody waits for may outlast the engine's work", "[kern
   Bench bench;
   bench.kernels_late(very_late_us);
   bench.log.probes_late = true;
-  bench.move(Direction::unpack, *list_of(30));
+  bench.move(Direction::unpack, *list_of(60));
   CHECK(bench.log.probes == 1);
   bench.engine.reset();
 }
 
 TEST_CASE("lists that wait together share the lateness of their kernel", "[kernel]") {
-  const datatype::LayoutRef list = list_of(20);  // 50 us by the copy engine, beside others
+  const datatype::LayoutRef list = list_of(50);  // 47 us by the copy engine, beside others
   Bench bench;
   const auto batched = [&](int messages, double late_us) {
     bench.kernels_late(late_us);
@@ -407,20 +439,122 @@ TEST_CASE("lists that wait together share the lateness of their kernel", "[kerne
   CHECK(batched(3, 100) == 3);
 }
 
-TEST_CASE("runs to the host go by one call, those from the host by one each, as two rows", "[kernel]") {
+TEST_CASE("runs go by one call, but those from the host by one each, as two rows, where they might wait", "[kernel]") {
   const datatype::LayoutRef list = list_of(20);
+  const bool has_batches = GENERATE(true, false);
   Bench bench(Way::copy);
+  bench.log.has_batches = has_batches;
   bench.move(Direction::pack, *list);
   CHECK(bench.log.together == std::vector<std::int64_t>{20});
+  if (has_batches) {
+    bench.move(Direction::unpack, *list);
+    CHECK(bench.log.together == std::vector<std::int64_t>{20, 20});
+    bench.engine->shared_with_others(0);
+  }
   CHECK(bench.log.boxes == 0);
+  const std::size_t batches = bench.log.together.size();
   bench.log.copied.clear();
   bench.move(Direction::unpack, *list);
-  CHECK(bench.log.together.size() == 1);
+  CHECK(bench.log.together.size() == batches);
   CHECK(bench.log.boxes == 20);
   CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [](const CopyBox& box) {
     return box.height == 2 && box.to.pitch == box.width && box.from.pitch == box.width;
   }));
   CHECK(bench.log.kernels == 0);
+}
+
+TEST_CASE("any number of runs from the host goes to its places, and nothing in between", "[kernel]") {
+  for (const std::int64_t runs : {0, 1, 3, 64, 65, 128, 1000, 4096})
+    for (const Way way : {Way::copy, Way::automatic}) {
+      CAPTURE(runs, way == Way::copy);
+      Bench bench(way);
+      bench.kernels_late(100 * very_late_us);
+      bench.move(Direction::unpack, *dense_list_of(runs));
+      CHECK(bench.log.kernels == 0);
+      CHECK(bench.log.together.size() == static_cast<std::size_t>(runs < 2 ? 0 : (runs + 63) / 64));
+      CHECK(bench.log.copied.size() == static_cast<std::size_t>(runs));
+    }
+}
+
+TEST_CASE("parts of many runs go to their places", "[kernel]") {
+  const datatype::LayoutRef list = dense_list_of(1000);
+  Bench bench;
+  for (const auto& [begin, end] : {std::pair{std::int64_t{0}, list->size() / 2}, {std::int64_t{5}, list->size() - 3}}) {
+    bench.kernels_late(very_late_us);
+    std::vector<char> want = bench.user;
+    datatype::unpack(*list, 1, want.data(), begin, end, bench.packed.data());
+    bench.engine->start(Direction::unpack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data()).wait();
+    CHECK(bench.user == want);
+  }
+  CHECK(bench.log.kernels == 0);
+  CHECK(bench.log.together.size() == 8 + 16);
+}
+
+TEST_CASE("many runs from the host go by a kernel where that is sooner, late as it is", "[kernel]") {
+  const datatype::LayoutRef list = dense_list_of(1000);  // 860 us
+  Bench bench;
+  const auto kernels = [&](double late_us) {
+    bench.kernels_late(late_us);
+    bench.log.kernels = 0;
+    bench.move(Direction::unpack, *list);
+    return bench.log.kernels;
+  };
+  CHECK(kernels(0) == 1);
+  CHECK(kernels(800) == 1);
+  CHECK(kernels(950) == 0);
+  CHECK(kernels(very_late_us) == 0);
+  bench.engine->shared_with_others(0);
+  CHECK(kernels(very_late_us) == 1);
+}
+
+TEST_CASE("nests of many boxes are moved by copies while kernels are late for long", "[kernel]") {
+  const OwnedType rows = vector(3, 1, 3, MPI_INT);
+  const OwnedType type = std::move(hvector(20, 1, 4001, hvector(10, 1, 301, rows)).commit());  // 200 boxes, 480 us
+  const datatype::LayoutRef layout = datatype::decode(type);
+  Bench bench;
+  for (const auto& [late_us, kernels] : {std::pair{300.0, 1}, {very_late_us, 0}}) {
+    bench.kernels_late(late_us);
+    bench.log.kernels = 0;
+    bench.move(Direction::unpack, *layout);
+    CHECK(bench.log.kernels == kernels);
+  }
+  CHECK(bench.log.together.empty());
+}
+
+TEST_CASE("if some of many runs are refused, all go by a kernel, when those before them have ended", "[kernel]") {
+  for (const std::size_t taken : {0, 1, 7}) {
+    Bench bench(Way::copy);
+    bench.log.batches_taken = taken;
+    bench.move(Direction::unpack, *dense_list_of(500));
+    CHECK(bench.log.together.size() == taken);
+    CHECK((bench.log.kernels == 1 && bench.log.drained == 1));
+  }
+}
+
+TEST_CASE("where short runs that go together begin late, each has a call of its own, as two rows", "[kernel]") {
+  const datatype::LayoutRef list = list_of(30);
+  Bench bench;
+  bench.move(Direction::unpack, *list);  // the first one teaches nothing
+  bench.kernels_late(very_late_us);
+  bench.move_slowly(*list, late);
+  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 0));
+  const Channel& channel = bench.engine->gpu(0).channel(Direction::unpack);
+  CHECK((channel.short_runs.times() == 1 && channel.copies.times() == 0 && channel.kernels.times() == 1));
+  bench.kernels_late(very_late_us);
+  bench.move(Direction::unpack, *list);
+  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 30));
+}
+
+TEST_CASE("long runs that go together tell how late the copy engine is", "[kernel]") {
+  OwnedType type = indexed({70000, 70001}, {0, 70010}, MPI_BYTE);
+  const datatype::LayoutRef layout = datatype::decode(type.commit());
+  Bench bench(Way::copy);
+  bench.packed.resize(static_cast<std::size_t>(layout->size()));
+  bench.move(Direction::unpack, *layout);  // the first one teaches nothing
+  bench.move_slowly(*layout, late);
+  CHECK(bench.log.together.size() == 2);
+  const Channel& channel = bench.engine->gpu(0).channel(Direction::unpack);
+  CHECK((channel.short_runs.times() == 0 && channel.copies.times() == 1));
 }
 
 TEST_CASE("runs that are refused go by a kernel, when those before them have ended", "[kernel]") {
@@ -430,6 +564,7 @@ TEST_CASE("runs that are refused go by a kernel, when those before them have end
   bench.move(Direction::pack, *list);
   CHECK(bench.log.kernels == 1);
   CHECK(bench.log.drained == 1);
+  bench.engine->shared_with_others(0);
   bench.move(Direction::unpack, *list);
   CHECK(bench.log.kernels == 2);
   CHECK(bench.log.drained == 1);  // the first one was refused
@@ -481,6 +616,7 @@ TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the 
   OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
   OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
   Bench bench(Way::copy);
+  bench.engine->shared_with_others(0);
   const auto learnt_late = [&](const datatype::Layout& layout) {
     bench.move_slowly(layout, late);
     return bench.engine->gpu(0).channel(Direction::unpack).copies.times() > 0;
