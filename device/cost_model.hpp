@@ -24,6 +24,9 @@ struct Lateness {
   /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
   double significant_us = 20;
   double model_error = 3;
+  /// The same of runs from the host by one call: their time is known better, and a wait for a time slice is not much
+  /// longer than that of a hundred.
+  double runs_error = 1.5;
   /// The same of long messages by kernels, whose time depends on more than their size.
   double rough_error = 12;
   /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
@@ -118,6 +121,7 @@ void for_each_constant(Model& model, Visit&& visit) {
   visit(std::string("engine_quicker_bytes"), model.engine_quicker_bytes, 0.0);
   visit(std::string("lateness.significant_us"), model.lateness.significant_us, 0.0);
   visit(std::string("lateness.model_error"), model.lateness.model_error, 1.0);
+  visit(std::string("lateness.runs_error"), model.lateness.runs_error, 1.0);
   visit(std::string("lateness.rough_error"), model.lateness.rough_error, 1.0);
   visit(std::string("lateness.belief"), model.lateness.belief, 0.0);
   visit(std::string("lateness.shortest_belief_us"), model.lateness.shortest_belief_us, 0.0);

@@ -183,10 +183,19 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
 
 // --- channels -------------------------------------------------------------------------------------------------------
 
+namespace {
+
+Lateness of_runs(Lateness lateness) {
+  lateness.model_error = lateness.runs_error;
+  return lateness;
+}
+
+}  // namespace
+
 Channel::Channel(Engine& engine, int ordinal, const Lateness& lateness)
     : kernels(lateness),
       copies(lateness),
-      short_runs(lateness),
+      short_runs(of_runs(lateness)),
       engine_(&engine),
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
@@ -729,9 +738,11 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std
 void Engine::compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast) {
   const Delay& copies = forecast.short_runs ? channel.short_runs : channel.copies;
   if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
-  forecast.copy_better =
-      copy_is_better({forecast.copy_us, forecast.copy_late_us, copies.seen()},
-                     {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()}, gpu.tuning.model.lateness);
+  Prospect copy = {forecast.copy_us, forecast.copy_late_us, copies.seen()};
+  // Late short runs wait for what kernels wait for, so that taking turns with these would tell nothing.
+  if (forecast.short_runs) copy = {copy.us + copy.late_us, 0};
+  forecast.copy_better = copy_is_better(copy, {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()},
+                                        gpu.tuning.model.lateness);
 }
 
 bool Engine::prefers_copy(const Forecast& forecast) const {

@@ -545,6 +545,21 @@ TEST_CASE("where short runs that go together begin late, each has a call of its 
   CHECK((bench.log.together.size() == 1 && bench.log.boxes == 30));
 }
 
+TEST_CASE("a time slice's wait shows in runs that go together, many as they are", "[kernel]") {
+  const datatype::LayoutRef list = dense_list_of(150);  // 136 us, where kernels take 150
+  Bench bench;
+  Channel& channel = bench.engine->gpu(0).channel(Direction::unpack);
+  bench.kernels_late(142);
+  bench.move(Direction::unpack, *list);
+  CHECK(bench.log.kernels == 0);
+  channel.short_runs.observe(136, 136 + 142, 136 + 142);
+  channel.copies.observe(136, 136 + 142, 136 + 142);
+  CHECK((channel.short_runs.times() == 1 && channel.copies.times() == 0));
+  bench.kernels_late(142);
+  bench.move(Direction::unpack, *list);
+  CHECK(bench.log.kernels == 1);
+}
+
 TEST_CASE("long runs that go together tell how late the copy engine is", "[kernel]") {
   OwnedType type = indexed({70000, 70001}, {0, 70010}, MPI_BYTE);
   const datatype::LayoutRef layout = datatype::decode(type.commit());
