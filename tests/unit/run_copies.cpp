@@ -242,7 +242,7 @@ TEST_CASE("a list is moved by copies while kernels are late, and by a kernel els
   CHECK(moved(Direction::unpack) == Way::kernel);
   bench.kernels_late(60);
   CHECK(moved(Direction::unpack) == Way::copy);
-  bench.engine->shared_with_others(0);
+  bench.engine->shared_with_others(0, /*yields=*/false);
   CHECK(moved(Direction::unpack) == Way::kernel);
   bench.kernels_late(very_late_us);
   CHECK(moved(Direction::unpack) == Way::copy);
@@ -252,7 +252,7 @@ TEST_CASE("more runs than are moved one by one go by kernel, however late", "[ke
   const auto [has_batches, shared] = GENERATE(std::pair{true, false}, std::pair{true, true}, std::pair{false, false});
   Bench bench;
   bench.log.has_batches = has_batches;
-  if (shared) bench.engine->shared_with_others(0);
+  if (shared) bench.engine->shared_with_others(0, /*yields=*/false);
   const auto kernels = [&](Direction direction, std::int64_t runs, std::int64_t count) {
     bench.kernels_late(100 * very_late_us);
     bench.log.kernels = 0;
@@ -371,7 +371,7 @@ TEST_CASE("while copies take much longer, kernels that nobody waits for tell tha
 }
 
 TEST_CASE("a process that yields its turns to another one leaves the multiprocessors alone", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(Boxes::most_calls) + 1);
+  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(Boxes::most_together) + 1);
   Bench bench;
   const auto kernels_for = [&](const datatype::Layout& layout) {
     bench.log.kernels = 0;
@@ -449,7 +449,7 @@ TEST_CASE("runs go by one call, but those from the host by one each, as two rows
   if (has_batches) {
     bench.move(Direction::unpack, *list);
     CHECK(bench.log.together == std::vector<std::int64_t>{20, 20});
-    bench.engine->shared_with_others(0);
+    bench.engine->shared_with_others(0, /*yields=*/false);
   }
   CHECK(bench.log.boxes == 0);
   const std::size_t batches = bench.log.together.size();
@@ -503,7 +503,7 @@ TEST_CASE("many runs from the host go by a kernel where that is sooner, late as 
   CHECK(kernels(800) == 1);
   CHECK(kernels(950) == 0);
   CHECK(kernels(very_late_us) == 0);
-  bench.engine->shared_with_others(0);
+  bench.engine->shared_with_others(0, /*yields=*/false);
   CHECK(kernels(very_late_us) == 1);
 }
 
@@ -579,7 +579,7 @@ TEST_CASE("runs that are refused go by a kernel, when those before them have end
   bench.move(Direction::pack, *list);
   CHECK(bench.log.kernels == 1);
   CHECK(bench.log.drained == 1);
-  bench.engine->shared_with_others(0);
+  bench.engine->shared_with_others(0, /*yields=*/false);
   bench.move(Direction::unpack, *list);
   CHECK(bench.log.kernels == 2);
   CHECK(bench.log.drained == 1);  // the first one was refused
@@ -631,7 +631,7 @@ TEST_CASE("bytes that multiprocessors copy between runs teach nothing about the 
   OwnedType even = structure({4, 1, 2}, {0, 16, 40}, {MPI_INT, MPI_INT, MPI_INT});
   OwnedType single = structure({4, 1, 2}, {0, 17, 40}, {MPI_INT, MPI_CHAR, MPI_INT});
   Bench bench(Way::copy);
-  bench.engine->shared_with_others(0);
+  bench.engine->shared_with_others(0, /*yields=*/false);
   const auto learnt_late = [&](const datatype::Layout& layout) {
     bench.move_slowly(layout, late);
     return bench.engine->gpu(0).channel(Direction::unpack).copies.times() > 0;
