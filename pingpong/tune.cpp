@@ -54,15 +54,26 @@ LayoutRef rows(std::int64_t count, std::int64_t width, std::int64_t distance) {
   return datatype::Serialiser::serialise(tree, root, {0, count * distance});
 }
 
-/// Runs of list_run bytes at growing distances.
-LayoutRef list(std::int64_t runs) {
+/// Runs of `width` bytes at place_of(0), place_of(1) ...
+template <class PlaceOf>
+LayoutRef listed(std::int64_t runs, std::int64_t width, PlaceOf place_of) {
   datatype::Words places;
   places.reserve(static_cast<std::size_t>(runs));
-  for (std::int64_t run = 0; run < runs; ++run) places.push_back(run * (stride + run * list_run));
-  const std::int64_t extent = places.back() + list_run;
+  for (std::int64_t run = 0; run < runs; ++run) places.push_back(place_of(run));
+  const std::int64_t extent = places.back() + width;
   datatype::Tree tree({});
-  const datatype::Ref root = tree.finish(tree.indexed(std::move(places), tree.run(list_run)));
+  const datatype::Ref root = tree.finish(tree.indexed(std::move(places), tree.run(width)));
   return datatype::Serialiser::serialise(tree, root, {0, extent});
+}
+
+/// At growing distances.
+LayoutRef list(std::int64_t runs) {
+  return listed(runs, list_run, [](std::int64_t run) { return run * (stride + run * list_run); });
+}
+
+/// Close together, at one of two distances.
+LayoutRef dense_list(std::int64_t runs, std::int64_t width) {
+  return listed(runs, width, [=](std::int64_t run) { return (2 * run + run * run % 3) * width; });
 }
 
 LayoutRef contiguous(std::int64_t bytes) {
@@ -231,6 +242,22 @@ RunTimes measure_runs(Laboratory& laboratory, const std::string& what, Direction
   return {each_us, std::max(few_us - static_cast<double>(few - 1) * each_us, 0.0)};
 }
 
+/// Lists that come to the host with what lies between their runs, beyond what copying that takes: of short runs, and of
+/// long ones.
+void measure_host_pack(Laboratory& laboratory, CostModel& model) {
+  const auto beyond_copy = [&](const std::string& what, const LayoutRef& layout) {
+    const device::Cost& copy = model.copy_pack_to_host;
+    const double us = laboratory.time(what, Way::copy, Direction::pack, StagingKind::mapped, layout);
+    const double copy_us = copy.base_us + static_cast<double>(layout->span(1).bytes()) / copy.bytes_per_us;
+    return std::max(us - copy_us - model.host_pack.base_us, 0.0);
+  };
+  constexpr std::int64_t short_runs = 4096, long_runs = 2 * device::Boxes::most_together, long_run = 4 << 10;
+  model.host_pack.row_ns = beyond_copy("short runs packed by the host", dense_list(short_runs, list_run)) /
+                           static_cast<double>(short_runs) * 1e3;
+  model.host_pack.bytes_per_us =
+      rate(long_runs * long_run, beyond_copy("long runs packed by the host", dense_list(long_runs, long_run)), 0);
+}
+
 /// What a message adds to others that are under way, besides what its bytes take.
 void measure_several(Laboratory& laboratory, CostModel& model, const LayoutRef& layout) {
   const auto each = [&](const char* name, const device::Cost& cost, Way way, bool gathered) {
@@ -277,6 +304,7 @@ CostModel measure(Laboratory& laboratory) {
   const RunTimes from_host = measure_runs(laboratory, " from the host", unpack);
   model.copy_runs_unpack_from_host = {from_host.base_us, from_host.each_us * 1e3,
                                       model.copy_rows_unpack_from_host.bytes_per_us};
+  measure_host_pack(laboratory, model);
   measure_several(laboratory, model, few);
   if (laboratory.has_peer()) {
     measure_peer(laboratory, "kernel_to_peer", model.kernel_to_peer, Way::kernel);

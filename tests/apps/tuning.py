@@ -52,7 +52,8 @@ class Tuning(unittest.TestCase):
                     "kernel_to_peer", "copy_to_peer"):
             self.assertGreater(document["costs"][way + ".base_us"], 0)
             self.assertGreater(document["costs"][way + ".bytes_per_us"], 0)
-        for several in ("batch_job_us", "extra_copy_us", "per_run_us", "copy_runs_unpack_from_host.row_ns"):
+        for several in ("batch_job_us", "extra_copy_us", "per_run_us", "copy_runs_unpack_from_host.row_ns",
+                        "host_pack.row_ns", "host_pack.bytes_per_us"):
             self.assertIn(several, document["costs"])
         self.assertNotIn("lateness.belief", document["costs"])
         used = self.run_packbench("GPUDT_TUNING=auto", f"XDG_CACHE_HOME={self.cache}", "GPUDT_REPORT=1")
