@@ -40,6 +40,7 @@ Columns: medians; /alone is relative to the same without the other; total is fro
 struct Options : CommonOptions {
   std::vector<std::string> loads;
   double user_ms = 3;
+  bool unpack = false;
 };
 
 const Table& table() {
@@ -58,7 +59,7 @@ const Table& table() {
   return shown;
 }
 
-/// One way to do what is measured: pack, or go there and back.
+/// One way to do what is measured: pack, unpack, or go there and back.
 class Job {
  public:
   virtual ~Job() = default;
@@ -85,6 +86,31 @@ class PackJob final : public Job {
     begin();
     run();
     return first_difference(packed_stream({0, round}, message_.size()), {endpoint_.send_staging.data(), size});
+  }
+
+ private:
+  const Message& message_;
+  Endpoint& endpoint_;
+  std::unique_ptr<Mover> mover_;
+};
+
+class UnpackJob final : public Job {
+ public:
+  UnpackJob(const Message& message, Endpoint& endpoint, std::unique_ptr<Mover> mover)
+      : message_(message), endpoint_(endpoint), mover_(std::move(mover)) {}
+
+  double run() override {
+    const double start = now_us();
+    mover_->unpack(endpoint_.receive_staging.data(), endpoint_.receive.address());
+    return now_us() - start;
+  }
+  std::optional<std::string> verified(std::int64_t round, const std::function<void()>& begin) override {
+    endpoint_.receive.poison(message_);
+    const std::vector<std::byte> stream = packed_stream({0, round}, message_.size());
+    std::copy(stream.begin(), stream.end(), endpoint_.receive_staging.data());
+    begin();
+    run();
+    return endpoint_.receive.mismatch(message_, {0, round});
   }
 
  private:
@@ -221,6 +247,7 @@ class Runner {
                                    : way == "memcpy2d" ? make_copy2d_mover(message, Place::pinned)
                                                        : make_block_mover(message, Place::pinned);
     if (any_rank(mover == nullptr)) return nullptr;
+    if (!pingpong_ && options_.unpack) return std::make_unique<UnpackJob>(message, endpoint_, std::move(mover));
     if (!pingpong_) return std::make_unique<PackJob>(message, endpoint_, std::move(mover));
     return std::make_unique<PingPongJob>(PingPong(rank_, message, endpoint_,
                                                   way == "mpi"
@@ -231,6 +258,7 @@ class Runner {
   void measure(const std::string& layout, const Message& message) {
     endpoint_.reserve(message);
     endpoint_.send.poison(message);
+    endpoint_.receive.poison(message);
     std::vector<Way> ways;
     for (const std::string& name : options_.ways) {
       if (auto job = make_job(name, message)) ways.push_back({name, std::move(job)});
@@ -320,16 +348,21 @@ int run(const Options& options, int rank, int size) {
   require_gpu(machine, options);
   use_gpu(machine);
   const bool pingpong = size == 2;
+  const char* const what = pingpong         ? "one-way ping-pong"
+                           : options.unpack ? "unpacking from pinned memory"
+                                            : "packing to pinned memory";
   if (rank == 0) {
-    fmt::print("# gpudt-contention, {}, user's work of {} ms, on {}\n",
-               pingpong ? "one-way ping-pong" : "packing to pinned memory", options.user_ms, describe(machine));
+    fmt::print("# gpudt-contention, {}, user's work of {} ms, on {}\n", what, options.user_ms, describe(machine));
     table().head();
   }
   Runner runner(options, machine, rank, pingpong);
   runner.run();
   if (rank == 0 && !options.json_file.empty()) {
     nlohmann::json settings = to_json(options);
-    settings.update({{"user_ms", options.user_ms}, {"call", pingpong ? "pingpong" : "pack"}});
+    settings.update({{"user_ms", options.user_ms},
+                     {"call", pingpong         ? "pingpong"
+                              : options.unpack ? "unpack"
+                                               : "pack"}});
     write_json(options.json_file, "gpudt-contention", to_json(machine), std::move(settings), runner.rows());
   }
   return runner.all_verified() ? exit_ok : exit_wrong_data;
@@ -346,12 +379,14 @@ int main(int argc, char** argv) {
   options.plan.iterations = 15;
   options.loads = load_names();
   CommandLine command(
-      "Packing of GPU memory while the application uses the GPU: what each costs the other. Needs a GPU.\n"
+      "Packing and unpacking of GPU memory while the application uses the GPU: what each costs the other. Needs a "
+      "GPU.\n"
       "LD_PRELOAD=libgpudt-pmpi.so GPUDT_WAY=auto gpudt-contention          (packing)\n"
       "mpirun -np 2 -x LD_PRELOAD=libgpudt-pmpi.so gpudt-contention         (ping-pong)");
   add_common_options(command, options, all_ways);
   command.add_footer(ways_help + std::string(load_help));
   command.add("--loads", options.loads, "What the application does, separated by commas", load_names());
+  command.add_flag("--unpack", options.unpack, "Unpack from pinned memory instead (one rank)");
   command.add("--user-ms", options.user_ms, "How long that takes alone, in milliseconds",
               {Bounds::within, 0.2, 1000.0});
   if (const auto code = command.parse(argc, argv)) return *code;

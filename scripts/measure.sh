@@ -176,6 +176,8 @@ part_contention() {
   measure contention by 1 GPUDT_WAY=auto -- "$bin/gpudt-contention" --iterations 11
   measure contention-lists by 1 GPUDT_WAY=auto -- "$bin/gpudt-contention" --layouts indexed:32,nested \
     --sizes 4K,64K,256K --loads long,short --iterations 9
+  measure contention-unpacks by 1 GPUDT_WAY=auto -- "$bin/gpudt-contention" --unpack \
+    --layouts vector:64,indexed:32,nested --sizes 4K,64K --loads long,short --iterations 9
   measure contention-messages by 2 GPUDT_WAY=auto -- "$bin/gpudt-contention" --iterations 7
   for way in kernel copy; do
     measure "contention-$way" by 1 "GPUDT_WAY=$way" -- "$bin/gpudt-contention" --ways mpi --iterations 11
