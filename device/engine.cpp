@@ -36,6 +36,10 @@ constexpr std::int64_t least_linked_run = 4;
 /// a launch that nobody waits for to hear at once when they are not any more.
 constexpr double worth_a_probe_us = 30;
 constexpr std::int64_t probe_bytes = 16;
+/// Somebody looks after it between so many runs that are given to the copy engine together, or so many calls, at first:
+/// each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
+constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
+constexpr int looks_for_probe = 3;
 /// Where so many such launches in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
 constexpr int most_slow_probes = 3;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
@@ -342,9 +346,17 @@ void Channel::probe(double expected_us) noexcept try {
   slow_probes_ = allow_for_loading(*state) ? slow_probes_ + 1 : 0;
   state->finished = false;
   probe_ = Transfer(std::move(state));
+  looks_left_ = looks_for_probe;
   probing_.store(true, std::memory_order_relaxed);
 } catch (const std::exception&) {
   // Then nothing is learnt; what is wrong will show in what somebody waits for.
+}
+
+/// While a message is given to the stream.
+void Channel::look_in_time() noexcept {
+  if (looks_left_ == 0) return;
+  look_after_probe();
+  looks_left_ = probing_.load(std::memory_order_relaxed) ? looks_left_ - 1 : 0;
 }
 
 void Channel::look_after_probe() noexcept {
@@ -416,6 +428,8 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Less
       if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
         if (call > 0) drain();  // those before it are queued
         return false;
+      } else if (call % calls_between_looks == calls_between_looks - 1) {
+        look_in_time();
       }
     return true;
   });
@@ -423,11 +437,13 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Less
 
 bool Channel::start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson) {
   return start_copies(state, lesson, [&] {
-    for (std::int64_t first = 0; first < runs.calls(); first += Boxes::most_together) {
-      const std::int64_t last = std::min(first + Boxes::most_together, runs.calls());
-      if (runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) continue;
-      drain();  // those before them are queued, and some of them may be
-      return false;
+    for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
+      last = std::min(first + (looks_left_ > 0 ? runs_between_looks : Boxes::most_together), runs.calls());
+      if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
+        drain();  // those before them are queued, and some of them may be
+        return false;
+      }
+      look_in_time();
     }
     return true;
   });
@@ -843,6 +859,12 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
+/// Of a message that goes by copies. A process that yields its turns had better launch nothing.
+bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) const {
+  return way_ == Way::automatic && forecast.kernel_late_us != 0 && !channel.kernels.yields() &&
+         forecast.copy_us - forecast.kernel_us > worth_a_probe_us;
+}
+
 /// A message by itself.
 void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
   std::visit(
@@ -851,13 +873,9 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
         const bool unreachable = !kernels_reach(it);
         const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
         mark(Point::way_chosen);
-        if (copy && try_copy(gpu, channel, work, forecast, state)) {
-          const double loss_us = forecast.copy_us - forecast.kernel_us;
-          if (way_ == Way::automatic && !unreachable && forecast.kernel_late_us != 0 && loss_us > worth_a_probe_us &&
-              !channel.kernels.yields())
-            channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
-          return;
-        }
+        if (copy && !unreachable && worth_a_probe(channel, forecast))
+          channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
+        if (copy && try_copy(gpu, channel, work, forecast, state)) return;
         if (unreachable)
           throw Error(Failure::runtime, "GPU " + std::to_string(gpu.ordinal) + ": its copy engine refuses to move " +
                                             std::to_string(it.bytes()) +

@@ -174,6 +174,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// before has not ended. The caller holds queue_mutex.
   void probe(double expected_us) noexcept;
   void look_after_probe() noexcept;
+  void look_in_time() noexcept;
 
   /// Throws if the work has failed.
   void check();
@@ -218,6 +219,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Transfer probe_;
   StreamHandle probe_stream_ = nullptr;  ///< made with the first probe: what is late must hold nothing up
   int slow_probes_ = 0;                  ///< in a row
+  int looks_left_ = 0;                   ///< while whoever started the probe gives its message; under queue_mutex
   std::atomic<bool> probing_{false};
   std::mutex mutex_;  // of idle_ and chunks_
   Transfer::State* idle_ = nullptr;
@@ -299,6 +301,7 @@ class Engine {
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const;
   bool prefers_copy(const Forecast& forecast) const;
+  bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
   bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;

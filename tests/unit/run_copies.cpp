@@ -413,7 +413,7 @@ TEST_CASE("a kernel that nobody waits for may outlast the engine's work", "[kern
   Bench bench;
   bench.kernels_late(very_late_us);
   bench.log.probes_late = true;
-  bench.move(Direction::unpack, *list_of(60));
+  for (int i = 0; i < 2; ++i) bench.move(Direction::unpack, *list_of(60));  // there is none before the first
   CHECK(bench.log.probes == 1);
   bench.engine.reset();
 }
@@ -487,7 +487,31 @@ TEST_CASE("parts of many runs go to their places", "[kernel]") {
     CHECK(bench.user == want);
   }
   CHECK(bench.log.kernels == 0);
-  CHECK(bench.log.together.size() == 8 + 16);
+  CHECK(bench.log.together.size() == 8 + 1 + 16);
+  CHECK(bench.log.together[8] == 16);  // then somebody looks after the probe
+}
+
+TEST_CASE("a probe is looked after while many runs are given to the copy engine", "[kernel]") {
+  const datatype::LayoutRef list = dense_list_of(200);
+  for (const bool probes_late : {true, false}) {
+    CAPTURE(probes_late);
+    Bench bench;
+    bench.move(Direction::unpack, *list);  // the first one teaches nothing
+    bench.kernels_late(very_late_us);
+    bench.log.probes_late = true;
+    bench.move(Direction::unpack, *list);
+    *bench.log.late_probes[0].flag = bench.log.late_probes[0].flag_value;
+    bench.move(Direction::unpack, *list);
+    bench.log.probes_late = probes_late;
+    bench.log.together.clear();
+    bench.move(Direction::unpack, *list);
+    const std::vector<std::int64_t> looked_once = {16, 64, 64, 56}, looked_in_vain = {16, 16, 16, 64, 64, 24};
+    CHECK(bench.log.together == (probes_late ? looked_in_vain : looked_once));
+    if (!probes_late) continue;
+    bench.log.together.clear();
+    bench.move(Direction::unpack, *list);  // that probe tells nothing any more
+    CHECK(bench.log.together == std::vector<std::int64_t>{64, 64, 64, 8});
+  }
 }
 
 TEST_CASE("many runs from the host go by a kernel where that is sooner, late as it is", "[kernel]") {
