@@ -69,11 +69,21 @@ class Job {
   virtual std::optional<std::string> verified(std::int64_t round, const std::function<void()>& begin) = 0;
 };
 
-class PackJob final : public Job {
+/// Between the endpoint's buffers.
+class MoverJob : public Job {
  public:
-  PackJob(const Message& message, Endpoint& endpoint, std::unique_ptr<Mover> mover)
+  MoverJob(const Message& message, Endpoint& endpoint, std::unique_ptr<Mover> mover)
       : message_(message), endpoint_(endpoint), mover_(std::move(mover)) {}
 
+ protected:
+  const Message& message_;
+  Endpoint& endpoint_;
+  std::unique_ptr<Mover> mover_;
+};
+
+class PackJob final : public MoverJob {
+ public:
+  using MoverJob::MoverJob;
   double run() override {
     const double start = now_us();
     mover_->pack(endpoint_.send.address(), endpoint_.send_staging.data());
@@ -87,18 +97,11 @@ class PackJob final : public Job {
     run();
     return first_difference(packed_stream({0, round}, message_.size()), {endpoint_.send_staging.data(), size});
   }
-
- private:
-  const Message& message_;
-  Endpoint& endpoint_;
-  std::unique_ptr<Mover> mover_;
 };
 
-class UnpackJob final : public Job {
+class UnpackJob final : public MoverJob {
  public:
-  UnpackJob(const Message& message, Endpoint& endpoint, std::unique_ptr<Mover> mover)
-      : message_(message), endpoint_(endpoint), mover_(std::move(mover)) {}
-
+  using MoverJob::MoverJob;
   double run() override {
     const double start = now_us();
     mover_->unpack(endpoint_.receive_staging.data(), endpoint_.receive.address());
@@ -112,11 +115,6 @@ class UnpackJob final : public Job {
     run();
     return endpoint_.receive.mismatch(message_, {0, round});
   }
-
- private:
-  const Message& message_;
-  Endpoint& endpoint_;
-  std::unique_ptr<Mover> mover_;
 };
 
 class PingPongJob final : public Job {
