@@ -13,12 +13,19 @@ Delay::Clock::rep after(double us) {
 
 }  // namespace
 
-double Delay::expected_us() const {
+double Delay::seen_us() const {
   const float delay = delay_us_.load(std::memory_order_relaxed);
-  if (delay == 0 && turns_until_.load(std::memory_order_relaxed) == 0) return 0;
-  const Clock::rep now = Clock::now().time_since_epoch().count();
-  const double seen_us = now < until_.load(std::memory_order_relaxed) ? delay : 0;
-  return yields(now) ? std::max(seen_us, lateness_.turn_us) : seen_us;
+  if (delay == 0) return 0;
+  return Clock::now().time_since_epoch().count() < until_.load(std::memory_order_relaxed) ? delay : 0;
+}
+
+bool Delay::yields() const {
+  const Clock::rep until = turns_until_.load(std::memory_order_relaxed);
+  return until != 0 && Clock::now().time_since_epoch().count() < until;
+}
+
+double Delay::expected_us() const {
+  return yields() ? std::max(seen_us(), lateness_.turn_us) : seen_us();
 }
 
 void Delay::yield_turns() {

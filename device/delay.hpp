@@ -24,7 +24,9 @@ class Delay {
   /// Another process has just used the GPU, and had better not be interrupted.
   void yield_turns();
   /// Whether that was lately.
-  bool yields() const { return yields(Clock::now().time_since_epoch().count()); }
+  bool yields() const;
+  /// expected_us() without that.
+  double seen_us() const;
 
   /// One that was expected to take `expected_us` ended between `after_us` and `before_us` after its start. `roughly`:
   /// its time depends on more than its size, so that it may show that one was late, but not that it was not.
@@ -36,8 +38,6 @@ class Delay {
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< that one was seen to begin late
 
  private:
-  bool yields(Clock::rep now) const { return now < turns_until_.load(std::memory_order_relaxed); }
-
   const Lateness lateness_;
   std::atomic<float> delay_us_{0};
   std::atomic<std::int64_t> times_{0};

@@ -199,6 +199,10 @@ Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& expor
   return current().peers().import_memory(ordinal, exporter, exported, why);
 }
 
+bool is_imported(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  return current().peers().is_imported(ordinal, exporter, exported);
+}
+
 PeerStatistics peer_statistics() noexcept {
   const Engine* const now = engine.load(std::memory_order_acquire);
   return now ? now->peers().statistics() : PeerStatistics{};
@@ -214,7 +218,11 @@ std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count
 }
 
 bool kernels_late(int ordinal) {
-  return current().gpu(ordinal).channel(Direction::unpack).kernels.expected_us() != 0;
+  return current().gpu(ordinal).channel(Direction::unpack).kernels.seen_us() != 0;
+}
+
+bool yields_turns(int ordinal) {
+  return current().gpu(ordinal).channel(Direction::unpack).kernels.yields();
 }
 
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {

@@ -285,6 +285,9 @@ class Mapping {
 /// exporter's from then on. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
+/// Whether that takes no time.
+bool is_imported(int ordinal, std::uint64_t exporter, const Exported& exported);
+
 /// Allocations known to be exportable or not, and mappings of other processes' memory that are open.
 struct PeerStatistics {
   std::int64_t exports = 0, imports = 0;
@@ -311,6 +314,8 @@ std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count
 
 /// Whether transfers by kernels of GPU `ordinal` have been seen to begin late, so lately that this is believed.
 bool kernels_late(int ordinal);
+/// Whether another process is to have the GPU's multiprocessors (shared_with_others()).
+bool yields_turns(int ordinal);
 
 /// Whether another GPU has data of this layout, in memory of GPU `ordinal`, sooner if they are packed there first than
 /// if it reads their many short runs where they lie.

@@ -91,15 +91,24 @@ bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Ex
 
 // --- imports --------------------------------------------------------------------------------------------------------
 
+/// Null if it is not mapped yet. The caller holds the mutex.
+Peers::Import* Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  const auto at = imports_.find({ordinal, exporter, exported.base});
+  const bool same =
+      at != imports_.end() && at->second.buffer_id == exported.buffer_id && at->second.handle == handle_of(exported);
+  return same ? &at->second : nullptr;
+}
+
+bool Peers::is_imported(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  const std::lock_guard lock(mutex_);
+  return find(ordinal, exporter, exported) != nullptr;
+}
+
 Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
   const std::lock_guard lock(mutex_);
-  const Place place = {ordinal, exporter, exported.base};
-  if (const auto at = imports_.find(place); at != imports_.end()) {
-    Import& known = at->second;
-    if (known.buffer_id == exported.buffer_id && known.handle == handle_of(exported)) {
-      known.used = ++clock_;
-      return Mapping(known.memory);
-    }
+  if (Import* const known = find(ordinal, exporter, exported)) {
+    known->used = ++clock_;
+    return Mapping(known->memory);
   }
   const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
   if (const auto at = refused_.find(gpus); at != refused_.end()) {
@@ -109,7 +118,7 @@ Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported
   drop_stale(ordinal, exporter, exported);
   make_room();
   try {
-    Import& made = imports_.emplace(place, open(ordinal, exported)).first->second;
+    Import& made = imports_.emplace(Place{ordinal, exporter, exported.base}, open(ordinal, exported)).first->second;
     made.used = ++clock_;
     return Mapping(made.memory);
   } catch (const Error& error) {

@@ -52,13 +52,11 @@ struct Glance {
   std::int64_t bytes_on_host = -1;  ///< if all of them are there; negative: they are not, or it is not known
   Located located{};
 
-  Glance(const void* buffer, int count, MPI_Datatype type) {
+  Glance(const void* buffer, int count, MPI_Datatype type, Located known = {}) : located(known) {
     const int size = datatype::basic_types.size(type);
     if (size == 0) return;
-    if (count > 0 && !device::surely_host(buffer)) {
-      located = device::classify(buffer);
-      if (located->on_device()) return;
-    }
+    if (count > 0 && !located && !device::surely_host(buffer)) located = device::classify(buffer);
+    if (located && located->on_device()) return;
     bytes_on_host = std::int64_t{count} * size;
   }
 };

@@ -88,7 +88,7 @@ class Offer : public Payload {
   /// through the segment. May throw device::Error.
   static std::shared_ptr<Offer> of(const Operand& operand, int dest, int tag, MPI_Comm comm);
   /// Whether of() might say yes.
-  static bool likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm);
+  static bool likely(const void* buf, int count, MPI_Datatype type, Located located, int dest, MPI_Comm comm);
   /// A message in host memory that is as long as a token; null for all others. The receiver finds it in the segment, so
   /// that the send is over when that of the token is.
   static std::shared_ptr<Offer> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,
@@ -121,8 +121,9 @@ class Offer : public Payload {
   void withdraw();
   void buffer();
   void answer();
-  bool find_receivers_memory();
+  bool is_willing();
   bool put();
+  void note_what_receiver_found();
   void note_outcome(bool refused) const;
   void stream();
   bool step_remote();
@@ -144,12 +145,14 @@ class Offer : public Payload {
   bool sent_ = false;               ///< the token
   bool opened_ = false;             ///< the receiver may have it
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
-  device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
-  device::Transfer moving_;                 ///< likewise, from the program's buffer to there
-  PeerOperand receivers_;                   ///< putting: where the data go
-  device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
-  std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
-  bool all_sent_ = false;                   ///< remote: the data
+  device::Staging staging_;                  ///< withdrawing: what is on its way to the segment
+  device::Transfer moving_;                  ///< likewise, from the program's buffer to there
+  const peer::Segment* receiver_ = nullptr;  ///< asked
+  bool put_off_ = false;                     ///< the data go another way, but others need not
+  PeerOperand receivers_;                    ///< putting: where the data go
+  device::Transfer putting_;                 ///< likewise, which is over before receivers_ goes
+  std::unique_ptr<peer::Outflow> outflow_;   ///< wanted; remote: from the beginning
+  bool all_sent_ = false;                    ///< remote: the data
 };
 
 /// A message that has been announced by a token and is fetched.

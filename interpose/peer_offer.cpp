@@ -82,10 +82,11 @@ std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, b
   return Place{rank, index, remote, fetched};
 }
 
-bool Offer::likely(const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm) {
+bool Offer::likely(const void* buf, int count, MPI_Datatype type, Located located, int dest, MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
-  if (token_index(bytes) < 0 && (bytes < least_offered || !locate_buffer(buf, type).on_device())) return false;
+  const auto on_device = [&] { return (located ? *located : locate_buffer(buf, type)).on_device(); };
+  if (token_index(bytes) < 0 && (bytes < least_offered || !on_device())) return false;
   const int rank = world_rank_of(comm, dest);
   {
     const std::lock_guard<std::mutex> lock(world->mutex);
@@ -112,6 +113,7 @@ Offer::Offer(const Place& place, int tag, MPI_Comm comm)
   descriptor_.produced.store(0, std::memory_order_relaxed);
   descriptor_.consumed.store(0, std::memory_order_relaxed);
   descriptor_.wanted.store(-1, std::memory_order_relaxed);
+  descriptor_.found.store(0, std::memory_order_relaxed);
 }
 
 /// Makes the token, when all else of the descriptor is there; from now on the receiver may have it.
@@ -256,8 +258,11 @@ Offer::~Offer() {
 /// Where MPI says that the token has failed the receiver may have it nevertheless; then it is the destructor's matter.
 void Offer::give_up() {
   State state = descriptor_.state.load(std::memory_order_acquire);
-  while (state != State::claimed && state != State::wanted &&
-         !descriptor_.state.compare_exchange_weak(state, State::done)) {
+  const auto is_ours = [](State now) {
+    return now == State::free || now == State::offered || now == State::withdrawing || now == State::buffered ||
+           now == State::failed;
+  };
+  while (is_ours(state) && !descriptor_.state.compare_exchange_weak(state, State::done)) {
   }
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }
@@ -286,7 +291,8 @@ bool Offer::step() {
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
       device::mark(device::Point::acknowledged);
-      note_outcome(/*refused=*/outflow_ != nullptr);
+      note_what_receiver_found();
+      note_outcome(/*refused=*/outflow_ != nullptr && !put_off_);
       return true;
     case State::buffered:
     case State::put:
@@ -342,11 +348,17 @@ void Offer::buffer() {
 /// only one launches any, then.
 void Offer::answer() {
   note_shared_gpu(world_, operand_.ordinal);
-  const bool willing = find_receivers_memory() &&
-                       worth_a_kernel(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
   State expected = State::asked;  // the receiver may have taken it back
-  if (!descriptor_.state.compare_exchange_strong(expected, willing ? State::putting : State::declined) || !willing) {
+  const State next = is_willing() ? State::putting : State::declined;
+  const bool answered = descriptor_.state.compare_exchange_strong(expected, next);
+  if (!answered || next == State::declined) {
     receivers_ = {};
+    return;
+  }
+  // From now on the receiver waits, so that its memory stays.
+  if (!map_asked(operand_.ordinal, *receiver_, descriptor_.to, receivers_)) {
+    receivers_ = {};
+    descriptor_.state.store(State::declined, std::memory_order_release);
     return;
   }
   device::mark(device::Point::fetching);
@@ -355,21 +367,24 @@ void Offer::answer() {
   report_peer(PeerEvent::put);
 }
 
-bool Offer::find_receivers_memory() {
-  const Segment* segment = nullptr;
+bool Offer::is_willing() try {
   {
     const std::lock_guard<std::mutex> lock(world->mutex);
-    segment = reach(world_);
+    receiver_ = reach(world_);
   }
-  return segment != nullptr && learn_layout(*segment, descriptor_, descriptor_.to, receivers_) &&
-         map_memory(operand_.ordinal, *segment, descriptor_.to, receivers_);
+  if (receiver_ == nullptr || !learn_layout(*receiver_, descriptor_, descriptor_.to, receivers_)) return false;
+  const Turn turn = turn_for(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
+  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map(operand_.ordinal, *receiver_, descriptor_.to));
+  return turn == Turn::ours && !put_off_;
+} catch (const std::bad_alloc&) {
+  return false;
 }
 
 /// True when the data are with the receiver.
 bool Offer::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory
-  note_turn(operand_.ordinal);
+  if (putting_.way() == device::Way::kernel) note_turn(operand_.ordinal);
   descriptor_.state.store(State::put, std::memory_order_release);
   device::mark(device::Point::acknowledged);
   note_outcome(/*refused=*/false);
@@ -380,10 +395,17 @@ void Offer::note_outcome(bool refused) const {
   peer::note_outcome(world_, {descriptor_.tag, descriptor_.bytes, operand_.info ? &operand_ : nullptr}, refused);
 }
 
+void Offer::note_what_receiver_found() {
+  const std::uint32_t found = descriptor_.found.load(std::memory_order_relaxed);
+  if ((found & found_on_one_gpu) != 0 && operand_.info) note_shared_gpu(world_, operand_.ordinal);
+  put_off_ = put_off_ || (found & found_not_now) != 0;
+}
+
 /// The receiver cannot fetch the data: they go through the segment.
 void Offer::stream() {
   if (!outflow_) {
     device::mark(device::Point::wanted);
+    note_what_receiver_found();
     packing_.clear();
     packed_ = {};
     published_.reset();

@@ -58,8 +58,10 @@ Pull::~Pull() {
   inflow_.reset();  // what the GPU does ends first
   transfers_.clear();
   senders_ = {};
-  if (source_ == Source::sender) take_back();
-  if (!released_) release();
+  if (!released_) {  // else the sender may have another message there
+    if (source_ == Source::sender) take_back();
+    release();
+  }
   if (remote_) --world->remote->under_way;
 }
 
@@ -97,9 +99,12 @@ bool Pull::fetch(const Operand& into) {
   if (remote_ || world->use == PeerUse::shared) return false;
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
+  descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);
   if (world->rank > segment_->rank) return ask() || (descriptor_.bytes >= least_on_one_gpu && fetch_from_memory());
-  moves_for_both_ = worth_a_kernel(into.ordinal, descriptor_.bytes, into.info->layout(), into.count);
-  return moves_for_both_ && fetch_from_memory();
+  const Turn turn = turn_for(into.ordinal, descriptor_.bytes, into.info->layout(), into.count);
+  if (turn == Turn::not_now) descriptor_.found.store(found_on_one_gpu | found_not_now, std::memory_order_relaxed);
+  moves_for_both_ = turn == Turn::ours && fetch_from_memory();
+  return moves_for_both_;
 }
 
 bool Pull::fetch_from_memory() {
@@ -148,13 +153,14 @@ void Pull::go_on_alone() {
   if (descriptor_.bytes < least_on_one_gpu || !fetch_from_memory()) want();
 }
 
-/// Nothing may write to the user's memory from here on.
+/// Nothing may write to the user's memory from here on. After an error alone: the sender may be long in calling MPI.
 void Pull::take_back() {
   State state = State::asked;
   descriptor_.state.compare_exchange_strong(state, State::claimed);
   while (descriptor_.state.load(std::memory_order_acquire) == State::putting && !segment_.orphaned())
     std::this_thread::yield();
 }
+
 /// True if all of it has been, or is on its way.
 bool Pull::fetch_what_is_ready() {
   if (fetched_ == wanted_) return true;
@@ -172,6 +178,7 @@ bool Pull::fetch_what_is_ready() {
 
 void Pull::release() {
   released_ = true;
+  published_.reset();
   device::mark(device::Point::released);  // before the sender can see it
   descriptor_.state.store(State::done, std::memory_order_release);
   if (remote_) world->remote->done(segment_->rank, id_);
@@ -193,11 +200,11 @@ bool Pull::all_come() {
 
 bool Pull::done() {
   const bool coming = !all_come();
-  while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
+  for (; !transfers_.empty() && transfers_.front().done(); transfers_.pop_front())
+    if (moves_for_both_ && transfers_.front().way() == device::Way::kernel) note_turn(into_.ordinal);
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
   senders_ = {};  // before the sender may free the memory
-  if (!released_ && moves_for_both_) note_turn(into_.ordinal);
   if (!released_) release();
   return true;
 }

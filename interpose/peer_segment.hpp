@@ -65,6 +65,9 @@ enum class State : std::uint32_t {
   done,         ///< the receiver needs nothing more
 };
 
+inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< that both processes use one GPU
+inline constexpr std::uint32_t found_not_now = 2;  ///< that this is no time for kernels: another message may do better
+
 /// For a layout, or a short message.
 inline constexpr std::size_t descriptor_data = 6784;
 
@@ -98,7 +101,8 @@ struct alignas(64) Descriptor {
   Whereabouts from;  ///< offered
   /// Of packed data so many bytes are there; negative: no more will come.
   std::atomic<std::int64_t> ready;
-  Whereabouts to;  ///< asked
+  Whereabouts to;                    ///< asked
+  std::atomic<std::uint32_t> found;  ///< by the receiver: found_...
   /// Bytes of it, by a receiver that shares no memory, or has asked; negative: not yet.
   std::atomic<std::int64_t> wanted;
 

@@ -168,14 +168,15 @@ void note_shared_gpu(int rank, int ordinal) {
 
 // What goes by many copies, or by kernels on both sides, is not much slower by a kernel that begins late; and as long
 // as it goes by kernels on both sides, they are late.
-bool worth_a_kernel(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count) {
-  if (bytes >= least_on_one_gpu || world->use == PeerUse::always) return true;
-  if (has_few_copies(layout, count)) return !device::kernels_late(ordinal);
+Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count) {
+  if (bytes >= least_on_one_gpu || world->use == PeerUse::always) return Turn::ours;
+  if (has_few_copies(layout, count))
+    return device::kernels_late(ordinal) || device::yields_turns(ordinal) ? Turn::copies : Turn::ours;
   const std::lock_guard<std::mutex> lock(world->mutex);
   Turns& turns = world->turns[ordinal];
-  if (turns.left == 0) return true;
+  if (turns.left == 0) return Turn::ours;
   --turns.left;
-  return false;
+  return Turn::not_now;
 }
 
 void note_turn(int ordinal) {
@@ -220,9 +221,12 @@ bool learn_layout(const Segment& other, const Descriptor& descriptor, const Wher
   if (operand.layout) return true;
   const bool contiguous = place.layout_bytes == 0;
   operand.count = contiguous ? descriptor.bytes : place.count;
+  if (contiguous) {
+    operand.layout = datatype::type_info(MPI_BYTE)->layout_ref();
+    return true;
+  }
   const std::lock_guard<std::mutex> lock(world->mutex);
-  operand.layout =
-      contiguous ? datatype::type_info(MPI_BYTE)->layout_ref() : world->layouts.find(other, descriptor, place);
+  operand.layout = world->layouts.find(other, descriptor, place);
   return operand.layout != nullptr;
 }
 
@@ -234,6 +238,23 @@ bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, Pee
   else if (tracing())
     log_trace("no peer transfer: " + why);
   return bool{operand.mapping};
+}
+
+bool may_map(int ordinal, const Segment& other, const Whereabouts& place) {
+  if (device::is_imported(ordinal, static_cast<std::uint64_t>(other->rank), place.memory)) return true;
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  return Clock_::now() >= world->next_opening;
+}
+
+bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+  const auto began = Clock_::now();
+  const bool known = device::is_imported(ordinal, static_cast<std::uint64_t>(other->rank), place.memory);
+  const bool mapped = map_memory(ordinal, other, place, operand);
+  if (known) return mapped;
+  const auto now = Clock_::now();
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  world->next_opening = now + opening_pause * (now - began);
+  return mapped;
 }
 
 // --- descriptors -----------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ inline constexpr std::chrono::milliseconds life_check{500};
 /// Shorter messages between two processes on one GPU have other ways than a kernel, for kernels of two processes take
 /// turns of a tenth of a millisecond and more, which the copy engine does not.
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
+/// So many times as long as it has taken to open a receiver's memory, none is opened.
+inline constexpr int opening_pause = 20;
 /// A notice is sent before its token, so that it is not long in coming; else what was probed is no token. So it is
 /// mostly from a process of which that has been found before.
 inline constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
@@ -94,6 +96,7 @@ struct World {
   Layouts layouts;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
   std::map<int, Turns> turns;            ///< by GPU
+  Clock_::time_point next_opening;       ///< of receivers' memory (may_map())
 
   std::optional<Chunks> chunks;
   std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
@@ -131,9 +134,13 @@ void note_outcome(int rank, const Traffic& traffic, bool refused);
 bool on_one_gpu(const device::Exported& memory, const Operand& operand);
 /// From now on it is known that the neighbour uses one of this process's GPUs, too.
 void note_shared_gpu(int rank, int ordinal);
-/// Whether the process that launches the kernels on a shared GPU is to do so for a message that goes to `count`
-/// elements of `layout`. Where they begin late, short ones go other ways.
-bool worth_a_kernel(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count);
+/// Of a message that goes to `count` elements of `layout`, to the process that launches the kernels on a shared GPU.
+enum class Turn {
+  ours,     ///< a kernel had better move it
+  not_now,  ///< kernels begin late: it goes another way, the next one may not
+  copies,   ///< likewise, and copies are quicker as long as that is so
+};
+Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count);
 /// Such a kernel has ended.
 void note_turn(int ordinal);
 
@@ -145,6 +152,11 @@ bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabout
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand);
 /// The memory. False if GPU `ordinal` does not reach it, for a reason that the trace tells.
 bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
+/// Whether memory that a receiver has described may be mapped now: to open what is not known yet takes milliseconds in
+/// which this process does nothing else, so that only a part of the time is spent on it.
+bool may_map(int ordinal, const Segment& other, const Whereabouts& place);
+/// The same as map_memory(), of such memory.
+bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 

@@ -100,10 +100,10 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
 }
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
-                     int tag, MPI_Comm comm, MPI_Request* request) {
+                     int tag, MPI_Comm comm, MPI_Request* request, Located located = {}) {
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type);
+  const Glance glance(buf, count, type, located);
   if (goes_as_it_is(glance)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
     Operand operand;
@@ -155,11 +155,11 @@ enum class Does { receive, send_first };
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
-                     MPI_Status* status) {
+                     MPI_Status* status, Located located = {}) {
   MPI_Status own;
   MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type);
+  const Glance glance(buf, count, type, located);
   if (does == Does::receive && comes_as_it_is(glance)) return came_as_it_is(pmpi(buf, type, seen), call, *seen, owner);
   return guarded(owner, call, [&] {
     Operand operand;
@@ -220,30 +220,31 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
   const int most = most_from(source, recvcount);
-  if (goes_as_it_is({sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype}) &&
-      comes_as_it_is({recvbuf, most, recvtype})) {
+  const Glance going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype), coming(recvbuf, most, recvtype);
+  if (goes_as_it_is(going) && comes_as_it_is(coming)) {
     MPI_Status own;
     MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
                                    recvtag, comm, seen);
     return came_as_it_is(code, call, *seen, {.comm = comm});
   }
-  if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, dest, comm)) {
+  if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
-      const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent);
+      const int code =
+          send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent, going.located);
       if (code != MPI_SUCCESS) return code;
       device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
-    const int code =
-        receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm}, status);
+    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm}, status,
+                                                        coming.located);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
   Operand out;
-  const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out);
+  const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out, going.located);
   std::optional<Staged> packed;
   if (pack) {
     packed.emplace(out);
@@ -259,7 +260,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
-      call, recvbuf, most, recvtype, {.comm = comm}, status);
+      call, recvbuf, most, recvtype, {.comm = comm}, status, coming.located);
 }
 
 /// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.

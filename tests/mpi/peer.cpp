@@ -258,6 +258,37 @@ TEST_CASE("a long device message is fetched from a process that calls nothing", 
   }
 }
 
+// A message may be announced where the one before of another receive was, which is still there.
+TEST_CASE("persistent receives from a sender that does other things meanwhile", "[peer]") {
+  if (!all_have_partners()) return;
+  const Type type = vector(1024, 8, 12);  // 64 KiB
+  for (const bool even_sends : {true, false}) {
+    std::deque<Buffer> buffers;
+    for (int tag = 0; tag < 2; ++tag) buffers.emplace_back(Place::device, type, 1);
+    std::vector<MPI_Request> requests(2, MPI_REQUEST_NULL);
+    const bool sends = (rank() % 2 == 0) == even_sends;
+    if (!sends)
+      for (int tag = 0; tag < 2; ++tag)
+        MPI_OK(MPI_Recv_init(buffers[static_cast<std::size_t>(tag)].address(), 1, type, partner(), tag, comm(),
+                             &requests[static_cast<std::size_t>(tag)]));
+    for (int time = 0; time < 8; ++time) {
+      if (!sends) MPI_OK(MPI_Startall(2, requests.data()));
+      for (int i = 0; sends && i < 2; ++i) {
+        const int tag = (i + time) % 2;
+        buffers[static_cast<std::size_t>(tag)].fill(key_of(rank(), 2 * time + tag));
+        MPI_OK(MPI_Isend(buffers[static_cast<std::size_t>(tag)].address(), 1, type, partner(), tag, comm(),
+                         &requests[static_cast<std::size_t>(tag)]));
+        std::this_thread::sleep_for(std::chrono::microseconds(500));
+      }
+      MPI_OK(MPI_Waitall(2, requests.data(), MPI_STATUSES_IGNORE));
+      for (int tag = 0; !sends && tag < 2; ++tag)
+        expect_message(buffers[static_cast<std::size_t>(tag)], type, partner(), 2 * time + tag);
+    }
+    for (MPI_Request& request : requests)
+      if (request != MPI_REQUEST_NULL) MPI_OK(MPI_Request_free(&request));
+  }
+}
+
 TEST_CASE("of a long device message, a short receive gets the beginning", "[peer]") {
   if (!all_have_partners() || any_host_only()) return;
   // Without offers Open MPI writes it beyond the end of the receive buffer.
