@@ -234,7 +234,7 @@ class Notice {
 
 }  // namespace
 
-TEST_CASE("a long device message is fetched from a process that calls nothing", "[unattended]") {
+TEST_CASE("a long device message is fetched from a process that calls nothing", "[.][unattended]") {
   if (!all_have_partners()) return;
   const Type sent = vector(2048, 64, 96), received = vector(1024, 128, 160);  // 1 MiB
   for (const bool even_sends : {true, false}) {
