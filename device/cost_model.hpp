@@ -37,9 +37,9 @@ struct Lateness {
   /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn:
   /// what makes one of them late may have gone.
   double alike = 2;
-  /// What a kernel waits for another process's turn on the GPU to end, and how long that is expected after the other
-  /// one's last use of it that is known.
-  double turn_us = 140;
+  /// What a kernel costs where another process has the GPU in turns: it waits for its own, some 145 us, and the other
+  /// one's next kernel waits as long again. How long that is expected after the other one's last use that is known.
+  double turn_us = 300;
   double turns_believed_us = 100e3;
 };
 
