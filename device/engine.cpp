@@ -139,7 +139,7 @@ void Transfer::State::poll() {
     if (lesson.delay) unfinished = std::chrono::steady_clock::now();
     if (!is_probe) channel->look_after_probe();
   }
-  if (polls % polls_per_clock == 0) check_now_and_then();
+  if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
   if (resident && resident->gone())
     if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
 }
@@ -415,6 +415,7 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const G
     drain();  // as in set_flag_behind()
     throw;
   }
+  looks_left_ = 0;
   set_flag_behind(state);
   mark(Point::copy_launched);
   state.way = Way::copy;
@@ -669,8 +670,12 @@ Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel
   Situation alone = situation;
   alone.runs_together = false;
   const double row_bytes = gpu.tuning.model.engine_row_bytes;
-  Forecast one_by_one = forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes));
-  if (!situation.runs_together) return one_by_one;
+  const auto one_by_one_of = [&] { return forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes)); };
+  if (!situation.runs_together) return one_by_one_of();
+  // So many are quicker together unless these wait for a time slice, and to list them takes a while.
+  if (runs.calls() > Boxes::most_together && channel.short_runs.expected_us() == 0)
+    return forecast_of(gpu, channel, bytes, situation, std::move(runs));
+  Forecast one_by_one = one_by_one_of();
   Forecast together = forecast_of(gpu, channel, bytes, situation, std::move(runs));
   const bool sooner = together.copy_us + together.copy_late_us < one_by_one.copy_us + one_by_one.copy_late_us;
   return std::move(sooner ? together : one_by_one);

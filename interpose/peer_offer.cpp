@@ -292,7 +292,7 @@ bool Offer::step() {
     case State::done:
       device::mark(device::Point::acknowledged);
       note_what_receiver_found();
-      note_outcome(/*refused=*/outflow_ != nullptr && !put_off_);
+      if (!put_off_) note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
     case State::put:

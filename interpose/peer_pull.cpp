@@ -186,6 +186,7 @@ void Pull::release() {
 
 /// True if nothing more is to come than what transfers_ brings.
 bool Pull::all_come() {
+  if (released_) return true;  // the sender may have another message there
   switch (source_) {
     case Source::memory:
       return fetch_what_is_ready();
@@ -211,7 +212,6 @@ bool Pull::done() {
 
 /// What the sender has put into its segment; true if that is all.
 bool Pull::collect() {
-  if (released_) return true;
   if (remote_ && inflow_) return inflow_->step();
   const State state = descriptor_.state.load(std::memory_order_acquire);
   const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;

@@ -17,7 +17,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of notices, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 6;
+inline constexpr std::uint32_t peer_version = 7;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true

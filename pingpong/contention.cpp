@@ -384,7 +384,7 @@ int main(int argc, char** argv) {
   add_common_options(command, options, all_ways);
   command.add_footer(ways_help + std::string(load_help));
   command.add("--loads", options.loads, "What the application does, separated by commas", load_names());
-  command.add_flag("--unpack", options.unpack, "Unpack from pinned memory instead (one rank)");
+  command.add_flag("--unpack", options.unpack, "Unpack from pinned memory instead; with 2 ranks this is ignored");
   command.add("--user-ms", options.user_ms, "How long that takes alone, in milliseconds",
               {Bounds::within, 0.2, 1000.0});
   if (const auto code = command.parse(argc, argv)) return *code;

@@ -71,9 +71,9 @@ LayoutRef list(std::int64_t runs) {
   return listed(runs, list_run, [](std::int64_t run) { return run * (stride + run * list_run); });
 }
 
-/// Close together, at one of two distances.
+/// Close together, at one of three distances.
 LayoutRef dense_list(std::int64_t runs, std::int64_t width) {
-  return listed(runs, width, [=](std::int64_t run) { return (2 * run + run * run % 3) * width; });
+  return listed(runs, width, [=](std::int64_t run) { return (3 * run + run * run % 3) * width; });
 }
 
 LayoutRef contiguous(std::int64_t bytes) {
@@ -239,7 +239,7 @@ RunTimes measure_runs(Laboratory& laboratory, const std::string& what, Direction
   };
   const double few_us = of("a few runs", few);
   const double each_us = std::max(of("many runs", many) - few_us, 0.0) / static_cast<double>(many - few);
-  return {each_us, std::max(few_us - static_cast<double>(few - 1) * each_us, 0.0)};
+  return {each_us, std::max(few_us - static_cast<double>(few) * each_us, 0.0)};
 }
 
 /// Lists that come to the host with what lies between their runs, beyond what copying that takes: of short runs, and of

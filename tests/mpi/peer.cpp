@@ -219,7 +219,8 @@ namespace {
 /// What a process lets its partner know, or waits for, without MPI.
 class Notice {
  public:
-  explicit Notice(int of) : name_("/gpudt-test-" + std::to_string(getppid()) + "-" + std::to_string(of)) {}
+  Notice(int of, const char* what)
+      : name_("/gpudt-test-" + std::to_string(getppid()) + "-" + std::to_string(of) + "-" + what) {}
   void give() const { close(shm_open(name_.c_str(), O_CREAT | O_RDWR, 0600)); }
   void await() const {
     int file = -1;
@@ -246,12 +247,14 @@ TEST_CASE("a long device message is fetched from a process that calls nothing", 
       MPI_Request request = MPI_REQUEST_NULL;
       MPI_OK(MPI_Isend(buffer.address(), 1, type, partner(), 1, comm(), &request));
       MPI_OK(MPI_Barrier(comm()));  // the message is announced by now
-      Notice(rank()).await();
+      Notice(rank(), "left").give();
+      Notice(rank(), "received").await();
       MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
     } else {
       MPI_OK(MPI_Barrier(comm()));
+      Notice(partner(), "left").await();
       MPI_OK(MPI_Recv(buffer.address(), 1, type, partner(), 1, comm(), MPI_STATUS_IGNORE));
-      Notice(partner()).give();
+      Notice(partner(), "received").give();
       buffer.expect(stream_of(sent, 1, key_of(partner(), 1)));
       CHECK(buffer.difference() == "");
     }
