@@ -32,8 +32,9 @@ struct CopyBox {
   std::size_t width, height = 1, depth = 1;
 };
 
-/// The boxes that make up a range of a message, in the order of the packed stream, one for each call; none if the copy
-/// engine cannot. Either some that are listed, or one that is repeated under further strides.
+/// The boxes that make up a range of a message, in the order of the packed stream, one for each call of its own; none
+/// if the copy engine cannot. Runs may go several by one call. Either some that are listed, or one that is repeated
+/// under further strides.
 class Boxes {
  public:
   /// The rest of a row, whole rows, the beginning of a row: so many are listed without memory from the heap.

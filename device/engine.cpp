@@ -909,12 +909,12 @@ namespace {
 const char* name_of(const Packing& packing) {
   return packing.direction == Direction::pack ? "pack" : "unpack";
 }
-std::int64_t calls_of(const Boxes& boxes, bool together) {
-  return together ? (boxes.calls() + Boxes::most_together - 1) / Boxes::most_together : boxes.calls();
-}
-
 const char* name_of(const Fusing&) {
   return "transfer from layout to layout";
+}
+
+std::int64_t calls_of(const Boxes& boxes, bool together) {
+  return together ? (boxes.calls() + Boxes::most_together - 1) / Boxes::most_together : boxes.calls();
 }
 
 }  // namespace

@@ -280,7 +280,7 @@ class Engine {
     datatype::Span span;  ///< that it brings for the host to pack, if that is the best way; empty: it is not
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
-    bool together = false;                 ///< the boxes are runs that go by one call
+    bool together = false;                 ///< the boxes are runs, Boxes::most_together of which go by one call
     bool short_runs = false;               ///< ... from the host: Channel::short_runs
     double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream

@@ -121,7 +121,7 @@ class Offer : public Payload {
   void withdraw();
   void buffer();
   void answer();
-  bool is_willing();
+  bool is_willing(const peer::Segment& receiver);
   bool put();
   void note_what_receiver_found();
   void note_outcome(bool refused) const;
@@ -145,14 +145,13 @@ class Offer : public Payload {
   bool sent_ = false;               ///< the token
   bool opened_ = false;             ///< the receiver may have it
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
-  device::Staging staging_;                  ///< withdrawing: what is on its way to the segment
-  device::Transfer moving_;                  ///< likewise, from the program's buffer to there
-  const peer::Segment* receiver_ = nullptr;  ///< asked
-  bool put_off_ = false;                     ///< the data go another way, but others need not
-  PeerOperand receivers_;                    ///< putting: where the data go
-  device::Transfer putting_;                 ///< likewise, which is over before receivers_ goes
-  std::unique_ptr<peer::Outflow> outflow_;   ///< wanted; remote: from the beginning
-  bool all_sent_ = false;                    ///< remote: the data
+  device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
+  device::Transfer moving_;                 ///< likewise, from the program's buffer to there
+  bool put_off_ = false;                    ///< the data go another way, but others need not
+  PeerOperand receivers_;                   ///< putting: where the data go
+  device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
+  std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
+  bool all_sent_ = false;                   ///< remote: the data
 };
 
 /// A message that has been announced by a token and is fetched.

@@ -348,15 +348,20 @@ void Offer::buffer() {
 /// only one launches any, then.
 void Offer::answer() {
   note_shared_gpu(world_, operand_.ordinal);
+  const Segment* receiver = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    receiver = reach(world_);
+  }
   State expected = State::asked;  // the receiver may have taken it back
-  const State next = is_willing() ? State::putting : State::declined;
+  const State next = receiver != nullptr && is_willing(*receiver) ? State::putting : State::declined;
   const bool answered = descriptor_.state.compare_exchange_strong(expected, next);
   if (!answered || next == State::declined) {
     receivers_ = {};
     return;
   }
   // From now on the receiver waits, so that its memory stays.
-  if (!map_asked(operand_.ordinal, *receiver_, descriptor_.to, receivers_)) {
+  if (!map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_)) {
     receivers_ = {};
     descriptor_.state.store(State::declined, std::memory_order_release);
     return;
@@ -367,14 +372,10 @@ void Offer::answer() {
   report_peer(PeerEvent::put);
 }
 
-bool Offer::is_willing() try {
-  {
-    const std::lock_guard<std::mutex> lock(world->mutex);
-    receiver_ = reach(world_);
-  }
-  if (receiver_ == nullptr || !learn_layout(*receiver_, descriptor_, descriptor_.to, receivers_)) return false;
+bool Offer::is_willing(const Segment& receiver) try {
+  if (!learn_layout(receiver, descriptor_, descriptor_.to, receivers_)) return false;
   const Turn turn = turn_for(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
-  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map(operand_.ordinal, *receiver_, descriptor_.to));
+  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map(operand_.ordinal, receiver, descriptor_.to));
   return turn == Turn::ours && !put_off_;
 } catch (const std::bad_alloc&) {
   return false;

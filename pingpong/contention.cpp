@@ -1,7 +1,7 @@
-// gpudt-contention: packing while the application uses the GPU or its link (Jenkins et al., section 4.4 and table 2):
-// the time of the packing and of the application's own work, each alone and both at once, in either order. One process
-// packs into pinned memory; two play ping-pong, each beside such work. Only a GPU can tell: there is nothing to
-// measure on the simulated device.
+// gpudt-contention: packing or unpacking while the application uses the GPU or its link (Jenkins et al., section 4.4
+// and table 2): the time of the packing and of the application's own work, each alone and both at once, in either
+// order. One process packs into pinned memory, or unpacks from there; two play ping-pong, each beside such work. Only a
+// GPU can tell: there is nothing to measure on the simulated device.
 #include <fmt/format.h>
 #include <mpi.h>
 
