@@ -67,6 +67,10 @@ constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
 /// Threads of such a block; more where many short runs are read.
 constexpr int single_threads = 512, short_run_single_threads = 1024;
 constexpr std::int64_t short_run = 128;
+/// Memory reads a sector to write a part of it. Where unpacking writes many such parts, that is what takes the time,
+/// and a thread for each word keeps most of them under way (5 to 15 % less time).
+constexpr std::int64_t sector = 32, scattered_bytes = 1 << 20;
+constexpr int scattered_threads = 1024;
 /// Short runs are written to this GPU's memory by blocks that do not come back for more, either; and so are lists of
 /// equal runs moved within it.
 constexpr int most_passing_blocks = 1 << 20;
@@ -293,6 +297,12 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
   args.grid = static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(items, tile), most_blocks(args, hints)));
 }
 
+void set_single(KernelArgs& args, int threads) {
+  args.single = 1;
+  args.block = threads;
+  args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(args.end - args.begin, args.word), threads));
+}
+
 /// Within this GPU's memory: what is long, and what exceeds its caches.
 void set_within(KernelArgs& args) {
   const std::int64_t bytes = args.end - args.begin;
@@ -300,9 +310,16 @@ void set_within(KernelArgs& args) {
   args.flag_behind = beyond_cache || (args.grid > 1 && bytes >= flag_behind_bytes) ? 1 : 0;
   const bool packs_list = args.shape.kind == ShapeKind::list && args.unpack == 0;
   if (!beyond_cache || packs_list || !suits_single(args)) return;
-  args.single = 1;
-  args.block = args.unpack == 0 && typical_run(args.shape) < short_run ? short_run_single_threads : single_threads;
-  args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(bytes, args.word), args.block));
+  set_single(args, args.unpack == 0 && typical_run(args.shape) < short_run ? short_run_single_threads : single_threads);
+}
+
+/// On GPUs: unpacked runs that fill no sector.
+void set_scattered(KernelArgs& args) {
+  const bool list = args.shape.kind == ShapeKind::list;
+  if (args.single != 0 || args.unpack == 0 || list || typical_run(args.shape) >= sector) return;
+  if (args.end - args.begin < scattered_bytes || !suits_single(args)) return;
+  set_single(args, scattered_threads);
+  args.flag_behind = 0;
 }
 
 /// Which data in GPUs' memory had better not be kept in the caches.
@@ -390,6 +407,7 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   set_divisors(args);
   set_grid(args, hints);
   if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args);
+  if (!hints.packed_is_host) set_scattered(args);
   args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
   if (!hints.packed_is_host) set_streaming(args);
   return args;

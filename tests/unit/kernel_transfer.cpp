@@ -316,6 +316,12 @@ void check_large(std::int64_t run, std::int64_t count, std::int64_t user_shift) 
   CHECK(wrong == 0);
 }
 
+TEST_CASE("many parts of sectors on the device", "[kernel][device]") {
+  const Device device(device::Way::kernel);
+  if (!device.there()) return;
+  for (const std::int64_t run : {4, 8, 12, 16, 20, 24}) check_large(run, (std::int64_t{1} << 18) + 3, 0);
+}
+
 TEST_CASE("messages of more than 2 GiB on the device", "[kernel][device]") {
   const char* wanted = std::getenv("GPUDT_TEST_LARGE");
   if (!wanted || std::string(wanted) != "1") return;
