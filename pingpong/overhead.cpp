@@ -102,7 +102,16 @@ const Table& table() {
   return shown;
 }
 
-nlohmann::json measure(Exchanger& exchanger, const Operation& operation, const Options& options, bool talks) {
+/// What an operation takes under either name.
+struct Result {
+  const Operation* operation;
+  Statistics mpi, pmpi;
+
+  double added_ns() const { return (mpi.median - pmpi.median) * ns_per_us; }
+  double added_ns_per_call() const { return added_ns() / operation->mpi_calls; }
+};
+
+Result measure(Exchanger& exchanger, const Operation& operation, const Options& options) {
   const auto sampler = [&](const Calls& calls) {
     return [&] { return microseconds_each(exchanger, operation, calls, options.calls); };
   };
@@ -111,18 +120,21 @@ nlohmann::json measure(Exchanger& exchanger, const Operation& operation, const O
   plan.iterations = plan.fewest = options.batches;
   plan.warmup = 1;
   sample_in_turns(names, plan, [](bool wish) { return wish; });
-  const Statistics mpi = summarise(names[0].samples), pmpi = summarise(names[1].samples);
-  const double added = (mpi.median - pmpi.median) * ns_per_us;
-  if (talks) {
-    table().row({operation.name, fmt::format("{:.1f}", mpi.median * ns_per_us),
-                 fmt::format("{:.1f}", pmpi.median * ns_per_us), fmt::format("{:+.1f}", added),
-                 fmt::format("{:+.1f}", added / operation.mpi_calls)});
-  }
-  return {{"operation", operation.json_name},
-          {"mpi", to_json(mpi)},
-          {"pmpi", to_json(pmpi)},
-          {"added_ns", added},
-          {"added_ns_per_call", added / operation.mpi_calls}};
+  return {&operation, summarise(names[0].samples), summarise(names[1].samples)};
+}
+
+void show(const Result& result) {
+  table().row({result.operation->name, fmt::format("{:.1f}", result.mpi.median * ns_per_us),
+               fmt::format("{:.1f}", result.pmpi.median * ns_per_us), fmt::format("{:+.1f}", result.added_ns()),
+               fmt::format("{:+.1f}", result.added_ns_per_call())});
+}
+
+nlohmann::json to_json(const Result& result) {
+  return {{"operation", result.operation->json_name},
+          {"mpi", to_json(result.mpi)},
+          {"pmpi", to_json(result.pmpi)},
+          {"added_ns", result.added_ns()},
+          {"added_ns_per_call", result.added_ns_per_call()}};
 }
 
 /// Brings up the GPU as a program that uses it would have, and lets MPI see one of its pointers.
@@ -137,32 +149,40 @@ void use_device_once(const Machine& machine) {
   MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
-void measure_all(const Options& options, int rank, int size) {
-  const Machine machine = examine_machine(rank);
-  if (options.device) use_device_once(machine);
-  if (rank == 0) {
-    fmt::print("# gpudt-overhead{}{}, on {}, {}\n", options.device ? ", device in use" : "",
-               options.large ? ", in a large array" : "", machine.cpu, describe(machine));
-    table().head();
-  }
+std::vector<Result> measure_all(const Options& options, int rank, int size) {
   std::array<double, 2> on_stack = {};
   std::vector<double> large_array(options.large ? elements_of_large_array : 0);
   Exchanger exchanger(rank, options.large ? large_array.data() : on_stack.data());
-  nlohmann::json rows = nlohmann::json::array();
+  std::vector<Result> results;
   for (const Operation& operation : operations) {
-    if (operation.ranks <= size) rows.push_back(measure(exchanger, operation, options, rank == 0));
+    if (operation.ranks <= size) results.push_back(measure(exchanger, operation, options));
   }
-  if (rank == 0 && !options.json_file.empty()) {
-    write_json(
-        options.json_file, "gpudt-overhead", to_json(machine),
-        {{"calls", options.calls}, {"batches", options.batches}, {"device", options.device}, {"large", options.large}},
-        std::move(rows));
-  }
+  return results;
 }
 
+void report(const Options& options, const Machine& machine, const std::vector<Result>& results) {
+  fmt::print("# gpudt-overhead{}{}, on {}, {}\n", options.device ? ", device in use" : "",
+             options.large ? ", in a large array" : "", machine.cpu, describe(machine));
+  table().head();
+  nlohmann::json rows = nlohmann::json::array();
+  for (const Result& result : results) {
+    show(result);
+    rows.push_back(to_json(result));
+  }
+  if (options.json_file.empty()) return;
+  write_json(
+      options.json_file, "gpudt-overhead", to_json(machine),
+      {{"calls", options.calls}, {"batches", options.batches}, {"device", options.device}, {"large", options.large}},
+      std::move(rows));
+}
+
+/// The machine is looked at last: to count its GPUs initialises the driver, which takes several times as long from then
+/// on to tell where an array lies, and programs without a GPU do not do so.
 int run(const Options& options, int rank, int size) {
   if (size > 2) throw Refusal(fmt::format("this takes 1 or 2 ranks, not {}", size));
-  measure_all(options, rank, size);
+  if (options.device) use_device_once(examine_machine(rank));
+  const std::vector<Result> results = measure_all(options, rank, size);
+  if (rank == 0) report(options, examine_machine(rank), results);
   return exit_ok;
 }
 

@@ -24,7 +24,7 @@ struct Machine {
   std::string host, cpu, mpi_library;
 };
 
-/// Looks around, without creating a CUDA context. Needs an initialised MPI library.
+/// Looks around, without creating a CUDA context, but initialises the driver. Needs an initialised MPI library.
 Machine examine_machine(int rank);
 
 /// Whether the simulated device stands behind CUDA's names.
