@@ -46,4 +46,12 @@ class BasicTypes {
 };
 extern BasicTypes basic_types;
 
+/// In bytes, of any type: MPI is asked about those that are not basic.
+inline std::int64_t size_of(MPI_Datatype type) {
+  if (const int known = basic_types.size(type); known != 0) return known;
+  MPI_Count size = 0;
+  PMPI_Type_size_x(type, &size);
+  return size;
+}
+
 }  // namespace gpudt::datatype

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "datatype/basic.hpp"
 #include "datatype/tree.hpp"
 
 // Combiners that MPI-3.0 removed but that headers still declare; Open MPI hides the names behind others.
@@ -334,8 +335,7 @@ class Decoder {
       result = entry->second;
       return false;
     }
-    MPI_Count size = 0;
-    PMPI_Type_size_x(type, &size);
+    const std::int64_t size = size_of(type);
     const std::int64_t extent = extent_of(type);
     result = {Ref{}, extent};
     if (size == 0) return false;

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "datatype/basic.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/persistent.hpp"
@@ -147,12 +148,6 @@ std::int64_t as_integer(const void* address) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address));
 }
 
-std::int64_t size_of(MPI_Datatype type) {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(type, &size);
-  return size;
-}
-
 int gpu_of(const device::Location& location) {
   return location.on_device() ? location.ordinal : host_memory;
 }
@@ -273,7 +268,7 @@ GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int bl
   for (int i = 0; i < blocks; ++i) {
     if (!moves(i, counts, absent)) continue;
     if (types[i] == MPI_DATATYPE_NULL) return unchanged;  // MPI reports it
-    if (size_of(types[i]) == 0) continue;
+    if (datatype::size_of(types[i]) == 0) continue;
     // With MPI_BOTTOM the next block may lie elsewhere.
     if (list.empty() || address == MPI_BOTTOM) gpu = gpu_of(locate_buffer(shifted(address, displs[i]), types[i]));
     if (gpu != host_memory)

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "datatype/basic.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/log.hpp"
 #include "interpose/operand.hpp"
@@ -270,9 +271,7 @@ int move(const char* call, MPI_Comm comm, Parcels& parcels) {
 }  // namespace
 
 std::int64_t Known::bytes() const {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(type, &size);
-  return elements * size;
+  return elements * datatype::size_of(type);
 }
 
 void collectives_announce(PeerUse use) {

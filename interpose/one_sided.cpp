@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 
+#include "datatype/basic.hpp"
 #include "interpose/collective.hpp"
 #include "interpose/errors.hpp"
 #include "interpose/export.hpp"
@@ -87,10 +88,9 @@ class GivenElements {
   static std::int64_t packed_elements(const Operand& operand, MPI_Datatype element) {
     if (element == MPI_DATATYPE_NULL) return 0;
     MPI_Aint lb = 0, extent = 0;
-    MPI_Count size = 0;
     PMPI_Type_get_extent(element, &lb, &extent);
-    PMPI_Type_size_x(element, &size);
-    const std::int64_t elements = operand.info->layout().size() / static_cast<std::int64_t>(size);
+    const std::int64_t size = datatype::size_of(element);
+    const std::int64_t elements = operand.info->layout().size() / size;
     return extent == size && elements <= std::numeric_limits<int>::max() ? elements : 0;
   }
 

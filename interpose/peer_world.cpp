@@ -100,9 +100,7 @@ Segment* reach_sender(int rank) {
 }
 
 std::int64_t bytes_in(int count, MPI_Datatype type) {
-  MPI_Count size = datatype::basic_types.size(type);
-  if (size == 0) PMPI_Type_size_x(type, &size);
-  return std::int64_t{count} * size;
+  return count * datatype::size_of(type);
 }
 
 namespace {

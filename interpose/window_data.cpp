@@ -4,16 +4,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "datatype/basic.hpp"
 #include "datatype/reference.hpp"
 
 namespace gpudt::interpose {
 namespace {
-
-std::int64_t packed_bytes(const Origin& origin) {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(origin.type, &size);
-  return origin.count * static_cast<std::int64_t>(size);
-}
 
 void* at(void* address, std::int64_t offset) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(offset));
@@ -22,7 +17,9 @@ void* at(void* address, std::int64_t offset) {
 }  // namespace
 
 UserBuffer::UserBuffer(const char* call, const Origin& origin)
-    : buffer_(const_cast<void*>(origin.buffer)), count_(origin.count), bytes_(packed_bytes(origin)) {
+    : buffer_(const_cast<void*>(origin.buffer)),
+      count_(origin.count),
+      bytes_(origin.count * datatype::size_of(origin.type)) {
   Operand operand;
   if (resolve_mapped(origin.buffer, origin.count, origin.type, call, operand))
     staged_ = std::make_unique<Staged>(operand);

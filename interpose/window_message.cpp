@@ -29,15 +29,9 @@ int index_of(const std::vector<Handle>& list, Handle handle) {
   return at == list.end() ? -1 : static_cast<int>(at - list.begin());
 }
 
-int size_of(MPI_Datatype type) {
-  int size = 0;
-  PMPI_Type_size(type, &size);
-  return size;
-}
-
-MPI_Datatype first_of_size(std::initializer_list<MPI_Datatype> candidates, int size) {
+MPI_Datatype first_of_size(std::initializer_list<MPI_Datatype> candidates, std::int64_t size) {
   for (const MPI_Datatype candidate : candidates)
-    if (size_of(candidate) == size) return candidate;
+    if (datatype::size_of(candidate) == size) return candidate;
   return MPI_DATATYPE_NULL;
 }
 
@@ -45,11 +39,12 @@ MPI_Datatype first_of_size(std::initializer_list<MPI_Datatype> candidates, int s
 MPI_Datatype predefined(MPI_Datatype type, int combiner) {
   switch (combiner) {
     case MPI_COMBINER_F90_INTEGER:
-      return first_of_size({MPI_INT8_T, MPI_INT16_T, MPI_INT32_T, MPI_INT64_T}, size_of(type));
+      return first_of_size({MPI_INT8_T, MPI_INT16_T, MPI_INT32_T, MPI_INT64_T}, datatype::size_of(type));
     case MPI_COMBINER_F90_REAL:
-      return first_of_size({MPI_FLOAT, MPI_DOUBLE, MPI_LONG_DOUBLE}, size_of(type));
+      return first_of_size({MPI_FLOAT, MPI_DOUBLE, MPI_LONG_DOUBLE}, datatype::size_of(type));
     case MPI_COMBINER_F90_COMPLEX:
-      return first_of_size({MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX}, size_of(type));
+      return first_of_size({MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX},
+                           datatype::size_of(type));
     default:
       return type;
   }
@@ -83,7 +78,7 @@ MPI_Datatype element_of(MPI_Datatype type) {
   if (members.types().empty()) return predefined(type, members.combiner());
   MPI_Datatype element = MPI_DATATYPE_NULL;
   for (const MPI_Datatype member : members.types()) {
-    if (size_of(member) == 0) continue;
+    if (datatype::size_of(member) == 0) continue;
     const MPI_Datatype own = element_of(member);
     if (own == MPI_DATATYPE_NULL || (element != MPI_DATATYPE_NULL && own != element)) return MPI_DATATYPE_NULL;
     element = own;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <thread>
 
+#include "datatype/basic.hpp"
 #include "interpose/operation.hpp"
 
 namespace gpudt::interpose {
@@ -37,18 +38,12 @@ class AccessRequest : public Payload {
   Operation* operation_;  ///< owns this
 };
 
-std::int64_t packed_bytes(std::int64_t count, MPI_Datatype type) {
-  MPI_Count size = 0;
-  PMPI_Type_size_x(type, &size);
-  return count * static_cast<std::int64_t>(size);
-}
-
 bool is_nothing(const Target& target) {
-  return target.rank == MPI_PROC_NULL || target.count == 0 || packed_bytes(1, target.type) == 0;
+  return target.rank == MPI_PROC_NULL || target.count == 0 || datatype::size_of(target.type) == 0;
 }
 
 void check_size(const UserBuffer& buffer, const Target& target) {
-  if (buffer.bytes() != packed_bytes(target.count, target.type))
+  if (buffer.bytes() != target.count * datatype::size_of(target.type))
     throw Refusal{MPI_ERR_TYPE, "the data at the origin and at the target differ in size"};
 }
 
