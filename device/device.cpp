@@ -199,8 +199,8 @@ Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& expor
   return current().peers().import_memory(ordinal, exporter, exported, why);
 }
 
-bool is_imported(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  return current().peers().is_imported(ordinal, exporter, exported);
+Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  return current().peers().imported_memory(ordinal, exporter, exported);
 }
 
 PeerStatistics peer_statistics() noexcept {

@@ -285,8 +285,8 @@ class Mapping {
 /// exporter's from then on. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
-/// Whether that takes no time.
-bool is_imported(int ordinal, std::uint64_t exporter, const Exported& exported);
+/// The same of memory that is mapped already, which takes no time; empty if it is not.
+Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
 
 /// Allocations known to be exportable or not, and mappings of other processes' memory that are open.
 struct PeerStatistics {

@@ -91,25 +91,24 @@ bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Ex
 
 // --- imports --------------------------------------------------------------------------------------------------------
 
-/// Null if it is not mapped yet. The caller holds the mutex.
-Peers::Import* Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
+/// Empty if it is not mapped yet. The caller holds the mutex.
+Mapping Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
   const auto at = imports_.find({ordinal, exporter, exported.base});
   const bool same =
       at != imports_.end() && at->second.buffer_id == exported.buffer_id && at->second.handle == handle_of(exported);
-  return same ? &at->second : nullptr;
+  if (!same) return {};
+  at->second.used = ++clock_;
+  return Mapping(at->second.memory);
 }
 
-bool Peers::is_imported(int ordinal, std::uint64_t exporter, const Exported& exported) {
+Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
   const std::lock_guard lock(mutex_);
-  return find(ordinal, exporter, exported) != nullptr;
+  return find(ordinal, exporter, exported);
 }
 
 Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
   const std::lock_guard lock(mutex_);
-  if (Import* const known = find(ordinal, exporter, exported)) {
-    known->used = ++clock_;
-    return Mapping(known->memory);
-  }
+  if (Mapping known = find(ordinal, exporter, exported)) return known;
   const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
   if (const auto at = refused_.find(gpus); at != refused_.end()) {
     if (why) *why = at->second;

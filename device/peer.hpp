@@ -35,7 +35,7 @@ class Peers {
 
   bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported);
   Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
-  bool is_imported(int ordinal, std::uint64_t exporter, const Exported& exported);
+  Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
   PeerStatistics statistics();
 
  private:
@@ -58,7 +58,7 @@ class Peers {
   using Imports = std::map<Place, Import>;
   using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
 
-  Import* find(int ordinal, std::uint64_t exporter, const Exported& exported);
+  Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported);
   Import open(int ordinal, const Exported& exported);
   void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported);
   void make_room();

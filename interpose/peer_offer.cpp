@@ -361,7 +361,7 @@ void Offer::answer() {
     return;
   }
   // From now on the receiver waits, so that its memory stays.
-  if (!map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_)) {
+  if (!receivers_.mapping && !map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_)) {
     receivers_ = {};
     descriptor_.state.store(State::declined, std::memory_order_release);
     return;
@@ -375,7 +375,8 @@ void Offer::answer() {
 bool Offer::is_willing(const Segment& receiver) try {
   if (!learn_layout(receiver, descriptor_, descriptor_.to, receivers_)) return false;
   const Turn turn = turn_for(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
-  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map(operand_.ordinal, receiver, descriptor_.to));
+  const auto may_map = [&] { return map_known(operand_.ordinal, receiver, descriptor_.to, receivers_) || may_open(); };
+  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map());
   return turn == Turn::ours && !put_off_;
 } catch (const std::bad_alloc&) {
   return false;

@@ -238,17 +238,20 @@ bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, Pee
   return bool{operand.mapping};
 }
 
-bool may_map(int ordinal, const Segment& other, const Whereabouts& place) {
-  if (device::is_imported(ordinal, static_cast<std::uint64_t>(other->rank), place.memory)) return true;
+bool map_known(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+  operand.mapping = device::imported_memory(ordinal, static_cast<std::uint64_t>(other->rank), place.memory);
+  if (operand.mapping) operand.user = operand.mapping.at(place.address);
+  return bool{operand.mapping};
+}
+
+bool may_open() {
   const std::lock_guard<std::mutex> lock(world->mutex);
   return Clock_::now() >= world->next_opening;
 }
 
 bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
   const auto began = Clock_::now();
-  const bool known = device::is_imported(ordinal, static_cast<std::uint64_t>(other->rank), place.memory);
   const bool mapped = map_memory(ordinal, other, place, operand);
-  if (known) return mapped;
   const auto now = Clock_::now();
   const std::lock_guard<std::mutex> lock(world->mutex);
   world->next_opening = now + opening_pause * (now - began);

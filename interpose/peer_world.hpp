@@ -96,7 +96,7 @@ struct World {
   Layouts layouts;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
   std::map<int, Turns> turns;            ///< by GPU
-  Clock_::time_point next_opening;       ///< of receivers' memory (may_map())
+  Clock_::time_point next_opening;       ///< of receivers' memory (may_open())
 
   std::optional<Chunks> chunks;
   std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
@@ -152,10 +152,12 @@ bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabout
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand);
 /// The memory. False if GPU `ordinal` does not reach it, for a reason that the trace tells.
 bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
-/// Whether memory that a receiver has described may be mapped now: to open what is not known yet takes milliseconds in
-/// which this process does nothing else, so that only a part of the time is spent on it.
-bool may_map(int ordinal, const Segment& other, const Whereabouts& place);
-/// The same as map_memory(), of such memory.
+/// The same where it takes no time; false if that is not so.
+bool map_known(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
+/// Whether memory that a receiver has described may be opened now, by map_asked(): that takes milliseconds in which
+/// this process does nothing else, so that only a part of the time is spent on it.
+bool may_open();
+/// The same as map_memory(), of such memory, which is not known yet.
 bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
