@@ -74,9 +74,8 @@ int blocking(Access access, const char* call, MPI_File file, const void* buf, in
   return guarded(file, call, [&] {
     const FileBuffer buffer = prepare(call, file, buf, count, type);
     if (!buffer) return pmpi(buffer.data, buffer.type, status);
-    MPI_Status own;
-    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = in_mpi([&] { return pmpi(buffer.data, buffer.type, seen); });
+    const SeenStatus seen(status);
+    const int code = in_mpi([&] { return pmpi(buffer.data, buffer.type, seen.get()); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });
@@ -140,9 +139,8 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
   return guarded(file, call, [&] {
     const FileBuffer buffer = active.load() ? split_buffers.take(file) : FileBuffer{};
     if (!buffer) return pmpi(const_cast<void*>(buf), status);
-    MPI_Status own;
-    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
-    const int code = in_mpi([&] { return pmpi(buffer.data, seen); });
+    const SeenStatus seen(status);
+    const int code = in_mpi([&] { return pmpi(buffer.data, seen.get()); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
   });

@@ -42,6 +42,20 @@ struct Announced {
   int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
 };
 
+/// The status that a call fills in for this library to read: the program's, or another one if it wants none.
+class SeenStatus {
+ public:
+  explicit SeenStatus(MPI_Status* user) : seen_(user == MPI_STATUS_IGNORE ? &own_ : user) {}
+  SeenStatus(const SeenStatus&) = delete;
+  SeenStatus& operator=(const SeenStatus&) = delete;
+  MPI_Status* get() const { return seen_; }
+  MPI_Status& operator*() const { return *seen_; }
+
+ private:
+  MPI_Status own_;
+  MPI_Status* const seen_;
+};
+
 /// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
 class Payload {
  public:

@@ -156,16 +156,16 @@ enum class Does { receive, send_first };
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
                      MPI_Status* status, Located located = {}) {
-  MPI_Status own;
-  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+  const SeenStatus seen(status);
   const std::int64_t began = timeline_now();
   const Glance glance(buf, count, type, located);
-  if (does == Does::receive && comes_as_it_is(glance)) return came_as_it_is(pmpi(buf, type, seen), call, *seen, owner);
+  if (does == Does::receive && comes_as_it_is(glance))
+    return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
     Operand operand;
     if (!resolve(buf, count, type, call, operand, glance.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
-      return peer_received_on_host(pmpi(buf, type, seen), call, buf, count, type, *seen, owner);
+      return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
@@ -174,7 +174,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
-      code = pmpi(staged.data(), operand.twin(), seen);
+      code = pmpi(staged.data(), operand.twin(), seen.get());
     }
     return peer_received(code, call, staged, *seen, owner);
   });
@@ -222,10 +222,9 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   const int most = most_from(source, recvcount);
   const Glance going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype), coming(recvbuf, most, recvtype);
   if (goes_as_it_is(going) && comes_as_it_is(coming)) {
-    MPI_Status own;
-    MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+    const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
-                                   recvtag, comm, seen);
+                                   recvtag, comm, seen.get());
     return came_as_it_is(code, call, *seen, {.comm = comm});
   }
   if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
@@ -282,18 +281,18 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   constexpr const char* call = "MPI_Sendrecv_replace";
   Operand operand;
   engine_order(comm, dest);
-  MPI_Status own;
-  MPI_Status* const seen = status == MPI_STATUS_IGNORE ? &own : status;
+  const SeenStatus seen(status);
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    const int code = replace_on_host(buf, count, type, dest, sendtag, source, recvtag, comm, seen);
+    const int code = replace_on_host(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm});
   }
   Staged staged(operand);
   staged.start_pack();
   device::about_to_wait(device::WaitKind::transfer);
   staged.wait();
-  const int code = replace_on_host(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen);
+  const int code =
+      replace_on_host(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen.get());
   return peer_received(code, call, staged, *seen, {.comm = comm});
 }
 
