@@ -60,13 +60,20 @@ bool has_few_runs(const Shape& shape, const datatype::Layout& layout, std::int64
   return layout.runs() <= most / shape.count;
 }
 
+/// In `bytes` bytes of a message of no more than Boxes::most_calls runs.
+std::int64_t expected_runs(const Shape& shape, const datatype::Layout& layout, std::int64_t bytes) {
+  const double part = static_cast<double>(bytes) / static_cast<double>(shape.total);
+  return std::max(static_cast<std::int64_t>(static_cast<double>(layout.runs() * shape.count) * part), std::int64_t{1});
+}
+
 /// A range of an irregular message: a box for each run, where one element's last and the next one's first may be one.
-Boxes run_boxes(const datatype::Layout& layout, bool unpack, void* user, void* packed, std::int64_t begin,
-                std::int64_t end) {
+Boxes run_boxes(const Shape& shape, const datatype::Layout& layout, bool unpack, void* user, void* packed,
+                std::int64_t begin, std::int64_t end) {
   struct Run {
     std::int64_t offset, position, bytes;
   };
   Boxes boxes;
+  boxes.reserve(expected_runs(shape, layout, end - begin));
   Run last = {};
   const auto add_last = [&] {
     if (last.bytes == 0) return;
@@ -111,8 +118,12 @@ void Boxes::add(const CopyBox& box) {
     listed_[count_++] = box;
     return;
   }
-  if (further_.empty()) further_.reserve(static_cast<std::size_t>(most_together) - listed_.size());
   further_.push_back(box);
+}
+
+void Boxes::reserve(std::int64_t boxes) {
+  const auto all = static_cast<std::size_t>(boxes);
+  if (all > listed_.size()) further_.reserve(all - listed_.size());
 }
 
 void Boxes::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) {
@@ -150,7 +161,7 @@ std::int64_t Boxes::rows() const {
 Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
                const datatype::Layout* layout, std::int64_t most_runs) {
   if (layout != nullptr && is_irregular(shape) && has_few_runs(shape, *layout, most_runs))
-    return run_boxes(*layout, unpack, user, packed, begin, end);
+    return run_boxes(shape, *layout, unpack, user, packed, begin, end);
   Boxes boxes;
   const auto piece = [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
     boxes.add(
@@ -177,16 +188,6 @@ Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::i
   if (last * shape.run < end) piece(last * rows.stride, last * shape.run, end - last * shape.run);
   return boxes;
 }
-
-namespace {
-
-/// In `bytes` bytes of a message of no more than Boxes::most_calls runs.
-std::int64_t expected_runs(const Shape& shape, const datatype::Layout& layout, std::int64_t bytes) {
-  const double part = static_cast<double>(bytes) / static_cast<double>(shape.total);
-  return std::max(static_cast<std::int64_t>(static_cast<double>(layout.runs() * shape.count) * part), std::int64_t{1});
-}
-
-}  // namespace
 
 std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype::Layout* layout,
                          std::int64_t most_runs) {
@@ -242,6 +243,7 @@ void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
 
 Boxes in_two_rows(const Boxes& boxes, double row_bytes) {
   Boxes halves;
+  halves.reserve(boxes.calls());
   for (std::int64_t call = 0; call < boxes.calls(); ++call) {
     const CopyBox box = boxes[call];
     if (is_short_row(box, row_bytes) && box.width > 1)

@@ -44,6 +44,8 @@ class Boxes {
   /// Runs by one call (Runtime::copy_runs_async()).
   static constexpr std::int64_t most_together = 64;
   void add(const CopyBox& box);
+  /// Of those that are to be added; there may be more.
+  void reserve(std::int64_t boxes);
   /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
   /// side each follows the one before. There must be no more than most_calls of them.
   void repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user);
