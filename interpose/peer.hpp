@@ -87,8 +87,8 @@ class Offer : public Payload {
   /// Null if the message is to go another way. One that is shorter than what is offered, but as long as a token, goes
   /// through the segment. May throw device::Error.
   static std::shared_ptr<Offer> of(const Operand& operand, int dest, int tag, MPI_Comm comm);
-  /// Whether of() might say yes.
-  static bool likely(const void* buf, int count, MPI_Datatype type, Located located, int dest, MPI_Comm comm);
+  /// Whether of() might say yes. If that takes to ask where the buffer lies, `located` has the answer.
+  static bool likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm);
   /// A message in host memory that is as long as a token; null for all others. The receiver finds it in the segment, so
   /// that the send is over when that of the token is.
   static std::shared_ptr<Offer> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,

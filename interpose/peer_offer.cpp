@@ -82,10 +82,13 @@ std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, b
   return Place{rank, index, remote, fetched};
 }
 
-bool Offer::likely(const void* buf, int count, MPI_Datatype type, Located located, int dest, MPI_Comm comm) {
+bool Offer::likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
-  const auto on_device = [&] { return (located ? *located : locate_buffer(buf, type)).on_device(); };
+  const auto on_device = [&] {
+    if (!located) located = locate_buffer(buf, type);
+    return located->on_device();
+  };
   if (token_index(bytes) < 0 && (bytes < least_offered || !on_device())) return false;
   const int rank = world_rank_of(comm, dest);
   {

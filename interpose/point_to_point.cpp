@@ -220,7 +220,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
   const int most = most_from(source, recvcount);
-  const Glance going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype), coming(recvbuf, most, recvtype);
+  Glance going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype);
+  const Glance coming(recvbuf, most, recvtype);
   if (goes_as_it_is(going) && comes_as_it_is(coming)) {
     const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
