@@ -249,7 +249,7 @@ StateOwner Channel::take() {
 }
 
 void Channel::put(Transfer::State* state) noexcept {
-  state->brought.memory = {};
+  if (state->brought.memory) state->brought.memory = {};  // nobody has waited until it was packed
   if (state->resident) state->resident->done(*state);
   const std::lock_guard lock(mutex_);
   state->next_idle = idle_;
