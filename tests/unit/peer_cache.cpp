@@ -150,6 +150,19 @@ TEST_CASE("peers: a mapping is made once and shows all of the allocation", "[dev
   CHECK(third.at(page) != first.at(page));
 }
 
+TEST_CASE("peers: what is mapped already is found, and nothing is opened for it", "[device]") {
+  Pair pair;
+  const auto found = [&](const Exported& given) { return pair.importer.imported_memory(0, 5, given); };
+  pair.theirs.allocate(page, page);
+  CHECK_FALSE(found(pair.exported(page)));
+  CHECK(pair.ours.opens == 0);
+  const Mapping mapping = pair.map(pair.exported(page));
+  CHECK(found(pair.exported(page + 8)).at(page) == mapping.at(page));
+  pair.theirs.allocate(page, page);  // freed and allocated anew
+  CHECK_FALSE(found(pair.exported(page)));
+  CHECK(pair.ours.opens == 1);
+}
+
 TEST_CASE("peers: memory that was freed and allocated anew is mapped anew", "[device]") {
   Pair pair;
   pair.theirs.allocate(page, page);
