@@ -40,8 +40,13 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
   return dim.stride >= run && dim.stride <= most_pitch;
 }
 
-/// Sectors of memory that have bytes of a strided message, about.
+/// Sectors of memory that have bytes of a strided message or of a list, about. The runs of a list may begin wherever
+/// its alignment lets them.
 std::int64_t sectors_of(const Shape& shape) {
+  if (shape.kind == ShapeKind::list) {
+    const std::int64_t runs = shape.total / shape.list_size * shape.list_count;
+    return (shape.total + runs * (sector_bytes - shape.align)) / sector_bytes;
+  }
   const std::int64_t apart = std::abs(shape.dims[shape.ndims - 1].stride);
   const std::int64_t whole = (shape.run + sector_bytes - 1) / sector_bytes * sector_bytes;
   return shape.total / shape.run * std::min(whole, std::max(apart, shape.run)) / sector_bytes;
@@ -341,9 +346,8 @@ bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness
   return both_late && alike ? copy.late_seen < kernel.late_seen : copy_us < kernel_us;
 }
 
-// Irregular lists take about as long either way, since the receiver's side of them is slow, too.
 bool better_packed_for_peers(const CostModel& model, const Shape& shape) {
-  if (shape.kind != ShapeKind::strided) return false;
+  if (shape.kind != ShapeKind::strided && shape.kind != ShapeKind::list) return false;
   const Cost& fetch = model.kernel_to_peer;
   const double packed_us = cost_us(model.kernel_on_device, shape.total, 0) + cost_us(fetch, shape.total, 0);
   return packed_us * model.packing_gain < cost_us(fetch, shape.total, sectors_of(shape));

@@ -1,17 +1,16 @@
 #include "interpose/peer_layouts.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <span>
 
 namespace gpudt::interpose::peer {
 namespace {
 
-constexpr std::size_t layouts_kept = 64;    ///< of each kind
+constexpr std::size_t layouts_kept = 64;  ///< of each kind
+constexpr std::size_t received_memory = std::size_t{64} << 20;
 constexpr std::size_t numbers_kept = 4096;  ///< of other processes' layouts
-/// A long layout is published when it has been sent so often, for each so many bytes of it. Up to then its data are
-/// packed to be fetched, which costs two kernels instead of one; what publishing costs, by this process, the receiver
-/// and its GPU, takes about as many messages to pay.
-constexpr std::size_t published_bytes_per_use = 8 << 10;
 
 template <class List>
 void make_room(List& list) {
@@ -25,7 +24,7 @@ bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::La
 }  // namespace
 
 bool Layouts::describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
-                       PublishedRef& published) {
+                       std::size_t effort, PublishedRef& published) {
   const std::size_t bytes = layout->bytes();
   if (bytes <= descriptor_data) {
     const Short& sent = short_one(layout);
@@ -35,7 +34,7 @@ bool Layouts::describe(Segment& own, Descriptor& descriptor, Whereabouts& place,
     descriptor.data_owner = own->rank;
     place.layout_slot = -1;
   } else {
-    published = publish(own, layout);
+    published = publish(own, layout, effort);
     if (!published) return false;
     place.layout_number = published->number;
     place.layout_slot = published->slot;
@@ -62,7 +61,7 @@ Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
 }
 
 /// Null if it is not worth it, or if there is no room.
-PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout) {
+PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, std::size_t effort) {
   const std::size_t bytes = layout->bytes();
   if (bytes > layout_slot_size) return nullptr;
   Long& sent = long_one(layout);
@@ -72,7 +71,8 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout) {
     there->used = ++clock_;
     return there->layout;
   }
-  if (static_cast<std::size_t>(++sent.uses) * published_bytes_per_use < bytes) return nullptr;
+  sent.earned += effort;
+  if (sent.earned < bytes) return nullptr;
   Slot* const slot = idle_slot(bytes);
   if (slot == nullptr) return nullptr;
   const auto index = static_cast<int>(slot - slots_.data());
@@ -89,18 +89,31 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout) {
   own->layout_numbers[index].store(sent.number);
   slot->used = ++clock_;
   slot->layout = std::make_shared<const PublishedLayout>(PublishedLayout{index, sent.number});
-  sent.uses = 0;  // another time has to be earned, too
+  sent.earned = 0;  // another time has to be earned, too
   return slot->layout;
 }
 
 /// The one that has not been used for longest; null: there is none.
 Layouts::Slot* Layouts::idle_slot(std::size_t bytes) {
+  const std::size_t made = std::transform_reduce(slots_.begin(), slots_.end(), std::size_t{0}, std::plus<>(),
+                                                 [](const Slot& slot) { return slot.made; });
   Slot* idle = nullptr;
   for (Slot& slot : slots_) {
     const bool free = !slot.layout || slot.layout.use_count() == 1;
-    if (free && !(no_memory_ && slot.made < bytes) && (idle == nullptr || slot.used < idle->used)) idle = &slot;
+    const bool can_grow = !no_memory_ && made - slot.made + bytes <= layout_memory;
+    if (free && (slot.made >= bytes || can_grow) && (idle == nullptr || slot.used < idle->used)) idle = &slot;
   }
   return idle;
+}
+
+/// Makes room for another one.
+void Layouts::forget_oldest(ReceivedList& received) {
+  const auto memory = [&] {
+    return std::transform_reduce(received.begin(), received.end(), std::size_t{0}, std::plus<>(),
+                                 [](const auto& known) { return known->layout->bytes(); });
+  };
+  while (received.size() >= layouts_kept || memory() > received_memory)
+    received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
 }
 
 datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const Whereabouts& place) {
@@ -124,8 +137,7 @@ datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descri
     const auto holds = [&] { return !is_long || other->layout_numbers[place.layout_slot].load() == key.second; };
     datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
     if (!layout || !holds()) return nullptr;
-    if (received.size() >= layouts_kept)
-      received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
+    forget_oldest(received);
     const auto kept = is_long ? bytes.first(0) : bytes;
     found = std::make_shared<Received>(Received{{kept.begin(), kept.end()}, std::move(layout), 0});
     received.push_back(found);

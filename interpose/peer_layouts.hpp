@@ -14,6 +14,12 @@
 
 namespace gpudt::interpose::peer {
 
+/// What a message does for the publishing of its long layout, in bytes of that: it costs the sender, the receiver and
+/// the receiver's GPU some 1 us for each KiB. Until then the data are packed to be fetched. Between two GPUs that is
+/// one kernel more; on one GPU, whose processes take turns, it is one that waits, and makes the others wait.
+inline constexpr std::size_t published_by_message = 8 << 10;
+inline constexpr std::size_t published_by_message_on_one_gpu = 128 << 10;
+
 /// A long layout in this process's segment, which stays there as long as anybody but Layouts holds this.
 struct PublishedLayout {
   int slot;
@@ -26,10 +32,10 @@ using PublishedRef = std::shared_ptr<const PublishedLayout>;
 class Layouts {
  public:
   /// Tells in `place`, which is in `descriptor`, what the layout is; `own` is this process's segment. `published` is to
-  /// be held until the other process is done. False if it is too long, or if it is long and has not been sent so often
-  /// that it is worth the trouble.
+  /// be held until the other process is done. False if it is too long, or if it is long and what its messages have done
+  /// for it, `effort` each, is not worth the trouble.
   bool describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
-                PublishedRef& published);
+                std::size_t effort, PublishedRef& published);
 
   /// The layout that the process of segment `other` tells in `place`, which is in `descriptor`; the same object for the
   /// same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
@@ -47,7 +53,7 @@ class Layouts {
   struct Long {
     std::weak_ptr<const datatype::Layout> layout;
     std::uint64_t number;
-    std::int64_t uses;  ///< since it was published last
+    std::size_t earned;  ///< since it was published last
   };
   struct Slot {
     PublishedRef layout;
@@ -62,8 +68,9 @@ class Layouts {
   using ReceivedList = std::vector<std::shared_ptr<Received>>;
   const Short& short_one(const datatype::LayoutRef& layout);
   Long& long_one(const datatype::LayoutRef& layout);
-  PublishedRef publish(Segment& own, const datatype::LayoutRef& layout);
+  PublishedRef publish(Segment& own, const datatype::LayoutRef& layout, std::size_t effort);
   Slot* idle_slot(std::size_t bytes);
+  static void forget_oldest(ReceivedList& received);
 
   // All of these are few, and the latest is last.
   std::vector<Short> short_;

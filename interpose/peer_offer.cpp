@@ -206,7 +206,7 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
 void Offer::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
-  if (!packed_ && describe_operand(operand_, descriptor_, descriptor_.from, published_)) {
+  if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
     return;
   }

@@ -122,7 +122,7 @@ bool Pull::fetch_from_memory() {
 bool Pull::ask() {
   // The sender's layout may have to make room for this process's.
   if (wanted_ == 0 || !learn_layout(segment_, descriptor_, descriptor_.from, senders_) ||
-      !describe_operand(into_, descriptor_, descriptor_.to, published_))
+      !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
   asked_at_ = Clock_::now();

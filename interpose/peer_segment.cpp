@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,7 +119,7 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   image->rank = rank;
   image->version = peer_version;
   std::atomic_ref<std::uint64_t>(image->magic).store(image_magic, std::memory_order_release);
-  return std::unique_ptr<Segment>(new Segment(file, image));
+  return std::unique_ptr<Segment>(new Segment(file, image, sizeof(Image)));
 }
 
 std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
@@ -131,26 +132,27 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
     close(file);
     return nullptr;
   }
-  std::unique_ptr<Segment> segment(new Segment(file, image));
+  std::unique_ptr<Segment> segment(new Segment(file, image, sizeof(Image)));
   const bool valid = std::atomic_ref<std::uint64_t>(image->magic).load(std::memory_order_acquire) == image_magic &&
                      image->version == peer_version && image->rank == rank;
   return valid ? std::move(segment) : nullptr;
 }
 
-/// What is not written takes no memory.
+/// Without what only processes of one node use. What is not written takes no memory.
 std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2]) {
+  constexpr auto bytes = static_cast<std::size_t>(size_without_chunks);
   void* const address =
-      mmap(nullptr, sizeof(Image), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return nullptr;
   auto* const image = static_cast<Image*>(address);
   image->rank = rank;
   std::copy(std::begin(nonce), std::end(nonce), std::begin(image->nonce));
   image->checking.store(1);
-  return std::unique_ptr<Segment>(new Segment(-1, image));
+  return std::unique_ptr<Segment>(new Segment(-1, image, bytes));
 }
 
 Segment::~Segment() {
-  munmap(image_, sizeof(Image));
+  munmap(image_, mapped_);
   if (file_ >= 0) close(file_);
 }
 
@@ -167,6 +169,10 @@ bool Segment::make_chunks() {
 }
 
 bool Segment::make_layout_slot(int slot, std::size_t bytes) {
+  struct statvfs left;
+  if (fstatvfs(file_, &left) != 0) return false;
+  const bool limited = left.f_blocks != 0;
+  if (limited && std::uint64_t{left.f_bavail} * left.f_frsize / 2 < bytes) return false;
   return make(image_->layouts[slot], bytes);
 }
 

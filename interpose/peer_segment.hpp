@@ -17,7 +17,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of notices, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 7;
+inline constexpr std::uint32_t peer_version = 8;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
@@ -125,9 +125,11 @@ struct alignas(64) Descriptor {
 static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// For long layouts that are sent again and again: 40,000 runs of an index list.
+/// For long layouts that are sent again and again: at most 780,000 runs of an index list, or twice as many equal ones.
+/// That is room for addresses; the memory of all slots together is less.
 inline constexpr int layout_slots = 16;
-inline constexpr std::int64_t layout_slot_size = 640 << 10;
+inline constexpr std::int64_t layout_slot_size = 12 << 20;
+inline constexpr std::int64_t layout_memory = 32 << 20;
 
 inline constexpr int chunk_count = 8;
 inline constexpr std::int64_t chunk_size = 512 << 10;
@@ -162,16 +164,18 @@ class Segment {
   Image& operator*() const { return *image_; }
   /// Of the owner: gives the chunks memory. False if there is none.
   bool make_chunks();
+  /// Nor if that would be more than half of what the node has left, which others need.
   bool make_layout_slot(int slot, std::size_t bytes);
   /// Whether the process that made it has ended.
   bool orphaned() const;
 
  private:
-  Segment(int file, Image* image) : file_(file), image_(image) {}
+  Segment(int file, Image* image, std::size_t mapped) : file_(file), image_(image), mapped_(mapped) {}
   bool make(const void* address, std::size_t bytes);
 
   int file_;  ///< negative: none
   Image* image_;
+  std::size_t mapped_;  ///< bytes
 };
 
 /// Tells the processes of this node, as long as this one lives, that process `rank` is there and says `what`, 1 to 255.

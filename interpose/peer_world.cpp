@@ -199,7 +199,8 @@ bool holds(const device::Exported& memory, const Operand& operand) {
 
 }  // namespace
 
-bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabouts& place, PublishedRef& published) {
+bool describe_operand(const Operand& operand, int other, Descriptor& descriptor, Whereabouts& place,
+                      PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   const datatype::Shape shape = layout.shape(operand.count);
   const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
@@ -212,7 +213,9 @@ bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabout
     return true;
   }
   const std::lock_guard<std::mutex> lock(world->mutex);
-  return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(), published);
+  const bool on_one_gpu = world->neighbours[static_cast<std::size_t>(other)].shares_gpu;
+  return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(),
+                                 on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
 }
 
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand) {

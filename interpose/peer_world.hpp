@@ -144,9 +144,10 @@ Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, s
 /// Such a kernel has ended.
 void note_turn(int ordinal);
 
-/// Where the operand lies, for another process, of which `descriptor` tells. False if the memory cannot be exported or
+/// Where the operand lies, for process `other`, of which `descriptor` tells. False if the memory cannot be exported or
 /// the layout is too long (Layouts::describe()).
-bool describe_operand(const Operand& operand, Descriptor& descriptor, Whereabouts& place, PublishedRef& published);
+bool describe_operand(const Operand& operand, int other, Descriptor& descriptor, Whereabouts& place,
+                      PublishedRef& published);
 /// The layout, unless it is known already, of what the process of segment `other` has described. False if it is damaged
 /// or has been replaced.
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand);

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <deque>
 #include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -317,13 +318,14 @@ TEST_CASE("of a long device message, a short receive gets the beginning", "[peer
 
 namespace {
 
-/// Runs of 1 to 4 doubles, unlike the multiples of anything.
+/// Runs of 1 to 4 doubles at places that have no pattern. More runs are more doubles.
 Type irregular(int runs, int variant) {
+  std::minstd_rand random(static_cast<unsigned>(variant) + 1);
   std::vector<int> lengths, places;
   for (int i = 0, place = variant; i < runs; ++i) {
-    lengths.push_back(1 + (i * (i + variant)) % 4);
+    lengths.push_back(1 + i % 4);
     places.push_back(place);
-    place += lengths.back() + 1 + (i + variant) % 3;
+    place += lengths.back() + 1 + static_cast<int>(random() >> 8) % 3;
   }
   MPI_Datatype made = MPI_DATATYPE_NULL;
   MPI_OK(MPI_Type_indexed(runs, lengths.data(), places.data(), MPI_DOUBLE, &made));
@@ -346,10 +348,32 @@ TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
       exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, ++tag);
       if (turn == 3) exchange_both_ways({few[0], 1, Place::device, type, 1, Place::host}, ++tag);
     }
-  for (const auto& [runs, turns] : {std::pair{20000, 45}, {42000, 3}}) {
+  for (const auto& [runs, turns] : {std::pair{20000, 45}, {800000, 2}}) {
     const Type type = irregular(runs, 0);
     INFO(type.text());
     for (int turn = 0; turn < turns; ++turn) exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, turn);
+  }
+}
+
+// On one GPU a list is told to the other process after a few messages.
+TEST_CASE("more long lists than there is shared memory for", "[.][one-gpu]") {
+  if (!all_have_partners()) return;
+  constexpr int runs = 150000, lists = 15;
+  constexpr std::int64_t list_bytes = 2 * sizeof(std::int64_t) * runs;
+  static_assert(lists * list_bytes > gpudt::interpose::peer::layout_memory);
+  constexpr int messages = list_bytes / (128 << 10) + 2;
+  std::deque<Type> types;
+  for (int variant = 0; variant < lists; ++variant) types.push_back(irregular(runs, variant));
+  for (int turn = 0; turn <= lists; ++turn) {  // the first one again
+    const Type& type = types[static_cast<std::size_t>(turn % lists)];
+    INFO(type.text());
+    {
+      const Buffer out(Place::device, type, 1), in(Place::device, type, 1);
+      for (int message = 0; message < messages; ++message)
+        MPI_OK(MPI_Sendrecv(out.address(), 1, type, partner(), 3, in.address(), 1, type, partner(), 3, comm(),
+                            MPI_STATUS_IGNORE));
+    }
+    exchange_both_ways({type, 1, Place::device, type, 1, Place::device}, turn);
   }
 }
 

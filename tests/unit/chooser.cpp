@@ -212,9 +212,20 @@ TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") 
   CHECK_FALSE(packs(128, 128 << 10));
   CHECK_FALSE(packs(128, 2 << 20));
   CHECK_FALSE(better_packed_for_peers(model, strided(24, {{1 << 20, 32}}, 0)));  // dense
-  Shape list = strided(8, {{2 << 20, 512}}, 0);
-  list.kind = ShapeKind::list;
-  CHECK_FALSE(better_packed_for_peers(model, list));
+  const auto packs_list = [&](std::int64_t run, std::int64_t runs, std::int32_t align) {
+    Shape list;
+    list.kind = ShapeKind::list;
+    list.total = list.list_size = run * runs;
+    list.list_count = runs;
+    list.align = align;
+    return better_packed_for_peers(model, list);
+  };
+  CHECK(packs_list(8, 2 << 20, 8));
+  CHECK_FALSE(packs_list(8, 128, 8));
+  CHECK(packs_list(32, 1 << 20, 4));
+  CHECK_FALSE(packs_list(32, 128 << 10, 4));
+  CHECK_FALSE(packs_list(32, 1 << 20, 16));
+  CHECK_FALSE(packs_list(128, 256 << 10, 4));
 }
 
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
