@@ -234,6 +234,33 @@ bool is_short_row(const CopyBox& box, double row_bytes) {
   return box.height == 1 && box.depth == 1 && static_cast<double>(box.width) < row_bytes;
 }
 
+std::int64_t distance(const BoxSide& from, const BoxSide& to) {
+  return static_cast<const char*>(to.address) - static_cast<const char*>(from.address);
+}
+
+bool are_two_rows(const CopyBox& first, const CopyBox& second) {
+  const auto is_pitch = [&](std::int64_t pitch) {
+    return pitch >= static_cast<std::int64_t>(first.width) && pitch <= most_pitch;
+  };
+  return first.width == second.width && is_pitch(distance(first.to, second.to)) &&
+         is_pitch(distance(first.from, second.from));
+}
+
+/// Adds `row` and one of the last few of `alone`, which it takes out, as one box. False if none suits.
+bool take_partner(Boxes& boxes, std::vector<CopyBox>& alone, const CopyBox& row) {
+  constexpr std::ptrdiff_t looked_at = 16;
+  const auto last = alone.rbegin() + std::min(std::ssize(alone), looked_at);
+  const auto partner = std::find_if(alone.rbegin(), last, [&](const CopyBox& one) { return are_two_rows(one, row); });
+  if (partner == last) return false;
+  const auto side = [](const BoxSide& first, const BoxSide& second) -> BoxSide {
+    return {first.address, static_cast<std::size_t>(distance(first, second)), 0};
+  };
+  boxes.add({side(partner->to, row.to), side(partner->from, row.from), row.width, 2});
+  *partner = alone.back();
+  alone.pop_back();
+  return true;
+}
+
 void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
   const std::size_t half = row.width / 2;
   const auto halves_from = [&](std::size_t byte) -> CopyBox {
@@ -247,16 +274,22 @@ void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
 }  // namespace
 
 Boxes in_two_rows(const Boxes& boxes, double row_bytes) {
-  Boxes halves;
-  halves.reserve(boxes.calls());
+  Boxes rows;
+  rows.reserve(boxes.calls());
+  std::vector<CopyBox> alone;
   for (std::int64_t call = 0; call < boxes.calls(); ++call) {
     const CopyBox box = boxes[call];
-    if (is_short_row(box, row_bytes) && box.width > 1)
-      add_in_two_rows(halves, box);
-    else
-      halves.add(box);
+    if (!is_short_row(box, row_bytes))
+      rows.add(box);
+    else if (!take_partner(rows, alone, box))
+      alone.push_back(box);
   }
-  return halves;
+  for (const CopyBox& row : alone)
+    if (row.width > 1)
+      add_in_two_rows(rows, row);
+    else
+      rows.add(row);
+  return rows;
 }
 
 bool has_short_row(const Boxes& boxes, double row_bytes) {
@@ -324,9 +357,10 @@ double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64
                           const Situation& situation) {
   const std::int64_t whole_rows = shape.kind == ShapeKind::strided ? bytes / shape.run : 1;
   const std::int64_t rows = std::max(calls, whole_rows);
+  const bool in_pairs = situation.unpack && situation.packed_is_host && rows == calls;  // in_two_rows()
   const auto least_us = [&](std::int64_t most, bool together) {
     return cost_us(copy_cost(model, most, together, situation), bytes, rows) +
-           calls_us(model, calls, together, situation);
+           calls_us(model, in_pairs && !together ? (calls + 1) / 2 : calls, together, situation);
   };
   const double alone_us = rows > 1 ? least_us(rows, false) : std::min(least_us(1, false), least_us(2, false));
   return situation.runs_together && is_irregular(shape) ? std::min(alone_us, least_us(rows, true)) : alone_us;

@@ -5,7 +5,7 @@
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
 // nanoseconds, every call beyond three dimensions a microsecond and more, and every run of an irregular message a
 // microsecond and less, many by one call; but short ones from the host then wait where kernels of other processes have
-// the GPU, unless each goes by a call of its own. Or all of a message comes to the host with what lies between its
+// the GPU, unless they go as rows, two by a call. Or all of a message comes to the host with what lies between its
 // runs, and the host packs it: that suits any layout, as far as it is not spread out too far.
 #pragma once
 
@@ -91,8 +91,8 @@ datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Sha
 /// two are not divided alike.
 Boxes boxes_between(const Boxes& from, const Boxes& to);
 
-/// Each single row of less than `row_bytes` bytes as two, so that the copy engine moves it. Boxes of more rows, and of
-/// a single byte, stay as they are.
+/// Single rows of less than `row_bytes` bytes two by two, so that the copy engine moves them: one with one as long that
+/// lies further on, or else each as two. Boxes of more rows, and of a single byte, stay as they are. In another order.
 Boxes in_two_rows(const Boxes& boxes, double row_bytes);
 /// Whether there is a single row of less than `row_bytes` bytes.
 bool has_short_row(const Boxes& boxes, double row_bytes);

@@ -664,7 +664,7 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
   return forecast;
 }
 
-/// From the host: together, or each as two rows by a call of its own, which the copy engine moves.
+/// From the host: together, or two by two (in_two_rows()), which the copy engine moves.
 Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                                           const Situation& situation, Boxes runs) {
   Situation alone = situation;

@@ -236,13 +236,14 @@ TEST_CASE("a list is moved by copies while kernels are late, and by a kernel els
     bench.kernels_late(0);
     CHECK(moved(direction) == Way::kernel);
   }
-  // 30 runs take the copy engine 17 us to the host, but 34 from there, and 77 where each has a call of its own.
+  // 30 runs take the copy engine 17 us to the host, but 34 from there, and 45 where two have a call of their own.
   bench.kernels_late(25);
   CHECK(moved(Direction::pack) == Way::copy);
   CHECK(moved(Direction::unpack) == Way::kernel);
   bench.kernels_late(60);
   CHECK(moved(Direction::unpack) == Way::copy);
   bench.engine->shared_with_others(0, /*yields=*/false);
+  bench.kernels_late(30);
   CHECK(moved(Direction::unpack) == Way::kernel);
   bench.kernels_late(very_late_us);
   CHECK(moved(Direction::unpack) == Way::copy);
@@ -439,7 +440,7 @@ TEST_CASE("lists that wait together share the lateness of their kernel", "[kerne
   CHECK(batched(3, 100) == 3);
 }
 
-TEST_CASE("runs go by one call, but those from the host by one each, as two rows, where they might wait", "[kernel]") {
+TEST_CASE("runs go by one call, but those from the host two by two, where they might wait", "[kernel]") {
   const datatype::LayoutRef list = list_of(20);
   const bool has_batches = GENERATE(true, false);
   Bench bench(Way::copy);
@@ -456,15 +457,15 @@ TEST_CASE("runs go by one call, but those from the host by one each, as two rows
   bench.log.copied.clear();
   bench.move(Direction::unpack, *list);
   CHECK(bench.log.together.size() == batches);
-  CHECK(bench.log.boxes == 20);
+  CHECK(bench.log.boxes == 10);
   CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [](const CopyBox& box) {
-    return box.height == 2 && box.to.pitch == box.width && box.from.pitch == box.width;
+    return box.height == 2 && box.to.pitch > box.width && box.from.pitch > box.width;
   }));
   CHECK(bench.log.kernels == 0);
 }
 
 TEST_CASE("any number of runs from the host goes to its places, and nothing in between", "[kernel]") {
-  for (const std::int64_t runs : {0, 1, 3, 64, 65, 128, 1000, 4096})
+  for (const std::int64_t runs : {0, 1, 12, 64, 65, 128, 1000, 4096})
     for (const Way way : {Way::copy, Way::automatic}) {
       CAPTURE(runs, way == Way::copy);
       Bench bench(way);
@@ -555,7 +556,7 @@ TEST_CASE("if some of many runs are refused, all go by a kernel, when those befo
   }
 }
 
-TEST_CASE("where short runs that go together begin late, each has a call of its own, as two rows", "[kernel]") {
+TEST_CASE("where short runs that go together begin late, they go two by two", "[kernel]") {
   const datatype::LayoutRef list = list_of(30);
   Bench bench;
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
@@ -566,7 +567,7 @@ TEST_CASE("where short runs that go together begin late, each has a call of its 
   CHECK((channel.short_runs.times() == 1 && channel.copies.times() == 0 && channel.kernels.times() == 1));
   bench.kernels_late(very_late_us);
   bench.move(Direction::unpack, *list);
-  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 30));
+  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 16));
 }
 
 TEST_CASE("a time slice's wait shows in runs that go together, many as they are", "[kernel]") {
