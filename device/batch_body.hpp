@@ -121,7 +121,7 @@ struct BatchPair : UnlikePair<BatchMap, BatchMap> {
 struct BatchJob {
   BatchPair pair;
   std::uint32_t begin, end;
-  std::int32_t word;  ///< bytes per access: 4, 8 or 16; 0: by pieces of runs, which may be of any length and alignment
+  std::int32_t word;  ///< bytes per access; 0: by pieces of runs, which may be of any length and alignment
   Completion completion;
 
   explicit BatchJob(const TransferArgs& args)
@@ -191,6 +191,10 @@ void batch_job(const BatchJob& job, const Memory& memory) {
       return batch_words<std::uint64_t>(job, memory);
     case 4:
       return batch_words<std::uint32_t>(job, memory);
+    case 2:
+      return batch_words<std::uint16_t>(job, memory);
+    case 1:
+      return batch_words<std::uint8_t>(job, memory);
     default:
       for (std::int64_t p = job.begin; p < job.end; p += 16)
         transfer_pieces(job.pair, memory, p, static_cast<int>(std::min<std::int64_t>(16, job.end - p)), NoTile());

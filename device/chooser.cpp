@@ -41,11 +41,11 @@ bool suits_rows(const datatype::Dim& dim, std::int64_t run) {
 }
 
 /// Sectors of memory that have bytes of a strided message or of a list, about. The runs of a list may begin wherever
-/// its alignment lets them.
-std::int64_t sectors_of(const Shape& shape) {
+/// its alignment lets them; if it is dense, runs share sectors.
+std::int64_t sectors_of(const Shape& shape, const datatype::Span& span) {
   if (shape.kind == ShapeKind::list) {
     const std::int64_t runs = shape.total / shape.list_size * shape.list_count;
-    return (shape.total + runs * (sector_bytes - shape.align)) / sector_bytes;
+    return std::min(shape.total + runs * (sector_bytes - shape.align), span.bytes()) / sector_bytes;
   }
   const std::int64_t apart = std::abs(shape.dims[shape.ndims - 1].stride);
   const std::int64_t whole = (shape.run + sector_bytes - 1) / sector_bytes * sector_bytes;
@@ -273,7 +273,7 @@ void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
 
 }  // namespace
 
-Boxes in_two_rows(const Boxes& boxes, double row_bytes) {
+Boxes in_two_rows(const Boxes& boxes, double row_bytes, bool in_pairs) {
   Boxes rows;
   rows.reserve(boxes.calls());
   std::vector<CopyBox> alone;
@@ -281,7 +281,7 @@ Boxes in_two_rows(const Boxes& boxes, double row_bytes) {
     const CopyBox box = boxes[call];
     if (!is_short_row(box, row_bytes))
       rows.add(box);
-    else if (!take_partner(rows, alone, box))
+    else if (!in_pairs || !take_partner(rows, alone, box))
       alone.push_back(box);
   }
   for (const CopyBox& row : alone)
@@ -380,11 +380,11 @@ bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness
   return both_late && alike ? copy.late_seen < kernel.late_seen : copy_us < kernel_us;
 }
 
-bool better_packed_for_peers(const CostModel& model, const Shape& shape) {
+bool better_packed_for_peers(const CostModel& model, const Shape& shape, const datatype::Span& span) {
   if (shape.kind != ShapeKind::strided && shape.kind != ShapeKind::list) return false;
   const Cost& fetch = model.kernel_to_peer;
   const double packed_us = cost_us(model.kernel_on_device, shape.total, 0) + cost_us(fetch, shape.total, 0);
-  return packed_us * model.packing_gain < cost_us(fetch, shape.total, sectors_of(shape));
+  return packed_us * model.packing_gain < cost_us(fetch, shape.total, sectors_of(shape, span));
 }
 
 }  // namespace gpudt::device

@@ -92,8 +92,9 @@ datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Sha
 Boxes boxes_between(const Boxes& from, const Boxes& to);
 
 /// Single rows of less than `row_bytes` bytes two by two, so that the copy engine moves them: one with one as long that
-/// lies further on, or else each as two. Boxes of more rows, and of a single byte, stay as they are. In another order.
-Boxes in_two_rows(const Boxes& boxes, double row_bytes);
+/// lies further on, unless not `in_pairs`, or else each as two. Boxes of more rows, and of a single byte, stay as they
+/// are. In another order.
+Boxes in_two_rows(const Boxes& boxes, double row_bytes, bool in_pairs = true);
 /// Whether there is a single row of less than `row_bytes` bytes.
 bool has_short_row(const Boxes& boxes, double row_bytes);
 
@@ -132,6 +133,7 @@ struct Prospect {
 bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness);
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
-bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape);
+/// `span`: of all of it.
+bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape, const datatype::Span& span);
 
 }  // namespace gpudt::device

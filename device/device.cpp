@@ -226,7 +226,7 @@ bool yields_turns(int ordinal) {
 }
 
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
-  return better_packed_for_peers(current().gpu(ordinal).tuning.model, layout.shape(count));
+  return better_packed_for_peers(current().gpu(ordinal).tuning.model, layout.shape(count), layout.span(count));
 }
 
 }  // namespace gpudt::device

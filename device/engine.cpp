@@ -635,6 +635,16 @@ std::int64_t most_runs(const Situation& situation) {
   return situation.unpack && situation.runs_together ? Boxes::most_calls : Boxes::most_together;
 }
 
+/// Null where runs one by one are slower than kernels.
+const datatype::Layout* layout_of_runs(const Packing& packing, const Situation& situation) {
+  return situation.packed_is_host ? packing.layout : nullptr;
+}
+
+Boxes divided(const Packing& packing, const Situation& situation) {
+  return boxes_of(packing.shape, situation.unpack, packing.user, packing.packed, packing.begin, packing.end,
+                  layout_of_runs(packing, situation), most_runs(situation));
+}
+
 }  // namespace
 
 /// Where other processes have the GPU for time slices, short runs from the host that go together would wait for one.
@@ -651,12 +661,10 @@ Situation Engine::situation_of(const Gpu& gpu, const Packing& packing) const {
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
   const Situation situation = situation_of(gpu, packing);
   const bool unpack = situation.unpack;
-  // Elsewhere runs one by one are slower than kernels.
-  const datatype::Layout* const layout = situation.packed_is_host ? packing.layout : nullptr;
   Boxes boxes;
-  if (!kernels_reach(packing) || !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), situation, layout))
-    boxes = boxes_of(packing.shape, unpack, packing.user, packing.packed, packing.begin, packing.end, layout,
-                     most_runs(situation));
+  if (!kernels_reach(packing) ||
+      !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), situation, layout_of_runs(packing, situation)))
+    boxes = divided(packing, situation);
   if (unpack && situation.packed_is_host && boxes.are_runs())
     return forecast_of_runs(gpu, channel, packing.bytes(), situation, std::move(boxes));
   Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
@@ -670,7 +678,11 @@ Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel
   Situation alone = situation;
   alone.runs_together = false;
   const double row_bytes = gpu.tuning.model.engine_row_bytes;
-  const auto one_by_one_of = [&] { return forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes)); };
+  const auto one_by_one_of = [&] {
+    Forecast forecast = forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes));
+    forecast.in_pairs = forecast.boxes.calls() < runs.calls();
+    return forecast;
+  };
   if (!situation.runs_together) return one_by_one_of();
   // So many are quicker together unless these wait for a time slice, and to list them takes a while.
   if (runs.calls() > Boxes::most_together && channel.short_runs.expected_us() == 0)
@@ -708,11 +720,14 @@ std::uintptr_t first_of(const datatype::Span& span, const void* user) {
 
 }  // namespace
 
-/// Not where memory is scarce, for it is others' then; nor a struct whose members were allocated one by one. (Where
-/// addresses are mapped to memory piece by piece, the driver refuses a copy from what lies between.) Takes a question
-/// to the driver.
+/// Not where memory is scarce, for it is others' then; nor a struct whose members were allocated one by one.
 bool Engine::may_bring(const Packing& packing, const datatype::Span& span) const {
   if (staging_limited_ || staging_->statistics(StagingKind::mapped).in_use > most_staging_beside_spans) return false;
+  return in_one_allocation(packing, span);
+}
+
+/// Else the driver may refuse a copy from what lies between, or of rows that lie in several. Takes a question to it.
+bool Engine::in_one_allocation(const Packing& packing, const datatype::Span& span) const {
   const std::uintptr_t first = first_of(span, packing.user);
   Allocation allocation;
   return runtime_->allocation_of(reinterpret_cast<const void*>(first), allocation) && first >= allocation.base &&
@@ -783,6 +798,12 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   }
   const auto bytes = static_cast<double>(packing.bytes());
   const CostModel& model = gpu.tuning.model;
+  if (forecast.in_pairs && !in_one_allocation(packing, packing.layout->span(packing.shape.count))) {
+    Forecast alone = forecast;
+    alone.in_pairs = false;
+    alone.boxes = in_two_rows(divided(packing, situation_of(gpu, packing)), model.engine_row_bytes, /*in_pairs=*/false);
+    return start_copy_engine(gpu, channel, packing, alone, state);
+  }
   const Boxes& boxes = forecast.boxes;
   const bool host = is_host(packing.packed_kind);
   const bool unpack = packing.direction == Direction::unpack;

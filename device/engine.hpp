@@ -282,6 +282,7 @@ class Engine {
     bool copy_better = false;
     bool together = false;                 ///< the boxes are runs, Boxes::most_together of which go by one call
     bool short_runs = false;               ///< ... from the host: Channel::short_runs
+    bool in_pairs = false;                 ///< the boxes are two runs each, where that can be
     double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
 
@@ -295,6 +296,7 @@ class Engine {
   void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
                      Forecast& forecast) const;
   bool may_bring(const Packing& packing, const datatype::Span& span) const;
+  bool in_one_allocation(const Packing& packing, const datatype::Span& span) const;
   static void compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast);
   bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
                        const Situation& situation, const datatype::Layout* layout = nullptr) const;

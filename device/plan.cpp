@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "device/batch_body.hpp"
+#include "device/cost_model.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -68,8 +69,9 @@ constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
 constexpr int single_threads = 512, short_run_single_threads = 1024;
 constexpr std::int64_t short_run = 128;
 /// Memory reads a sector to write a part of it. Where unpacking writes many such parts, that is what takes the time,
-/// and a thread for each word keeps most of them under way (5 to 15 % less time).
-constexpr std::int64_t sector = 32, scattered_bytes = 1 << 20;
+/// and a thread for each word keeps most of them under way (5 to 15 % less time). The few large blocks count themselves
+/// sooner than the flag could be set behind, up to some thousands of them.
+constexpr std::int64_t scattered_bytes = 1 << 20;
 constexpr int scattered_threads = 1024;
 /// Short runs are written to this GPU's memory by blocks that do not come back for more, either; and so are lists of
 /// equal runs moved within it.
@@ -316,10 +318,10 @@ void set_within(KernelArgs& args) {
 /// On GPUs: unpacked runs that fill no sector.
 void set_scattered(KernelArgs& args) {
   const bool list = args.shape.kind == ShapeKind::list;
-  if (args.single != 0 || args.unpack == 0 || list || typical_run(args.shape) >= sector) return;
+  if (args.single != 0 || args.unpack == 0 || list || typical_run(args.shape) >= sector_bytes) return;
   if (args.end - args.begin < scattered_bytes || !suits_single(args)) return;
   set_single(args, scattered_threads);
-  args.flag_behind = 0;
+  args.flag_behind = args.end - args.begin >= beyond_cache_bytes ? 1 : 0;
 }
 
 /// Which data in GPUs' memory had better not be kept in the caches.
@@ -475,13 +477,16 @@ std::int32_t batch_word(const PlanSide& from, const PlanSide& to) {
   return lowest_bit(bits);
 }
 
+bool is_traversed(const PlanSide& from, const PlanSide& to) {
+  return batch_shape(from.shape).kind == ShapeKind::general || batch_shape(to.shape).kind == ShapeKind::general;
+}
+
 }  // namespace
 
 bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes) {
-  const auto is_traversed = [](const PlanSide& side) { return batch_shape(side.shape).kind == ShapeKind::general; };
   const std::int32_t word = batch_word(from, to);
   if (word < 4) return bytes <= most_resident_pieces * piece_bytes;
-  return bytes <= (is_traversed(from) || is_traversed(to) ? most_traversed_words : most_resident_words) * word;
+  return bytes <= (is_traversed(from, to) ? most_traversed_words : most_resident_words) * word;
 }
 
 TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,
@@ -495,14 +500,16 @@ TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64
     side.begin = begin;
     side.end = end;
   }
+  // A few pieces take as long as many words: what one touches is waited for run by run.
   const std::int32_t word = batch_word(from, to);
+  const bool by_words = word >= 4 || (end - begin <= narrow_word_bytes && !is_traversed(from, to));
   for (KernelArgs* side : {&args.from, &args.to}) {
-    side->method = word >= 4 ? Method::words : Method::gather;
-    side->word = word >= 4 ? word : 16;
+    side->method = by_words ? Method::words : Method::gather;
+    side->word = by_words ? word : 16;
     set_divisors(*side);
   }
   KernelArgs& job = args.to;
-  const std::int64_t tile = std::int64_t{block_threads} * (word >= 4 ? words_per_thread : 1) * job.word;
+  const std::int64_t tile = std::int64_t{block_threads} * (by_words ? words_per_thread : 1) * job.word;
   const KernelArgs& form = args.to.shape.kind == ShapeKind::contiguous ? args.from : args.to;
   job.grid =
       static_cast<std::int32_t>(std::min<std::int64_t>(ceil_divide(end - begin, tile), most_blocks(form, hints)));

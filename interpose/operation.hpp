@@ -52,7 +52,7 @@ class SeenStatus {
   MPI_Status& operator*() const { return *seen_; }
 
  private:
-  MPI_Status own_;
+  mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
   MPI_Status* const seen_;
 };
 

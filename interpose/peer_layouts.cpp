@@ -9,8 +9,9 @@ namespace gpudt::interpose::peer {
 namespace {
 
 constexpr std::size_t layouts_kept = 64;  ///< of each kind
-constexpr std::size_t received_memory = std::size_t{64} << 20;
-constexpr std::size_t numbers_kept = 4096;  ///< of other processes' layouts
+constexpr std::size_t received_memory = std::size_t{128} << 20;
+constexpr std::size_t most_spare = std::size_t{1} << 20;  ///< memory of a slot beyond what its layout takes
+constexpr std::size_t numbers_kept = 4096;                ///< of other processes' layouts
 
 template <class List>
 void make_room(List& list) {
@@ -73,14 +74,10 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, s
   }
   sent.earned += effort;
   if (sent.earned < bytes) return nullptr;
-  Slot* const slot = idle_slot(bytes);
+  sent.earned = 0;  // another time, or another try, has to be earned, too
+  Slot* const slot = room_for(own, bytes);
   if (slot == nullptr) return nullptr;
-  const auto index = static_cast<int>(slot - slots_.data());
-  if (slot->made < bytes) {
-    no_memory_ = !own.make_layout_slot(index, bytes);
-    if (no_memory_) return nullptr;
-    slot->made = bytes;
-  }
+  const int index = index_of(*slot);
   const std::vector<std::byte> image = layout->to_bytes();
   // Nobody reads the slot any more: letting the last reference go comes after what others did before they let go.
   slot->layout.reset();
@@ -89,30 +86,55 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, s
   own->layout_numbers[index].store(sent.number);
   slot->used = ++clock_;
   slot->layout = std::make_shared<const PublishedLayout>(PublishedLayout{index, sent.number});
-  sent.earned = 0;  // another time has to be earned, too
   return slot->layout;
 }
 
-/// The one that has not been used for longest; null: there is none.
-Layouts::Slot* Layouts::idle_slot(std::size_t bytes) {
-  const std::size_t made = std::transform_reduce(slots_.begin(), slots_.end(), std::size_t{0}, std::plus<>(),
-                                                 [](const Slot& slot) { return slot.made; });
-  Slot* idle = nullptr;
+/// The one that nobody reads and that has not been used for longest; null: there is none.
+Layouts::Slot* Layouts::oldest_idle(bool with_memory) {
+  Slot* oldest = nullptr;
   for (Slot& slot : slots_) {
-    const bool free = !slot.layout || slot.layout.use_count() == 1;
-    const bool can_grow = !no_memory_ && made - slot.made + bytes <= layout_memory;
-    if (free && (slot.made >= bytes || can_grow) && (idle == nullptr || slot.used < idle->used)) idle = &slot;
+    const bool idle = !slot.layout || slot.layout.use_count() == 1;
+    if (idle && (slot.made != 0 || !with_memory) && (oldest == nullptr || slot.used < oldest->used)) oldest = &slot;
   }
-  return idle;
+  return oldest;
 }
 
-/// Makes room for another one.
-void Layouts::forget_oldest(ReceivedList& received) {
+void Layouts::empty(Segment& own, Slot& slot) {
+  own->layout_numbers[index_of(slot)].store(0);
+  own.drop_layout_slot(index_of(slot));
+  slot = {};
+}
+
+/// A slot with so much memory, for which others make room if need be; null: there is none.
+Layouts::Slot* Layouts::room_for(Segment& own, std::size_t bytes) {
+  Slot* const slot = oldest_idle(/*with_memory=*/false);
+  if (slot == nullptr) return nullptr;
+  if (slot->made < bytes || slot->made > bytes + most_spare) empty(own, *slot);
+  if (slot->made != 0) return slot;
+  const auto made = [&] {
+    return std::transform_reduce(slots_.begin(), slots_.end(), bytes, std::plus<>(),
+                                 [](const Slot& each) { return each.made; });
+  };
+  while (made() > layout_memory) {
+    Slot* const oldest = oldest_idle(/*with_memory=*/true);
+    if (oldest == nullptr) return nullptr;
+    empty(own, *oldest);
+  }
+  if (!own.make_layout_slot(index_of(*slot), bytes)) {
+    empty(own, *slot);
+    return nullptr;
+  }
+  slot->made = bytes;
+  return slot;
+}
+
+/// Makes room for another one, of `bytes` bytes.
+void Layouts::forget_oldest(ReceivedList& received, std::size_t bytes) {
   const auto memory = [&] {
-    return std::transform_reduce(received.begin(), received.end(), std::size_t{0}, std::plus<>(),
+    return std::transform_reduce(received.begin(), received.end(), bytes, std::plus<>(),
                                  [](const auto& known) { return known->layout->bytes(); });
   };
-  while (received.size() >= layouts_kept || memory() > received_memory)
+  while (received.size() >= layouts_kept || (!received.empty() && memory() > received_memory))
     received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
 }
 
@@ -137,7 +159,7 @@ datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descri
     const auto holds = [&] { return !is_long || other->layout_numbers[place.layout_slot].load() == key.second; };
     datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
     if (!layout || !holds()) return nullptr;
-    forget_oldest(received);
+    forget_oldest(received, bytes.size());
     const auto kept = is_long ? bytes.first(0) : bytes;
     found = std::make_shared<Received>(Received{{kept.begin(), kept.end()}, std::move(layout), 0});
     received.push_back(found);

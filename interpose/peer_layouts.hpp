@@ -69,15 +69,17 @@ class Layouts {
   const Short& short_one(const datatype::LayoutRef& layout);
   Long& long_one(const datatype::LayoutRef& layout);
   PublishedRef publish(Segment& own, const datatype::LayoutRef& layout, std::size_t effort);
-  Slot* idle_slot(std::size_t bytes);
-  static void forget_oldest(ReceivedList& received);
+  Slot* oldest_idle(bool with_memory);
+  Slot* room_for(Segment& own, std::size_t bytes);
+  void empty(Segment& own, Slot& slot);
+  int index_of(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
+  static void forget_oldest(ReceivedList& received, std::size_t bytes);
 
   // All of these are few, and the latest is last.
   std::vector<Short> short_;
   std::vector<Long> long_;
   ReceivedList received_short_, received_long_;
   std::array<Slot, layout_slots> slots_;
-  bool no_memory_ = false;  ///< for more slots
   std::uint64_t numbers_ = 0, clock_ = 0;
   std::map<std::pair<int, std::uint64_t>, std::weak_ptr<Received>> numbered_;  ///< by process and its number
 };

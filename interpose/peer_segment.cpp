@@ -156,12 +156,20 @@ Segment::~Segment() {
   if (file_ >= 0) close(file_);
 }
 
-/// `address`, of `bytes` bytes, is in the image.
+off_t Segment::place_of(const void* address) const {
+  return static_cast<const std::byte*>(address) - reinterpret_cast<const std::byte*>(image_);
+}
+
+/// `address`, of `bytes` bytes, is in the image. Piece by piece: a signal may undo one.
 bool Segment::make(const void* address, std::size_t bytes) {
-  const auto place = static_cast<const std::byte*>(address) - reinterpret_cast<const std::byte*>(image_);
-  int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(file_, place, static_cast<off_t>(bytes));
-  return error == 0;
+  constexpr off_t piece = 256 << 10;
+  const off_t first = place_of(address), end = first + static_cast<off_t>(bytes);
+  for (off_t place = first; place < end; place += piece) {
+    int error = EINTR;
+    while (error == EINTR) error = posix_fallocate(file_, place, std::min(piece, end - place));
+    if (error != 0) return false;
+  }
+  return true;
 }
 
 bool Segment::make_chunks() {
@@ -174,6 +182,10 @@ bool Segment::make_layout_slot(int slot, std::size_t bytes) {
   const bool limited = left.f_blocks != 0;
   if (limited && std::uint64_t{left.f_bavail} * left.f_frsize / 2 < bytes) return false;
   return make(image_->layouts[slot], bytes);
+}
+
+void Segment::drop_layout_slot(int slot) {
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, place_of(image_->layouts[slot]), layout_slot_size);
 }
 
 bool Segment::orphaned() const {

@@ -166,11 +166,14 @@ class Segment {
   bool make_chunks();
   /// Nor if that would be more than half of what the node has left, which others need.
   bool make_layout_slot(int slot, std::size_t bytes);
+  /// Gives its memory back; nobody may be reading it.
+  void drop_layout_slot(int slot);
   /// Whether the process that made it has ended.
   bool orphaned() const;
 
  private:
   Segment(int file, Image* image, std::size_t mapped) : file_(file), image_(image), mapped_(mapped) {}
+  off_t place_of(const void* address) const;
   bool make(const void* address, std::size_t bytes);
 
   int file_;  ///< negative: none

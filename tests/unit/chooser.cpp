@@ -205,20 +205,20 @@ TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
 TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") {
   const CostModel model;
   const auto packs = [&](std::int64_t run, std::int64_t rows) {
-    return better_packed_for_peers(model, strided(run, {{rows, 512}}, 0));
+    return better_packed_for_peers(model, strided(run, {{rows, 512}}, 0), {0, 512 * rows});
   };
   CHECK(packs(8, 2 << 20));
   CHECK_FALSE(packs(8, 128));
   CHECK_FALSE(packs(128, 128 << 10));
   CHECK_FALSE(packs(128, 2 << 20));
-  CHECK_FALSE(better_packed_for_peers(model, strided(24, {{1 << 20, 32}}, 0)));  // dense
-  const auto packs_list = [&](std::int64_t run, std::int64_t runs, std::int32_t align) {
+  CHECK_FALSE(better_packed_for_peers(model, strided(24, {{1 << 20, 32}}, 0), {0, 32 << 20}));  // dense
+  const auto packs_list = [&](std::int64_t run, std::int64_t runs, std::int32_t align, std::int64_t slot = 512) {
     Shape list;
     list.kind = ShapeKind::list;
     list.total = list.list_size = run * runs;
     list.list_count = runs;
     list.align = align;
-    return better_packed_for_peers(model, list);
+    return better_packed_for_peers(model, list, {0, slot * runs});
   };
   CHECK(packs_list(8, 2 << 20, 8));
   CHECK_FALSE(packs_list(8, 128, 8));
@@ -226,6 +226,7 @@ TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") 
   CHECK_FALSE(packs_list(32, 128 << 10, 4));
   CHECK_FALSE(packs_list(32, 1 << 20, 16));
   CHECK_FALSE(packs_list(128, 256 << 10, 4));
+  CHECK_FALSE(packs_list(8, 2 << 20, 8, 12));  // dense
 }
 
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {

@@ -540,6 +540,21 @@ TEST_CASE("plans: a thread for each word of many parts of sectors that are writt
   CHECK(planned(16, 1 << 18, true).single == 0);
 }
 
+TEST_CASE("plans: short jobs of odd runs go by narrow words", "[kernel]") {
+  PlanHints hints;
+  hints.multiprocessors = 132;
+  const auto planned = [&](const Message& message) {
+    const PlanSide side = {message.shape, reinterpret_cast<void*>(user_base)};
+    return plan_batch_job(side, side, 0, message.shape.total, hints).to;
+  };
+  const KernelArgs records = planned(strided(17, {{60, 24}}, 0)), halves = planned(strided(6, {{60, 10}}, 0));
+  CHECK((records.method == Method::words && records.word == 1 && records.grid == 1));
+  CHECK((halves.method == Method::words && halves.word == 2 && halves.grid == 1));
+  CHECK(planned(strided(17, {{61, 24}}, 0)).method == Method::gather);
+  CHECK(planned(listed({17, 3}, false, 5, 20, 0)).method == Method::gather);
+  CHECK(planned(strided(16, {{600, 24}}, 0)).word == 8);
+}
+
 TEST_CASE("plans: lists within a GPU's memory", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;

@@ -454,13 +454,18 @@ TEST_CASE("runs go by one call, but those from the host two by two, where they m
   }
   CHECK(bench.log.boxes == 0);
   const std::size_t batches = bench.log.together.size();
-  bench.log.copied.clear();
-  bench.move(Direction::unpack, *list);
+  for (const bool in_pairs : {true, false}) {  // not those that lie in several allocations
+    bench.allocate_all_but(in_pairs ? 0 : bench.user.size() - 64);
+    bench.log.copied.clear();
+    bench.log.boxes = 0;
+    bench.move(Direction::unpack, *list);
+    CHECK(bench.log.boxes == (in_pairs ? 10 : 20));
+    CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [&](const CopyBox& box) {
+      const bool apart = box.to.pitch > box.width && box.from.pitch > box.width;
+      return box.height == 2 && apart == in_pairs;
+    }));
+  }
   CHECK(bench.log.together.size() == batches);
-  CHECK(bench.log.boxes == 10);
-  CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [](const CopyBox& box) {
-    return box.height == 2 && box.to.pitch > box.width && box.from.pitch > box.width;
-  }));
   CHECK(bench.log.kernels == 0);
 }
 
@@ -559,6 +564,7 @@ TEST_CASE("if some of many runs are refused, all go by a kernel, when those befo
 TEST_CASE("where short runs that go together begin late, they go two by two", "[kernel]") {
   const datatype::LayoutRef list = list_of(30);
   Bench bench;
+  bench.allocate_all_but(0);
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.kernels_late(very_late_us);
   bench.move_slowly(*list, late);
