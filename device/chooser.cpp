@@ -234,10 +234,13 @@ bool is_short_row(const CopyBox& box, double row_bytes) {
   return box.height == 1 && box.depth == 1 && static_cast<double>(box.width) < row_bytes;
 }
 
+/// The two may lie in different allocations.
 std::int64_t distance(const BoxSide& from, const BoxSide& to) {
-  return static_cast<const char*>(to.address) - static_cast<const char*>(from.address);
+  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to.address) -
+                                   reinterpret_cast<std::uintptr_t>(from.address));
 }
 
+/// Whether one copy can move both, as rows.
 bool are_two_rows(const CopyBox& first, const CopyBox& second) {
   const auto is_pitch = [&](std::int64_t pitch) {
     return pitch >= static_cast<std::int64_t>(first.width) && pitch <= most_pitch;

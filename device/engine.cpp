@@ -640,6 +640,7 @@ const datatype::Layout* layout_of_runs(const Packing& packing, const Situation& 
   return situation.packed_is_host ? packing.layout : nullptr;
 }
 
+/// The calls that the copy engine would move the message by, runs each by its own.
 Boxes divided(const Packing& packing, const Situation& situation) {
   return boxes_of(packing.shape, situation.unpack, packing.user, packing.packed, packing.begin, packing.end,
                   layout_of_runs(packing, situation), most_runs(situation));

@@ -99,6 +99,7 @@ Layouts::Slot* Layouts::oldest_idle(bool with_memory) {
   return oldest;
 }
 
+/// Its memory goes back. Nobody may be reading it.
 void Layouts::empty(Segment& own, Slot& slot) {
   own->layout_numbers[index_of(slot)].store(0);
   own.drop_layout_slot(index_of(slot));
