@@ -225,14 +225,18 @@ void set_divisors(KernelArgs& args) {
     args.divide[d] = make_divisor(static_cast<std::uint64_t>(shape.dims[d].count), narrow);
 }
 
+/// Whether runs of less than `bytes` bytes are written, other than those of lists.
+bool scatters(const KernelArgs& args, std::int64_t bytes) {
+  return args.unpack != 0 && args.shape.kind != ShapeKind::list && typical_run(args.shape) < bytes;
+}
+
 /// The most blocks worth launching on data in GPUs' memory.
 int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
   const bool within = !hints.packed_is_peer;
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::words) {
-    const bool scatters = !list && args.unpack != 0 && typical_run(args.shape) < short_run;
     const bool equal_runs = list && args.shape.run > 0;
-    if (scatters || (equal_runs && within)) return most_passing_blocks;
+    if (scatters(args, short_run) || (equal_runs && within)) return most_passing_blocks;
   }
   const bool runs = args.method == Method::runs && within;
   return hints.multiprocessors * (list                       ? list_blocks_per_multiprocessor
@@ -317,11 +321,10 @@ void set_within(KernelArgs& args) {
 
 /// On GPUs: unpacked runs that fill no sector.
 void set_scattered(KernelArgs& args) {
-  const bool list = args.shape.kind == ShapeKind::list;
-  if (args.single != 0 || args.unpack == 0 || list || typical_run(args.shape) >= sector_bytes) return;
-  if (args.end - args.begin < scattered_bytes || !suits_single(args)) return;
+  const std::int64_t bytes = args.end - args.begin;
+  if (args.single != 0 || bytes < scattered_bytes || !scatters(args, sector_bytes) || !suits_single(args)) return;
   set_single(args, scattered_threads);
-  args.flag_behind = args.end - args.begin >= beyond_cache_bytes ? 1 : 0;
+  args.flag_behind = bytes >= beyond_cache_bytes ? 1 : 0;
 }
 
 /// Which data in GPUs' memory had better not be kept in the caches.

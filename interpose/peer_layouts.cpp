@@ -110,8 +110,8 @@ void Layouts::empty(Segment& own, Slot& slot) {
 Layouts::Slot* Layouts::room_for(Segment& own, std::size_t bytes) {
   Slot* const slot = oldest_idle(/*with_memory=*/false);
   if (slot == nullptr) return nullptr;
-  if (slot->made < bytes || slot->made > bytes + most_spare) empty(own, *slot);
-  if (slot->made != 0) return slot;
+  if (slot->made >= bytes && slot->made <= bytes + most_spare) return slot;
+  if (slot->made != 0) empty(own, *slot);
   const auto made = [&] {
     return std::transform_reduce(slots_.begin(), slots_.end(), bytes, std::plus<>(),
                                  [](const Slot& each) { return each.made; });

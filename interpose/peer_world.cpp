@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "datatype/basic.hpp"
 #include "interpose/log.hpp"
@@ -231,20 +232,28 @@ bool learn_layout(const Segment& other, const Descriptor& descriptor, const Wher
   return operand.layout != nullptr;
 }
 
-bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
-  std::string why;
-  operand.mapping = device::import_memory(ordinal, static_cast<std::uint64_t>(other->rank), place.memory, &why);
-  if (operand.mapping)
-    operand.user = operand.mapping.at(place.address);
-  else if (tracing())
-    log_trace("no peer transfer: " + why);
+namespace {
+
+/// False if there is no mapping.
+bool take(device::Mapping mapping, const Whereabouts& place, PeerOperand& operand) {
+  operand.mapping = std::move(mapping);
+  if (operand.mapping) operand.user = operand.mapping.at(place.address);
   return bool{operand.mapping};
 }
 
+}  // namespace
+
+bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+  std::string why;
+  const auto exporter = static_cast<std::uint64_t>(other->rank);
+  const bool mapped = take(device::import_memory(ordinal, exporter, place.memory, &why), place, operand);
+  if (!mapped && tracing()) log_trace("no peer transfer: " + why);
+  return mapped;
+}
+
 bool map_known(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
-  operand.mapping = device::imported_memory(ordinal, static_cast<std::uint64_t>(other->rank), place.memory);
-  if (operand.mapping) operand.user = operand.mapping.at(place.address);
-  return bool{operand.mapping};
+  const auto exporter = static_cast<std::uint64_t>(other->rank);
+  return take(device::imported_memory(ordinal, exporter, place.memory), place, operand);
 }
 
 bool may_open() {

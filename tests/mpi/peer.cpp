@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <deque>
 #include <numeric>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +17,7 @@
 
 #include "interpose/peer_segment.hpp"
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/index_list.hpp"
 
 using namespace gpudt::test;
 namespace peer = gpudt::interpose::peer;
@@ -318,17 +318,11 @@ TEST_CASE("of a long device message, a short receive gets the beginning", "[peer
 
 namespace {
 
-/// Runs of 1 to 4 doubles at places that have no pattern. More runs are more doubles.
+/// A list of runs of doubles.
 Type irregular(int runs, int variant) {
-  std::minstd_rand random(static_cast<unsigned>(variant) + 1);
-  std::vector<int> lengths, places;
-  for (int i = 0, place = variant; i < runs; ++i) {
-    lengths.push_back(1 + i % 4);
-    places.push_back(place);
-    place += lengths.back() + 1 + static_cast<int>(random() >> 8) % 3;
-  }
+  const IndexList list = patternless_list(runs, variant);
   MPI_Datatype made = MPI_DATATYPE_NULL;
-  MPI_OK(MPI_Type_indexed(runs, lengths.data(), places.data(), MPI_DOUBLE, &made));
+  MPI_OK(MPI_Type_indexed(runs, list.lengths.data(), list.places.data(), MPI_DOUBLE, &made));
   MPI_OK(MPI_Type_commit(&made));
   return Type(made, "indexed(" + std::to_string(runs) + " runs, variant " + std::to_string(variant) + ")");
 }

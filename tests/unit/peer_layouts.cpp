@@ -8,12 +8,12 @@
 
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "datatype/decode.hpp"
 #include "tests/support/catch.hpp"
+#include "tests/support/index_list.hpp"
 #include "tests/support/owned_type.hpp"
 
 namespace {
@@ -37,16 +37,9 @@ namespace {
 
 constexpr std::size_t any_effort = std::size_t{1} << 30;
 
-/// An index list of so many runs at places that have no pattern.
-datatype::LayoutRef list_of(int runs, unsigned seed) {
-  std::minstd_rand random(seed + 1);
-  std::vector<int> lengths, places;
-  for (int run = 0, place = 0; run < runs; ++run) {
-    lengths.push_back(1 + run % 4);
-    places.push_back(place);
-    place += lengths.back() + 1 + static_cast<int>(random() >> 8) % 3;
-  }
-  test::OwnedType type = test::indexed(lengths, places, MPI_DOUBLE);
+datatype::LayoutRef list_of(int runs, int seed) {
+  const test::IndexList list = test::patternless_list(runs, seed);
+  test::OwnedType type = test::indexed(list.lengths, list.places, MPI_DOUBLE);
   return datatype::decode(type.commit());
 }
 
@@ -112,7 +105,7 @@ TEST_CASE("what a receiver reads is what was published", "[datatype]") {
 TEST_CASE("long layouts make room for others, and take no more memory than they may", "[datatype]") {
   Sender sender;
   std::vector<datatype::LayoutRef> lists;
-  for (unsigned seed = 0; seed < layout_slots + 2; ++seed) {
+  for (int seed = 0; seed < layout_slots + 2; ++seed) {
     lists.push_back(list_of(140000, seed));
     CHECK(sender.publishes(lists.back()));
     CHECK(sender.memory() <= layout_memory + (1 << 20));  // of pages
@@ -130,7 +123,7 @@ TEST_CASE("a layout that somebody may be reading stays", "[datatype]") {
   Sender sender;
   std::vector<PublishedRef> held;
   std::vector<datatype::LayoutRef> lists;
-  for (unsigned seed = 0; seed < layout_slots; ++seed) {
+  for (int seed = 0; seed < layout_slots; ++seed) {
     lists.push_back(list_of(600, seed));
     CHECK(sender.publishes(lists.back()));
     held.push_back(sender.published);
