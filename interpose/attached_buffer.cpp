@@ -6,10 +6,10 @@
 #include <mutex>
 #include <utility>
 
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {

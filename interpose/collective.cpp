@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/persistent.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "interpose/operation.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "datatype/basic.hpp"
-#include "interpose/errors.hpp"
-#include "interpose/log.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/peer_segment.hpp"
 #include "interpose/peer_world.hpp"
 #include "interpose/point_to_point.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {

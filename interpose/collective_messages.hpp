@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "interpose/collective.hpp"
-#include "interpose/config.hpp"
 #include "interpose/parcels.hpp"
+#include "interpose/support/config.hpp"
 
 namespace gpudt::interpose {
 

@@ -4,9 +4,9 @@
 
 #include "interpose/collective.hpp"
 #include "interpose/collective_messages.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/parcels.hpp"
+#include "interpose/support/errors.hpp"
 
 // Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)

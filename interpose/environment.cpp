@@ -11,16 +11,16 @@
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
 #include "interpose/collective_messages.hpp"
-#include "interpose/config.hpp"
 #include "interpose/export.hpp"
-#include "interpose/log.hpp"
 #include "interpose/matched.hpp"
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/progress.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/config.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 namespace {

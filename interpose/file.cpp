@@ -6,11 +6,11 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "interpose/errors.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {

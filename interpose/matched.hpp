@@ -4,7 +4,7 @@
 
 #include <mpi.h>
 
-#include "interpose/errors.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 

@@ -6,8 +6,8 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/collective.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/window_message.hpp"
 #include "interpose/window_pending.hpp"
 #include "interpose/window_registry.hpp"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "device/timeline.hpp"
-#include "interpose/log.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "device/timeline.hpp"
-#include "interpose/errors.hpp"
-#include "interpose/log.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/progress.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {

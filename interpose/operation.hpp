@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/operand.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 

@@ -3,11 +3,11 @@
 #include <optional>
 #include <string>
 
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/host_image.hpp"
 #include "interpose/operand.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/persistent.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 namespace {

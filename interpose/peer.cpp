@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "interpose/log.hpp"
 #include "interpose/peer_world.hpp"
+#include "interpose/support/log.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {

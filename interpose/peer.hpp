@@ -29,13 +29,13 @@
 
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
-#include "interpose/config.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer_layouts.hpp"
 #include "interpose/peer_parts.hpp"
 #include "interpose/peer_remote.hpp"
 #include "interpose/peer_segment.hpp"
+#include "interpose/support/config.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {

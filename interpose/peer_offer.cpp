@@ -6,9 +6,9 @@
 
 #include "datatype/reference.hpp"
 #include "device/timeline.hpp"
-#include "interpose/log.hpp"
 #include "interpose/peer_world.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 

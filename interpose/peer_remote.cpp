@@ -8,8 +8,8 @@
 
 #include "datatype/reference.hpp"
 #include "device/timeline.hpp"
-#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/support/log.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {

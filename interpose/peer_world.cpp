@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "device/timeline.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {

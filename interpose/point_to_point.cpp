@@ -3,14 +3,14 @@
 #include <optional>
 
 #include "device/timeline.hpp"
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/point_to_point.hpp"
-#include "interpose/report.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 

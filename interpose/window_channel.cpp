@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
-#include "interpose/errors.hpp"
-#include "interpose/log.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 namespace {

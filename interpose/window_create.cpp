@@ -3,8 +3,8 @@
 #include <memory>
 #include <string_view>
 
-#include "interpose/errors.hpp"
 #include "interpose/export.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/window_pending.hpp"
 #include "interpose/window_registry.hpp"
 

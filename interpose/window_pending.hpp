@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/errors.hpp"
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "interpose/log.hpp"
 #include "interpose/operation.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 namespace {

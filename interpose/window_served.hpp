@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/errors.hpp"
 #include "interpose/one_sided.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/window_channel.hpp"
 
 namespace gpudt::interpose {

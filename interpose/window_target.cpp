@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "interpose/errors.hpp"
-#include "interpose/log.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 

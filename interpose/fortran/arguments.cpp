@@ -6,8 +6,8 @@
 #include <set>
 #include <string_view>
 
-#include "interpose/errors.hpp"
 #include "interpose/fortran/constants.hpp"
+#include "interpose/support/errors.hpp"
 
 // MPI's own, of which nothing exists in a C program.
 extern "C" __attribute__((weak)) void mpi_initialized_(MPI_Fint* flag, MPI_Fint* ierror);

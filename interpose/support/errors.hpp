@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "device/device.hpp"
-#include "interpose/log.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,5 +1,5 @@
 // Raising MPI errors.
-#include "interpose/errors.hpp"
+#include "interpose/support/errors.hpp"
 
 #include <atomic>
 

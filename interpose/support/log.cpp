@@ -1,6 +1,6 @@
 // The one place where spdlog is seen: header-only, with a logger of our own, so that nothing is shared with a
 // program that uses spdlog too.
-#include "interpose/log.hpp"
+#include "interpose/support/log.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>

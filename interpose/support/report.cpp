@@ -1,5 +1,5 @@
 // Counts by protocol and layout kind, gathered and printed once.
-#include "interpose/report.hpp"
+#include "interpose/support/report.hpp"
 
 #include <mpi.h>
 

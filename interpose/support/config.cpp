@@ -1,5 +1,5 @@
 // Reads the GPUDT_ variables, and says what it does not understand.
-#include "interpose/config.hpp"
+#include "interpose/support/config.hpp"
 
 #include <unistd.h>
 
