@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "datatype/basic.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/peer_segment.hpp"
@@ -22,7 +23,6 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {

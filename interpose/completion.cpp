@@ -12,11 +12,11 @@
 #include "device/device.hpp"
 #include "device/timeline.hpp"
 #include "interpose/export.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {

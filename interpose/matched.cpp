@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "interpose/export.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/peer.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "device/timeline.hpp"
+#include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/peer.hpp"
-#include "interpose/progress.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 

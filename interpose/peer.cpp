@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/peer_world.hpp"
 #include "interpose/support/log.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 

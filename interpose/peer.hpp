@@ -29,6 +29,7 @@
 
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/peer_layouts.hpp"
@@ -36,7 +37,6 @@
 #include "interpose/peer_remote.hpp"
 #include "interpose/peer_segment.hpp"
 #include "interpose/support/config.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose {
 

@@ -8,9 +8,9 @@
 
 #include "datatype/reference.hpp"
 #include "device/timeline.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/support/log.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {

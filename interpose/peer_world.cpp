@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/operation.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/workarounds.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {

@@ -8,7 +8,7 @@
 //
 // With MPI_THREAD_MULTIPLE, MPICH's locks are held at that place. Then a thread of this library drives what is pending.
 // So it does in an MPICH without UCX, where the library asks for MPI_THREAD_MULTIPLE itself.
-#include "interpose/progress.hpp"
+#include "interpose/mpi/progress.hpp"
 
 #include <dlfcn.h>
 #include <mpi.h>

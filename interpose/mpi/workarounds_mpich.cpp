@@ -1,5 +1,5 @@
 // What MPICH 4 does wrongly.
-#include "interpose/workarounds.hpp"
+#include "interpose/mpi/workarounds.hpp"
 
 #include <sched.h>
 

@@ -2,7 +2,7 @@
 // the function that registers one.
 #include <dlfcn.h>
 
-#include "interpose/progress.hpp"
+#include "interpose/mpi/progress.hpp"
 
 namespace gpudt::interpose {
 namespace {

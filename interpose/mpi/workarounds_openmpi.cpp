@@ -1,5 +1,5 @@
 // What Open MPI 4 and 5 need.
-#include "interpose/workarounds.hpp"
+#include "interpose/mpi/workarounds.hpp"
 
 #include <dlfcn.h>
 
