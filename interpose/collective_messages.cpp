@@ -16,13 +16,13 @@
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
-#include "interpose/peer.hpp"
-#include "interpose/peer_segment.hpp"
-#include "interpose/peer_world.hpp"
 #include "interpose/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 namespace {

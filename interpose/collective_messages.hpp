@@ -1,5 +1,5 @@
-// Blocking collectives of long blocks in device memory, as messages between the GPUs of one node (peer.hpp), which take
-// a fraction of what MPI's own collectives on staged data do.
+// Blocking collectives of long blocks in device memory, as messages between the GPUs of one node
+// (transport/peer/peer.hpp), which take a fraction of what MPI's own collectives on staged data do.
 //
 // All processes of a communicator have to agree, each time: where the data of one lie the others cannot know. They are
 // asked only if all have the library, which each tells the node before it enters MPI_Init, and by which none has left

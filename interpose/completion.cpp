@@ -14,9 +14,9 @@
 #include "interpose/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -16,11 +16,11 @@
 #include "interpose/mpi/progress.hpp"
 #include "interpose/one_sided.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -11,7 +11,7 @@
 #include "interpose/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
-#include "interpose/peer.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -13,10 +13,10 @@
 #include "device/timeline.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/peer.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 

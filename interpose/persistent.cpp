@@ -13,8 +13,8 @@
 #include "device/timeline.hpp"
 #include "interpose/export.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/peer.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {

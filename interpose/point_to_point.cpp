@@ -6,11 +6,11 @@
 #include "interpose/export.hpp"
 #include "interpose/matched.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/peer.hpp"
 #include "interpose/persistent.hpp"
 #include "interpose/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 

@@ -8,7 +8,7 @@
 
 namespace gpudt::interpose {
 
-/// GPUDT_PROTOCOL: which messages from device memory are offered to their receivers (peer.hpp).
+/// GPUDT_PROTOCOL: which messages from device memory are offered to their receivers (transport/peer/peer.hpp).
 enum class PeerUse {
   automatic,  ///< auto: to processes on this node, and long ones to all others
   never,      ///< staging

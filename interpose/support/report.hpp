@@ -48,7 +48,7 @@ int in_mpi(Call call) {
   return call();
 }
 
-/// What becomes of messages in device memory that are offered to their receivers (peer.hpp).
+/// What becomes of messages in device memory that are offered to their receivers (transport/peer/peer.hpp).
 enum class PeerEvent {
   offered,     ///< the receiver's GPU may fetch it
   buffered,    ///< of these: moved to the segment, since nobody received it for a while

@@ -1,6 +1,6 @@
 // Segments are files of POSIX shared memory. The process that has made one keeps it locked, so that others can tell
 // that it has ended, however that came about; what is left of jobs that were killed is removed by the next.
-#include "interpose/peer_segment.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // Offers to processes that share no memory with this one, as on other nodes. What such processes tell each other by a
-// shared segment on one node (peer_segment.hpp), they do here by notices, which travel where the program cannot see
-// them (hidden_send()). Each keeps an image of the segment of every process that it has exchanged notices with; what a
-// notice says is written there.
+// shared segment on one node (transport/peer/shared_segment.hpp), they do here by notices, which travel where the
+// program cannot see them (hidden_send()). Each keeps an image of the segment of every process that it has exchanged
+// notices with; what a notice says is written there.
 //
 // The data of a message come when the receiver has asked for them, in parts, so that packing, sending, receiving and
 // unpacking overlap. The parts of all messages from one process to another share one tag: they are sent, and received,
@@ -22,8 +22,8 @@
 
 #include "device/device.hpp"
 #include "interpose/operand.hpp"
-#include "interpose/peer_parts.hpp"
-#include "interpose/peer_segment.hpp"
+#include "interpose/transport/internode/fragments.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

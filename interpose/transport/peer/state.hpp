@@ -1,5 +1,6 @@
 // What this process knows of the others that messages are offered to, and of the messages offered: state and
-// bookkeeping that both ends of peer transfers share (peer_offer.cpp, peer_pull.cpp). For the files of peer.hpp alone.
+// bookkeeping that both ends of peer transfers share (transport/peer/sender.cpp, transport/peer/receiver.cpp). For the
+// files of transport/peer/peer.hpp alone.
 #pragma once
 
 #include <mpi.h>
@@ -16,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/peer.hpp"
-#include "interpose/peer_layouts.hpp"
+#include "interpose/transport/peer/layout_exchange.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose::peer {
 

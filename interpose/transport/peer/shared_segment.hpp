@@ -1,6 +1,6 @@
-// The memory that the processes of one node share for peer transfers (peer.hpp): each process has a segment of its own,
-// which the others open by its name when they first need it. Nothing here is collective, so that processes without the
-// library may be part of the job.
+// The memory that the processes of one node share for peer transfers (transport/peer/peer.hpp): each process has a
+// segment of its own, which the others open by its name when they first need it. Nothing here is collective, so that
+// processes without the library may be part of the job.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
 // and fills it while it is `free`; from `offered` on, `state` says whose turn it is.
@@ -21,7 +21,8 @@ inline constexpr std::uint32_t peer_version = 8;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
-/// size: odd lengths from this on. Messages of such lengths are sent as tokens, too, as long or shorter (peer.hpp).
+/// size: odd lengths from this on. Messages of such lengths are sent as tokens, too, as long or shorter
+/// (transport/peer/peer.hpp).
 inline constexpr std::int64_t shortest_token = 515;
 inline constexpr std::int64_t token_bytes(int index) {
   return shortest_token + 2 * std::int64_t{index};
@@ -47,7 +48,8 @@ struct Token {
   std::int64_t bytes;   ///< of the message
 };
 inline constexpr std::uint64_t token_mark = 0x9e4b1f27d3a86c55;
-inline constexpr std::uint32_t token_remote = 1;       ///< the offer has been made by notice (peer_remote.hpp)
+inline constexpr std::uint32_t token_remote =
+    1;  ///< the offer has been made by notice (transport/internode/control_messages.hpp)
 inline constexpr std::uint32_t token_data_follow = 2;  ///< or have come, with that notice
 
 enum class State : std::uint32_t {

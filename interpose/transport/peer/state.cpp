@@ -1,4 +1,4 @@
-#include "interpose/peer_world.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "interpose/peer_remote.hpp"
+#include "interpose/transport/internode/control_messages.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,7 @@
 // A message on its way part by part, where the receiver cannot fetch it from the sender's memory: several parts are
 // being packed, under way or being unpacked at a time, so that the whole takes about as long as the slowest of these
-// alone. Here through the sender's segment, which the GPUs write and read themselves; peer_remote.hpp has messages.
+// alone. Here through the sender's segment, which the GPUs write and read themselves;
+// transport/internode/control_messages.hpp has messages.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,7 @@
 
 #include "device/device.hpp"
 #include "interpose/operand.hpp"
-#include "interpose/peer_segment.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

@@ -1,5 +1,5 @@
 // Begin and end of peer transfers, probes, and receives that may get tokens.
-#include "interpose/peer.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 #include <cstdlib>
 #include <string>
@@ -7,8 +7,8 @@
 
 #include "datatype/reference.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/peer_world.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,10 +1,10 @@
 // Peer transfer: a message in device memory is offered, and on one node the receiver's GPU fetches it from the
 // sender's, by one kernel from the sender's layout to the receiver's.
 //
-// What travels through MPI, with the program's communicator and tag, is a token (peer_segment.hpp) that names the
-// offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages also checks
-// everything that it receives for tokens, wherever a receive puts it: in device or host memory, by blocking,
-// nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent tokens.
+// What travels through MPI, with the program's communicator and tag, is a token (transport/peer/shared_segment.hpp)
+// that names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers
+// messages also checks everything that it receives for tokens, wherever a receive puts it: in device or host memory, by
+// blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent tokens.
 //
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
 // part while the rest is being packed.
@@ -13,9 +13,9 @@
 // It fetches what it receives, and writes what it sends to the receiver's memory when the receiver has asked it to.
 //
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
-// segment instead (peer_parts.hpp). A short message that nobody receives for a while moves there, too, so that its send
-// can end. Where processes share no memory, long messages are offered, and come in parts, by messages
-// (peer_remote.hpp).
+// segment instead (transport/internode/fragments.hpp). A short message that nobody receives for a while moves there,
+// too, so that its send can end. Where processes share no memory, long messages are offered, and come in parts, by
+// messages (transport/internode/control_messages.hpp).
 #pragma once
 
 #include <mpi.h>
@@ -32,16 +32,16 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/operand.hpp"
 #include "interpose/operation.hpp"
-#include "interpose/peer_layouts.hpp"
-#include "interpose/peer_parts.hpp"
-#include "interpose/peer_remote.hpp"
-#include "interpose/peer_segment.hpp"
 #include "interpose/support/config.hpp"
+#include "interpose/transport/internode/control_messages.hpp"
+#include "interpose/transport/internode/fragments.hpp"
+#include "interpose/transport/peer/layout_exchange.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose {
 
 namespace peer {
-struct Traffic;  // peer_world.hpp
+struct Traffic;  // transport/peer/state.hpp
 }
 
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.

@@ -1,4 +1,4 @@
-#include "interpose/peer_layouts.hpp"
+#include "interpose/transport/peer/layout_exchange.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "interpose/peer_parts.hpp"
+#include "interpose/transport/internode/fragments.hpp"
 
 #include <algorithm>
 #include <cstring>

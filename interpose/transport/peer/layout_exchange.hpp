@@ -1,5 +1,6 @@
-// Layouts that travel with offers (peer.hpp). A process is told another one's number of a layout, and reads the layout
-// itself if it does not know it yet: short ones lie in the descriptor, long ones in slots of the other's segment.
+// Layouts that travel with offers (transport/peer/peer.hpp). A process is told another one's number of a layout, and
+// reads the layout itself if it does not know it yet: short ones lie in the descriptor, long ones in slots of the
+// other's segment.
 #pragma once
 
 #include <array>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "datatype/layout.hpp"
-#include "interpose/peer_segment.hpp"
+#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

@@ -6,9 +6,9 @@
 
 #include "datatype/reference.hpp"
 #include "device/timeline.hpp"
-#include "interpose/peer_world.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 
