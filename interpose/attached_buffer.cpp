@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "interpose/export.hpp"
-#include "interpose/operand.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/device_buffer.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

@@ -15,8 +15,8 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/operand.hpp"
-#include "interpose/point_to_point.hpp"
+#include "interpose/requests/device_buffer.hpp"
+#include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"

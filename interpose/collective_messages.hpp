@@ -15,8 +15,8 @@
 #include <optional>
 #include <utility>
 
-#include "interpose/collective.hpp"
 #include "interpose/parcels.hpp"
+#include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/config.hpp"
 
 namespace gpudt::interpose {

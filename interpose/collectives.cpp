@@ -2,10 +2,10 @@
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
 #include <numeric>
 
-#include "interpose/collective.hpp"
 #include "interpose/collective_messages.hpp"
 #include "interpose/export.hpp"
 #include "interpose/parcels.hpp"
+#include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 
 // Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.

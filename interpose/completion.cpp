@@ -13,8 +13,8 @@
 #include "device/timeline.hpp"
 #include "interpose/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/operation.hpp"
-#include "interpose/persistent.hpp"
+#include "interpose/requests/operation.hpp"
+#include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/peer/peer.hpp"
 

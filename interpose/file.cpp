@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "interpose/export.hpp"
-#include "interpose/host_image.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/host_shadow.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/report.hpp"
 

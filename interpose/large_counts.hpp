@@ -8,7 +8,7 @@
 #include <initializer_list>
 #include <limits>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 

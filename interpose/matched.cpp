@@ -1,6 +1,6 @@
 // The probes, and what MPI_Mprobe and MPI_Improbe have matched. A list: there are seldom more than a few such messages,
 // and the last is mostly received first.
-#include "interpose/matched.hpp"
+#include "interpose/requests/matched.hpp"
 
 #include <algorithm>
 #include <mutex>
@@ -10,7 +10,7 @@
 
 #include "interpose/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/operand.hpp"
+#include "interpose/requests/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {

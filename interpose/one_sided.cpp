@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "datatype/basic.hpp"
-#include "interpose/collective.hpp"
 #include "interpose/export.hpp"
+#include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/window_message.hpp"
 #include "interpose/window_pending.hpp"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "interpose/export.hpp"
-#include "interpose/host_image.hpp"
-#include "interpose/operand.hpp"
+#include "interpose/requests/device_buffer.hpp"
+#include "interpose/requests/host_shadow.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/report.hpp"
 

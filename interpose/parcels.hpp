@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "interpose/collective.hpp"
+#include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
 

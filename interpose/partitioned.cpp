@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "interpose/export.hpp"
-#include "interpose/operation.hpp"
-#include "interpose/persistent.hpp"
+#include "interpose/requests/operation.hpp"
+#include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/report.hpp"
 

@@ -1,5 +1,5 @@
 // The persistent forms, MPI_Start, MPI_Startall and MPI_Request_free.
-#include "interpose/persistent.hpp"
+#include "interpose/requests/persistent.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,7 @@
 
 #include "device/timeline.hpp"
 #include "interpose/export.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/peer/peer.hpp"
 

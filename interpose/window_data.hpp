@@ -10,7 +10,7 @@
 #include "datatype/layout.hpp"
 #include "device/device.hpp"
 #include "interpose/one_sided.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/window_pending.hpp"
 
 namespace gpudt::interpose {

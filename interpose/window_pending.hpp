@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "interpose/one_sided.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

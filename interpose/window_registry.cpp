@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {

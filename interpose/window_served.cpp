@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "datatype/basic.hpp"
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "interpose/collective.hpp"
+#include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose::fortran {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "datatype/layout.hpp"
-#include "interpose/operand.hpp"
+#include "interpose/requests/device_buffer.hpp"
 
 namespace gpudt::interpose {
 

@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {

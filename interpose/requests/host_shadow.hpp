@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,5 +1,5 @@
 // Classifies buffer arguments and chooses their way.
-#include "interpose/operand.hpp"
+#include "interpose/requests/device_buffer.hpp"
 
 #include <string>
 

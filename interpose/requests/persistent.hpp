@@ -1,8 +1,8 @@
 // Persistent operations on device buffers (MPI-4.1 section 3.9).
 //
 // The user holds the real persistent request of the staging memory, never started by the user's own MPI_Start: each
-// start makes an operation (operation.hpp) that starts the real one when its data is packed, and unpacks when it has
-// completed. The completion calls exchange the handle for the started operation's generalized request and back.
+// start makes an operation (requests/operation.hpp) that starts the real one when its data is packed, and unpacks when
+// it has completed. The completion calls exchange the handle for the started operation's generalized request and back.
 #pragma once
 
 #include <mpi.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,6 +1,6 @@
 // Stages the buffers of collectives. Blocks of one argument lie in one staging buffer, each by its own datatype, whose
 // layout the GPU keeps, and are packed or unpacked together by as few kernels as can be.
-#include "interpose/collective.hpp"
+#include "interpose/requests/call_buffers.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/host_image.hpp"
-#include "interpose/persistent.hpp"
+#include "interpose/requests/host_shadow.hpp"
+#include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

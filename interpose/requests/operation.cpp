@@ -1,5 +1,5 @@
 // The engine: one owner at a time moves operations from packing to issued to unpacking to done.
-#include "interpose/operation.hpp"
+#include "interpose/requests/operation.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/operand.hpp"
+#include "interpose/requests/device_buffer.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

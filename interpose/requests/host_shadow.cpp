@@ -1,5 +1,5 @@
 // Moves device data through packed staging memory into the user's layout on the host, and back.
-#include "interpose/host_image.hpp"
+#include "interpose/requests/host_shadow.hpp"
 
 #include <algorithm>
 #include <utility>
