@@ -2,9 +2,9 @@
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
 #include <numeric>
 
-#include "interpose/collective_messages.hpp"
+#include "interpose/collectives/block_messages.hpp"
+#include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/export.hpp"
-#include "interpose/parcels.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 

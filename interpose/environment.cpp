@@ -10,7 +10,7 @@
 
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
-#include "interpose/collective_messages.hpp"
+#include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/export.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/one_sided.hpp"

@@ -1,4 +1,4 @@
-// What collectives that go as messages (collective_messages.hpp) send and receive.
+// What collectives that go as messages (collectives/peer_exchange.hpp) send and receive.
 #pragma once
 
 #include <mpi.h>

@@ -56,7 +56,7 @@ enum class PeerEvent {
   packed,      ///< of these: packed before it can be fetched
   remote,      ///< of these: to a process that shares no memory with this one
   put,         ///< of these: written to the receiver's memory by this process
-  collective,  ///< a collective that went as messages (collective_messages.hpp)
+  collective,  ///< a collective that went as messages (collectives/peer_exchange.hpp)
 };
 inline constexpr int peer_events = 7;
 void report_peer(PeerEvent event);

@@ -1,4 +1,4 @@
-#include "interpose/collective_messages.hpp"
+#include "interpose/collectives/peer_exchange.hpp"
 
 #include <algorithm>
 #include <array>

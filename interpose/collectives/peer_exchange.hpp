@@ -15,7 +15,7 @@
 #include <optional>
 #include <utility>
 
-#include "interpose/parcels.hpp"
+#include "interpose/collectives/block_messages.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/config.hpp"
 
