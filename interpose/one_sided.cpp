@@ -1,5 +1,5 @@
 // MPI-4.1 chapter 12: accesses to windows from device memory, and the synchronisation calls that complete them.
-#include "interpose/one_sided.hpp"
+#include "interpose/rma/access.hpp"
 
 #include <limits>
 #include <memory>
@@ -7,10 +7,10 @@
 #include "datatype/basic.hpp"
 #include "interpose/export.hpp"
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/rma/message.hpp"
+#include "interpose/rma/pending.hpp"
+#include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/window_message.hpp"
-#include "interpose/window_pending.hpp"
-#include "interpose/window_registry.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -4,9 +4,9 @@
 #include <string_view>
 
 #include "interpose/export.hpp"
+#include "interpose/rma/pending.hpp"
+#include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/window_pending.hpp"
-#include "interpose/window_registry.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "datatype/layout.hpp"
 #include "device/device.hpp"
-#include "interpose/one_sided.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/window_pending.hpp"
+#include "interpose/rma/access.hpp"
+#include "interpose/rma/pending.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,5 +1,5 @@
 // Sends, receives and applies the messages of served windows.
-#include "interpose/window_channel.hpp"
+#include "interpose/rma/channel.hpp"
 
 #include <algorithm>
 #include <cstring>

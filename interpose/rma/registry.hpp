@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "interpose/window_served.hpp"
+#include "interpose/rma/served.hpp"
 
 namespace gpudt::interpose {
 

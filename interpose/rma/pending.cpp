@@ -1,5 +1,5 @@
 // Keeps the accesses of each window and brings them forward when the program synchronises.
-#include "interpose/window_pending.hpp"
+#include "interpose/rma/pending.hpp"
 
 #include <thread>
 

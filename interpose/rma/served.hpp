@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/one_sided.hpp"
+#include "interpose/rma/access.hpp"
+#include "interpose/rma/channel.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/window_channel.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,5 +1,5 @@
 // Turns the calls on a served window into operations of its channel, and keeps track of epochs.
-#include "interpose/window_served.hpp"
+#include "interpose/rma/served.hpp"
 
 #include <algorithm>
 #include <numeric>

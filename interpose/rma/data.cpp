@@ -1,5 +1,5 @@
 // Moves the data of accesses between the program's memory and what MPI sends and receives.
-#include "interpose/window_data.hpp"
+#include "interpose/rma/data.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
-#include "interpose/window_data.hpp"
-#include "interpose/window_message.hpp"
-#include "interpose/window_target.hpp"
+#include "interpose/rma/data.hpp"
+#include "interpose/rma/message.hpp"
+#include "interpose/rma/target.hpp"
 
 namespace gpudt::interpose {
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/one_sided.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/rma/access.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

@@ -1,5 +1,5 @@
 // Numbers for predefined handles, and the arithmetic of accumulates.
-#include "interpose/window_message.hpp"
+#include "interpose/rma/message.hpp"
 
 #include <algorithm>
 #include <cstring>

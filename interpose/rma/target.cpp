@@ -1,5 +1,5 @@
 // Applies accesses: read, combine, write, answer.
-#include "interpose/window_target.hpp"
+#include "interpose/rma/target.hpp"
 
 #include <cstring>
 #include <string>

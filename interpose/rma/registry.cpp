@@ -1,5 +1,5 @@
 // Finds served windows, and drives them.
-#include "interpose/window_registry.hpp"
+#include "interpose/rma/registry.hpp"
 
 #include <atomic>
 #include <mutex>

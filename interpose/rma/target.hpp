@@ -8,8 +8,8 @@
 #include <functional>
 #include <optional>
 
-#include "interpose/window_data.hpp"
-#include "interpose/window_message.hpp"
+#include "interpose/rma/data.hpp"
+#include "interpose/rma/message.hpp"
 
 namespace gpudt::interpose {
 
