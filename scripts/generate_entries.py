@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the functions that the library exports: jumps through a table (interpose/entries.cpp says why), as assembly,
+"""Writes the functions that the library exports: jumps through a table (interpose/calls/symbol_table.cpp says why), as assembly,
 and a header that gives this library's own functions, where the table leads, names of their own.
 
 usage: generate_entries.py TABLE FORTRAN OUTPUT.S OUTPUT.HPP PREPROCESSOR...

@@ -23,7 +23,7 @@
 #include <string_view>
 #include <thread>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -2,9 +2,9 @@
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
 #include <numeric>
 
+#include "interpose/calls/export.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
-#include "interpose/export.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 
@@ -357,7 +357,7 @@ using Displacement = int;
 #define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments) \
   GPUDT_BLOCKING(name, iname, , nullptr, function, parameters, arguments)
 #endif
-#include "interpose/collective_functions.inc"
+#include "interpose/calls/collective_functions.inc"
 #undef GPUDT_COLLECTIVE
 }  // namespace small_counts
 
@@ -368,7 +368,7 @@ using Displacement = MPI_Aint;
 #define GPUDT_COLLECTIVE(name, iname, function, parameters, arguments)                   \
   GPUDT_BLOCKING(name, iname, _c, PMPI_##name##_init_c, function, parameters, arguments) \
   GPUDT_PERSISTENT(name, iname, _c, MPI_##name##_init_c, PMPI_##name##_init_c, function, parameters, arguments)
-#include "interpose/collective_functions.inc"
+#include "interpose/calls/collective_functions.inc"
 }  // namespace large_counts
 #endif
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "device/timeline.hpp"
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/peer/peer.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "datatype/basic.hpp"
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/pending.hpp"

@@ -1,5 +1,5 @@
 // What the wrappers of large-count functions share.
-#include "interpose/large_counts.hpp"
+#include "interpose/calls/large_counts.hpp"
 
 #include <algorithm>
 

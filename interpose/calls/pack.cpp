@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/device_buffer.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/support/errors.hpp"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "device/timeline.hpp"
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/device_buffer.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"

@@ -11,7 +11,7 @@
 
 #include "device/device.hpp"
 #include "device/timeline.hpp"
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"

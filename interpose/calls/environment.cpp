@@ -10,8 +10,8 @@
 
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
-#include "interpose/export.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"

@@ -1,5 +1,5 @@
 // Marks the functions that the shared library exports, and gives those that stand before MPI's the names by which the
-// exported entries (entries.cpp) know them.
+// exported entries (calls/symbol_table.cpp) know them.
 #pragma once
 
 #include <mpi.h>

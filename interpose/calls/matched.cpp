@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"

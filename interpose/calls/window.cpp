@@ -3,7 +3,7 @@
 #include <memory>
 #include <string_view>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"

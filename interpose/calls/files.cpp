@@ -6,7 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "interpose/export.hpp"
+#include "interpose/calls/export.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
