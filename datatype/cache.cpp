@@ -10,7 +10,7 @@
 namespace gpudt::datatype {
 namespace {
 
-/// Bytes of one chunk of a twin: contiguous types count in ints.
+/// Bytes of one chunk of a packed type: contiguous types count in ints.
 constexpr std::int64_t twin_chunk = std::int64_t(1) << 30;
 
 /// Types that MPI_Type_free never frees: attributes on them might never be deleted. Entries are only ever added,
@@ -74,10 +74,10 @@ const TypeInfoRef* find(MPI_Datatype type) {
 
 /// A committed type of `size` bytes without gaps; MPI_DATATYPE_NULL if there are none.
 MPI_Datatype make_twin(std::int64_t size) {
-  MPI_Datatype twin = MPI_DATATYPE_NULL;
-  if (size == 0) return twin;
+  MPI_Datatype packed_type = MPI_DATATYPE_NULL;
+  if (size == 0) return packed_type;
   if (size <= twin_chunk) {
-    PMPI_Type_contiguous(static_cast<int>(size), MPI_BYTE, &twin);
+    PMPI_Type_contiguous(static_cast<int>(size), MPI_BYTE, &packed_type);
   } else {
     MPI_Datatype chunk = MPI_DATATYPE_NULL, chunks = MPI_DATATYPE_NULL;
     PMPI_Type_contiguous(static_cast<int>(twin_chunk), MPI_BYTE, &chunk);
@@ -85,12 +85,12 @@ MPI_Datatype make_twin(std::int64_t size) {
     const int blocklengths[] = {1, static_cast<int>(size % twin_chunk)};
     const MPI_Aint displs[] = {0, static_cast<MPI_Aint>(size - size % twin_chunk)};
     const MPI_Datatype types[] = {chunks, MPI_BYTE};
-    PMPI_Type_create_struct(2, blocklengths, displs, types, &twin);
+    PMPI_Type_create_struct(2, blocklengths, displs, types, &packed_type);
     PMPI_Type_free(&chunk);
     PMPI_Type_free(&chunks);
   }
-  PMPI_Type_commit(&twin);
-  return twin;
+  PMPI_Type_commit(&packed_type);
+  return packed_type;
 }
 
 TypeInfoRef build(MPI_Datatype type) {
@@ -111,13 +111,14 @@ TypeInfoRef build(MPI_Datatype type) {
 
 }  // namespace
 
-TypeInfo::TypeInfo(LayoutRef layout, MPI_Datatype twin) : layout_(std::move(layout)), twin_(twin) {}
+TypeInfo::TypeInfo(LayoutRef layout, MPI_Datatype packed_type)
+    : layout_(std::move(layout)), packed_type_(packed_type) {}
 
 TypeInfo::~TypeInfo() {
-  if (twin_ == MPI_DATATYPE_NULL || finalizing) return;
+  if (packed_type_ == MPI_DATATYPE_NULL || finalizing) return;
   int finalized = 0;
   PMPI_Finalized(&finalized);
-  if (!finalized) PMPI_Type_free(&twin_);
+  if (!finalized) PMPI_Type_free(&packed_type_);
 }
 
 void cache_start() {

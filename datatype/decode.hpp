@@ -8,12 +8,12 @@
 
 namespace gpudt::datatype {
 
-/// What gpudt keeps about a datatype: its layout and its twin. Freed by MPI_Type_free (attribute delete callback)
-/// unless a pending operation still holds a reference.
+/// What gpudt keeps about a datatype: its layout and its packed type. Freed by MPI_Type_free (attribute delete
+/// callback) unless a pending operation still holds a reference.
 class TypeInfo {
  public:
-  TypeInfo(LayoutRef layout, MPI_Datatype twin);
-  ~TypeInfo();  ///< frees the twin, unless MPI has been finalized
+  TypeInfo(LayoutRef layout, MPI_Datatype packed_type);
+  ~TypeInfo();  ///< frees the packed type, unless MPI has been finalized
   TypeInfo(const TypeInfo&) = delete;
   TypeInfo& operator=(const TypeInfo&) = delete;
 
@@ -21,11 +21,11 @@ class TypeInfo {
   const LayoutRef& layout_ref() const { return layout_; }
   /// A committed contiguous datatype of layout().size() bytes, lb 0: describes one packed element to MPI, so that
   /// counts are unchanged. MPI_DATATYPE_NULL when the size is zero.
-  MPI_Datatype twin() const { return twin_; }
+  MPI_Datatype packed_type() const { return packed_type_; }
 
  private:
   LayoutRef layout_;
-  MPI_Datatype twin_;
+  MPI_Datatype packed_type_;
 };
 
 using TypeInfoRef = std::shared_ptr<const TypeInfo>;

@@ -27,8 +27,8 @@ thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that
 bool batchable(const Packing& packing) {
   return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end);
 }
-bool batchable(const Fusing& fusing) {
-  return suits_batch(fusing.from_shape, 0, fusing.bytes()) && suits_batch(fusing.to_shape, 0, fusing.bytes());
+bool batchable(const LayoutTransfer& layouts) {
+  return suits_batch(layouts.from_shape, 0, layouts.bytes()) && suits_batch(layouts.to_shape, 0, layouts.bytes());
 }
 
 /// Calls act(from, to) with the sides of the work. A packed one is a stream, whose address is where its position 0
@@ -43,11 +43,11 @@ auto with_sides(const Packing& packing, const Act& act) {
   return packing.direction == Direction::pack ? act(user, packed) : act(packed, user);
 }
 template <class Act>
-auto with_sides(const Fusing& fusing, const Act& act) {
-  return act(PlanSide{fusing.from_shape, fusing.from.user}, PlanSide{fusing.to_shape, fusing.to.user});
+auto with_sides(const LayoutTransfer& layouts, const Act& act) {
+  return act(PlanSide{layouts.from_shape, layouts.from.user}, PlanSide{layouts.to_shape, layouts.to.user});
 }
 
-/// Whether it is a job for the GPU's kernel that stays, if that is there.
+/// Whether it is a job for the GPU's persistent kernel, if that is there.
 bool is_residential(const Gpu& gpu, const Work& work) {
   const auto suits = [](const auto& it) {
     return it.bytes() <= most_resident_bytes && batchable(it) &&
@@ -117,7 +117,7 @@ void Engine::note_short(Gpu& gpu) {
   gpu.resident->note_short();
 }
 
-/// What is_residential() to the kernel that stays, if there is one and it has nothing to do. False if the work must be
+/// What is_residential() to the persistent kernel, if there is one and it has nothing to do. False if the work must be
 /// launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
@@ -132,7 +132,7 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
         channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
         mark(Point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
-        if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the kernel that stays");
+        if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the persistent kernel");
         return true;
       },
       work);
@@ -154,7 +154,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   const auto prefers_copy = [&](const auto& it) {
     try {
       return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
-    } catch (const std::bad_alloc&) {  // for the boxes
+    } catch (const std::bad_alloc&) {  // for the copies
       return false;
     }
   };
@@ -223,10 +223,10 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
 }
 
 /// Asked of sides that both traverse one, or that both do not.
-bool have_one_program(const Gpu& gpu, const Fusing& fusing) {
-  if (batch_shape(fusing.to_shape).kind != datatype::ShapeKind::general) return true;
-  Upload &from = Upload::of(*fusing.from.layout, gpu.ordinal), &to = Upload::of(*fusing.to.layout, gpu.ordinal);
-  return from.same_program(*fusing.from.layout, to, *fusing.to.layout);
+bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
+  if (batch_shape(layouts.to_shape).kind != datatype::ShapeKind::general) return true;
+  Upload &from = Upload::of(*layouts.from.layout, gpu.ordinal), &to = Upload::of(*layouts.to.layout, gpu.ordinal);
+  return from.same_program(*layouts.from.layout, to, *layouts.to.layout);
 }
 
 }  // namespace
@@ -242,13 +242,13 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, 
   return args;
 }
 
-TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there) {
-  TransferArgs args = with_sides(fusing, [&](const PlanSide& from, const PlanSide& to) {
-    return plan_batch_job(from, to, 0, fusing.bytes(), {gpu.traits.multiprocessors});
+TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there) {
+  TransferArgs args = with_sides(layouts, [&](const PlanSide& from, const PlanSide& to) {
+    return plan_batch_job(from, to, 0, layouts.bytes(), {gpu.traits.multiprocessors});
   });
-  there = upload(*this, gpu, channel, args.from, fusing.from.layout) && there;
-  there = upload(*this, gpu, channel, args.to, fusing.to.layout) && there;
-  args.alike = alike_forms(args.from.shape, args.to.shape) && have_one_program(gpu, fusing) ? 1 : 0;
+  there = upload(*this, gpu, channel, args.from, layouts.from.layout) && there;
+  there = upload(*this, gpu, channel, args.to, layouts.to.layout) && there;
+  args.alike = alike_forms(args.from.shape, args.to.shape) && have_one_program(gpu, layouts) ? 1 : 0;
   return args;
 }
 

@@ -65,24 +65,24 @@ bool has_few_runs(const Shape& shape, const datatype::Layout& layout, std::int64
   return layout.runs() <= most / shape.count;
 }
 
-/// In `bytes` bytes of a message of no more than Boxes::most_calls runs.
+/// In `bytes` bytes of a message of no more than CopyPlan::most_calls runs.
 std::int64_t expected_runs(const Shape& shape, const datatype::Layout& layout, std::int64_t bytes) {
   const double part = static_cast<double>(bytes) / static_cast<double>(shape.total);
   return std::max(static_cast<std::int64_t>(static_cast<double>(layout.runs() * shape.count) * part), std::int64_t{1});
 }
 
 /// A range of an irregular message: a box for each run, where one element's last and the next one's first may be one.
-Boxes run_boxes(const Shape& shape, const datatype::Layout& layout, bool unpack, void* user, void* packed,
-                std::int64_t begin, std::int64_t end) {
+CopyPlan run_boxes(const Shape& shape, const datatype::Layout& layout, bool unpack, void* user, void* packed,
+                   std::int64_t begin, std::int64_t end) {
   struct Run {
     std::int64_t offset, position, bytes;
   };
-  Boxes boxes;
-  boxes.reserve(expected_runs(shape, layout, end - begin));
+  CopyPlan copy_plan;
+  copy_plan.reserve(expected_runs(shape, layout, end - begin));
   Run last = {};
   const auto add_last = [&] {
     if (last.bytes == 0) return;
-    boxes.add(
+    copy_plan.add(
         box(unpack, at(user, last.offset), {1, last.bytes}, last.bytes, at(packed, last.position), last.bytes, 1, 1));
   };
   datatype::for_each_run(layout, begin, end, [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
@@ -94,31 +94,31 @@ Boxes run_boxes(const Shape& shape, const datatype::Layout& layout, bool unpack,
     }
   });
   add_last();
-  return boxes;
+  return copy_plan;
 }
 
 /// All of a message of two or more nested strides: the innermost ones, as far as one call goes, again and again.
-Boxes nested_boxes(const Shape& shape, bool unpack, void* user, void* packed) {
+CopyPlan nested_boxes(const Shape& shape, bool unpack, void* user, void* packed) {
   const std::span dims(shape.dims, static_cast<std::size_t>(shape.ndims));
   const datatype::Dim& rows = dims[dims.size() - 1];
   const datatype::Dim& slices = dims[dims.size() - 2];
   const bool sliced = suits_slices(slices, rows);
   const auto outer = dims.first(dims.size() - (sliced ? 2 : 1));
   std::int64_t calls = 1;
-  Boxes boxes;
+  CopyPlan copy_plan;
   for (const datatype::Dim& dim : outer) {
-    if (dim.count > Boxes::most_calls / calls) return boxes;
+    if (dim.count > CopyPlan::most_calls / calls) return copy_plan;
     calls *= dim.count;
   }
-  boxes.add(box(unpack, at(user, shape.offset), rows, sliced ? slices.stride : 0, at(packed, 0), shape.run, rows.count,
-                sliced ? slices.count : 1));
-  boxes.repeat(outer, unpack ? &CopyBox::to : &CopyBox::from);
-  return boxes;
+  copy_plan.add(box(unpack, at(user, shape.offset), rows, sliced ? slices.stride : 0, at(packed, 0), shape.run,
+                    rows.count, sliced ? slices.count : 1));
+  copy_plan.repeat(outer, unpack ? &CopyBox::to : &CopyBox::from);
+  return copy_plan;
 }
 
 }  // namespace
 
-void Boxes::add(const CopyBox& box) {
+void CopyPlan::add(const CopyBox& box) {
   if (count_ < listed_.size()) {
     listed_[count_++] = box;
     return;
@@ -126,19 +126,19 @@ void Boxes::add(const CopyBox& box) {
   further_.push_back(box);
 }
 
-void Boxes::reserve(std::int64_t boxes) {
-  const auto all = static_cast<std::size_t>(boxes);
+void CopyPlan::reserve(std::int64_t copies) {
+  const auto all = static_cast<std::size_t>(copies);
   if (all > listed_.size()) further_.reserve(all - listed_.size());
 }
 
-void Boxes::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) {
+void CopyPlan::repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user) {
   std::copy(dims.begin(), dims.end(), dims_.begin());
   ndims_ = dims.size();
   user_ = user;
   for (const datatype::Dim& dim : dims) repetitions_ *= dim.count;
 }
 
-CopyBox Boxes::operator[](std::int64_t index) const {
+CopyBox CopyPlan::operator[](std::int64_t index) const {
   if (ndims_ == 0) {
     const auto place = static_cast<std::size_t>(index);
     return place < count_ ? listed_[place] : further_[place - count_];
@@ -156,42 +156,42 @@ CopyBox Boxes::operator[](std::int64_t index) const {
   return box;
 }
 
-std::int64_t Boxes::rows() const {
+std::int64_t CopyPlan::rows() const {
   std::size_t rows = 0;
   for (std::size_t i = 0; i < count_; ++i) rows += listed_[i].height * listed_[i].depth;
   for (const CopyBox& box : further_) rows += box.height * box.depth;
   return static_cast<std::int64_t>(rows) * repetitions_;
 }
 
-Boxes boxes_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
-               const datatype::Layout* layout, std::int64_t most_runs) {
+CopyPlan copy_plan_of(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
+                      const datatype::Layout* layout, std::int64_t most_runs) {
   if (layout != nullptr && is_irregular(shape) && has_few_runs(shape, *layout, most_runs))
     return run_boxes(shape, *layout, unpack, user, packed, begin, end);
-  Boxes boxes;
+  CopyPlan copy_plan;
   const auto piece = [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
-    boxes.add(
+    copy_plan.add(
         box(unpack, at(user, shape.offset + offset), {1, bytes}, bytes, at(packed, position - begin), bytes, 1, 1));
   };
   if (shape.kind == ShapeKind::contiguous) {
     piece(begin, begin, end - begin);
-    return boxes;
+    return copy_plan;
   }
-  if (shape.kind != ShapeKind::strided) return boxes;
+  if (shape.kind != ShapeKind::strided) return copy_plan;
   const datatype::Dim& rows = shape.dims[shape.ndims - 1];
-  if (!suits_rows(rows, shape.run)) return boxes;
-  if (shape.ndims >= 2) return begin == 0 && end == shape.total ? nested_boxes(shape, unpack, user, packed) : boxes;
+  if (!suits_rows(rows, shape.run)) return copy_plan;
+  if (shape.ndims >= 2) return begin == 0 && end == shape.total ? nested_boxes(shape, unpack, user, packed) : copy_plan;
   // The rest of a row, whole rows, the beginning of a row.
   const std::int64_t first = (begin + shape.run - 1) / shape.run, last = end / shape.run;
   if (first > last) {  // within one row
     piece(last * rows.stride + begin % shape.run, begin, end - begin);
-    return boxes;
+    return copy_plan;
   }
   if (begin < first * shape.run) piece((first - 1) * rows.stride + begin % shape.run, begin, first * shape.run - begin);
   if (first < last)
-    boxes.add(box(unpack, at(user, shape.offset + first * rows.stride), rows, 0, at(packed, first * shape.run - begin),
-                  shape.run, last - first, 1));
+    copy_plan.add(box(unpack, at(user, shape.offset + first * rows.stride), rows, 0,
+                      at(packed, first * shape.run - begin), shape.run, last - first, 1));
   if (last * shape.run < end) piece(last * rows.stride, last * shape.run, end - last * shape.run);
-  return boxes;
+  return copy_plan;
 }
 
 std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype::Layout* layout,
@@ -199,7 +199,7 @@ std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype:
   if (shape.kind == ShapeKind::contiguous) return 1;
   if (is_irregular(shape)) {
     if (layout == nullptr || !has_few_runs(shape, *layout, most_runs)) return 0;
-    if (!has_few_runs(shape, *layout, Boxes::most_together)) return expected_runs(shape, *layout, bytes);
+    if (!has_few_runs(shape, *layout, CopyPlan::most_together)) return expected_runs(shape, *layout, bytes);
     if (shape.kind == ShapeKind::general || bytes < shape.total) return 1;
     // The last run of each traversal of the list and the first of the next one may adjoin.
     return shape.total / shape.list_size * (shape.list_count - 1) + 1;
@@ -207,7 +207,7 @@ std::int64_t least_calls(const Shape& shape, std::int64_t bytes, const datatype:
   if (shape.kind != ShapeKind::strided) return 0;
   constexpr int in_one_call = 2;  // rows, and slices of them
   std::int64_t calls = 1;
-  for (int d = 0; d + in_one_call < shape.ndims && calls <= Boxes::most_calls; ++d) calls *= shape.dims[d].count;
+  for (int d = 0; d + in_one_call < shape.ndims && calls <= CopyPlan::most_calls; ++d) calls *= shape.dims[d].count;
   return calls;
 }
 
@@ -217,15 +217,15 @@ datatype::Span span_to_bring(const datatype::Layout& layout, const Shape& shape)
   return span.bytes() <= most_span_bytes ? span : datatype::Span{};
 }
 
-Boxes boxes_between(const Boxes& from, const Boxes& to) {
-  Boxes boxes;
-  if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(Boxes::most_within)) return boxes;
+CopyPlan copy_plan_between(const CopyPlan& from, const CopyPlan& to) {
+  CopyPlan copy_plan;
+  if (from.calls() != to.calls() || to.calls() > static_cast<std::int64_t>(CopyPlan::most_within)) return copy_plan;
   for (std::int64_t i = 0; i < to.calls(); ++i) {
     const CopyBox here = to[i], there = from[i];
     if (here.width != there.width || here.height != there.height || here.depth != there.depth) return {};
-    boxes.add({here.to, there.from, here.width, here.height, here.depth});
+    copy_plan.add({here.to, there.from, here.width, here.height, here.depth});
   }
-  return boxes;
+  return copy_plan;
 }
 
 namespace {
@@ -250,7 +250,7 @@ bool are_two_rows(const CopyBox& first, const CopyBox& second) {
 }
 
 /// Adds `row` and one of the last few of `alone`, which it takes out, as one box. False if none suits.
-bool take_partner(Boxes& boxes, std::vector<CopyBox>& alone, const CopyBox& row) {
+bool take_partner(CopyPlan& copy_plan, std::vector<CopyBox>& alone, const CopyBox& row) {
   constexpr std::ptrdiff_t looked_at = 16;
   const auto last = alone.rbegin() + std::min(std::ssize(alone), looked_at);
   const auto partner = std::find_if(alone.rbegin(), last, [&](const CopyBox& one) { return are_two_rows(one, row); });
@@ -258,30 +258,30 @@ bool take_partner(Boxes& boxes, std::vector<CopyBox>& alone, const CopyBox& row)
   const auto side = [](const BoxSide& first, const BoxSide& second) -> BoxSide {
     return {first.address, static_cast<std::size_t>(distance(first, second)), 0};
   };
-  boxes.add({side(partner->to, row.to), side(partner->from, row.from), row.width, 2});
+  copy_plan.add({side(partner->to, row.to), side(partner->from, row.from), row.width, 2});
   *partner = alone.back();
   alone.pop_back();
   return true;
 }
 
-void add_in_two_rows(Boxes& boxes, const CopyBox& row) {
+void add_in_two_rows(CopyPlan& copy_plan, const CopyBox& row) {
   const std::size_t half = row.width / 2;
   const auto halves_from = [&](std::size_t byte) -> CopyBox {
     const auto side = [&](const BoxSide& of) -> BoxSide { return {static_cast<char*>(of.address) + byte, half, 0}; };
     return {side(row.to), side(row.from), half, 2};
   };
-  boxes.add(halves_from(0));
-  if (row.width % 2 != 0) boxes.add(halves_from(1));  // all but two bytes once more, which does no harm
+  copy_plan.add(halves_from(0));
+  if (row.width % 2 != 0) copy_plan.add(halves_from(1));  // all but two bytes once more, which does no harm
 }
 
 }  // namespace
 
-Boxes in_two_rows(const Boxes& boxes, double row_bytes, bool in_pairs) {
-  Boxes rows;
-  rows.reserve(boxes.calls());
+CopyPlan in_two_rows(const CopyPlan& copy_plan, double row_bytes, bool in_pairs) {
+  CopyPlan rows;
+  rows.reserve(copy_plan.calls());
   std::vector<CopyBox> alone;
-  for (std::int64_t call = 0; call < boxes.calls(); ++call) {
-    const CopyBox box = boxes[call];
+  for (std::int64_t call = 0; call < copy_plan.calls(); ++call) {
+    const CopyBox box = copy_plan[call];
     if (!is_short_row(box, row_bytes))
       rows.add(box);
     else if (!in_pairs || !take_partner(rows, alone, box))
@@ -295,56 +295,57 @@ Boxes in_two_rows(const Boxes& boxes, double row_bytes, bool in_pairs) {
   return rows;
 }
 
-bool has_short_row(const Boxes& boxes, double row_bytes) {
-  for (std::int64_t call = 0; call < boxes.calls(); ++call)
-    if (is_short_row(boxes[call], row_bytes)) return true;
+bool has_short_row(const CopyPlan& copy_plan, double row_bytes) {
+  for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
+    if (is_short_row(copy_plan[call], row_bytes)) return true;
   return false;
 }
 
 namespace {
 
-const Cost& kernel_cost(const CostModel& model, const Situation& situation) {
-  return situation.peer              ? model.kernel_to_peer
-         : !situation.packed_is_host ? model.kernel_on_device
-         : situation.unpack          ? model.kernel_unpack_from_host
-                                     : model.kernel_pack_to_host;
+const Cost& kernel_cost(const CostModel& model, const TransferContext& context) {
+  return context.peer              ? model.kernel_to_peer
+         : !context.packed_is_host ? model.kernel_on_device
+         : context.unpack          ? model.kernel_unpack_from_host
+                                   : model.kernel_pack_to_host;
 }
 
 /// `together`: the rows are runs that go by one call.
-const Cost& copy_cost(const CostModel& model, std::int64_t rows, bool together, const Situation& situation) {
-  return situation.peer              ? model.copy_to_peer
-         : !situation.packed_is_host ? model.copy_on_device
-         : !situation.unpack         ? model.copy_pack_to_host
-         : together                  ? model.copy_runs_unpack_from_host
-         : rows == 1                 ? model.copy_unpack_from_host
-                                     : model.copy_rows_unpack_from_host;
+const Cost& copy_cost(const CostModel& model, std::int64_t rows, bool together, const TransferContext& context) {
+  return context.peer              ? model.copy_to_peer
+         : !context.packed_is_host ? model.copy_on_device
+         : !context.unpack         ? model.copy_pack_to_host
+         : together                ? model.copy_runs_unpack_from_host
+         : rows == 1               ? model.copy_unpack_from_host
+                                   : model.copy_rows_unpack_from_host;
 }
 
-/// What the boxes beyond the first take, besides their rows.
-double calls_us(const CostModel& model, std::int64_t calls, bool together, const Situation& situation) {
-  const double further_us = !together ? model.per_call_us : situation.unpack ? 0 : model.per_run_us;
+/// What the copies beyond the first take, besides their rows.
+double calls_us(const CostModel& model, std::int64_t calls, bool together, const TransferContext& context) {
+  const double further_us = !together ? model.per_call_us : context.unpack ? 0 : model.per_run_us;
   return static_cast<double>(calls - 1) * further_us;
 }
 
-bool go_together(const Boxes& boxes, const Situation& situation) {
-  return situation.runs_together && boxes.are_runs();
+bool go_together(const CopyPlan& copy_plan, const TransferContext& context) {
+  return context.runs_together && copy_plan.are_runs();
 }
 
 }  // namespace
 
-double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
-  return cost_us(kernel_cost(model, situation), bytes, 0);
+double kernel_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context) {
+  return cost_us(kernel_cost(model, context), bytes, 0);
 }
 
-double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation) {
-  return model.batch_job_us + moving_us(kernel_cost(model, situation), bytes, 0);
+double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context) {
+  return model.batch_job_us + moving_us(kernel_cost(model, context), bytes, 0);
 }
 
-double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  const std::int64_t rows = boxes.rows();
-  const bool together = go_together(boxes, situation);
-  return cost_us(copy_cost(model, rows, together, situation), bytes, rows) +
-         calls_us(model, boxes.calls(), together, situation);
+double copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
+                    const TransferContext& context) {
+  const std::int64_t rows = copy_plan.rows();
+  const bool together = go_together(copy_plan, context);
+  return cost_us(copy_cost(model, rows, together, context), bytes, rows) +
+         calls_us(model, copy_plan.calls(), together, context);
 }
 
 double span_copy_cost_us(const CostModel& model, const datatype::Span& span) {
@@ -357,26 +358,27 @@ double span_cost_us(const CostModel& model, const datatype::Span& span, const da
 }
 
 double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64_t bytes, std::int64_t calls,
-                          const Situation& situation) {
+                          const TransferContext& context) {
   const std::int64_t whole_rows = shape.kind == ShapeKind::strided ? bytes / shape.run : 1;
   const std::int64_t rows = std::max(calls, whole_rows);
-  const bool in_pairs = situation.unpack && situation.packed_is_host && rows == calls;  // in_two_rows()
+  const bool in_pairs = context.unpack && context.packed_is_host && rows == calls;  // in_two_rows()
   const auto least_us = [&](std::int64_t most, bool together) {
-    return cost_us(copy_cost(model, most, together, situation), bytes, rows) +
-           calls_us(model, in_pairs && !together ? (calls + 1) / 2 : calls, together, situation);
+    return cost_us(copy_cost(model, most, together, context), bytes, rows) +
+           calls_us(model, in_pairs && !together ? (calls + 1) / 2 : calls, together, context);
   };
   const double alone_us = rows > 1 ? least_us(rows, false) : std::min(least_us(1, false), least_us(2, false));
-  return situation.runs_together && is_irregular(shape) ? std::min(alone_us, least_us(rows, true)) : alone_us;
+  return context.runs_together && is_irregular(shape) ? std::min(alone_us, least_us(rows, true)) : alone_us;
 }
 
-double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation) {
-  const std::int64_t rows = boxes.rows();
-  const bool together = go_together(boxes, situation);
-  return model.extra_copy_us + moving_us(copy_cost(model, rows, together, situation), bytes, rows) +
-         calls_us(model, boxes.calls(), together, situation);
+double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
+                          const TransferContext& context) {
+  const std::int64_t rows = copy_plan.rows();
+  const bool together = go_together(copy_plan, context);
+  return model.extra_copy_us + moving_us(copy_cost(model, rows, together, context), bytes, rows) +
+         calls_us(model, copy_plan.calls(), together, context);
 }
 
-bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness) {
+bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness) {
   const double copy_us = copy.us + copy.late_us, kernel_us = kernel.us + kernel.late_us;
   const bool both_late = copy.late_us != 0 && kernel.late_us != 0;
   const bool alike = std::max(copy_us, kernel_us) < lateness.alike * std::min(copy_us, kernel_us);

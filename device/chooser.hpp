@@ -32,10 +32,10 @@ struct CopyBox {
   std::size_t width, height = 1, depth = 1;
 };
 
-/// The boxes that make up a range of a message, in the order of the packed stream, one for each call of its own; none
+/// The copies that make up a range of a message, in the order of the packed stream, one for each call of its own; none
 /// if the copy engine cannot. Runs may go several by one call. Either some that are listed, or one that is repeated
 /// under further strides.
-class Boxes {
+class CopyPlan {
  public:
   /// The rest of a row, whole rows, the beginning of a row: so many are listed without memory from the heap.
   static constexpr std::size_t most_within = 3;
@@ -45,7 +45,7 @@ class Boxes {
   static constexpr std::int64_t most_together = 64;
   void add(const CopyBox& box);
   /// Of those that are to be added; there may be more.
-  void reserve(std::int64_t boxes);
+  void reserve(std::int64_t copies);
   /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
   /// side each follows the one before. There must be no more than most_calls of them.
   void repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user);
@@ -71,35 +71,35 @@ class Boxes {
 };
 
 /// Packed bytes [begin, end) of the message, whose first byte lies at `packed`. An irregular one of at most `most_runs`
-/// runs (no more than Boxes::most_calls) has a box for each run in the range if its layout is given.
-Boxes boxes_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
-               std::int64_t end, const datatype::Layout* layout = nullptr,
-               std::int64_t most_runs = Boxes::most_together);
+/// runs (no more than CopyPlan::most_calls) has a box for each run in the range if its layout is given.
+CopyPlan copy_plan_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
+                      std::int64_t end, const datatype::Layout* layout = nullptr,
+                      std::int64_t most_runs = CopyPlan::most_together);
 
-/// No fewer boxes make up `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
-/// boxes_of(), and no more for many runs. Of an irregular message about so many: a few neighbours within its list may
-/// adjoin, and in a part of more than Boxes::most_together runs these are taken to be as long as elsewhere.
+/// No fewer copies make up `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
+/// copy_plan_of(), and no more for many runs. Of an irregular message about so many: a few neighbours within its list
+/// may adjoin, and in a part of more than CopyPlan::most_together runs these are taken to be as long as elsewhere.
 std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr,
-                         std::int64_t most_runs = Boxes::most_together);
+                         std::int64_t most_runs = CopyPlan::most_together);
 
 /// Longer spans are not brought: they would take as much staging memory.
 inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
 /// The span of all of a message, if it may come with what lies between its runs; else empty.
 datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Shape& shape);
 
-/// What moves the data of `from`, boxes to packed memory, to where `to`, boxes from packed memory, lead; none if the
+/// What moves the data of `from`, copies to packed memory, to where `to`, copies from packed memory, lead; none if the
 /// two are not divided alike.
-Boxes boxes_between(const Boxes& from, const Boxes& to);
+CopyPlan copy_plan_between(const CopyPlan& from, const CopyPlan& to);
 
-/// Single rows of less than `row_bytes` bytes two by two, so that the copy engine moves them: one with one as long that
-/// lies further on, unless not `in_pairs`, or else each as two. Boxes of more rows, and of a single byte, stay as they
-/// are. In another order.
-Boxes in_two_rows(const Boxes& boxes, double row_bytes, bool in_pairs = true);
+/// Single rows of less than `row_bytes` bytes in pairs, so that the copy engine moves them: one with one as long that
+/// lies further on, unless not `in_pairs`, or else each as two. CopyPlan of more rows, and of a single byte, stay as
+/// they are. In another order.
+CopyPlan in_two_rows(const CopyPlan& copy_plan, double row_bytes, bool in_pairs = true);
 /// Whether there is a single row of less than `row_bytes` bytes.
-bool has_short_row(const Boxes& boxes, double row_bytes);
+bool has_short_row(const CopyPlan& copy_plan, double row_bytes);
 
 /// Where the packed side lies.
-struct Situation {
+struct TransferContext {
   bool unpack = false;
   bool packed_is_host = false;  ///< else it is memory of the same GPU
   bool peer = false;            ///< ... or one side is memory of another
@@ -107,30 +107,32 @@ struct Situation {
 };
 
 /// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.
-double kernel_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
+double kernel_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
 /// What a message adds to a kernel that moves others, too.
-double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const Situation& situation);
-double copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
+double copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
+                    const TransferContext& context);
 /// Of all of a message that the copy engine brings to the host as a span, for the host to pack; of which the copy
 /// alone.
 double span_cost_us(const CostModel& model, const datatype::Span& span, const datatype::Layout& layout,
                     const datatype::Shape& shape);
 double span_copy_cost_us(const CostModel& model, const datatype::Span& span);
-/// No copy of `bytes` bytes of a message of such a shape in `calls` boxes or more takes less.
+/// No copy of `bytes` bytes of a message of such a shape in `calls` copies or more takes less.
 double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
-                          const Situation& situation);
+                          const TransferContext& context);
 /// What it adds as a copy to a stream that works anyway.
-double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Boxes& boxes, const Situation& situation);
+double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
+                          const TransferContext& context);
 
 /// What a way takes, and by how much work that goes so begins late at the moment; when that was last seen.
-struct Prospect {
+struct Estimate {
   double us;
   double late_us;
   std::int64_t late_seen = 0;  ///< Delay::seen()
 };
 /// Whether to move something by copies rather than by a kernel: the sooner one, or if both are late and about alike
 /// that which was seen late longer ago.
-bool copy_is_better(const Prospect& copy, const Prospect& kernel, const Lateness& lateness);
+bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness);
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
 /// `span`: of all of it.

@@ -77,7 +77,7 @@ struct CostModel {
   double batch_job_us = 0.2;
   double extra_copy_us = 4.0;
 
-  /// A short job of the kernel that stays (resident.hpp): what takes much longer has begun late.
+  /// A short job of the persistent kernel (resident.hpp): what takes much longer has begun late.
   double resident_us = 4.0;
 
   /// Copies of one row of less than this from the host, alone or several by one call, are done by the multiprocessors'

@@ -73,9 +73,9 @@ std::int64_t run_of(const datatype::Shape& shape) {
 }
 
 /// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.
-Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, const Situation& situation) {
-  const bool linked = situation.packed_is_host && run >= least_linked_run;
-  const bool far_apart = situation.peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
+Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, const TransferContext& context) {
+  const bool linked = context.packed_is_host && run >= least_linked_run;
+  const bool far_apart = context.peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
   if (linked || (bytes <= sized_bytes && !far_apart)) return {&kernels, us};
   if (run == 0) return {};
   const auto sectors = std::max(static_cast<double>(sector_bytes) / static_cast<double>(run), 1.0);
@@ -170,9 +170,9 @@ void Transfer::State::fail(const std::exception& why) {
 }
 
 void Transfer::State::wait() {
-  const std::uint32_t patience = channel->polls_before_yield();
+  const std::uint32_t timeout = channel->polls_before_yield();
   for (std::uint32_t i = 1; !done(); ++i)
-    if (i >= patience && i % polls_per_yield == 0) std::this_thread::yield();
+    if (i >= timeout && i % polls_per_yield == 0) std::this_thread::yield();
 }
 
 void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
@@ -423,10 +423,10 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const G
   return true;
 }
 
-bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson) {
+bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson) {
   return start_copies(state, lesson, [&] {
-    for (std::int64_t call = 0; call < boxes.calls(); ++call)
-      if (!runtime_->copy_box_async(ordinal_, boxes[call], stream_)) {
+    for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
+      if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream_)) {
         if (call > 0) drain();  // those before it are queued
         return false;
       } else if (call % calls_between_looks == calls_between_looks - 1) {
@@ -436,10 +436,10 @@ bool Channel::start_boxes(Transfer::State& state, const Boxes& boxes, const Less
   });
 }
 
-bool Channel::start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson) {
+bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) {
   return start_copies(state, lesson, [&] {
     for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
-      last = std::min(first + (looks_left_ > 0 ? runs_between_looks : Boxes::most_together), runs.calls());
+      last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
       if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
         drain();  // those before them are queued, and some of them may be
         return false;
@@ -563,7 +563,7 @@ void Engine::about_to_wait(WaitKind kind) noexcept {
   if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
 }
 
-/// Whether the kernel that stays had better not, since kernels begin late.
+/// Whether the persistent kernel had better not, since kernels begin late.
 bool Engine::resident_late(const Gpu& gpu) const {
   if (resident_use_ == ResidentUse::always) return false;
   return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),
@@ -631,25 +631,25 @@ namespace {
 
 /// Of an irregular message that is divided into them. To the host, more come with what lies between (consider_span());
 /// from there, they take too long one by one.
-std::int64_t most_runs(const Situation& situation) {
-  return situation.unpack && situation.runs_together ? Boxes::most_calls : Boxes::most_together;
+std::int64_t most_runs(const TransferContext& context) {
+  return context.unpack && context.runs_together ? CopyPlan::most_calls : CopyPlan::most_together;
 }
 
 /// Null where runs one by one are slower than kernels.
-const datatype::Layout* layout_of_runs(const Packing& packing, const Situation& situation) {
-  return situation.packed_is_host ? packing.layout : nullptr;
+const datatype::Layout* layout_of_runs(const Packing& packing, const TransferContext& context) {
+  return context.packed_is_host ? packing.layout : nullptr;
 }
 
 /// The calls that the copy engine would move the message by, runs each by its own.
-Boxes divided(const Packing& packing, const Situation& situation) {
-  return boxes_of(packing.shape, situation.unpack, packing.user, packing.packed, packing.begin, packing.end,
-                  layout_of_runs(packing, situation), most_runs(situation));
+CopyPlan divided(const Packing& packing, const TransferContext& context) {
+  return copy_plan_of(packing.shape, context.unpack, packing.user, packing.packed, packing.begin, packing.end,
+                      layout_of_runs(packing, context), most_runs(context));
 }
 
 }  // namespace
 
 /// Where other processes have the GPU for time slices, short runs from the host that go together would wait for one.
-Situation Engine::situation_of(const Gpu& gpu, const Packing& packing) const {
+TransferContext Engine::transfer_context(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
   const bool from_host_together =
       runtime_->copies_runs_together() && !shared_[gpu.ordinal].load(std::memory_order_relaxed);
@@ -660,54 +660,54 @@ Situation Engine::situation_of(const Gpu& gpu, const Packing& packing) const {
 }
 
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans) const {
-  const Situation situation = situation_of(gpu, packing);
-  const bool unpack = situation.unpack;
-  Boxes boxes;
+  const TransferContext context = transfer_context(gpu, packing);
+  const bool unpack = context.unpack;
+  CopyPlan copy_plan;
   if (!kernels_reach(packing) ||
-      !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), situation, layout_of_runs(packing, situation)))
-    boxes = divided(packing, situation);
-  if (unpack && situation.packed_is_host && boxes.are_runs())
-    return forecast_of_runs(gpu, channel, packing.bytes(), situation, std::move(boxes));
-  Forecast forecast = forecast_of(gpu, channel, packing.bytes(), situation, std::move(boxes));
-  if (spans && !unpack && situation.packed_is_host) consider_span(gpu, channel, packing, situation, forecast);
+      !surely_a_kernel(gpu, channel, packing.shape, packing.bytes(), context, layout_of_runs(packing, context)))
+    copy_plan = divided(packing, context);
+  if (unpack && context.packed_is_host && copy_plan.are_runs())
+    return forecast_of_runs(gpu, channel, packing.bytes(), context, std::move(copy_plan));
+  Forecast forecast = forecast_of(gpu, channel, packing.bytes(), context, std::move(copy_plan));
+  if (spans && !unpack && context.packed_is_host) consider_span(gpu, channel, packing, context, forecast);
   return forecast;
 }
 
-/// From the host: together, or two by two (in_two_rows()), which the copy engine moves.
+/// From the host: together, or in pairs (in_two_rows()), which the copy engine moves.
 Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                          const Situation& situation, Boxes runs) {
-  Situation alone = situation;
+                                          const TransferContext& context, CopyPlan runs) {
+  TransferContext alone = context;
   alone.runs_together = false;
   const double row_bytes = gpu.tuning.model.engine_row_bytes;
   const auto one_by_one_of = [&] {
     Forecast forecast = forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes));
-    forecast.in_pairs = forecast.boxes.calls() < runs.calls();
+    forecast.in_pairs = forecast.copy_plan.calls() < runs.calls();
     return forecast;
   };
-  if (!situation.runs_together) return one_by_one_of();
+  if (!context.runs_together) return one_by_one_of();
   // So many are quicker together unless these wait for a time slice, and to list them takes a while.
-  if (runs.calls() > Boxes::most_together && channel.short_runs.expected_us() == 0)
-    return forecast_of(gpu, channel, bytes, situation, std::move(runs));
+  if (runs.calls() > CopyPlan::most_together && channel.short_runs.expected_us() == 0)
+    return forecast_of(gpu, channel, bytes, context, std::move(runs));
   Forecast one_by_one = one_by_one_of();
-  Forecast together = forecast_of(gpu, channel, bytes, situation, std::move(runs));
+  Forecast together = forecast_of(gpu, channel, bytes, context, std::move(runs));
   const bool sooner = together.copy_us + together.copy_late_us < one_by_one.copy_us + one_by_one.copy_late_us;
   return std::move(sooner ? together : one_by_one);
 }
 
 /// All of a message that goes to the host may come there with what lies between its runs.
-void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
-                           Forecast& forecast) const {
+void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing,
+                           const TransferContext& context, Forecast& forecast) const {
   if (packing.layout == nullptr || packing.begin != 0 || packing.end != packing.shape.total) return;
   const datatype::Span span = span_to_bring(*packing.layout, packing.shape);
   if (span.bytes() == 0) return;
   const CostModel& model = gpu.tuning.model;
   forecast.span_us = span_cost_us(model, span, *packing.layout, packing.shape);
-  if (!forecast.boxes.empty() && forecast.copy_us <= forecast.span_us) return;
+  if (!forecast.copy_plan.empty() && forecast.copy_us <= forecast.span_us) return;
   const std::tuple without = {forecast.copy_us, forecast.extra_copy_us, forecast.copy_better};
   forecast.span = span;
   forecast.copy_us = forecast.span_us;
   forecast.extra_copy_us = forecast.span_us - model.copy_pack_to_host.base_us + model.extra_copy_us;
-  compare(gpu, channel, situation, forecast);
+  compare(gpu, channel, context, forecast);
   if (prefers_copy(forecast) && may_bring(packing, span)) return;
   forecast.span = {};
   std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
@@ -735,47 +735,48 @@ bool Engine::in_one_allocation(const Packing& packing, const datatype::Span& spa
          first + static_cast<std::uint64_t>(span.bytes()) <= allocation.base + allocation.size;
 }
 
-Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const {
-  const Situation situation = {.unpack = true, .packed_is_host = false, .peer = true};
-  Boxes boxes;
-  if (!surely_a_kernel(gpu, channel, fusing.to_shape, fusing.bytes(), situation))
-    boxes = boxes_between(boxes_of(fusing.from_shape, /*unpack=*/false, fusing.from.user, nullptr, 0, fusing.bytes()),
-                          boxes_of(fusing.to_shape, /*unpack=*/true, fusing.to.user, nullptr, 0, fusing.bytes()));
-  return forecast_of(gpu, channel, fusing.bytes(), situation, std::move(boxes));
+Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const {
+  const TransferContext context = {.unpack = true, .packed_is_host = false, .peer = true};
+  CopyPlan copy_plan;
+  if (!surely_a_kernel(gpu, channel, layouts.to_shape, layouts.bytes(), context))
+    copy_plan = copy_plan_between(
+        copy_plan_of(layouts.from_shape, /*unpack=*/false, layouts.from.user, nullptr, 0, layouts.bytes()),
+        copy_plan_of(layouts.to_shape, /*unpack=*/true, layouts.to.user, nullptr, 0, layouts.bytes()));
+  return forecast_of(gpu, channel, layouts.bytes(), context, std::move(copy_plan));
 }
 
 /// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
 /// alone or with others: what a further copy takes less than a first one (extra_copy_us) is not looked at. Short
 /// messages would spend a fortieth of their time on it, and those of many runs more.
 bool Engine::surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
-                             const Situation& situation, const datatype::Layout* layout) const {
+                             const TransferContext& context, const datatype::Layout* layout) const {
   if (way_ != Way::automatic || trace_) return way_ == Way::kernel && !trace_;
   const CostModel& model = gpu.tuning.model;
-  const std::int64_t calls = least_calls(shape, bytes, layout, most_runs(situation));
-  return calls == 0 || least_copy_cost_us(model, shape, bytes, calls, situation) >
-                           kernel_cost_us(model, bytes, situation) + channel.kernels.expected_us();
+  const std::int64_t calls = least_calls(shape, bytes, layout, most_runs(context));
+  return calls == 0 || least_copy_cost_us(model, shape, bytes, calls, context) >
+                           kernel_cost_us(model, bytes, context) + channel.kernels.expected_us();
 }
 
 Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                     const Situation& situation, Boxes given) {
+                                     const TransferContext& context, CopyPlan given) {
   const CostModel& model = gpu.tuning.model;
-  Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, situation), channel.kernels.expected_us()};
-  const Boxes& boxes = forecast.boxes;
-  forecast.job_us = batch_job_cost_us(model, bytes, situation);
-  if (boxes.empty()) return forecast;
-  forecast.copy_us = copy_cost_us(model, bytes, boxes, situation);
-  forecast.extra_copy_us = extra_copy_cost_us(model, bytes, boxes, situation);
-  forecast.together = situation.runs_together && boxes.are_runs();
-  forecast.short_runs = forecast.together && situation.unpack && has_short_row(boxes, model.engine_row_bytes);
-  compare(gpu, channel, situation, forecast);
+  Forecast forecast = {std::move(given), {}, kernel_cost_us(model, bytes, context), channel.kernels.expected_us()};
+  const CopyPlan& copy_plan = forecast.copy_plan;
+  forecast.job_us = batch_job_cost_us(model, bytes, context);
+  if (copy_plan.empty()) return forecast;
+  forecast.copy_us = copy_cost_us(model, bytes, copy_plan, context);
+  forecast.extra_copy_us = extra_copy_cost_us(model, bytes, copy_plan, context);
+  forecast.together = context.runs_together && copy_plan.are_runs();
+  forecast.short_runs = forecast.together && context.unpack && has_short_row(copy_plan, model.engine_row_bytes);
+  compare(gpu, channel, context, forecast);
   return forecast;
 }
 
 /// Whether the copy engine is the better way, as things are.
-void Engine::compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast) {
+void Engine::compare(const Gpu& gpu, const Channel& channel, const TransferContext& context, Forecast& forecast) {
   const Delay& copies = forecast.short_runs ? channel.short_runs : channel.copies;
-  if (situation.packed_is_host) forecast.copy_late_us = copies.expected_us();
-  Prospect copy = {forecast.copy_us, forecast.copy_late_us, copies.seen()};
+  if (context.packed_is_host) forecast.copy_late_us = copies.expected_us();
+  Estimate copy = {forecast.copy_us, forecast.copy_late_us, copies.seen()};
   // Late short runs wait for what kernels wait for, so that taking turns with these would tell nothing.
   if (forecast.short_runs) copy = {copy.us + copy.late_us, 0};
   forecast.copy_better = copy_is_better(copy, {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()},
@@ -802,23 +803,24 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   if (forecast.in_pairs && !in_one_allocation(packing, packing.layout->span(packing.shape.count))) {
     Forecast alone = forecast;
     alone.in_pairs = false;
-    alone.boxes = in_two_rows(divided(packing, situation_of(gpu, packing)), model.engine_row_bytes, /*in_pairs=*/false);
+    alone.copy_plan =
+        in_two_rows(divided(packing, transfer_context(gpu, packing)), model.engine_row_bytes, /*in_pairs=*/false);
     return start_copy_engine(gpu, channel, packing, alone, state);
   }
-  const Boxes& boxes = forecast.boxes;
+  const CopyPlan& copy_plan = forecast.copy_plan;
   const bool host = is_host(packing.packed_kind);
   const bool unpack = packing.direction == Direction::unpack;
-  const bool one_row = unpack && host && boxes.rows() == 1 && bytes < model.engine_row_bytes;
+  const bool one_row = unpack && host && copy_plan.rows() == 1 && bytes < model.engine_row_bytes;
   if (one_row && bytes < model.engine_quicker_bytes && forecast.kernel_late_us == 0)
-    return channel.start_boxes(state, boxes, {&channel.kernels, forecast.copy_us});
+    return channel.start_copies(state, copy_plan, {&channel.kernels, forecast.copy_us});
   if (forecast.together)
-    return channel.start_runs(state, boxes,
+    return channel.start_runs(state, copy_plan,
                               {forecast.short_runs ? &channel.short_runs : &channel.copies, forecast.copy_us});
   // Where rows go either way, who knows which of them is late.
-  const bool mixed = unpack && boxes.calls() > 1 && has_short_row(boxes, model.engine_row_bytes);
+  const bool mixed = unpack && copy_plan.calls() > 1 && has_short_row(copy_plan, model.engine_row_bytes);
   Delay* const learner = host && !mixed ? &channel.copies : nullptr;
-  return channel.start_boxes(state, one_row ? in_two_rows(boxes, model.engine_row_bytes) : boxes,
-                             {learner, forecast.copy_us});
+  return channel.start_copies(state, one_row ? in_two_rows(copy_plan, model.engine_row_bytes) : copy_plan,
+                              {learner, forecast.copy_us});
 }
 
 /// False if there is no memory for it, or the copy engine refuses.
@@ -828,16 +830,16 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
   const auto bytes = static_cast<std::size_t>(span.bytes());
   Staging memory = staging_->try_acquire(StagingKind::mapped, gpu.ordinal, bytes);
   if (!memory) return false;
-  Boxes row;
+  CopyPlan row;
   row.add({{memory.data(), bytes, bytes}, {first, bytes, bytes}, bytes});
-  if (!channel.start_boxes(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
+  if (!channel.start_copies(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
   state.brought = {std::move(memory), packing.layout, packing.bytes(), span.begin, packing.packed};
   return true;
 }
 
-bool Engine::start_copy_engine(Gpu&, Channel& channel, const Fusing&, const Forecast& forecast,
+bool Engine::start_copy_engine(Gpu&, Channel& channel, const LayoutTransfer&, const Forecast& forecast,
                                Transfer::State& state) {
-  return channel.start_boxes(state, forecast.boxes);
+  return channel.start_copies(state, forecast.copy_plan);
 }
 
 void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -862,7 +864,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, co
   channel.start_kernel(state, args, lesson);
 }
 
-void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
+void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
                           Transfer::State& state) {
   const auto upload = [&](const Side& side, const datatype::Shape& shape, datatype::Program& program) -> Upload* {
     if (shape.kind == datatype::ShapeKind::strided) return nullptr;
@@ -871,18 +873,18 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, cons
     return &its;
   };
   datatype::Program from_program, to_program;
-  Upload* const from_upload = upload(fusing.from, fusing.from_shape, from_program);
-  Upload* const to_upload = upload(fusing.to, fusing.to_shape, to_program);
-  const bool alike = alike_forms(fusing.from_shape, fusing.to_shape) &&
-                     (!from_upload || from_upload->same_program(*fusing.from.layout, *to_upload, *fusing.to.layout));
+  Upload* const from_upload = upload(layouts.from, layouts.from_shape, from_program);
+  Upload* const to_upload = upload(layouts.to, layouts.to_shape, to_program);
+  const bool alike = alike_forms(layouts.from_shape, layouts.to_shape) &&
+                     (!from_upload || from_upload->same_program(*layouts.from.layout, *to_upload, *layouts.to.layout));
   TransferArgs args =
-      plan_transfer({fusing.from_shape, fusing.from.user}, {fusing.to_shape, fusing.to.user}, alike, fusing.bytes(),
-                    {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
+      plan_transfer({layouts.from_shape, layouts.from.user}, {layouts.to_shape, layouts.to.user}, alike,
+                    layouts.bytes(), {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());
-  const Lesson lesson = lesson_of(channel.kernels, fusing.bytes(), forecast.kernel_us,
-                                  std::min(run_of(fusing.from_shape), run_of(fusing.to_shape)), {.peer = true});
+  const Lesson lesson = lesson_of(channel.kernels, layouts.bytes(), forecast.kernel_us,
+                                  std::min(run_of(layouts.from_shape), run_of(layouts.to_shape)), {.peer = true});
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
@@ -931,12 +933,12 @@ namespace {
 const char* name_of(const Packing& packing) {
   return packing.direction == Direction::pack ? "pack" : "unpack";
 }
-const char* name_of(const Fusing&) {
+const char* name_of(const LayoutTransfer&) {
   return "transfer from layout to layout";
 }
 
-std::int64_t calls_of(const Boxes& boxes, bool together) {
-  return together ? (boxes.calls() + Boxes::most_together - 1) / Boxes::most_together : boxes.calls();
+std::int64_t calls_of(const CopyPlan& copy_plan, bool together) {
+  return together ? (copy_plan.calls() + CopyPlan::most_together - 1) / CopyPlan::most_together : copy_plan.calls();
 }
 
 }  // namespace
@@ -958,11 +960,11 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
         if (forecast.span.bytes() != 0)
           text += microseconds(forecast.copy_us) + " (a span of " + std::to_string(forecast.span.bytes()) +
                   " B, which the host packs)";
-        else if (forecast.boxes.empty())
+        else if (forecast.copy_plan.empty())
           text += forecast.span_us == 0 ? "impossible" : microseconds(forecast.span_us) + " by a span";
         else
-          text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.boxes.rows()) + " rows, " +
-                  std::to_string(calls_of(forecast.boxes, forecast.together)) + " calls)";
+          text += microseconds(forecast.copy_us) + " (" + std::to_string(forecast.copy_plan.rows()) + " rows, " +
+                  std::to_string(calls_of(forecast.copy_plan, forecast.together)) + " calls)";
         if (forecast.copy_late_us != 0) text += " + " + microseconds(forecast.copy_late_us) + " late";
         if (way_ != Way::automatic) text += ", GPUDT_WAY";
         trace_(text);
@@ -994,7 +996,7 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
     return this->begin(here, channel,
                        Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
                                MemoryKind::device, true});
-  return this->begin(here, channel, Fusing{from, to, from_shape, to_shape, end});
+  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end});
 }
 
 }  // namespace gpudt::device

@@ -102,7 +102,7 @@ struct Packing {
 };
 
 /// From layout to layout; neither side is contiguous.
-struct Fusing {
+struct LayoutTransfer {
   Side from, to;
   datatype::Shape from_shape, to_shape;
   std::int64_t bytes_;
@@ -110,7 +110,7 @@ struct Fusing {
   std::int64_t bytes() const { return bytes_; }
 };
 
-using Work = std::variant<Packing, Fusing>;
+using Work = std::variant<Packing, LayoutTransfer>;
 
 inline bool is_host(MemoryKind kind) {
   return kind == MemoryKind::host || kind == MemoryKind::pinned;
@@ -118,7 +118,7 @@ inline bool is_host(MemoryKind kind) {
 inline bool kernels_reach(const Packing& packing) {
   return packing.packed_kind != MemoryKind::host;
 }
-inline bool kernels_reach(const Fusing&) {
+inline bool kernels_reach(const LayoutTransfer&) {
   return true;
 }
 
@@ -146,9 +146,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
-  bool start_boxes(Transfer::State& state, const Boxes& boxes, const Lesson& lesson = {});
-  /// The same of any number of boxes for Runtime::copy_runs_async().
-  bool start_runs(Transfer::State& state, const Boxes& runs, const Lesson& lesson);
+  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {});
+  /// The same of any number of copies for Runtime::copy_runs_async().
+  bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson);
 
   /// How late this direction's work begins. Between processes that share a GPU in time slices, what goes out may begin
   /// at once where what has come in began late: the slice is this process's by then.
@@ -276,32 +276,32 @@ class Engine {
  private:
   /// What the model says of the ways to move one message.
   struct Forecast {
-    Boxes boxes;          ///< for the copy engine; none: it cannot move them one by one
+    CopyPlan copy_plan;   ///< for the copy engine; none: it cannot move them one by one
     datatype::Span span;  ///< that it brings for the host to pack, if that is the best way; empty: it is not
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
-    bool together = false;                 ///< the boxes are runs, Boxes::most_together of which go by one call
+    bool together = false;                 ///< the copies are runs, CopyPlan::most_together of which go by one call
     bool short_runs = false;               ///< ... from the host: Channel::short_runs
-    bool in_pairs = false;                 ///< the boxes are two runs each, where that can be
+    bool in_pairs = false;                 ///< the copies are two runs each, where that can be
     double span_us = 0;                    ///< that a span would take, or does; 0: there is none
     double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
 
-    bool can_copy() const { return !boxes.empty() || span.bytes() != 0; }
+    bool can_copy() const { return !copy_plan.empty() || span.bytes() != 0; }
   };
-  Situation situation_of(const Gpu& gpu, const Packing& packing) const;
-  static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const Situation& situation,
-                              Boxes boxes);
+  TransferContext transfer_context(const Gpu& gpu, const Packing& packing) const;
+  static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                              const TransferContext& context, CopyPlan copy_plan);
   static Forecast forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                   const Situation& situation, Boxes runs);
-  void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const Situation& situation,
+                                   const TransferContext& context, CopyPlan runs);
+  void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const TransferContext& context,
                      Forecast& forecast) const;
   bool may_bring(const Packing& packing, const datatype::Span& span) const;
   bool in_one_allocation(const Packing& packing, const datatype::Span& span) const;
-  static void compare(const Gpu& gpu, const Channel& channel, const Situation& situation, Forecast& forecast);
+  static void compare(const Gpu& gpu, const Channel& channel, const TransferContext& context, Forecast& forecast);
   bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
-                       const Situation& situation, const datatype::Layout* layout = nullptr) const;
+                       const TransferContext& context, const datatype::Layout* layout = nullptr) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
-  Forecast foresee(const Gpu& gpu, const Channel& channel, const Fusing& fusing) const;
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const;
   bool prefers_copy(const Forecast& forecast) const;
   bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
   bool resident_late(const Gpu& gpu) const;
@@ -313,13 +313,14 @@ class Engine {
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                          Transfer::State& state);
-  static bool start_copy_engine(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast,
+  static bool start_copy_engine(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
                                 Transfer::State& state);
   bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
                   Transfer::State& state);
   void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                     Transfer::State& state);
-  void start_kernel(Gpu& gpu, Channel& channel, const Fusing& fusing, const Forecast& forecast, Transfer::State& state);
+  void start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
+                    Transfer::State& state);
 
   // batch.cpp
   void note_short(Gpu& gpu);
@@ -327,7 +328,7 @@ class Engine {
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept;
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there);
-  TransferArgs job_of(Gpu& gpu, Channel& channel, const Fusing& fusing, bool& there);
+  TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there);
 
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 

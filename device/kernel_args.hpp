@@ -117,7 +117,7 @@ datatype::Shape batch_shape(const datatype::Shape& shape);
 /// Whether a batch can take a job of positions [begin, end) of `shape` on one side.
 bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end);
 
-/// Jobs of more words had better have more blocks than the one of the kernel that stays (resident_body.hpp); sooner
+/// Jobs of more words had better have more blocks than the one of the persistent kernel (resident_body.hpp); sooner
 /// those of layouts that are traversed, and those that are moved by pieces, which are no words.
 constexpr std::int64_t most_resident_words = 1024, most_traversed_words = 256, most_resident_pieces = 128;
 constexpr std::int64_t piece_bytes = 16, widest_word = 16;

@@ -22,9 +22,9 @@ constexpr int least_passed = 8, most_passed = 256;
 /// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
 constexpr std::int64_t worthwhile_jobs = 4;
 /// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
-constexpr microseconds patience{40};
+constexpr microseconds timeout{40};
 /// The same where the kernel is wanted in any case, for tests and experiments.
-constexpr microseconds patience_always{5000};
+constexpr microseconds timeout_always{5000};
 /// So long before the next short transfer a launch costs no time that is needed otherwise, as far as is known before
 /// the first one. What launches take here is learnt from each, but none that was interrupted raises it by more than so
 /// much.
@@ -38,7 +38,7 @@ constexpr microseconds at_once{1};
 /// there are.
 constexpr microseconds longest_life{1000};
 /// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
-constexpr microseconds blocked_launch = patience;
+constexpr microseconds blocked_launch = timeout;
 constexpr int most_blocked = 3;
 
 }  // namespace
@@ -111,7 +111,7 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) {
   if (use_ == ResidentUse::always) return true;
-  if (streak_ < least_streak || passed_ < to_pass_ || waits.until_short < launch_time || waits.until_short > patience)
+  if (streak_ < least_streak || passed_ < to_pass_ || waits.until_short < launch_time || waits.until_short > timeout)
     return false;
   if (waits.until_short >= launch_time_) return true;
   launch_time_ -= launch_time_ / launch_time_decay;
@@ -163,11 +163,11 @@ void Resident::launch() {
   }
   std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
-  const microseconds wanted = use_ == ResidentUse::always ? patience_always : patience;
-  const auto its_patience = static_cast<std::uint32_t>(wanted.count());
+  const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;
+  const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
   const auto began = Clock::now();
   mark(Point::resident_planned);
-  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_patience}, stream_);
+  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_timeout}, stream_);
   mark(Point::resident_launched);
   launch_ = next_launch;
   launched_ = Clock::now();

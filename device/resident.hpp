@@ -1,4 +1,4 @@
-// The host's side of the kernel that stays (resident_body.hpp): when it is launched, what it is given, and how long it
+// The host's side of the persistent kernel (resident_body.hpp): when it is launched, what it is given, and how long it
 // is kept. One for each GPU.
 //
 // It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each

@@ -1,4 +1,4 @@
-// A kernel that stays on the GPU for a while and does short jobs as the host hands them over: what it is told, and its
+// A persistent kernel and does short jobs as the host hands them over: what it is told, and its
 // body, on GPU threads (cuda/resident_kernel.cu) and serially on the host, like those of kernel_body.hpp.
 //
 // A launch takes two thirds of a short message's time: 3 to 5 us in the driver, 3 more until the kernel runs. A
@@ -47,7 +47,7 @@ struct ResidentArgs {
   Mailbox* box;
   std::uint32_t launch;
   std::uint32_t first_job;
-  std::uint32_t patience_us;  ///< it ends so long after its beginning, or the end of its last job
+  std::uint32_t timeout_us;  ///< it ends so long after its beginning, or the end of its last job
 };
 
 GPUDT_HD std::uint32_t job_after(std::uint32_t number) {
@@ -100,7 +100,7 @@ void run_on_host(const ResidentArgs& args, const Translate& translate, const End
       continue;
     }
     const bool told = number_of(std::atomic_ref(box.job[0]).load(std::memory_order_acquire)) == no_more_jobs;
-    if (told || Clock::now() - active >= std::chrono::microseconds(args.patience_us)) break;
+    if (told || Clock::now() - active >= std::chrono::microseconds(args.timeout_us)) break;
     std::this_thread::sleep_for(nap);
   }
   std::atomic_ref(box.ended).store(args.launch, std::memory_order_release);

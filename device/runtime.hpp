@@ -83,10 +83,10 @@ class Runtime {
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
   /// Whether copy_runs_async() takes less time than copy_box_async() for each run.
   virtual bool copies_runs_together() const noexcept { return false; }
-  /// copy_box_async() for the boxes [first, last) of `runs`, which are of a single row each and no more than
-  /// Boxes::most_together, between this GPU's memory and pinned memory: by one call where the runtime has one for that,
-  /// and in any order. False if it refuses any of them; others may have been given to the stream then.
-  virtual bool copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+  /// copy_box_async() for the copies [first, last) of `runs`, which are of a single row each and no more than
+  /// CopyPlan::most_together, between this GPU's memory and pinned memory: by one call where the runtime has one for
+  /// that, and in any order. False if it refuses any of them; others may have been given to the stream then.
+  virtual bool copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
                                StreamHandle stream) {
     for (std::int64_t run = first; run < last; ++run)
       if (!copy_box_async(ordinal, runs[run], stream)) return false;

@@ -62,7 +62,7 @@ enum class Point : std::uint8_t {
   way_chosen,
   kernel_planned,
   kernel_launched,
-  resident_planned,  ///< the kernel that stays
+  resident_planned,  ///< the persistent kernel
   resident_launched,
   handed_over,  ///< to it
   copy_planned,

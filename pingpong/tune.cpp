@@ -232,7 +232,7 @@ struct RunTimes {
 /// Index lists of many runs against such of a few, each by one call. All but the last run: the whole message would come
 /// to the host with what lies between.
 RunTimes measure_runs(Laboratory& laboratory, const std::string& what, Direction direction) {
-  constexpr std::int64_t few = 4, many = device::Boxes::most_together;
+  constexpr std::int64_t few = 4, many = device::CopyPlan::most_together;
   const auto of = [&](const std::string& how_many, std::int64_t runs) {
     return laboratory.time(how_many + what, Way::copy, direction, StagingKind::mapped, list(runs), 0,
                            (runs - 1) * list_run);
@@ -251,7 +251,7 @@ void measure_host_pack(Laboratory& laboratory, CostModel& model) {
     const double copy_us = copy.base_us + static_cast<double>(layout->span(1).bytes()) / copy.bytes_per_us;
     return std::max(us - copy_us - model.host_pack.base_us, 0.0);
   };
-  constexpr std::int64_t short_runs = 4096, long_runs = 2 * device::Boxes::most_together, long_run = 4 << 10;
+  constexpr std::int64_t short_runs = 4096, long_runs = 2 * device::CopyPlan::most_together, long_run = 4 << 10;
   model.host_pack.row_ns = beyond_copy("short runs packed by the host", dense_list(short_runs, list_run)) /
                            static_cast<double>(short_runs) * 1e3;
   model.host_pack.bytes_per_us =

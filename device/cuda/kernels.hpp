@@ -25,7 +25,7 @@ int load_transfer_kernels();
 int launch_batch_kernel(const BatchArgs& batch, void* stream);
 int load_batch_kernel();
 
-/// The same for the kernel that stays (resident_body.hpp).
+/// The same for the persistent kernel (resident_body.hpp).
 int launch_resident_kernel(const ResidentArgs& args, void* stream);
 int load_resident_kernel();
 

@@ -1,4 +1,4 @@
-// The kernel that stays: resident_body.hpp on the threads of one block.
+// The persistent kernel: resident_body.hpp on the threads of one block.
 #include <cuda_runtime.h>
 
 #include <cuda/atomic>
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
   const bool reads = threadIdx.x < job_words, first = threadIdx.x == 0;
   if (first) write_released(box.started, args.launch);
   if (threadIdx.x < 2) programs.number[threadIdx.x] = 0;
-  const std::uint64_t patience = std::uint64_t{1000} * args.patience_us;
+  const std::uint64_t timeout = std::uint64_t{1000} * args.timeout_us;
   std::uint32_t number = args.first_job;
   for (std::uint64_t active = nanoseconds();;) {
     std::uint64_t word = 0;
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
       number = job_after(number);
       if (first) active = nanoseconds();
     } else {
-      const bool over = first && (number_of(word) == no_more_jobs || nanoseconds() - active >= patience);
+      const bool over = first && (number_of(word) == no_more_jobs || nanoseconds() - active >= timeout);
       if (__syncthreads_or(over)) break;
     }
   }

@@ -89,7 +89,7 @@ class CudaRuntime final : public Runtime {
   bool copies_runs_together() const noexcept override {
     return true;
   }
-  bool copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+  bool copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
                        StreamHandle stream) override;
 #endif
   void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
@@ -430,12 +430,12 @@ bool CudaRuntime::copy_box_async(int ordinal, const CopyBox& box, StreamHandle h
 }
 
 #if CUDART_VERSION >= 13000
-bool CudaRuntime::copy_runs_async(int ordinal, const Boxes& runs, std::int64_t first, std::int64_t last,
+bool CudaRuntime::copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
                                   StreamHandle stream) {
   const Current current(*this, ordinal);
-  std::array<void*, Boxes::most_together> to;
-  std::array<const void*, Boxes::most_together> from;
-  std::array<std::size_t, Boxes::most_together> bytes;
+  std::array<void*, CopyPlan::most_together> to;
+  std::array<const void*, CopyPlan::most_together> from;
+  std::array<std::size_t, CopyPlan::most_together> bytes;
   const auto count = static_cast<std::size_t>(last - first);
   for (std::size_t run = 0; run < count; ++run) {
     const CopyBox box = runs[first + static_cast<std::int64_t>(run)];

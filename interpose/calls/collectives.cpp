@@ -37,12 +37,12 @@ Role out_or_inout(const void* other) {
 template <class Pmpi, class Count>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, {count, type}, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, {count, type}, [&](BlockMessages& parcels) {
       const auto block = same_block(buf, count, type);
       return list_from_root(parcels, comm, root, /*own=*/false, block, block);
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given data{buf, type};
     if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
       data = c.buffer(is_root(comm, root) ? Role::in : Role::out, buf, count, type);
@@ -56,12 +56,12 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
     const auto code = as_messages(
-        call, comm, Flow::other, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype}, [&](Parcels& p) {
+        call, comm, Flow::other, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype}, [&](BlockMessages& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
         });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     if (comm != MPI_COMM_NULL && is_root(comm, root))
@@ -75,12 +75,12 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
       return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                           v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype};
     GivenV<Displacement> out{recvbuf, recvtype, displs};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
@@ -96,12 +96,13 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
     const auto code = as_messages(
-        call, comm, Flow::from_root, here ? Known{sendcount, sendtype} : Known{recvcount, recvtype}, [&](Parcels& p) {
+        call, comm, Flow::from_root, here ? Known{sendcount, sendtype} : Known{recvcount, recvtype},
+        [&](BlockMessages& p) {
           return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
         });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
       in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
@@ -115,12 +116,12 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
              const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
              int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, varying, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::from_root, varying, [&](BlockMessages& parcels) {
       return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
                             v_blocks(sendbuf, sendcounts, displs, sendtype), same_block(recvbuf, recvcount, recvtype));
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
     Given out{recvbuf, recvtype};
     if (comm != MPI_COMM_NULL && is_root(comm, root))
@@ -134,7 +135,7 @@ template <class Pmpi, class Count>
 int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
     if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
@@ -185,7 +186,7 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     const auto code =
-        as_messages(call, comm, Flow::other, known_among(partners, {recvcount, recvtype}), [&](Parcels& parcels) {
+        as_messages(call, comm, Flow::other, known_among(partners, {recvcount, recvtype}), [&](BlockMessages& parcels) {
           const auto take = equal_blocks(recvbuf, recvcount, recvtype);
           if (!partners.one_block) {
             return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
@@ -194,7 +195,7 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
           return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
         });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
     const Given out = c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
     return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
@@ -208,12 +209,12 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     const Known known = known_among(partners, {sum(recvcounts, partners.into), recvtype, partners.into});
-    const auto code = as_messages(call, comm, Flow::other, known, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, known, [&](BlockMessages& parcels) {
       return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
                             v_blocks(recvbuf, recvcounts, displs, recvtype));
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
     const GivenV<Displacement> out =
         c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
@@ -227,13 +228,13 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       v_blocks(sendbuf, sendcounts, sdispls, sendtype),
                                                       v_blocks(recvbuf, recvcounts, rdispls, recvtype));
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     const GivenV<Displacement> in =
         c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
     const GivenV<Displacement> out =
@@ -249,13 +250,13 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](Parcels& parcels) {
+    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
       return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                       w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
                                                       w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
     });
     if (code) return *code;
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
     const auto out =
         c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
@@ -271,7 +272,7 @@ template <class Pmpi, class Count>
 int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, Count count,
               MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     const std::int64_t given = std::int64_t(count) * blocks;
     const Given in = c.reduction(Role::in, sendbuf, given, type);
     const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
@@ -284,7 +285,7 @@ template <class Pmpi, class Count>
 int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     int rank = 0;
     if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
     const Given in = c.reduction(Role::in, sendbuf, count, type);
@@ -301,7 +302,7 @@ template <class Pmpi, class Count>
 int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const Count* recvcounts,
                    MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    Collective c(call.name, {.comm = comm});
+    CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
       int rank = 0, size = 0;  // of the local group: its processes share the result
@@ -378,7 +379,7 @@ template <class Count>
 int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Datatype, MPI_Op), const void* inbuf,
                  void* inoutbuf, Count count, MPI_Datatype type, MPI_Op op) {
   return guarded(MPI_COMM_WORLD, call, [&] {
-    Collective c(call, {.comm = MPI_COMM_WORLD});
+    CallBuffers c(call, {.comm = MPI_COMM_WORLD});
     const Given in = c.reduction(Role::in, inbuf, count, type);
     const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
     return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, op); });

@@ -1,6 +1,6 @@
 // MPI-4.1 chapter 14: file access with device buffers. Data passes through mapped staging memory described by the
-// twin type; under a representation other than "native" MPI converts by datatype and so sees the user's own layout in
-// a host image instead.
+// packed type type; under a representation other than "native" MPI converts by datatype and so sees the user's own
+// layout in a host image instead.
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -39,13 +39,13 @@ struct FileBuffer {
 /// Brings the data to the host, for a read too: MPI libraries have been seen to report bytes beyond the end of the file
 /// as read that they have not written, and those must come back as they were.
 FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type) {
-  Operand operand;
+  DeviceBuffer operand;
   if (file == MPI_FILE_NULL || !resolve_mapped(buf, count, type, call, operand))
     return {nullptr, const_cast<void*>(buf), type};
   FileBuffer buffer{};
   if (is_native(file)) {
     auto staged = std::make_shared<Staged>(operand);
-    buffer = {staged, staged->data(), operand.twin()};
+    buffer = {staged, staged->data(), operand.packed_type()};
   } else {
     auto image = std::make_shared<HostImage>(operand);
     buffer = {image, image->buffer(), type};

@@ -17,7 +17,7 @@ namespace {
 
 /// Gives an access to MPI by `pmpi()`, on what `buffers` has staged, and remembers it until it is complete.
 template <class Call>
-int access(Collective& buffers, int rank, MPI_Win win, Call pmpi) {
+int access(CallBuffers& buffers, int rank, MPI_Win win, Call pmpi) {
   const std::shared_ptr<Payload> staged = buffers.hand_over();
   const int code = pmpi();
   if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_result(rank, staged));
@@ -26,7 +26,7 @@ int access(Collective& buffers, int rank, MPI_Win win, Call pmpi) {
 
 /// The same by `pmpi(request)`, for an access that a request completes.
 template <class Call>
-int access(Collective& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
+int access(CallBuffers& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
   const std::shared_ptr<Payload> staged = buffers.hand_over();
   const int code = buffers.start(request, pmpi);
   if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_request(rank, staged));
@@ -34,13 +34,13 @@ int access(Collective& buffers, int rank, MPI_Win win, MPI_Request* request, Cal
 }
 
 /// MPI's own verdict on everything but the data: handles, ranks, types and the state of the epoch.
-int check_put(const Operand& operand, const Target& target, MPI_Win win) {
-  return PMPI_Put(nullptr, 0, operand.twin(), target.rank, target.displacement, 0, target.type, win);
+int check_put(const DeviceBuffer& operand, const Target& target, MPI_Win win) {
+  return PMPI_Put(nullptr, 0, operand.packed_type(), target.rank, target.displacement, 0, target.type, win);
 }
 
 int put(const Origin& origin, const Target& target, MPI_Win win) {
   if (const auto served = served_window(win)) return served->put("MPI_Put", origin, target, nullptr);
-  Operand operand;
+  DeviceBuffer operand;
   if (target.rank == MPI_PROC_NULL || !resolve_mapped(origin.buffer, origin.count, origin.type, "MPI_Put", operand))
     return PMPI_Put(origin.buffer, origin.count, origin.type, target.rank, target.displacement, target.count,
                     target.type, win);
@@ -50,7 +50,7 @@ int put(const Origin& origin, const Target& target, MPI_Win win) {
 }
 
 /// A buffer of an access, staged if it is device memory. Nothing moves to or from MPI_PROC_NULL.
-Given given(Collective& buffers, Role role, const Origin& origin, int rank) {
+Given given(CallBuffers& buffers, Role role, const Origin& origin, int rank) {
   if (rank == MPI_PROC_NULL) return {const_cast<void*>(origin.buffer), origin.type};
   return buffers.buffer(role, origin.buffer, origin.count, origin.type);
 }
@@ -59,9 +59,9 @@ Given given(Collective& buffers, Role role, const Origin& origin, int rank) {
 /// unless it knows only the datatype to have gaps (MPI_DOUBLE_INT).
 class GivenElements {
  public:
-  GivenElements(Collective& buffers, Role role, const Origin& origin, int rank)
+  GivenElements(CallBuffers& buffers, Role role, const Origin& origin, int rank)
       : buffer(const_cast<void*>(origin.buffer)), type(origin.type) {
-    Operand operand;
+    DeviceBuffer operand;
     if (rank == MPI_PROC_NULL || !resolve_layout(origin.buffer, origin.count, origin.type, operand)) return;
     const MPI_Datatype element = element_of(type);
     const std::int64_t elements = element == type ? 0 : packed_elements(operand, element);
@@ -85,7 +85,7 @@ class GivenElements {
 
  private:
   /// How many elements packed data of the type is, for each of the origin's count; 0 if it is no run of elements.
-  static std::int64_t packed_elements(const Operand& operand, MPI_Datatype element) {
+  static std::int64_t packed_elements(const DeviceBuffer& operand, MPI_Datatype element) {
     if (element == MPI_DATATYPE_NULL) return 0;
     MPI_Aint lb = 0, extent = 0;
     PMPI_Type_get_extent(element, &lb, &extent);
@@ -99,7 +99,7 @@ class GivenElements {
 
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->put("MPI_Rput", origin, target, request);
-  Collective buffers("MPI_Rput", {.win = win});
+  CallBuffers buffers("MPI_Rput", {.win = win});
   const Given from = given(buffers, Role::in, origin, target.rank);
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
     return PMPI_Rput(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count, target.type,
@@ -109,7 +109,7 @@ int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* r
 
 int get(const char* call, const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get(call, origin, target, request);
-  Collective buffers(call, {.win = win});
+  CallBuffers buffers(call, {.win = win});
   const Given to = given(buffers, Role::out, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
@@ -125,7 +125,7 @@ int get(const char* call, const Origin& origin, const Target& target, MPI_Win wi
 int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
                MPI_Request* request) {
   if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
-  Collective buffers(call, {.win = win});
+  CallBuffers buffers(call, {.win = win});
   const GivenElements from(buffers, Role::in, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
@@ -141,7 +141,7 @@ int accumulate(const char* call, const Origin& origin, const Target& target, MPI
 int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
                    MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
-  Collective buffers(call, {.win = win});
+  CallBuffers buffers(call, {.win = win});
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
   const GivenElements from(buffers, Role::in, origin, op == MPI_NO_OP ? MPI_PROC_NULL : target.rank);
   const GivenElements to(buffers, Role::out, result, target.rank);
@@ -160,7 +160,7 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
                  MPI_Win win) {
   if (const auto served = served_window(win))
     return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
-  Collective buffers("MPI_Fetch_and_op", {.win = win});
+  CallBuffers buffers("MPI_Fetch_and_op", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
   return access(buffers, rank, win,
@@ -171,7 +171,7 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
                      MPI_Aint displacement, MPI_Win win) {
   if (const auto served = served_window(win))
     return served->compare_and_swap(origin, compare, result, {rank, displacement, 1, type});
-  Collective buffers("MPI_Compare_and_swap", {.win = win});
+  CallBuffers buffers("MPI_Compare_and_swap", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements with(buffers, Role::in, {compare, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);

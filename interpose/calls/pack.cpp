@@ -25,7 +25,7 @@ struct PackedPlace {
   }
 };
 
-void transfer(device::Direction direction, const Operand& operand, void* packed, device::MemoryKind packed_kind) {
+void transfer(device::Direction direction, const DeviceBuffer& operand, void* packed, device::MemoryKind packed_kind) {
   const Timed timed(Clock::transfer);
   device::Transfer under_way = device::start(direction, operand.ordinal, operand.info->layout(), operand.count,
                                              operand.buffer, 0, operand.bytes(), packed, packed_kind);
@@ -48,7 +48,7 @@ device::Staging mapped(int ordinal, std::int64_t bytes) {
 }
 
 /// Device data to (pack) or from (unpack) a place in any memory.
-void transfer_at(device::Direction direction, const Operand& operand, const PackedPlace& place) {
+void transfer_at(device::Direction direction, const DeviceBuffer& operand, const PackedPlace& place) {
   if (place.reachable_from(operand.ordinal)) return transfer(direction, operand, place.address, place.location.kind);
   const device::Staging staging = mapped(operand.ordinal, operand.bytes());
   if (direction == device::Direction::unpack) move_bytes(place, staging.data(), operand.bytes(), false);
@@ -73,7 +73,7 @@ int pack(const char* call, int (*pmpi)(const void*, Count, MPI_Datatype, void*, 
          const void* inbuf, Count incount, MPI_Datatype type, void* outbuf, Count outsize, Count* position,
          MPI_Comm comm) {
   const PackedPlace place(outbuf, *position);
-  Operand operand;
+  DeviceBuffer operand;
   const bool from_device = comm != MPI_COMM_NULL && resolve_mapped(inbuf, incount, type, call, operand);
   const datatype::TypeInfoRef info =
       from_device || !place.location.on_device() || incount <= 0 ? nullptr : datatype::type_info(type);
@@ -99,7 +99,7 @@ int unpack(const char* call, int (*pmpi)(const void*, Count, Count*, void*, Coun
            const void* inbuf, Count insize, Count* position, void* outbuf, Count outcount, MPI_Datatype type,
            MPI_Comm comm) {
   const PackedPlace place(inbuf, *position);
-  Operand operand;
+  DeviceBuffer operand;
   const bool to_device = comm != MPI_COMM_NULL && resolve_mapped(outbuf, outcount, type, call, operand);
   const datatype::TypeInfoRef info =
       to_device || !place.location.on_device() || outcount <= 0 ? nullptr : datatype::type_info(type);
@@ -137,7 +137,7 @@ template <class Count, class Size>
 int pack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
                   Count incount, MPI_Datatype type, void* outbuf, Size outsize, Size* position) {
   const PackedPlace place(outbuf, *position);
-  Operand operand;
+  DeviceBuffer operand;
   const bool from_device = resolve_mapped(inbuf, incount, type, call, operand);
   if (!from_device && !place.location.on_device())
     return pmpi.pack(datarep, inbuf, incount, type, outbuf, outsize, position);
@@ -164,7 +164,7 @@ template <class Count, class Size>
 int unpack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
                     Size insize, Size* position, void* outbuf, Count outcount, MPI_Datatype type) {
   const PackedPlace place(inbuf, *position);
-  Operand operand;
+  DeviceBuffer operand;
   const bool to_device = resolve_mapped(outbuf, outcount, type, call, operand);
   if (!to_device && !place.location.on_device())
     return pmpi.unpack(datarep, inbuf, insize, position, outbuf, outcount, type);

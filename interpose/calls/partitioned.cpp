@@ -1,6 +1,6 @@
 // MPI-4.1 chapter 4: partitioned communication with device buffers. The real request is one on staging memory, of the
-// same partitions (twin type). A partition is packed by the call that makes it ready, before MPI hears of it, and
-// unpacked by the call that finds it arrived; what no such call has asked for is unpacked when all has arrived.
+// same partitions (packed type type). A partition is packed by the call that makes it ready, before MPI hears of it,
+// and unpacked by the call that finds it arrived; what no such call has asked for is unpacked when all has arrived.
 #include <mpi.h>
 
 #if MPI_VERSION >= 4
@@ -23,7 +23,7 @@ namespace {
 class Partitioned : public Payload {
  public:
   /// `operand` is all partitions.
-  Partitioned(const Operand& operand, int partitions, Operation::Kind kind)
+  Partitioned(const DeviceBuffer& operand, int partitions, Operation::Kind kind)
       : operand_(operand),
         receives_(kind == Operation::Kind::receive),
         each_(operand.bytes() / partitions),
@@ -97,7 +97,7 @@ class Partitioned : public Payload {
                          begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_);
   }
 
-  Operand operand_;
+  DeviceBuffer operand_;
   bool receives_;
   std::int64_t each_;  ///< bytes of a partition
   device::Staging staging_;
@@ -125,12 +125,12 @@ template <class Pmpi>
 int init(Operation::Kind kind, const char* call, const void* buf, int partitions, MPI_Count count, MPI_Datatype type,
          int peer, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
-    Operand operand;
+    DeviceBuffer operand;
     if (peer == MPI_PROC_NULL || partitions <= 0 || !resolve(buf, partitions * count, type, call, operand))
       return pmpi(const_cast<void*>(buf), type, request);
     auto payload = std::make_shared<Partitioned>(operand, partitions, kind);
     MPI_Request real = MPI_REQUEST_NULL;
-    const int code = pmpi(payload->data(), operand.twin(), &real);
+    const int code = pmpi(payload->data(), operand.packed_type(), &real);
     if (code != MPI_SUCCESS) return code;
     persistent_adopt(kind, std::move(payload), comm, real);
     *request = real;

@@ -22,7 +22,7 @@ namespace {
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
-  const Operand* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
+  const DeviceBuffer* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
   ErrorOwner owner;  ///< the communicator or, once the user has freed it, its error handler; registry_mutex guards it
   std::thread::id starter;  ///< the thread that is starting it, if one is; registry_mutex guards it
   int peer = MPI_PROC_NULL;
@@ -75,7 +75,7 @@ template <class Init>
 int make(Init init, const char* call, const Form& form, const void* buf, int count, MPI_Datatype type, MPI_Comm comm,
          MPI_Request* request) {
   return guarded(comm, call, [&] {
-    Operand operand;
+    DeviceBuffer operand;
     auto persistent = std::make_shared<Persistent>();
     void* given = const_cast<void*>(buf);
     MPI_Datatype as = type;
@@ -84,7 +84,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
       persistent->payload = staged;
       persistent->operand = &staged->operand();
       given = staged->data();
-      as = operand.twin();
+      as = operand.packed_type();
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
       persistent->payload = peer_host_receive(given, count, type);
     }
@@ -164,9 +164,9 @@ void follow(const PersistentRef& persistent, MPI_Request before) {
 }
 
 /// The message of a start that goes by peer transfer; null if it does not.
-std::shared_ptr<Offer> offered(const Persistent& persistent, const Operation& operation) {
+std::shared_ptr<RendezvousSender> offered(const Persistent& persistent, const Operation& operation) {
   if (operation.kind != Operation::Kind::send || operation.lasting || is_buffered(operation.send)) return nullptr;
-  return Offer::of(*persistent.operand, operation.channel.peer, operation.tag, operation.channel.comm);
+  return RendezvousSender::of(*persistent.operand, operation.channel.peer, operation.tag, operation.channel.comm);
 }
 
 int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {

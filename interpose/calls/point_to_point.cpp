@@ -42,12 +42,13 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
   return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
 }
 
-/// Messages as long as tokens go through shared memory where there are tokens, so that probes tell the two apart.
+/// Messages as long as RTS messages go through shared memory where there are RTS messages, so that probes tell the two
+/// apart.
 template <class Pmpi, class... More>
 int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                    More... more) {
   if (!peer_token_long(count, type)) return pmpi(buf, count, type, dest, tag, comm, more...);
-  const auto offer = Offer::of_host(buf, count, type, dest, tag, comm);
+  const auto offer = RendezvousSender::of_host(buf, count, type, dest, tag, comm);
   if (!offer) return pmpi(buf, count, type, dest, tag, comm, more...);
   const int code = send_now(pmpi, offer->message(), dest, tag, comm, more...);
   if (code != MPI_SUCCESS) offer->give_up();
@@ -55,24 +56,24 @@ int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int
 }
 
 /// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
-bool goes_as_it_is(const Glance& glance) {
-  return glance.bytes_on_host >= 0 && peer::token_index(glance.bytes_on_host) < 0 && !engine_defers();
+bool goes_as_it_is(const BufferPeek& peek) {
+  return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
 }
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type);
-  if (goes_as_it_is(glance)) return pmpi(buf, count, type, dest, tag, comm);
+  const BufferPeek peek(buf, count, type);
+  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    Operand operand;
-    if (!resolve(buf, count, type, call, operand, glance.located)) {
+    DeviceBuffer operand;
+    if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
-    if (const auto offer = is_buffered(pmpi) ? nullptr : Offer::of(operand, dest, tag, comm)) {
+    if (const auto offer = is_buffered(pmpi) ? nullptr : RendezvousSender::of(operand, dest, tag, comm)) {
       engine_order(comm, dest);
       const Outgoing token = offer->message();
       mark(Point::given);
@@ -103,18 +104,18 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
                      int tag, MPI_Comm comm, MPI_Request* request, Located located = {}) {
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type, located);
-  if (goes_as_it_is(glance)) return pmpi(buf, count, type, dest, tag, comm, request);
+  const BufferPeek peek(buf, count, type, located);
+  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
-    Operand operand;
-    if (!resolve(buf, count, type, call, operand, glance.located)) {
+    DeviceBuffer operand;
+    if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
     }
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload;
-    if (!is_buffered(pmpi)) payload = Offer::of(operand, dest, tag, comm);
+    if (!is_buffered(pmpi)) payload = RendezvousSender::of(operand, dest, tag, comm);
     if (!payload) payload = std::make_shared<Staged>(operand);
     payload->start_pack();
     auto operation = std::make_unique<Operation>();
@@ -135,12 +136,12 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   });
 }
 
-/// True of short receives into host memory: no token has room in them.
-bool comes_as_it_is(const Glance& glance) {
-  return glance.bytes_on_host >= 0 && glance.bytes_on_host < peer::shortest_token;
+/// True of short receives into host memory: no RTS has room in them.
+bool comes_as_it_is(const BufferPeek& peek) {
+  return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts;
 }
 
-/// After such a receive, which has returned `code` and `status`: a token may have been too long for it.
+/// After such a receive, which has returned `code` and `status`: an RTS may have been too long for it.
 int came_as_it_is(int code, const char* call, const MPI_Status& status, const ErrorOwner& owner) {
   if (code == MPI_SUCCESS || !peer_checks()) return code;
   return guarded(owner, call, [&] {
@@ -158,12 +159,12 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
                      MPI_Status* status, Located located = {}) {
   const SeenStatus seen(status);
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type, located);
-  if (does == Does::receive && comes_as_it_is(glance))
+  const BufferPeek peek(buf, count, type, located);
+  if (does == Does::receive && comes_as_it_is(peek))
     return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
-    Operand operand;
-    if (!resolve(buf, count, type, call, operand, glance.located)) {
+    DeviceBuffer operand;
+    if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
     }
@@ -174,7 +175,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
-      code = pmpi(staged.data(), operand.twin(), seen.get());
+      code = pmpi(staged.data(), operand.packed_type(), seen.get());
     }
     return peer_received(code, call, staged, *seen, owner);
   });
@@ -184,13 +185,13 @@ template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
                         const ErrorOwner& owner, MPI_Request* request) {
   const std::int64_t began = timeline_now();
-  const Glance glance(buf, count, type);
-  if (comes_as_it_is(glance)) return pmpi(buf, type, request);
+  const BufferPeek peek(buf, count, type);
+  if (comes_as_it_is(peek)) return pmpi(buf, type, request);
   return guarded(owner, call, [&] {
-    Operand operand;
+    DeviceBuffer operand;
     std::shared_ptr<Payload> payload;
     Outgoing into{buf, count, type};
-    const bool on_device = resolve(buf, count, type, call, operand, glance.located);
+    const bool on_device = resolve(buf, count, type, call, operand, peek.located);
     if (on_device) {
       payload = std::make_shared<Staged>(operand);
       into = payload->message();
@@ -220,15 +221,15 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
   const int most = most_from(source, recvcount);
-  Glance going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype);
-  const Glance coming(recvbuf, most, recvtype);
+  BufferPeek going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype);
+  const BufferPeek coming(recvbuf, most, recvtype);
   if (goes_as_it_is(going) && comes_as_it_is(coming)) {
     const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
                                    recvtag, comm, seen.get());
     return came_as_it_is(code, call, *seen, {.comm = comm});
   }
-  if (dest != MPI_PROC_NULL && Offer::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
+  if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
@@ -243,7 +244,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
-  Operand out;
+  DeviceBuffer out;
   const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out, going.located);
   std::optional<Staged> packed;
   if (pack) {
@@ -257,17 +258,17 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
           device::about_to_wait(device::WaitKind::transfer);
           packed->wait();
         }
-        return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.twin() : sendtype, dest,
+        return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.packed_type() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
       call, recvbuf, most, recvtype, {.comm = comm}, status, coming.located);
 }
 
-/// In place, on host memory. What is as long as a token goes by one: then it is out of the way already.
+/// In place, on host memory. What is as long as an RTS goes by one: then it is out of the way already.
 int replace_on_host(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                     MPI_Comm comm, MPI_Status* status) {
   const auto offer = peer_checks() && valid_target(comm, dest, sendtag)
-                         ? Offer::of_host(buf, count, type, dest, sendtag, comm)
+                         ? RendezvousSender::of_host(buf, count, type, dest, sendtag, comm)
                          : nullptr;
   if (!offer) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
   const Outgoing out = offer->message();
@@ -280,7 +281,7 @@ int replace_on_host(void* buf, int count, MPI_Datatype type, int dest, int sendt
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                      MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv_replace";
-  Operand operand;
+  DeviceBuffer operand;
   engine_order(comm, dest);
   const SeenStatus seen(status);
   if (!resolve(buf, count, type, call, operand)) {
@@ -293,7 +294,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   device::about_to_wait(device::WaitKind::transfer);
   staged.wait();
   const int code =
-      replace_on_host(staged.data(), count, operand.twin(), dest, sendtag, source, recvtag, comm, seen.get());
+      replace_on_host(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag, comm, seen.get());
   return peer_received(code, call, staged, *seen, {.comm = comm});
 }
 
@@ -367,13 +368,13 @@ struct Half {
 
   /// May throw device::Error.
   bool stage(const char* call) {
-    Operand operand;
+    DeviceBuffer operand;
     if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) return false;
     staged = std::make_shared<Staged>(operand);
     return true;
   }
   void* data() const { return staged ? staged->data() : const_cast<void*>(buf); }
-  MPI_Datatype given() const { return staged ? staged->operand().twin() : type; }
+  MPI_Datatype given() const { return staged ? staged->operand().packed_type() : type; }
 };
 
 /// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. Whatever is on a device goes by

@@ -14,25 +14,25 @@
 namespace gpudt::interpose {
 
 /// `count` elements of `type` for, or from, process `rank` of the communicator.
-struct Parcel {
+struct BlockMessage {
   const void* buffer;
   std::int64_t count;
   MPI_Datatype type;
   int rank;
 };
 
-/// Between two processes parcels keep their order.
-struct Parcels {
-  std::vector<Parcel> given, taken;
+/// Between two processes blocks keep their order.
+struct BlockMessages {
+  std::vector<BlockMessage> given, taken;
 };
 
 /// Who exchanges blocks with whom.
 enum class Among { all, neighbours };
 
 /// Where this process is among those of a communicator.
-struct Seat {
+struct CommRank {
   int rank = 0, size = 0;
-  explicit Seat(MPI_Comm comm) {
+  explicit CommRank(MPI_Comm comm) {
     PMPI_Comm_rank(comm, &rank);
     PMPI_Comm_size(comm, &size);
   }
@@ -55,20 +55,22 @@ inline const void* element_of(const void* address, std::int64_t elements, MPI_Da
 /// The same for all.
 template <class Count>
 auto same_block(const void* address, Count count, MPI_Datatype type) {
-  return [=](int, int rank) { return Parcel{address, count, type, rank}; };
+  return [=](int, int rank) { return BlockMessage{address, count, type, rank}; };
 }
 
 template <class Count>
 auto equal_blocks(const void* address, Count count, MPI_Datatype type) {
-  return [=](int i, int rank) { return Parcel{element_of(address, i * std::int64_t{count}, type), count, type, rank}; };
+  return [=](int i, int rank) {
+    return BlockMessage{element_of(address, i * std::int64_t{count}, type), count, type, rank};
+  };
 }
 
 /// Of a v form. Null arrays are wrong.
 template <class Count, class Displacement>
 auto v_blocks(const void* address, const Count* counts, const Displacement* displs, MPI_Datatype type) {
   return [=](int i, int rank) {
-    if (counts == nullptr || displs == nullptr) return Parcel{address, -1, type, rank};
-    return Parcel{element_of(address, displs[i], type), counts[i], type, rank};
+    if (counts == nullptr || displs == nullptr) return BlockMessage{address, -1, type, rank};
+    return BlockMessage{element_of(address, displs[i], type), counts[i], type, rank};
   };
 }
 
@@ -76,8 +78,8 @@ auto v_blocks(const void* address, const Count* counts, const Displacement* disp
 template <class Count, class Displacement>
 auto w_blocks(const void* address, const Count* counts, const Displacement* displs, const MPI_Datatype* types) {
   return [=](int i, int rank) {
-    if (counts == nullptr || displs == nullptr || types == nullptr) return Parcel{address, -1, MPI_BYTE, rank};
-    return Parcel{shifted(address, displs[i]), counts[i], types[i], rank};
+    if (counts == nullptr || displs == nullptr || types == nullptr) return BlockMessage{address, -1, MPI_BYTE, rank};
+    return BlockMessage{shifted(address, displs[i]), counts[i], types[i], rank};
   };
 }
 
@@ -85,24 +87,24 @@ auto w_blocks(const void* address, const Count* counts, const Displacement* disp
 
 /// One block between the root and each process. `own`: itself included.
 template <class AtRoot, class Here>
-bool list_rooted(std::vector<Parcel>& roots, std::vector<Parcel>& others, MPI_Comm comm, int root, bool own,
+bool list_rooted(std::vector<BlockMessage>& roots, std::vector<BlockMessage>& others, MPI_Comm comm, int root, bool own,
                  AtRoot at_root, Here here) {
-  const Seat seat(comm);
-  if (!seat.names(root)) return false;
-  for (int turn = 0; seat.rank == root && turn < seat.size; ++turn)
-    if (const int rank = seat.after(turn); rank != root || own) roots.push_back(at_root(rank, rank));
-  if (seat.rank != root || own) others.push_back(here(0, root));
+  const CommRank comm_rank(comm);
+  if (!comm_rank.names(root)) return false;
+  for (int turn = 0; comm_rank.rank == root && turn < comm_rank.size; ++turn)
+    if (const int rank = comm_rank.after(turn); rank != root || own) roots.push_back(at_root(rank, rank));
+  if (comm_rank.rank != root || own) others.push_back(here(0, root));
   return true;
 }
 
 template <class AtRoot, class Here>
-bool list_from_root(Parcels& parcels, MPI_Comm comm, int root, bool own, AtRoot give, Here take) {
-  return list_rooted(parcels.given, parcels.taken, comm, root, own, give, take);
+bool list_from_root(BlockMessages& blocks, MPI_Comm comm, int root, bool own, AtRoot give, Here take) {
+  return list_rooted(blocks.given, blocks.taken, comm, root, own, give, take);
 }
 
 template <class Here, class AtRoot>
-bool list_to_root(Parcels& parcels, MPI_Comm comm, int root, bool own, Here give, AtRoot take) {
-  return list_rooted(parcels.taken, parcels.given, comm, root, own, take, give);
+bool list_to_root(BlockMessages& blocks, MPI_Comm comm, int root, bool own, Here give, AtRoot take) {
+  return list_rooted(blocks.taken, blocks.given, comm, root, own, take, give);
 }
 
 /// In a grid, whose blocks to the two neighbours in a dimension cross, both are one process: MPI alone knows which
@@ -117,46 +119,46 @@ inline bool ambiguous(MPI_Comm comm, const Edges& edges) {
 }
 
 template <class Give, class Take>
-bool list_among_neighbours(Parcels& parcels, MPI_Comm comm, Give give, Take take) {
+bool list_among_neighbours(BlockMessages& blocks, MPI_Comm comm, Give give, Take take) {
   const Edges with = edges(comm);
   if (ambiguous(comm, with)) return false;
-  const auto list = [](std::vector<Parcel>& parcels, const std::vector<int>& ranks, auto block) {
+  const auto list = [](std::vector<BlockMessage>& blocks, const std::vector<int>& ranks, auto block) {
     for (std::size_t at = 0; at < ranks.size(); ++at)
-      if (ranks[at] != MPI_PROC_NULL) parcels.push_back(block(static_cast<int>(at), ranks[at]));
+      if (ranks[at] != MPI_PROC_NULL) blocks.push_back(block(static_cast<int>(at), ranks[at]));
   };
-  list(parcels.given, with.out_of, give);
-  list(parcels.taken, with.into, take);
+  list(blocks.given, with.out_of, give);
+  list(blocks.taken, with.into, take);
   return true;
 }
 
 /// A block from each to each. `own`: to itself, too.
 template <class Give, class Take>
-bool list_exchange(Parcels& parcels, MPI_Comm comm, Among among, bool own, Give give, Take take) {
-  if (among == Among::neighbours) return list_among_neighbours(parcels, comm, give, take);
-  const Seat seat(comm);
-  const int others = own ? seat.size : seat.size - 1;
+bool list_exchange(BlockMessages& blocks, MPI_Comm comm, Among among, bool own, Give give, Take take) {
+  if (among == Among::neighbours) return list_among_neighbours(blocks, comm, give, take);
+  const CommRank comm_rank(comm);
+  const int others = own ? comm_rank.size : comm_rank.size - 1;
   for (int turn = 0; turn < others; ++turn) {
-    const int to = seat.after(turn), from = seat.before(turn);
-    parcels.given.push_back(give(to, to));
-    parcels.taken.push_back(take(from, from));
+    const int to = comm_rank.after(turn), from = comm_rank.before(turn);
+    blocks.given.push_back(give(to, to));
+    blocks.taken.push_back(take(from, from));
   }
   return true;
 }
 
 /// The same block from each to all, which in place lies where all others get it.
 template <class Count, class Take>
-bool list_gathering(Parcels& parcels, MPI_Comm comm, Among among, const void* sendbuf, Count sendcount,
+bool list_gathering(BlockMessages& blocks, MPI_Comm comm, Among among, const void* sendbuf, Count sendcount,
                     MPI_Datatype sendtype, Take take) {
   if (sendbuf != MPI_IN_PLACE)
-    return list_exchange(parcels, comm, among, /*own=*/true, same_block(sendbuf, sendcount, sendtype), take);
+    return list_exchange(blocks, comm, among, /*own=*/true, same_block(sendbuf, sendcount, sendtype), take);
   if (among == Among::neighbours) return false;  // nothing lies in place there
-  const int here = Seat(comm).rank;
+  const int here = CommRank(comm).rank;
   const auto give = [&](int, int rank) {
-    Parcel block = take(here, here);
+    BlockMessage block = take(here, here);
     block.rank = rank;
     return block;
   };
-  return list_exchange(parcels, comm, among, /*own=*/false, give, take);
+  return list_exchange(blocks, comm, among, /*own=*/false, give, take);
 }
 
 }  // namespace gpudt::interpose

@@ -41,7 +41,7 @@ constexpr std::size_t most_given = 64;
 
 /// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
 /// so that calls that alternate are met in turn. (None if all is to be offered.)
-struct Patience {
+struct AskBackoff {
   std::string_view call;
   int length;  ///< of a block: bits of its bytes; negative: not known
   int passing = 0, left = 0;
@@ -52,15 +52,15 @@ struct Patience {
 };
 
 /// What is kept with a communicator, the same in all of its processes.
-struct Circle {
+struct CommState {
   bool together = false;  ///< all can be asked
   bool spoilt = false;    ///< here: messages of a call that failed may still come
-  std::vector<Patience> patience = {};
+  std::vector<AskBackoff> backoff = {};
 
-  Patience& patience_with(std::string_view call, int length) {
-    for (Patience& known : patience)
+  AskBackoff& backoff_for(std::string_view call, int length) {
+    for (AskBackoff& known : backoff)
       if (known.call == call && known.length == length) return known;
-    return patience.emplace_back(Patience{call, length});
+    return backoff.emplace_back(AskBackoff{call, length});
   }
 };
 
@@ -101,18 +101,18 @@ bool all_can_be_asked(MPI_Comm comm) {
 }
 
 /// Null if there is no memory.
-Circle* circle_of(MPI_Comm comm) {
+CommState* comm_state_of(MPI_Comm comm) {
   void* value = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
-  if (found != 0) return static_cast<Circle*>(value);
-  auto made = std::make_unique<Circle>();
+  if (found != 0) return static_cast<CommState*>(value);
+  auto made = std::make_unique<CommState>();
   made->together = all_can_be_asked(comm);
   return PMPI_Comm_set_attr(comm, keyval, made.get()) == MPI_SUCCESS ? made.release() : nullptr;
 }
 
 int drop_circle(MPI_Comm, int, void* value, void*) {
-  delete static_cast<Circle*>(value);
+  delete static_cast<CommState*>(value);
   return MPI_SUCCESS;
 }
 
@@ -120,33 +120,33 @@ int length_of(const Known& known) {
   return known.varies ? -1 : static_cast<int>(std::bit_width(static_cast<std::uint64_t>(known.bytes())));
 }
 
-std::int64_t bytes_of(const Parcel& parcel) {
-  return Known{parcel.count, parcel.type}.bytes();
+std::int64_t bytes_of(const BlockMessage& block) {
+  return Known{block.count, block.type}.bytes();
 }
 
-bool right(const std::vector<Parcel>& parcels) {
-  return std::all_of(parcels.begin(), parcels.end(),
-                     [](const Parcel& each) { return each.count >= 0 && each.type != MPI_DATATYPE_NULL; });
+bool right(const std::vector<BlockMessage>& blocks) {
+  return std::all_of(blocks.begin(), blocks.end(),
+                     [](const BlockMessage& each) { return each.count >= 0 && each.type != MPI_DATATYPE_NULL; });
 }
 
 /// Types that are not known are MPI's to refuse.
-bool may_go(const Parcel& parcel) {
-  return parcel.count <= std::numeric_limits<int>::max() && locate_buffer(parcel.buffer, parcel.type).on_device() &&
-         datatype::type_info(parcel.type);
+bool may_go(const BlockMessage& block) {
+  return block.count <= std::numeric_limits<int>::max() && locate_buffer(block.buffer, block.type).on_device() &&
+         datatype::type_info(block.type);
 }
 
 /// Staging memory for what is taken, whatever way it comes.
-bool has_staging_for(const std::vector<Parcel>& taken) {
+bool has_staging_for(const std::vector<BlockMessage>& taken) {
   std::int64_t bytes = 0;
-  for (const Parcel& parcel : taken) bytes += bytes_of(parcel);
+  for (const BlockMessage& block : taken) bytes += bytes_of(block);
   return static_cast<std::uint64_t>(bytes) <= device::staging_room() / 2;
 }
 
 /// Takes out what is empty. Bytes, less those of as many blocks that are just not long enough: positive, if messages
 /// are the better way.
-std::int64_t weigh(std::vector<Parcel>& parcels, std::int64_t least) {
+std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   std::int64_t weight = 0;
-  std::erase_if(parcels, [&](const Parcel& each) {
+  std::erase_if(blocks, [&](const BlockMessage& each) {
     const std::int64_t bytes = bytes_of(each);
     if (bytes != 0) weight += bytes - (least - 1);
     return bytes == 0;
@@ -172,15 +172,15 @@ int error_in(const std::vector<MPI_Status>& statuses) {
 /// What a process gives to itself, from layout to layout.
 class OwnBlocks {
  public:
-  /// Takes these out of `parcels`, unless messages alone can move them.
-  OwnBlocks(const char* call, int rank, Parcels& parcels) {
-    const auto own = [rank](const Parcel& parcel) { return parcel.rank == rank; };
-    if (!pair(call, chosen(parcels.given, own), chosen(parcels.taken, own))) {
+  /// Takes these out of `blocks`, unless messages alone can move them.
+  OwnBlocks(const char* call, int rank, BlockMessages& blocks) {
+    const auto own = [rank](const BlockMessage& block) { return block.rank == rank; };
+    if (!pair(call, chosen(blocks.given, own), chosen(blocks.taken, own))) {
       pairs_.clear();
       return;
     }
-    std::erase_if(parcels.given, own);
-    std::erase_if(parcels.taken, own);
+    std::erase_if(blocks.given, own);
+    std::erase_if(blocks.taken, own);
   }
   void start() {
     transfers_.reserve(pairs_.size());
@@ -193,14 +193,16 @@ class OwnBlocks {
 
  private:
   template <class Own>
-  static std::vector<Parcel> chosen(const std::vector<Parcel>& parcels, Own own) {
-    std::vector<Parcel> found;
-    std::copy_if(parcels.begin(), parcels.end(), std::back_inserter(found), own);
+  static std::vector<BlockMessage> chosen(const std::vector<BlockMessage>& blocks, Own own) {
+    std::vector<BlockMessage> found;
+    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(found), own);
     return found;
   }
-  static device::Side side(const Operand& operand) { return {&operand.info->layout(), operand.count, operand.buffer}; }
+  static device::Side side(const DeviceBuffer& operand) {
+    return {&operand.info->layout(), operand.count, operand.buffer};
+  }
   /// False if some are of different lengths, which is an error, or on different GPUs.
-  bool pair(const char* call, const std::vector<Parcel>& given, const std::vector<Parcel>& taken) {
+  bool pair(const char* call, const std::vector<BlockMessage>& given, const std::vector<BlockMessage>& taken) {
     if (given.size() != taken.size()) return false;
     pairs_.resize(given.size());
     for (std::size_t i = 0; i < given.size(); ++i) {
@@ -213,7 +215,7 @@ class OwnBlocks {
     return true;
   }
 
-  std::vector<std::pair<Operand, Operand>> pairs_;
+  std::vector<std::pair<DeviceBuffer, DeviceBuffer>> pairs_;
   std::vector<device::Transfer> transfers_;  // after pairs_, which hold their layouts
 };
 
@@ -232,12 +234,12 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  int receive(const Parcel& parcel) {
-    return receive_for_collective(call_, const_cast<void*>(parcel.buffer), static_cast<int>(parcel.count), parcel.type,
-                                  parcel.rank, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
+  int receive(const BlockMessage& block) {
+    return receive_for_collective(call_, const_cast<void*>(block.buffer), static_cast<int>(block.count), block.type,
+                                  block.rank, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
-  int send(const Parcel& parcel) {
-    return send_for_collective(call_, parcel.buffer, static_cast<int>(parcel.count), parcel.type, parcel.rank, comm_,
+  int send(const BlockMessage& block) {
+    return send_for_collective(call_, block.buffer, static_cast<int>(block.count), block.type, block.rank, comm_,
                                &requests_.emplace_back(MPI_REQUEST_NULL));
   }
   int wait() {
@@ -253,14 +255,14 @@ class Messages {
 };
 
 /// Errors have gone to the communicator's handler. May throw device::Error.
-int move(const char* call, MPI_Comm comm, Parcels& parcels) {
-  OwnBlocks own(call, Seat(comm).rank, parcels);
-  Messages messages(call, comm, parcels.taken.size() + parcels.given.size());
+int move(const char* call, MPI_Comm comm, BlockMessages& blocks) {
+  OwnBlocks own(call, CommRank(comm).rank, blocks);
+  Messages messages(call, comm, blocks.taken.size() + blocks.given.size());
   int code = MPI_SUCCESS;
-  for (const Parcel& parcel : parcels.taken)
-    if (code == MPI_SUCCESS) code = messages.receive(parcel);
-  for (const Parcel& parcel : parcels.given)
-    if (code == MPI_SUCCESS) code = messages.send(parcel);
+  for (const BlockMessage& block : blocks.taken)
+    if (code == MPI_SUCCESS) code = messages.receive(block);
+  for (const BlockMessage& block : blocks.given)
+    if (code == MPI_SUCCESS) code = messages.send(block);
   if (code != MPI_SUCCESS) return code;
   own.start();
   code = messages.wait();
@@ -305,35 +307,36 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
                         known.bytes() < least_wanted(flow) * known.blocks))
     return false;
-  Circle* const circle = circle_of(comm);
-  return circle != nullptr && circle->together && !circle->patience_with(call.name, length_of(known)).passes();
+  CommState* const comm_state = comm_state_of(comm);
+  return comm_state != nullptr && comm_state->together &&
+         !comm_state->backoff_for(call.name, length_of(known)).passes();
 }
 
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels,
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
-  const bool all_right = listed && right(parcels.given) && right(parcels.taken);
-  if (!all_right) parcels = {};
-  Circle& circle = *circle_of(comm);
+  const bool all_right = listed && right(blocks.given) && right(blocks.taken);
+  if (!all_right) blocks = {};
+  CommState& comm_state = *comm_state_of(comm);
   const std::int64_t least = least_wanted(flow);
-  const std::int64_t weight = std::max(weigh(parcels.given, least), weigh(parcels.taken, least));
-  const bool fit = all_right && !circle.spoilt && active.load(std::memory_order_acquire) &&
-                   parcels.given.size() <= most_given && peer_has_room(parcels.given.size()) &&
-                   has_staging_for(parcels.taken) && std::all_of(parcels.given.begin(), parcels.given.end(), may_go) &&
-                   std::all_of(parcels.taken.begin(), parcels.taken.end(), may_go);
+  const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
+  const bool fit = all_right && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
+                   blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
+                   has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
+                   std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
   const bool agreed = all_agree(comm, !fit, weight);
-  Patience& patience = circle.patience_with(call.name, length_of(known));
+  AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   if (!agreed) {
-    if (announced_use != PeerUse::always) patience.grow();
+    if (announced_use != PeerUse::always) backoff.grow();
     return std::nullopt;
   }
-  patience.reset();
+  backoff.reset();
   report_peer(PeerEvent::collective);
   if (tracing())
-    log_trace(std::string(call.name) + ": as " + std::to_string(parcels.given.size()) + " messages to, and " +
-              std::to_string(parcels.taken.size()) + " from, processes of the node");
-  circle.spoilt = true;  // unless it ends well
-  const int code = move(call.name, comm, parcels);
-  circle.spoilt = code != MPI_SUCCESS;
+    log_trace(std::string(call.name) + ": as " + std::to_string(blocks.given.size()) + " messages to, and " +
+              std::to_string(blocks.taken.size()) + " from, processes of the node");
+  comm_state.spoilt = true;  // unless it ends well
+  const int code = move(call.name, comm, blocks);
+  comm_state.spoilt = code != MPI_SUCCESS;
   return code;
 }
 

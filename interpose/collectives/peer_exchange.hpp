@@ -48,21 +48,21 @@ namespace collective_messages {
 
 /// Whether all processes of `comm` are asked about this call.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
-/// Asks. What the call returns, if the parcels have gone as messages.
-/// `listed`: the parcels are all that this process gives and takes.
-std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, Parcels parcels,
+/// Asks. What the call returns, if the blocks have gone as messages.
+/// `listed`: the blocks are all that this process gives and takes.
+std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed);
 
 }  // namespace collective_messages
 
-/// Runs the call as messages if all processes agree: what it returns; else nothing has been done. `list(parcels)` lists
+/// Runs the call as messages if all processes agree: what it returns; else nothing has been done. `list(blocks)` lists
 /// what is given and taken, and returns false of arguments that are MPI's to refuse, or that only MPI can serve.
 template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
-  Parcels parcels;
-  const bool listed = list(parcels);
-  return collective_messages::exchange(call, comm, flow, known, std::move(parcels), listed);
+  BlockMessages blocks;
+  const bool listed = list(blocks);
+  return collective_messages::exchange(call, comm, flow, known, std::move(blocks), listed);
 }
 
 }  // namespace gpudt::interpose

@@ -62,7 +62,7 @@ constexpr std::int64_t block_alignment = 128;
 }  // namespace
 
 /// Everything that must live until the collective has completed, or the persistent request has been freed.
-class Collective::Buffers : public Payload {
+class CallBuffers::Buffers : public Payload {
  public:
   void start_pack() override {
     const device::Gathering gathering(device::Gathering::long_bytes);
@@ -101,11 +101,11 @@ class Collective::Buffers : public Payload {
   // What MPI may look at until then.
   std::tuple<std::vector<std::vector<int>>, std::vector<std::vector<MPI_Aint>>> displs;
   std::vector<std::vector<MPI_Datatype>> types;
-  std::vector<datatype::TypeInfoRef> infos;  ///< keep the twins
+  std::vector<datatype::TypeInfoRef> infos;  ///< keep the packed types
 };
 
 /// A block of a w form that has data.
-struct Collective::Block {
+struct CallBuffers::Block {
   int index;
   MPI_Count count;
   MPI_Aint displ;
@@ -153,7 +153,7 @@ int gpu_of(const device::Location& location) {
 }
 
 /// An operator finds the elements of a contiguous message, moved to staging memory, aligned as it may expect.
-bool keeps_alignment(const Operand& operand, const datatype::Shape& shape, MPI_Datatype type) {
+bool keeps_alignment(const DeviceBuffer& operand, const datatype::Shape& shape, MPI_Datatype type) {
   constexpr std::uintptr_t most = alignof(std::max_align_t);
   return reinterpret_cast<std::uintptr_t>(shifted(operand.buffer, shape.offset)) % most == 0 ||
          datatype::is_predefined(type);
@@ -161,22 +161,22 @@ bool keeps_alignment(const Operand& operand, const datatype::Shape& shape, MPI_D
 
 }  // namespace
 
-Collective::Collective(const char* call, ErrorOwner owner) : call_(call), owner_(std::move(owner)) {}
-Collective::~Collective() = default;
+CallBuffers::CallBuffers(const char* call, ErrorOwner owner) : call_(call), owner_(std::move(owner)) {}
+CallBuffers::~CallBuffers() = default;
 
-Collective::Buffers& Collective::buffers() {
+CallBuffers::Buffers& CallBuffers::buffers() {
   if (!buffers_) buffers_ = std::make_shared<Buffers>();
   return *buffers_;
 }
 
-void* Collective::stage(Role role, const Operand& operand) {
+void* CallBuffers::stage(Role role, const DeviceBuffer& operand) {
   auto staged = std::make_unique<Staged>(operand);
   void* const data = staged->data();
   buffers().add(role, operand.bytes(), std::move(staged));
   return data;
 }
 
-void* Collective::stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes) {
+void* CallBuffers::stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes) {
   for (const StagedBlock& block : blocks)
     note_operand(call_, {block.user, block.count, block.element, ordinal, Protocol::mapped_staging});
   auto staged = std::make_unique<StagedBlocks>(ordinal, std::move(blocks), bytes);
@@ -185,15 +185,15 @@ void* Collective::stage(Role role, int ordinal, std::vector<StagedBlock> blocks,
   return data;
 }
 
-Given Collective::buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
-  Operand operand;
+Given CallBuffers::buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
+  DeviceBuffer operand;
   if (address == MPI_IN_PLACE || !resolve_mapped(address, count, type, call_, operand))
     return {const_cast<void*>(address), type};
-  return {stage(role, operand), operand.twin()};
+  return {stage(role, operand), operand.packed_type()};
 }
 
-Given Collective::reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
-  Operand operand;
+Given CallBuffers::reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
+  DeviceBuffer operand;
   if (address == MPI_IN_PLACE || !resolve_mapped(address, count, type, call_, operand))
     return {const_cast<void*>(address), type};
   const datatype::Shape shape = operand.info->layout().shape(count);
@@ -206,8 +206,8 @@ Given Collective::reduction(Role role, const void* address, std::int64_t count, 
 }
 
 template <class Count, class Displacement>
-GivenV<Displacement> Collective::buffer_v(Role role, const void* address, int blocks, const Count* counts,
-                                          const Displacement* displs, MPI_Datatype type, const Absent& absent) {
+GivenV<Displacement> CallBuffers::buffer_v(Role role, const void* address, int blocks, const Count* counts,
+                                           const Displacement* displs, MPI_Datatype type, const Absent& absent) {
   const GivenV<Displacement> unchanged{const_cast<void*>(address), type, displs};
   if (address == MPI_IN_PLACE || !active.load() || type == MPI_DATATYPE_NULL || displs == nullptr ||
       !has_blocks(blocks, counts))
@@ -238,11 +238,11 @@ GivenV<Displacement> Collective::buffer_v(Role role, const void* address, int bl
   }
   void* const data = stage(role, location.ordinal, std::move(runs), elements * element->layout().size());
   buffers_->infos.push_back(element);
-  return {data, element->twin(), buffers_->keep(std::move(packed))};
+  return {data, element->packed_type(), buffers_->keep(std::move(packed))};
 }
 
 /// Stages those of `blocks` that lie on one GPU.
-void Collective::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
+void CallBuffers::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
   std::vector<StagedBlock> staged;
   std::int64_t end = 0;
   for (Block& block : blocks) {
@@ -257,8 +257,9 @@ void Collective::stage_blocks(Role role, const void* address, int ordinal, std::
 }
 
 template <class Count, class Displacement>
-GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int blocks, const Count* counts,
-                                          const Displacement* displs, const MPI_Datatype* types, const Absent& absent) {
+GivenW<Displacement> CallBuffers::buffer_w(Role role, const void* address, int blocks, const Count* counts,
+                                           const Displacement* displs, const MPI_Datatype* types,
+                                           const Absent& absent) {
   const GivenW<Displacement> unchanged{const_cast<void*>(address), types, displs};
   if (address == MPI_IN_PLACE || !active.load() || displs == nullptr || types == nullptr || !has_blocks(blocks, counts))
     return unchanged;
@@ -286,49 +287,49 @@ GivenW<Displacement> Collective::buffer_w(Role role, const void* address, int bl
   for (const int ordinal : gpus) stage_blocks(role, address, ordinal, list);
 
   const auto anchor = std::find_if(list.begin(), list.end(), [](const Block& block) { return block.gpu >= 0; });
-  std::vector<MPI_Datatype> twins(types, types + blocks);
+  std::vector<MPI_Datatype> packed_types(types, types + blocks);
   std::vector<Displacement> places(static_cast<std::size_t>(blocks), 0);
   for (const Block& block : list) {
     const auto at = static_cast<std::size_t>(block.index);
     places[at] = narrow<Displacement>(block.place - anchor->place, call_);
-    if (block.gpu != host_memory) twins[at] = block.element->twin();
+    if (block.gpu != host_memory) packed_types[at] = block.element->packed_type();
     buffers_->infos.push_back(block.element);
   }
-  buffers_->types.push_back(std::move(twins));
+  buffers_->types.push_back(std::move(packed_types));
   return {reinterpret_cast<void*>(anchor->place), buffers_->types.back().data(), buffers_->keep(std::move(places))};
 }
 
-template GivenV<int> Collective::buffer_v(Role, const void*, int, const int*, const int*, MPI_Datatype, const Absent&);
-template GivenW<int> Collective::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*,
-                                          const Absent&);
-template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const int*, const MPI_Aint*, const MPI_Datatype*,
-                                               const Absent&);
+template GivenV<int> CallBuffers::buffer_v(Role, const void*, int, const int*, const int*, MPI_Datatype, const Absent&);
+template GivenW<int> CallBuffers::buffer_w(Role, const void*, int, const int*, const int*, const MPI_Datatype*,
+                                           const Absent&);
+template GivenW<MPI_Aint> CallBuffers::buffer_w(Role, const void*, int, const int*, const MPI_Aint*,
+                                                const MPI_Datatype*, const Absent&);
 #ifdef GPUDT_MPI_LARGE_COUNTS
-template GivenV<MPI_Aint> Collective::buffer_v(Role, const void*, int, const MPI_Count*, const MPI_Aint*, MPI_Datatype,
-                                               const Absent&);
-template GivenW<MPI_Aint> Collective::buffer_w(Role, const void*, int, const MPI_Count*, const MPI_Aint*,
-                                               const MPI_Datatype*, const Absent&);
+template GivenV<MPI_Aint> CallBuffers::buffer_v(Role, const void*, int, const MPI_Count*, const MPI_Aint*, MPI_Datatype,
+                                                const Absent&);
+template GivenW<MPI_Aint> CallBuffers::buffer_w(Role, const void*, int, const MPI_Count*, const MPI_Aint*,
+                                                const MPI_Datatype*, const Absent&);
 #endif
 
-void Collective::pack_inputs() {
+void CallBuffers::pack_inputs() {
   if (!buffers_ || std::exchange(buffers_->packed, true)) return;
   buffers_->start_pack();
   device::about_to_wait(device::WaitKind::transfer);
   buffers_->wait();
 }
 
-std::shared_ptr<Payload> Collective::hand_over() {
+std::shared_ptr<Payload> CallBuffers::hand_over() {
   pack_inputs();
   return buffers_;
 }
 
-void Collective::unpack_outputs() {
+void CallBuffers::unpack_outputs() {
   if (!buffers_) return;
   buffers_->start_unpack(0);
   buffers_->wait();
 }
 
-std::unique_ptr<Operation> Collective::operation() const {
+std::unique_ptr<Operation> CallBuffers::operation() const {
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::fill;
   operation->payload = buffers_;
@@ -336,7 +337,7 @@ std::unique_ptr<Operation> Collective::operation() const {
   return operation;
 }
 
-void Collective::adopt(MPI_Request inner, MPI_Request* request) {
+void CallBuffers::adopt(MPI_Request inner, MPI_Request* request) {
   persistent_adopt(Operation::Kind::fill, buffers_, owner_.comm, inner);
   *request = inner;
 }

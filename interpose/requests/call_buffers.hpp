@@ -2,8 +2,8 @@
 //
 // A wrapper declares each of its buffer arguments, gets back what to give to MPI in its place, and then runs the
 // call: blocking, nonblocking or persistent. Inputs are packed before the call starts, so that collectives are issued
-// in program order; outputs are unpacked after it has completed. Counts are unchanged (twin types), so that MPI chooses
-// the same algorithm on ranks that stage and on ranks that do not.
+// in program order; outputs are unpacked after it has completed. Counts are unchanged (packed type types), so that MPI
+// chooses the same algorithm on ranks that stage and on ranks that do not.
 #pragma once
 
 #include <mpi.h>
@@ -81,10 +81,10 @@ struct StagedBlock {
   std::int64_t bytes() const { return count * element->layout().size(); }
 };
 
-class Collective {
+class CallBuffers {
  public:
-  Collective(const char* call, ErrorOwner owner);
-  ~Collective();
+  CallBuffers(const char* call, ErrorOwner owner);
+  ~CallBuffers();
 
   /// `count` elements. MPI_IN_PLACE and host memory are given back unchanged. May throw device::Error.
   Given buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type);
@@ -146,7 +146,7 @@ class Collective {
   std::unique_ptr<Operation> operation() const;
   void adopt(MPI_Request inner, MPI_Request* request);
   Buffers& buffers();
-  void* stage(Role role, const Operand& operand);
+  void* stage(Role role, const DeviceBuffer& operand);
   /// Those of one argument that lie on one GPU. `bytes` of staging memory hold all of them.
   void* stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes);
   void stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks);

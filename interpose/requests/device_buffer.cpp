@@ -25,13 +25,13 @@ Protocol choose(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::contiguous ? Protocol::direct : Protocol::device_staging;
 }
 
-void trace_choice(const char* call, const Operand& operand, const datatype::Shape& shape) {
+void trace_choice(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B on GPU " + std::to_string(operand.ordinal) +
             ", " + operand.info->layout().describe() + " x " + std::to_string(operand.count) + " (" +
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
 
-void record(const char* call, const Operand& operand, const datatype::Shape& shape) {
+void record(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   report_call(operand.protocol, shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
 }
@@ -61,7 +61,7 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   return device::surely_host(first) ? device::Location{} : device::classify(first);
 }
 
-bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand, Located located) {
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand, Located located) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const device::Location location = located ? *located : locate_buffer(buffer, type);
   if (!location.on_device()) return false;
@@ -75,7 +75,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, O
   return true;
 }
 
-bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located) {
   if (!resolve_layout(buffer, count, type, operand, located)) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
@@ -84,14 +84,15 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   return operand.protocol != Protocol::direct;
 }
 
-bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand) {
+bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call,
+                    DeviceBuffer& operand) {
   if (!resolve_layout(buffer, count, type, operand)) return false;
   operand.protocol = Protocol::mapped_staging;
   note_operand(call, operand);
   return true;
 }
 
-void note_operand(const char* call, const Operand& operand) {
+void note_operand(const char* call, const DeviceBuffer& operand) {
   record(call, operand, operand.info->layout().shape(operand.count));
 }
 

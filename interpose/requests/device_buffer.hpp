@@ -23,7 +23,7 @@ inline constexpr int protocol_count = 3;
 const char* protocol_name(Protocol protocol);
 
 /// (buffer, count, datatype) in device memory that MPI cannot take as it is.
-struct Operand {
+struct DeviceBuffer {
   void* buffer = nullptr;
   std::int64_t count = 0;
   datatype::TypeInfoRef info;
@@ -31,7 +31,7 @@ struct Operand {
   Protocol protocol = Protocol::mapped_staging;
 
   std::int64_t bytes() const { return count * info->layout().size(); }
-  MPI_Datatype twin() const { return info->twin(); }
+  MPI_Datatype packed_type() const { return info->packed_type(); }
 };
 
 /// True between MPI_Init and MPI_Finalize, unless disabled. Every wrapper looks here first.
@@ -41,18 +41,19 @@ extern std::atomic<bool> active;
 using Located = std::optional<device::Location>;
 
 /// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory.
-bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, Operand& operand, Located located = {});
+bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand,
+                    Located located = {});
 
-bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located);
 
 /// What can be told of (buffer, count, type) without asking MPI: of basic types all there is to know, in a few
 /// nanoseconds in the heap and on the stack, else by a question to the driver.
-struct Glance {
+struct BufferPeek {
   std::int64_t bytes_on_host = -1;  ///< if all of them are there; negative: they are not, or it is not known
   Located located{};
 
-  Glance(const void* buffer, int count, MPI_Datatype type, Located known = {}) : located(known) {
+  BufferPeek(const void* buffer, int count, MPI_Datatype type, Located known = {}) : located(known) {
     const int size = datatype::basic_types.size(type);
     if (size == 0) return;
     if (count > 0 && !located && !device::surely_host(buffer)) located = device::classify(buffer);
@@ -64,17 +65,17 @@ struct Glance {
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
 /// the arguments as they are: host memory, nothing to move, a CUDA-aware MPI, or arguments that MPI will reject
 /// before it touches data. May throw std::bad_alloc.
-inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand,
+inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located = {}) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   return resolve_device(buffer, count, type, call, operand, located);
 }
 
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).
-bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, Operand& operand);
+bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand);
 
 /// For the report and the trace: an operand that the caller has made itself.
-void note_operand(const char* call, const Operand& operand);
+void note_operand(const char* call, const DeviceBuffer& operand);
 
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.

@@ -14,7 +14,7 @@ constexpr std::uintptr_t alignment = 64;
 
 }  // namespace
 
-HostImage::HostImage(const Operand& operand) : staged_(operand) {
+HostImage::HostImage(const DeviceBuffer& operand) : staged_(operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
   memory_.reset(new std::byte[static_cast<std::size_t>(span.bytes()) + alignment]);
   const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
@@ -32,7 +32,7 @@ void HostImage::start_pack() {
 }
 
 void HostImage::start_unpack(std::int64_t) {
-  const Operand& operand = staged_.operand();
+  const DeviceBuffer& operand = staged_.operand();
   datatype::pack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
   staged_.start_unpack(operand.bytes());
 }
@@ -50,7 +50,7 @@ void HostImage::wait() {
 
 void HostImage::arrived() {
   if (!std::exchange(filling_, false)) return;
-  const Operand& operand = staged_.operand();
+  const DeviceBuffer& operand = staged_.operand();
   datatype::unpack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
 }
 

@@ -14,7 +14,7 @@ namespace gpudt::interpose {
 class HostImage : public Payload {
  public:
   /// Memory for the span of `operand`, aligned as the user's; undefined contents. May throw std::bad_alloc.
-  explicit HostImage(const Operand& operand);
+  explicit HostImage(const DeviceBuffer& operand);
 
   /// The address that stands for the user's buffer argument.
   void* buffer() const;

@@ -20,7 +20,7 @@
 
 namespace gpudt::interpose {
 
-Staged::Staged(const Operand& operand)
+Staged::Staged(const DeviceBuffer& operand)
     : operand_(operand),
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
@@ -31,14 +31,14 @@ Staged::Staged(const Operand& operand)
 Staged::~Staged() = default;
 
 Outgoing Staged::message() const {
-  return {staging_.data(), static_cast<int>(operand_.count), operand_.twin()};
+  return {staging_.data(), static_cast<int>(operand_.count), operand_.packed_type()};
 }
 
 Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   pull_.reset();
-  if (peer_checks() && peer::token_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
-    pull_ = Pull::recognise(*static_cast<const peer::Token*>(staging_.data()), bytes);
+  if (peer_checks() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+    pull_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   if (!pull_) return {bytes};
   device::mark(device::Point::recognised);
   return pull_->announced(operand_.bytes());
@@ -85,7 +85,7 @@ namespace {
 constexpr int test_window = 64;
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr std::size_t blocked_peers_max = 16;
-constexpr std::chrono::seconds stop_patience{2};  ///< for receives at MPI_Finalize
+constexpr std::chrono::seconds stop_timeout{2};  ///< for receives at MPI_Finalize
 
 struct ChannelHash {
   std::size_t operator()(const Channel& channel) const {
@@ -608,13 +608,13 @@ void Engine::cancel_receives() {
 
 bool Engine::stop() {
   order_each([](const Channel&) { return true; });
-  const auto patience = std::chrono::steady_clock::now() + stop_patience;
+  const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
   bool cancelled = false;
   while (live() != 0) {
     progress();
     const auto now = std::chrono::steady_clock::now();
-    if (now >= patience && only_receives() && !std::exchange(cancelled, true)) cancel_receives();
-    if (now >= patience + stop_patience && only_receives()) break;
+    if (now >= timeout && only_receives() && !std::exchange(cancelled, true)) cancel_receives();
+    if (now >= timeout + stop_timeout && only_receives()) break;
   }
   progress_stop();
   failed_here().clear();

@@ -83,12 +83,12 @@ class Payload {
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
 };
 
-class Pull;
+class RendezvousReceiver;
 
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
-  explicit Staged(const Operand& operand);  ///< acquires the staging memory; may throw device::Error
+  explicit Staged(const DeviceBuffer& operand);  ///< acquires the staging memory; may throw device::Error
   ~Staged() override;
   void start_pack() override;
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
@@ -97,18 +97,18 @@ class Staged : public Payload {
   void wait() override;
   Outgoing message() const override;
   void abandon() override;
-  /// A token that has come to the staging memory is recognised.
+  /// An RTS that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
   void* data() const { return staging_.data(); }
-  const Operand& operand() const { return operand_; }
+  const DeviceBuffer& operand() const { return operand_; }
 
  private:
   void start(device::Direction direction, std::int64_t bytes);
 
-  Operand operand_;
+  DeviceBuffer operand_;
   device::Staging staging_;
-  device::Transfer transfer_;   // after staging_: it must end before the memory goes back
-  std::unique_ptr<Pull> pull_;  ///< likewise; what the last receive got was a token
+  device::Transfer transfer_;                 // after staging_: it must end before the memory goes back
+  std::unique_ptr<RendezvousReceiver> pull_;  ///< likewise; what the last receive got was an RTS
 };
 
 using StagedRef = std::shared_ptr<Staged>;

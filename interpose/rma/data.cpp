@@ -20,7 +20,7 @@ UserBuffer::UserBuffer(const char* call, const Origin& origin)
     : buffer_(const_cast<void*>(origin.buffer)),
       count_(origin.count),
       bytes_(origin.count * datatype::size_of(origin.type)) {
-  Operand operand;
+  DeviceBuffer operand;
   if (resolve_mapped(origin.buffer, origin.count, origin.type, call, operand))
     staged_ = std::make_unique<Staged>(operand);
   else

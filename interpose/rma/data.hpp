@@ -32,7 +32,7 @@ class UserBuffer {
   /// Between pack and unpack: for MPI.
   void* address() const;
   int count() const { return count_; }
-  MPI_Datatype type() const { return staged_ ? staged_->operand().twin() : type_->get(); }
+  MPI_Datatype type() const { return staged_ ? staged_->operand().packed_type() : type_->get(); }
   /// Copies all packed bytes; at most INT_MAX of them.
   void copy_to(std::byte* packed) const;
   void copy_from(const std::byte* packed) const;

@@ -20,16 +20,16 @@ namespace {
 
 class PendingPut : public PendingAccess {
  public:
-  PendingPut(const Operand& operand, const Target& target)
+  PendingPut(const DeviceBuffer& operand, const Target& target)
       : PendingAccess(target.rank), staged_(operand), target_(target), type_(target.type) {
     staged_.start_pack();
   }
   int issue(MPI_Win win) override {
     if (std::exchange(issued_, true)) return MPI_SUCCESS;
     staged_.wait();
-    const Operand& operand = staged_.operand();
-    return PMPI_Put(staged_.data(), static_cast<int>(operand.count), operand.twin(), target_.rank, target_.displacement,
-                    target_.count, type_.get(), win);
+    const DeviceBuffer& operand = staged_.operand();
+    return PMPI_Put(staged_.data(), static_cast<int>(operand.count), operand.packed_type(), target_.rank,
+                    target_.displacement, target_.count, type_.get(), win);
   }
 
  private:
@@ -139,7 +139,7 @@ void PendingAccesses::Claim::finish() const {
     while (access->claimed_.load() && !access->finished_.load()) engine_progress();
 }
 
-std::shared_ptr<PendingAccess> pending_put(const Operand& operand, const Target& target) {
+std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target) {
   return std::make_shared<PendingPut>(operand, target);
 }
 

@@ -111,7 +111,7 @@ class PendingAccesses {
 extern PendingAccesses pending_accesses;
 
 /// A Put whose data is being packed.
-std::shared_ptr<PendingAccess> pending_put(const Operand& operand, const Target& target);
+std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target);
 /// An access that MPI has, with the buffers that are staged for it.
 std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers);
 /// An access that a request completes: synchronisation completes it, too.

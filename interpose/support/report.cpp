@@ -24,7 +24,7 @@ namespace {
 constexpr int shape_kinds = 5;
 constexpr int fallback_slots = 8;
 constexpr int fallback_text = 120;
-constexpr std::chrono::seconds gather_patience{20};  ///< how long rank 0 waits for ranks that may lack the library
+constexpr std::chrono::seconds gather_timeout{20};  ///< how long rank 0 waits for ranks that may lack the library
 
 struct Counts {
   std::atomic<std::int64_t> calls[protocol_count][shape_kinds];
@@ -128,7 +128,7 @@ void print(const Record& total, int ranks, int expected) {
     text += "  peer transfer: " + messages(PeerEvent::offered) + " messages offered; of these " +
             messages(PeerEvent::packed) + " packed to be fetched, " + messages(PeerEvent::put) +
             " written by their senders, " + messages(PeerEvent::refused) + " through shared memory, " +
-            messages(PeerEvent::remote) + " in parts by messages, " + messages(PeerEvent::buffered) + " buffered\n";
+            messages(PeerEvent::remote) + " in fragments by messages, " + messages(PeerEvent::buffered) + " buffered\n";
   if (const std::int64_t calls = total.peer[static_cast<int>(PeerEvent::collective)]; calls != 0)
     text += "  collectives as messages: " + std::to_string(calls) + " calls\n";
   std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",
@@ -157,17 +157,17 @@ void print(const Record& total, int ranks, int expected) {
   std::fflush(stderr);
 }
 
-/// Tests have less patience.
-std::chrono::seconds patience() {
-  const char* seconds = std::getenv("GPUDT_TEST_REPORT_PATIENCE");
-  return seconds == nullptr ? gather_patience : std::chrono::seconds(std::atoi(seconds));
+/// Tests have less timeout.
+std::chrono::seconds timeout() {
+  const char* seconds = std::getenv("GPUDT_TEST_REPORT_TIMEOUT");
+  return seconds == nullptr ? gather_timeout : std::chrono::seconds(std::atoi(seconds));
 }
 
 /// True if every rank's record has arrived at rank 0 (on other ranks: if their part is done).
 bool gather(const Record& own, std::vector<Record>& records) {
   MPI_Request request = MPI_REQUEST_NULL;
   PMPI_Igather(&own, sizeof(Record), MPI_BYTE, records.data(), sizeof(Record), MPI_BYTE, 0, MPI_COMM_WORLD, &request);
-  const auto deadline = std::chrono::steady_clock::now() + patience();
+  const auto deadline = std::chrono::steady_clock::now() + timeout();
   int done = 0;
   while (!done && std::chrono::steady_clock::now() < deadline) PMPI_Test(&request, &done, MPI_STATUS_IGNORE);
   return done != 0;

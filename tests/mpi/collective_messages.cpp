@@ -123,7 +123,7 @@ TEST_CASE("no receive of the program's gets what a collective sends", "[collecti
 }
 
 // Only some processes take part; communicators come and go.
-TEST_CASE("long blocks in parts of the world", "[collective][messages]") {
+TEST_CASE("long blocks in fragments of the world", "[collective][messages]") {
   constexpr int ints = 20000;
   for (int round = 0; round < 3; ++round) {
     const bool inside = rank() != round % ranks();

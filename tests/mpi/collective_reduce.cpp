@@ -25,7 +25,7 @@ void append(Stream& packed, T value) {
 }
 
 /// A datatype that an operator takes, and how one element of a small value looks when packed.
-struct Operand {
+struct DeviceBuffer {
   MPI_Datatype type;
   void (*put)(Stream& packed, int value);
 };
@@ -56,7 +56,7 @@ void put_pair(Stream& packed, int value) {
 
 struct Family {
   const char* name;
-  std::vector<Operand> operands;
+  std::vector<DeviceBuffer> operands;
   std::vector<MPI_Op> operators;
 };
 
@@ -418,7 +418,7 @@ TEST_CASE("every predefined operator on every type it is for", "[collective][red
   const Peers peers = Peers::all();
   int number = 0;
   for (const Family& family : families())
-    for (const Operand& operand : family.operands)
+    for (const DeviceBuffer& operand : family.operands)
       for (const MPI_Op op : family.operators) {
         INFO(family.name);
         const Reducer reducer(plain(operand.type), operand.put, op);

@@ -123,17 +123,17 @@ class Environment(unittest.TestCase):
 
     def test_collectives_without(self):
         """Nobody waits for an answer of a process without the library."""
-        run = Run("gather", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_PATIENCE=1", without=1)
+        run = Run("gather", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_TIMEOUT=1", without=1)
         self.assertEqual(run.code, 0, run.text)
         self.assertEqual(run.lines("collectives as messages"), [], run.text)
 
     def test_parts(self):
-        """What goes to other nodes goes in parts, and so does everything that is long if that is wanted."""
+        """What goes to other nodes goes in fragments, and so does everything that is long if that is wanted."""
         run = Run("again", "GPUDT_PROTOCOL=pipelined", "GPUDT_REPORT=1")
         self.assertEqual(run.code, 0, run.text)
         self.assertEqual(run.results, LARGE_TOO, run.text)
         (told,) = run.lines("peer transfer:", "messages offered")
-        self.assertGreater(int(re.search(r"(\d+) in parts by messages", told).group(1)), 2 * RANKS, run.text)
+        self.assertGreater(int(re.search(r"(\d+) in fragments by messages", told).group(1)), 2 * RANKS, run.text)
 
     def test_probes(self):
         """A probe tells a message's size from the first one on, whichever way it goes."""
@@ -232,7 +232,7 @@ class Environment(unittest.TestCase):
 
     def test_report_with_a_rank_that_lacks_the_library(self):
         """Rank 0 prints what it knows; where it is rank 0 that lacks the library, nobody prints. Neither hangs."""
-        run = Run("device", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_PATIENCE=4", without=1)
+        run = Run("device", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_TIMEOUT=4", without=1)
         self.assert_right(run)
         self.assertEqual(len(run.lines("gpudt report")), 1, run.text)
         self.assertTrue(run.lines("1 of 2 ranks"), run.text)

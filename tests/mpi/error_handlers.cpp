@@ -389,7 +389,8 @@ TEST_CASE("an unpack that fails on the GPU reaches the handler, after the commun
   }
 }
 
-// With messages that go in parts: what has been sent cannot be taken back. Then all is well again, in the same order.
+// With messages that go in fragments: what has been sent cannot be taken back. Then all is well again, in the same
+// order.
 TEST_CASE("a pack that fails on the GPU in the middle of a message reaches both ends", "[.][fault-midway]") {
   if (!all_have_partners()) return;
   const Type type = vector(1 << 20, 1, 2);  // 8 MiB
@@ -424,7 +425,7 @@ TEST_CASE("a pack that fails on the GPU in the middle of a message reaches both 
   }
 }
 
-// Of two processes on one GPU: the one of the lower rank writes to the other one's memory.
+// Of two processes on one GPU: the lower-ranked process writes to the other one's memory.
 TEST_CASE("a message that its sender fails to write to the receiver's memory reaches both ends", "[.][fault-put]") {
   if (!all_have_partners()) return;
   const Type type = vector(1 << 14, 1, 2);  // 128 KiB: a longer one the receiver may fetch itself, if it has to wait

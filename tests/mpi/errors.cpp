@@ -447,7 +447,7 @@ TEST_CASE("wrong arguments are reported through the communicator's handler", "[e
   exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 60);
 }
 
-// Long enough to go in parts, to other nodes.
+// Long enough to go in fragments, to other nodes.
 TEST_CASE("long messages with wrong arguments", "[errors]") {
   const Type type = vector(1 << 18, 1, 2);
   ErrorComm errors(true);

@@ -147,7 +147,7 @@ TEST_CASE("Irsend and Rsend of device memory complete only with their data gone"
 
 TEST_CASE("a synchronous send waits for its receive", "[modes]") {
   if (!all_have_partners()) return;
-  constexpr double patience = 0.02;  // seconds in which it must not complete
+  constexpr double timeout = 0.02;  // seconds in which it must not complete
   for (const int blocks : {10, 20000})
     for (const Place place : basic_places) {
       const Type type = vector(blocks, 1, 2);
@@ -158,7 +158,7 @@ TEST_CASE("a synchronous send waits for its receive", "[modes]") {
       MPI_Request request = MPI_REQUEST_NULL;
       int complete = 0;
       MPI_OK(MPI_Issend(out.address(), 1, type, partner(), 3, comm(), &request));
-      for (const double start = PMPI_Wtime(); complete == 0 && PMPI_Wtime() - start < patience;)
+      for (const double start = PMPI_Wtime(); complete == 0 && PMPI_Wtime() - start < timeout;)
         MPI_OK(MPI_Test(&request, &complete, MPI_STATUS_IGNORE));
       CHECK(complete == 0);
       lock_step();

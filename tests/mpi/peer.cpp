@@ -69,7 +69,7 @@ TEST_CASE("probes tell tokens from messages of the same length", "[peer]") {
   BsendBuffer attached(1 << 16);
   for (const Place place : basic_places)
     for (int index = 0; index < peer::descriptor_count; index += 9) {
-      const int length = static_cast<int>(peer::token_bytes(index));
+      const int length = static_cast<int>(peer::rts_bytes(index));
       const Type odd = vector(length, 1, 2, MPI_CHAR);
       INFO(place_name(place) << ", " << length << " bytes");
       step(std::string(place_name(place)) + ", " + std::to_string(length) + " bytes");
@@ -201,7 +201,7 @@ TEST_CASE("device messages that are too long for a few numbers on the host relea
       }
 }
 
-TEST_CASE("long device messages, packed in parts or through shared memory", "[peer]") {
+TEST_CASE("long device messages, packed in fragments or through shared memory", "[peer]") {
   if (!all_have_partners()) return;
   int tag = 0;
   for (const int doubles : {70000, 400000, 650000})

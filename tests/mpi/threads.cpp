@@ -412,7 +412,7 @@ TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads
 TEST_CASE("a thread that sends without end does not keep another from sending", "[.][threads-order]") {
   MPICH_CANNOT("it truncates some of the messages");
   if (!threads_allowed()) return;
-  constexpr int in_flight = 64, others = 5, patience = 3 * others * in_flight;
+  constexpr int in_flight = 64, others = 5, timeout = 3 * others * in_flight;
   const Type type = vector(100, 1, 2), one = plain(MPI_INT);
   Buffer out(Place::device, type, 1), in(Place::host, type, 1), small(Place::host, one, 1);
   if (rank() % 2 == 1) {  // takes all that comes, until the message of no elements
@@ -430,7 +430,7 @@ TEST_CASE("a thread that sends without end does not keep another from sending", 
     for (int i = 0; i < others; ++i) MPI_Send(small.address(), 1, one, partner(), 2, comm());
     sent = true;
   });
-  while (!sent && ++sends < patience) {
+  while (!sent && ++sends < timeout) {
     MPI_Request& oldest = requests[sends % in_flight];
     MPI_OK(MPI_Wait(&oldest, MPI_STATUS_IGNORE));
     MPI_OK(MPI_Isend(out.address(), 1, type, partner(), 1, comm(), &oldest));

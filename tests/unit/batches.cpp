@@ -239,7 +239,7 @@ void check_jobs_waiting(Areas& areas, Random& random, const Jobs& jobs) {
   for (Area* const area : areas.all()) area->clear();
 }
 
-TEST_CASE("random transfers by a kernel that stays", "[kernel][device]") {
+TEST_CASE("random transfers by a persistent kernel", "[kernel][device]") {
   const Device device(device::Way::kernel, /*batches=*/true, device::ResidentUse::always);
   if (!device.there()) return;
   Areas areas;

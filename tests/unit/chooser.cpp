@@ -54,10 +54,10 @@ Moves moves_of(const Shape& shape, std::int64_t begin, std::int64_t end) {
 
 constexpr std::uintptr_t user_base = 1u << 30, packed_base = 1u << 20;
 
-Moves moves_of(const Boxes& boxes, bool unpack) {
+Moves moves_of(const CopyPlan& copy_plan, bool unpack) {
   Moves moves;
-  for (std::int64_t call = 0; call < boxes.calls(); ++call) {
-    const CopyBox box = boxes[call];
+  for (std::int64_t call = 0; call < copy_plan.calls(); ++call) {
+    const CopyBox box = copy_plan[call];
     const BoxSide& user = unpack ? box.to : box.from;
     const BoxSide& packed = unpack ? box.from : box.to;
     for (std::size_t z = 0; z < box.depth; ++z)
@@ -72,11 +72,12 @@ Moves moves_of(const Boxes& boxes, bool unpack) {
   return moves;
 }
 
-Boxes boxes(const Shape& shape, bool unpack, std::int64_t begin, std::int64_t end) {
-  return boxes_of(shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), begin, end);
+CopyPlan copy_plan(const Shape& shape, bool unpack, std::int64_t begin, std::int64_t end) {
+  return copy_plan_of(shape, unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base), begin,
+                      end);
 }
 
-TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
+TEST_CASE("copy_plan move every byte of a range to its place", "[chooser]") {
   std::mt19937_64 engine(test::unit_seed());
   const auto random = [&](std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(engine);
@@ -93,11 +94,11 @@ TEST_CASE("boxes move every byte of a range to its place", "[chooser]") {
                             strided(run, {{2, run}, {3, 4000}, {slices, slice + 1}, {2, 20000 + run}}, 0)};
     for (const Shape& shape : shapes) {
       for (const bool unpack : {false, true}) {
-        CHECK(moves_of(boxes(shape, unpack, 0, shape.total), unpack) == moves_of(shape, 0, shape.total));
+        CHECK(moves_of(copy_plan(shape, unpack, 0, shape.total), unpack) == moves_of(shape, 0, shape.total));
         if (shape.ndims >= 2) continue;
         const std::int64_t begin = random(0, shape.total - 1), end = random(begin + 1, shape.total);
         CAPTURE(run, rows, pitch, begin, end);
-        CHECK(moves_of(boxes(shape, unpack, begin, end), unpack) == moves_of(shape, begin, end));
+        CHECK(moves_of(copy_plan(shape, unpack, begin, end), unpack) == moves_of(shape, begin, end));
       }
     }
   }
@@ -122,15 +123,15 @@ TEST_CASE("the span that is brought reaches from a message's first byte to its l
   CHECK(span(hvector(2, 8, most_span_bytes - 7, MPI_BYTE), 1) == Found(0, 0));
 }
 
-TEST_CASE("boxes between two layouts that are divided alike, and none between others", "[chooser]") {
+TEST_CASE("copy_plan between two layouts that are divided alike, and none between others", "[chooser]") {
   constexpr std::uintptr_t from_base = user_base + (std::uintptr_t{1} << 40);
   const auto between = [&](const Shape& from, const Shape& to) {
-    return boxes_between(boxes_of(from, false, reinterpret_cast<void*>(from_base), nullptr, 0, from.total),
-                         boxes(to, true, 0, to.total));
+    return copy_plan_between(copy_plan_of(from, false, reinterpret_cast<void*>(from_base), nullptr, 0, from.total),
+                             copy_plan(to, true, 0, to.total));
   };
   for (std::int64_t pitch = 6; pitch < 40; pitch += 7) {
     const Shape from = strided(6, {{3, 5 * pitch}, {4, pitch}}, 11), to = strided(6, {{3, 45}, {4, 9}}, 2);
-    const Boxes found = between(from, to);
+    const CopyPlan found = between(from, to);
     REQUIRE(found.calls() == 1);
     const auto sent = moves_of(from, 0, from.total), received = moves_of(to, 0, to.total);
     std::int64_t bytes = 0;
@@ -151,7 +152,7 @@ TEST_CASE("boxes between two layouts that are divided alike, and none between ot
 
 TEST_CASE("one row as two", "[chooser]") {
   for (std::int64_t bytes = 1; bytes < 40; ++bytes) {
-    const Boxes row = boxes(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row, 40);
+    const CopyPlan row = copy_plan(strided(bytes, {}, 7), true, 0, bytes), halves = in_two_rows(row, 40);
     std::map<std::uintptr_t, std::uintptr_t> moved;
     for (std::int64_t call = 0; call < halves.calls(); ++call) {
       const CopyBox box = halves[call];
@@ -170,15 +171,15 @@ TEST_CASE("one row as two", "[chooser]") {
   }
 }
 
-TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
+TEST_CASE("what the copy engine cannot move has no copy_plan", "[chooser]") {
   const auto none = [](const Shape& shape, std::int64_t begin, std::int64_t end) {
-    return boxes(shape, false, begin, end).empty();
+    return copy_plan(shape, false, begin, end).empty();
   };
   CHECK(none(strided(8, {{4, -16}}, 0), 0, 32));                    // backwards
   CHECK(none(strided(8, {{4, 4}}, 0), 0, 32));                      // overlapping
   CHECK(none(strided(8, {{4, std::int64_t{1} << 31}}, 0), 0, 32));  // beyond the engine's pitch
   CHECK(none(strided(8, {{2, 64}, {4, 16}}, 0), 8, 64));            // a part of slices
-  CHECK(none(strided(8, {{Boxes::most_calls + 1, 512}, {2, 64}, {4, 16}}, 0), 0, (Boxes::most_calls + 1) * 64));
+  CHECK(none(strided(8, {{CopyPlan::most_calls + 1, 512}, {2, 64}, {4, 16}}, 0), 0, (CopyPlan::most_calls + 1) * 64));
   CHECK(none(strided(8, {{1 << 20, 512}, {1 << 20, 8}, {2, 64}, {4, 16}}, 0), 0, std::int64_t{1} << 46));
   CHECK_FALSE(none(strided(8, {{2, 64}, {4, 16}}, 0), 0, 64));
   Shape list = strided(8, {{4, 16}}, 0);
@@ -189,11 +190,11 @@ TEST_CASE("what the copy engine cannot move has no boxes", "[chooser]") {
 TEST_CASE("few rows go by the copy engine, many by a kernel", "[chooser]") {
   const CostModel model;
   for (const bool unpack : {false, true}) {
-    const Situation host = {unpack, true}, device = {unpack, false};
-    const auto copies = [&](std::int64_t run, std::int64_t rows, const Situation& situation) {
+    const TransferContext host = {unpack, true}, device = {unpack, false};
+    const auto copies = [&](std::int64_t run, std::int64_t rows, const TransferContext& context) {
       const Shape shape = strided(run, {{rows, 512}}, 0);
-      return copy_cost_us(model, shape.total, boxes(shape, unpack, 0, shape.total), situation) <
-             kernel_cost_us(model, shape.total, situation);
+      return copy_cost_us(model, shape.total, copy_plan(shape, unpack, 0, shape.total), context) <
+             kernel_cost_us(model, shape.total, context);
     };
     CHECK(copies(8, 64, host));
     CHECK_FALSE(copies(8, 100000, host));
@@ -231,10 +232,10 @@ TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") 
 
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
   const CostModel model;
-  const Situation pack = {false, true};
+  const TransferContext pack = {false, true};
   const auto margin = [&](std::int64_t run) {  // microseconds by which a kernel is slower
     const Shape shape = strided(run, {{4, 1 << 26}, {8, 1 << 20}, {16, 16384}}, 0);
-    const Boxes four = boxes(shape, false, 0, shape.total);
+    const CopyPlan four = copy_plan(shape, false, 0, shape.total);
     CHECK(four.calls() == 4);
     CHECK(four.rows() == 4 * 8 * 16);
     return kernel_cost_us(model, shape.total, pack) - copy_cost_us(model, shape.total, four, pack);
@@ -250,19 +251,19 @@ TEST_CASE("no message takes fewer calls, or less time by them, than is said at o
                              strided(8, {{3, 70}, {5, 16}}, 0), strided(8, {{2, 400}, {3, 100}, {5, 16}}, 0),
                              strided(8, {{7, 900}, {2, 400}, {3, 100}, {5, 16}}, 0)})
     for (const bool unpack : {false, true})
-      for (const Situation& situation :
-           {Situation{unpack, true, false}, Situation{unpack, false, false}, Situation{unpack, false, true}}) {
+      for (const TransferContext& context :
+           {TransferContext{unpack, true, false}, TransferContext{unpack, false, false},
+            TransferContext{unpack, false, true}}) {
         using Range = std::pair<std::int64_t, std::int64_t>;
         for (const auto& [begin, end] : {Range{0, shape.total}, {0, shape.total - 1}, {3, shape.total}, {5, 7}}) {
-          const Boxes all = boxes(shape, unpack, begin, end);
+          const CopyPlan all = copy_plan(shape, unpack, begin, end);
           CAPTURE(shape.ndims, unpack, begin, end);
           REQUIRE((!all.empty() || shape.ndims >= 2));
           if (all.empty()) continue;
           const std::int64_t bytes = end - begin, least = least_calls(shape, bytes);
           CHECK(least >= 1);
           CHECK(least <= all.calls());
-          CHECK(least_copy_cost_us(model, shape, bytes, least, situation) <=
-                copy_cost_us(model, bytes, all, situation));
+          CHECK(least_copy_cost_us(model, shape, bytes, least, context) <= copy_cost_us(model, bytes, all, context));
         }
       }
   Shape list = strided(8, {}, 0);
@@ -276,10 +277,10 @@ bool is_irregular(const Shape& shape) {
   return shape.kind == ShapeKind::list || shape.kind == ShapeKind::general;
 }
 
-Boxes run_boxes(const datatype::Layout& layout, std::int64_t count, bool unpack, std::int64_t begin, std::int64_t end,
-                std::int64_t most_runs = Boxes::most_together) {
-  return boxes_of(layout.shape(count), unpack, reinterpret_cast<void*>(user_base), reinterpret_cast<void*>(packed_base),
-                  begin, end, &layout, most_runs);
+CopyPlan run_boxes(const datatype::Layout& layout, std::int64_t count, bool unpack, std::int64_t begin,
+                   std::int64_t end, std::int64_t most_runs = CopyPlan::most_together) {
+  return copy_plan_of(layout.shape(count), unpack, reinterpret_cast<void*>(user_base),
+                      reinterpret_cast<void*>(packed_base), begin, end, &layout, most_runs);
 }
 
 /// By the definition of count and extent.
@@ -294,7 +295,7 @@ Moves moves_of(const test::RandomType& type, std::int64_t begin, std::int64_t en
 }
 
 /// One row each, and none that begins where the one before ends.
-bool are_joined_rows(const Boxes& runs) {
+bool are_joined_rows(const CopyPlan& runs) {
   const char* end = nullptr;
   for (std::int64_t call = 0; call < runs.calls(); ++call) {
     const CopyBox run = runs[call];
@@ -311,7 +312,7 @@ bool check_runs(const test::RandomType& type, const datatype::Layout& layout, st
   const Shape shape = layout.shape(count);
   if (!is_irregular(shape)) return false;
   CAPTURE(type.description(), count, begin, end);
-  CHECK(boxes(shape, false, 0, shape.total).empty());  // whose layout is not known
+  CHECK(copy_plan(shape, false, 0, shape.total).empty());  // whose layout is not known
   const std::int64_t most = layout.runs() * count;
   CHECK(run_boxes(layout, count, false, begin, end, most - 1).empty());
   CHECK(least_calls(shape, shape.total, &layout, most - 1) == 0);
@@ -319,12 +320,12 @@ bool check_runs(const test::RandomType& type, const datatype::Layout& layout, st
     CHECK(moves_of(run_boxes(layout, count, unpack, 0, shape.total, most), unpack) == moves_of(type, 0, shape.total));
     CHECK(moves_of(run_boxes(layout, count, unpack, begin, end, most), unpack) == moves_of(type, begin, end));
   }
-  const Boxes runs = run_boxes(layout, count, false, begin, end, most);
+  const CopyPlan runs = run_boxes(layout, count, false, begin, end, most);
   CHECK(are_joined_rows(runs));
   CHECK(runs.rows() == runs.calls());
   CHECK(runs.calls() <= most);
   CHECK(least_calls(shape, end - begin, &layout, most) >= 1);
-  return most <= Boxes::most_together;
+  return most <= CopyPlan::most_together;
 }
 
 TEST_CASE("random irregular messages have a box for each run", "[chooser]") {
@@ -362,15 +363,15 @@ datatype::LayoutRef list_of(std::int64_t runs, int length, int distance) {
 TEST_CASE("runs of elements that adjoin are one", "[chooser]") {
   test::OwnedType type = test::indexed({2, 1, 3}, {0, 4, 7}, MPI_INT);
   const datatype::LayoutRef layout = datatype::decode(type.commit());
-  const Boxes runs = run_boxes(*layout, 5, false, 0, 5 * layout->size());
+  const CopyPlan runs = run_boxes(*layout, 5, false, 0, 5 * layout->size());
   CHECK(runs.calls() == 5 * 3 - 4);
   CHECK(least_calls(layout->shape(5), 5 * layout->size(), layout.get()) == runs.calls());
   CHECK(least_calls(layout->shape(5), 5 * layout->size() - 1, layout.get()) == 1);
   CHECK(moves_of(runs, false).size() == static_cast<std::size_t>(5 * layout->size()));
 }
 
-TEST_CASE("lists have as many boxes as they may have runs, and no more", "[chooser]") {
-  for (const std::int64_t runs : {Boxes::most_together, Boxes::most_calls}) {
+TEST_CASE("lists have as many copy_plan as they may have runs, and no more", "[chooser]") {
+  for (const std::int64_t runs : {CopyPlan::most_together, CopyPlan::most_calls}) {
     const datatype::LayoutRef most = list_of(runs, 8, 64), one = list_of(8, 8, 64);
     CHECK(run_boxes(*most, 1, false, 0, most->size(), runs).calls() == runs);
     CHECK(run_boxes(*most, 2, false, 0, most->size(), runs).empty());
@@ -384,19 +385,19 @@ TEST_CASE("how many runs a part of many has is told by its length", "[chooser]")
   const auto least = [&](std::int64_t bytes, std::int64_t most_runs) {
     return least_calls(list->shape(2), bytes, list.get(), most_runs);
   };
-  CHECK(least(2 * list->size(), Boxes::most_calls) == 2000);
-  CHECK(least(list->size() / 4, Boxes::most_calls) == 250);
-  CHECK(least(1, Boxes::most_calls) == 1);
+  CHECK(least(2 * list->size(), CopyPlan::most_calls) == 2000);
+  CHECK(least(list->size() / 4, CopyPlan::most_calls) == 250);
+  CHECK(least(1, CopyPlan::most_calls) == 1);
   CHECK(least(1, 1999) == 0);
 }
 
 namespace {
 
 /// Runs of such lengths at such places, unpacked, as the copy engine gets them; checked byte by byte.
-Boxes two_rows_of(std::vector<int> lengths, const std::vector<int>& places) {
+CopyPlan two_rows_of(std::vector<int> lengths, const std::vector<int>& places) {
   test::OwnedType type = test::indexed(lengths, places, MPI_BYTE);
   const datatype::LayoutRef layout = datatype::decode(type.commit());
-  const Boxes runs = run_boxes(*layout, 1, true, 0, layout->size()), halves = in_two_rows(runs, 100);
+  const CopyPlan runs = run_boxes(*layout, 1, true, 0, layout->size()), halves = in_two_rows(runs, 100);
   CHECK(runs.calls() == std::ssize(lengths));
   std::map<const void*, const void*> moved;
   for (std::int64_t call = 0; call < halves.calls(); ++call)
@@ -416,7 +417,7 @@ Boxes two_rows_of(std::vector<int> lengths, const std::vector<int>& places) {
 }  // namespace
 
 TEST_CASE("each of several runs as two rows", "[chooser]") {
-  const Boxes halves = two_rows_of({1, 2, 7, 100}, {0, 10, 20, 40});
+  const CopyPlan halves = two_rows_of({1, 2, 7, 100}, {0, 10, 20, 40});
   CHECK(halves.calls() == 1 + 1 + 2 + 1);
   CHECK(halves.rows() == 1 + 2 + 4 + 1);
   CHECK(halves[0].width == 100);
@@ -424,7 +425,7 @@ TEST_CASE("each of several runs as two rows", "[chooser]") {
 }
 
 TEST_CASE("runs of one length are the rows of one copy", "[chooser]") {
-  const Boxes alike = two_rows_of({8, 8, 8, 8}, {0, 10, 27, 40});
+  const CopyPlan alike = two_rows_of({8, 8, 8, 8}, {0, 10, 27, 40});
   CHECK(alike.calls() == 2);
   CHECK(alike.rows() == 4);
   CHECK(two_rows_of({8, 4, 8, 1, 4, 1, 8}, {0, 10, 20, 30, 40, 50, 60}).calls() == 4);
@@ -440,12 +441,12 @@ TEST_CASE("lists go by kernels, but for a few runs and for long ones", "[chooser
   const CostModel model;
   const auto gain_us = [&](std::int64_t runs, int length, bool unpack, bool together = true) {  // by the copy engine
     const datatype::LayoutRef layout = list_of(runs, length, length + 64);
-    const Situation host = {.unpack = unpack, .packed_is_host = true, .runs_together = together};
-    Boxes boxes = run_boxes(*layout, 1, unpack, 0, layout->size(), Boxes::most_calls);
-    REQUIRE(boxes.calls() == runs);
-    if (!together) boxes = in_two_rows(boxes, model.engine_row_bytes);
-    const std::int64_t least = least_calls(layout->shape(1), layout->size(), layout.get(), Boxes::most_calls);
-    const double copy_us = copy_cost_us(model, layout->size(), boxes, host);
+    const TransferContext host = {.unpack = unpack, .packed_is_host = true, .runs_together = together};
+    CopyPlan copy_plan = run_boxes(*layout, 1, unpack, 0, layout->size(), CopyPlan::most_calls);
+    REQUIRE(copy_plan.calls() == runs);
+    if (!together) copy_plan = in_two_rows(copy_plan, model.engine_row_bytes);
+    const std::int64_t least = least_calls(layout->shape(1), layout->size(), layout.get(), CopyPlan::most_calls);
+    const double copy_us = copy_cost_us(model, layout->size(), copy_plan, host);
     CHECK(least_copy_cost_us(model, layout->shape(1), layout->size(), least, host) <= copy_us);
     return kernel_cost_us(model, layout->size(), host) - copy_us;
   };
@@ -506,7 +507,7 @@ TEST_CASE("that another process takes turns is expected for a while", "[chooser]
 
 TEST_CASE("of two ways that are late alike that is tried which was seen late longer ago", "[chooser]") {
   const Lateness lateness;
-  const auto copy_is = [&](const Prospect& copy, const Prospect& kernel) {
+  const auto copy_is = [&](const Estimate& copy, const Estimate& kernel) {
     return copy_is_better(copy, kernel, lateness);
   };
   CHECK(copy_is({10, 0, 0}, {11, 0, 0}));

@@ -1,4 +1,4 @@
-// What is kept on datatypes: for how long, for which ones, and the twins.
+// What is kept on datatypes: for how long, for which ones, and the packed types.
 #include <climits>
 #include <memory>
 #include <thread>
@@ -24,13 +24,13 @@ void check_twin(MPI_Datatype type) {
   const TypeInfoRef info = type_info(type);
   REQUIRE(info);
   MPI_Count size = 0, lb = 0, extent = 0;
-  MPI_Type_size_x(info->twin(), &size);
+  MPI_Type_size_x(info->packed_type(), &size);
   CHECK(size == info->layout().size());
-  MPI_Type_get_extent_x(info->twin(), &lb, &extent);
+  MPI_Type_get_extent_x(info->packed_type(), &lb, &extent);
   CHECK(lb == 0);
   CHECK(extent == size);
-  CHECK(decode(info->twin())->shape(2).kind == ShapeKind::contiguous);
-  CHECK(type_info(info->twin()) != nullptr);  // so it is committed
+  CHECK(decode(info->packed_type())->shape(2).kind == ShapeKind::contiguous);
+  CHECK(type_info(info->packed_type()) != nullptr);  // so it is committed
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ TEST_CASE("a layout in use survives MPI_Type_free", "[datatype][cache]") {
   type.free();
   CHECK(held->layout().size() == 12);
   int size = 0;
-  MPI_Type_size(held->twin(), &size);
+  MPI_Type_size(held->packed_type(), &size);
   CHECK(size == 12);
 }
 
@@ -88,7 +88,7 @@ TEST_CASE("predefined datatypes are cached, and none is taken for one", "[dataty
   {
     OwnedType nothing = structure({}, {}, {});  // no datatypes inside, yet not predefined
     seen = type_info(nothing.commit());
-    CHECK(seen.lock()->twin() == MPI_DATATYPE_NULL);
+    CHECK(seen.lock()->packed_type() == MPI_DATATYPE_NULL);
   }
   CHECK(seen.expired());
 }
@@ -131,7 +131,7 @@ TEST_CASE("what MPI must refuse has no layout", "[datatype][cache]") {
   MPI_Errhandler_free(&counting);
 }
 
-TEST_CASE("twins describe packed elements", "[datatype][cache]") {
+TEST_CASE("packed_types describe packed elements", "[datatype][cache]") {
   check_twin(MPI_DOUBLE);
   check_twin(OwnedType(vector(3, 1, 2, MPI_INT)).commit());
   const OwnedType block = contiguous(1 << 30, MPI_SHORT);  // 2 GiB
@@ -139,7 +139,7 @@ TEST_CASE("twins describe packed elements", "[datatype][cache]") {
   check_twin(OwnedType(structure({1, 3}, {0, MPI_Aint(1) << 33}, {block, MPI_CHAR})).commit());
   check_twin(OwnedType(contiguous(INT_MAX, MPI_BYTE)).commit());
   OwnedType nothing = contiguous(0, MPI_INT);
-  CHECK(type_info(nothing.commit())->twin() == MPI_DATATYPE_NULL);
+  CHECK(type_info(nothing.commit())->packed_type() == MPI_DATATYPE_NULL);
 }
 
 TEST_CASE("threads that ask for the same datatype get the same layout", "[datatype][cache]") {

@@ -171,8 +171,8 @@ class Subject {
     if (layout.extent() != type_.extent() || layout.lb() != type_.lb()) return "extent";
     if (layout.true_lb() != type_.low(1) || layout.true_ub() != type_.high(1)) return "true bounds";
     int twin_size = 0;
-    if (type_.size() > 0) PMPI_Type_size(info_->twin(), &twin_size);
-    if (twin_size != type_.size()) return "twin";
+    if (type_.size() > 0) PMPI_Type_size(info_->packed_type(), &twin_size);
+    if (twin_size != type_.size()) return "packed_type";
     return {};
   }
 

@@ -567,7 +567,7 @@ TEST_CASE("plans: lists within a GPU's memory", "[kernel]") {
   CHECK(std::int64_t{planned(128, some, false).grid} * block_threads * words_per_thread * 16 >= 128 * some);
   CHECK(planned(32, many, false).single == 0);
   CHECK(planned(32, many, true).single == 1);
-  // Kept by the caches: what is written in parts, and short runs that are read beyond them.
+  // Kept by the caches: what is written in fragments, and short runs that are read beyond them.
   CHECK(planned(128, some, false).streaming_loads == 1);
   CHECK(planned(128, many, false).streaming_loads == 1);
   CHECK(planned(32, many, false).streaming_loads == 0);

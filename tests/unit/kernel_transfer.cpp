@@ -137,7 +137,7 @@ TEST_CASE("irregular messages of few runs by the copy engine", "[kernel][device]
     const datatype::ShapeKind kind = layout->shape(count).kind;
     if (kind != datatype::ShapeKind::list && kind != datatype::ShapeKind::general) continue;
     INFO("tree " << tree << ": " << type.description());
-    const bool few = layout->runs() * count <= device::Boxes::most_together;
+    const bool few = layout->runs() * count <= device::CopyPlan::most_together;
     const std::int64_t total = layout->size() * count, begin = random(0, total - 1);
     for (const Direction direction : {Direction::pack, Direction::unpack})
       for (const Range range : {Range{0, total}, Range{begin, random(begin + 1, total)}}) {

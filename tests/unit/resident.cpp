@@ -34,7 +34,7 @@ void end(const Completion& completion) {
 struct Log {
   int kernels = 0;
   std::vector<ResidentArgs> residents;
-  bool refuse = false;       ///< the kernel that stays
+  bool refuse = false;       ///< the persistent kernel
   microseconds launching{};  ///< it takes so long
   bool failed = false;       ///< the GPU
   bool played = false;       ///< the ordinary kernels, too: they do nothing
@@ -69,7 +69,7 @@ class PlayedRuntime final : public HostMemoryRuntime {
   Log& log_;
 };
 
-/// An engine, a message, and the kernel that stays.
+/// An engine, a message, and the persistent kernel.
 struct Stage {
   explicit Stage(ResidentUse use = ResidentUse::always) {
     Config config;
@@ -128,7 +128,7 @@ struct Stage {
   std::unique_ptr<Engine> engine;
 };
 
-TEST_CASE("what is short enough for the kernel that stays", "[kernel]") {
+TEST_CASE("what is short enough for the persistent kernel", "[kernel]") {
   alignas(16) char memory[32];
   const auto suits = [&](const datatype::Layout& layout, int count, std::int64_t shift = 0) {
     datatype::Shape stream;
@@ -156,7 +156,7 @@ TEST_CASE("what is short enough for the kernel that stays", "[kernel]") {
   CHECK_FALSE(suits(*bytes, (16 << 10) + 16));
 }
 
-TEST_CASE("a kernel that stays does jobs one after the other", "[kernel]") {
+TEST_CASE("a persistent kernel does jobs one after the other", "[kernel]") {
   Stage stage;
   stage.wait();
   CHECK(stage.launches() == 0);  // on which GPU is not known
@@ -179,7 +179,7 @@ TEST_CASE("a kernel that stays does jobs one after the other", "[kernel]") {
   CHECK(stage.engine->movements().kernels == 4);
 }
 
-TEST_CASE("what comes while the kernel that stays has a job, or when it is gone, is launched", "[kernel]") {
+TEST_CASE("what comes while the persistent kernel has a job, or when it is gone, is launched", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   Transfer first = stage.pack(), second = stage.pack();  // the second one waits, as behind any other kernel
@@ -197,7 +197,7 @@ TEST_CASE("what comes while the kernel that stays has a job, or when it is gone,
   CHECK_FALSE(stage.serve());  // the old job is none of its own
 }
 
-TEST_CASE("a transfer that waits alone to be launched with others counts, and goes to the kernel that stays",
+TEST_CASE("a transfer that waits alone to be launched with others counts, and goes to the persistent kernel",
           "[kernel]") {
   Stage stage;
   const auto gathered = [&] {
@@ -216,7 +216,7 @@ TEST_CASE("a transfer that waits alone to be launched with others counts, and go
   CHECK(stage.log.kernels == 1);
 }
 
-TEST_CASE("a job that the kernel that stays has not come to is launched", "[kernel]") {
+TEST_CASE("a job that the persistent kernel has not come to is launched", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   {
@@ -254,7 +254,7 @@ TEST_CASE("a kernel that does not begin is not given jobs", "[kernel]") {
   CHECK(stage.log.kernels == 2);
 }
 
-TEST_CASE("a job taken back from the kernel that stays goes past those that wait", "[kernel]") {
+TEST_CASE("a job taken back from the persistent kernel goes past those that wait", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   std::vector<Transfer> transfers;
@@ -269,7 +269,7 @@ TEST_CASE("a job taken back from the kernel that stays goes past those that wait
   CHECK(stage.is_packed());
 }
 
-TEST_CASE("the kernel that stays at the end of all", "[kernel]") {
+TEST_CASE("the persistent kernel at the end of all", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   Transfer transfer = stage.pack();
@@ -286,7 +286,7 @@ TEST_CASE("the kernel that stays at the end of all", "[kernel]") {
   CHECK(transfer.done());
 }
 
-TEST_CASE("the kernel that stays does not stay for ever", "[kernel]") {
+TEST_CASE("the persistent kernel does not stay for ever", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   const auto is_sent_away = [&] { return number_of(stage.box().job[0]) == no_more_jobs; };
@@ -307,7 +307,7 @@ TEST_CASE("the kernel that stays does not stay for ever", "[kernel]") {
   CHECK_FALSE(is_sent_away());
 }
 
-TEST_CASE("a GPU that has failed has no kernel that stays", "[kernel]") {
+TEST_CASE("a GPU that has failed has no persistent kernel", "[kernel]") {
   Stage stage;
   stage.have_kernel();
   stage.log.failed = true;
@@ -322,7 +322,7 @@ TEST_CASE("a GPU that has failed has no kernel that stays", "[kernel]") {
   CHECK(stage.launches() == 1);
 }
 
-TEST_CASE("a kernel that stays is launched where that is promising", "[kernel]") {
+TEST_CASE("a persistent kernel is launched where that is promising", "[kernel]") {
   Stage stage(ResidentUse::automatic);
   // Waits that transfers end after a while, until there is a kernel; on a busy machine some last too long.
   const auto until_launched = [&](int most) {

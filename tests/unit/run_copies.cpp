@@ -26,7 +26,7 @@ using namespace gpudt::test;
 
 /// What was done, and whether copies are refused.
 struct Log {
-  int kernels = 0, boxes = 0, probes = 0;
+  int kernels = 0, copy_plan = 0, probes = 0;
   int batched = 0;                     ///< messages that kernels moved with others
   std::vector<std::int64_t> together;  ///< runs by one call each
   std::vector<CopyBox> copied;
@@ -55,12 +55,12 @@ class NotingRuntime final : public HostMemoryRuntime {
   bool copy_box_async(int, const CopyBox& box, StreamHandle stream) override {
     log_.copying = stream;
     if (log_.refuse || log_.refuse_boxes) return false;
-    ++log_.boxes;
+    ++log_.copy_plan;
     copy(box);
     return true;
   }
   bool copies_runs_together() const noexcept override { return log_.has_batches; }
-  bool copy_runs_async(int, const Boxes& runs, std::int64_t first, std::int64_t last, StreamHandle stream) override {
+  bool copy_runs_async(int, const CopyPlan& runs, std::int64_t first, std::int64_t last, StreamHandle stream) override {
     log_.copying = stream;
     if (log_.refuse || log_.together.size() == log_.batches_taken) return false;
     log_.together.push_back(last - first);
@@ -263,7 +263,7 @@ TEST_CASE("more runs than are moved one by one go by kernel, however late", "[ke
   for (const Direction direction : {Direction::pack, Direction::unpack}) {
     CAPTURE(direction == Direction::pack, has_batches, shared);
     const bool many = direction == Direction::unpack && has_batches && !shared;
-    const std::int64_t most = many ? Boxes::most_calls : Boxes::most_together;
+    const std::int64_t most = many ? CopyPlan::most_calls : CopyPlan::most_together;
     CHECK(kernels(direction, most, 1) == 0);
     CHECK(kernels(direction, most + 1, 1) == 1);
     CHECK(kernels(direction, most / 2, 2) == 0);
@@ -276,17 +276,17 @@ TEST_CASE("while kernels are late, many runs come to the host with what lies bet
   Bench bench;
   bench.allocate_all_but(0);
   bench.move(Direction::pack, *list);
-  CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));  // 9 us would take longer
+  CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));  // 9 us would take longer
   bench.kernels_late(very_late_us);
   bench.move(Direction::pack, *list);
-  CHECK((bench.log.kernels == 1 && bench.log.boxes == 1));
+  CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 1));
   REQUIRE(bench.log.copied.size() == 1);
   const CopyBox& row = bench.log.copied[0];
   CHECK(row.from.address == bench.user.data());
   CHECK((row.width == static_cast<std::size_t>(list->true_ub()) && row.height == 1 && row.depth == 1));
   CHECK(bench.log.together.empty());
   bench.move(Direction::unpack, *list);  // what lies between is not to be written
-  CHECK((bench.log.kernels == 1 && bench.log.boxes == 1));
+  CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 1));
   CHECK(bench.log.together == std::vector<std::int64_t>{64, 36});
   CHECK(bench.engine->staging().statistics(StagingKind::mapped).in_use == 0);
 }
@@ -299,7 +299,7 @@ TEST_CASE("no part of a message comes to the host with what lies between", "[ker
     bench.kernels_late(very_late_us);
     bench.log.kernels = 0;
     bench.engine->start(Direction::pack, 0, *list, 1, bench.user.data(), begin, end, bench.packed.data()).wait();
-    CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
+    CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
   }
 }
 
@@ -310,10 +310,10 @@ TEST_CASE("a message from several allocations is packed by a kernel, or run by r
     const auto beyond = bench.user.size() - static_cast<std::size_t>(list->true_ub());
     bench.allocate_all_but(beyond + 1);
     bench.move(Direction::pack, *list);
-    CHECK((bench.log.kernels == kernels && bench.log.boxes == 0));
+    CHECK((bench.log.kernels == kernels && bench.log.copy_plan == 0));
     bench.allocate_all_but(beyond);
     bench.move(Direction::pack, *list);
-    CHECK((bench.log.kernels == kernels && bench.log.boxes == 1));
+    CHECK((bench.log.kernels == kernels && bench.log.copy_plan == 1));
   }
 }
 
@@ -326,12 +326,12 @@ TEST_CASE("what lies between is not brought where memory is scarce", "[kernel]")
     bench.allocate_all_but(0);
     const Staging others = bench.engine->staging().acquire(StagingKind::mapped, 0, std::size_t{33} << 20);
     bench.move(Direction::pack, *list);
-    CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
+    CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
   }
   Bench bench(limited);
   bench.allocate_all_but(0);
   bench.move(Direction::pack, *list);
-  CHECK((bench.log.kernels == 1 && bench.log.boxes == 0));
+  CHECK((bench.log.kernels == 1 && bench.log.copy_plan == 0));
 }
 
 TEST_CASE("if what lies between is refused, the runs go one by one, or by a kernel", "[kernel]") {
@@ -372,7 +372,7 @@ TEST_CASE("while copies take much longer, kernels that nobody waits for tell tha
 }
 
 TEST_CASE("a process that yields its turns to another one leaves the multiprocessors alone", "[kernel]") {
-  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(Boxes::most_together) + 1);
+  const datatype::LayoutRef list = list_of(30), long_list = list_of(static_cast<int>(CopyPlan::most_together) + 1);
   Bench bench;
   const auto kernels_for = [&](const datatype::Layout& layout) {
     bench.log.kernels = 0;
@@ -440,7 +440,7 @@ TEST_CASE("lists that wait together share the lateness of their kernel", "[kerne
   CHECK(batched(3, 100) == 3);
 }
 
-TEST_CASE("runs go by one call, but those from the host two by two, where they might wait", "[kernel]") {
+TEST_CASE("runs go by one call, but those from the host in pairs, where they might wait", "[kernel]") {
   const datatype::LayoutRef list = list_of(20);
   const bool has_batches = GENERATE(true, false);
   Bench bench(Way::copy);
@@ -452,14 +452,14 @@ TEST_CASE("runs go by one call, but those from the host two by two, where they m
     CHECK(bench.log.together == std::vector<std::int64_t>{20, 20});
     bench.engine->shared_with_others(0, /*yields=*/false);
   }
-  CHECK(bench.log.boxes == 0);
+  CHECK(bench.log.copy_plan == 0);
   const std::size_t batches = bench.log.together.size();
   for (const bool in_pairs : {true, false}) {  // not those that lie in several allocations
     bench.allocate_all_but(in_pairs ? 0 : bench.user.size() - 64);
     bench.log.copied.clear();
-    bench.log.boxes = 0;
+    bench.log.copy_plan = 0;
     bench.move(Direction::unpack, *list);
-    CHECK(bench.log.boxes == (in_pairs ? 10 : 20));
+    CHECK(bench.log.copy_plan == (in_pairs ? 10 : 20));
     CHECK(std::all_of(bench.log.copied.begin(), bench.log.copied.end(), [&](const CopyBox& box) {
       const bool apart = box.to.pitch > box.width && box.from.pitch > box.width;
       return box.height == 2 && apart == in_pairs;
@@ -537,7 +537,7 @@ TEST_CASE("many runs from the host go by a kernel where that is sooner, late as 
   CHECK(kernels(very_late_us) == 1);
 }
 
-TEST_CASE("nests of many boxes are moved by copies while kernels are late for long", "[kernel]") {
+TEST_CASE("nests of many copy_plan are moved by copies while kernels are late for long", "[kernel]") {
   const OwnedType rows = vector(3, 1, 3, MPI_INT);
   const OwnedType type = std::move(hvector(20, 1, 4001, hvector(10, 1, 301, rows)).commit());  // 200 boxes, 480 us
   const datatype::LayoutRef layout = datatype::decode(type);
@@ -561,19 +561,19 @@ TEST_CASE("if some of many runs are refused, all go by a kernel, when those befo
   }
 }
 
-TEST_CASE("where short runs that go together begin late, they go two by two", "[kernel]") {
+TEST_CASE("where short runs that go together begin late, they go in pairs", "[kernel]") {
   const datatype::LayoutRef list = list_of(30);
   Bench bench;
   bench.allocate_all_but(0);
   bench.move(Direction::unpack, *list);  // the first one teaches nothing
   bench.kernels_late(very_late_us);
   bench.move_slowly(*list, late);
-  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 0));
+  CHECK((bench.log.together.size() == 1 && bench.log.copy_plan == 0));
   const Channel& channel = bench.engine->gpu(0).channel(Direction::unpack);
   CHECK((channel.short_runs.times() == 1 && channel.copies.times() == 0 && channel.kernels.times() == 1));
   bench.kernels_late(very_late_us);
   bench.move(Direction::unpack, *list);
-  CHECK((bench.log.together.size() == 1 && bench.log.boxes == 16));
+  CHECK((bench.log.together.size() == 1 && bench.log.copy_plan == 16));
 }
 
 TEST_CASE("a time slice's wait shows in runs that go together, many as they are", "[kernel]") {

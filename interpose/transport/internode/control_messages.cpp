@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int notice_burst = 16;     ///< taken in one call
 constexpr int most_deaf = 16;        ///< attempts at receiving the next
-constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at notices while nothing is under way
-constexpr std::chrono::seconds stop_patience{1};
+constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
+constexpr std::chrono::seconds stop_timeout{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
 /// which nothing overlaps, little beside the rest.
 constexpr std::int64_t shortest_part = 256 << 10;
@@ -43,20 +43,20 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
 
 }  // namespace
 
-// --- notices ---------------------------------------------------------------------------------------------------------
+// --- control messages ------------------------------------------------------------------------------------------------
 
 Remote::Remote(Segment& own, int rank) : own_(own), rank_(rank) {
   listen();
 }
 
 void Remote::listen() {
-  listening_ = std::make_shared<Handed>();
+  listening_ = std::make_shared<MpiTransfer>();
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_receive(&received_, sizeof received_, MPI_BYTE, MPI_ANY_SOURCE, notice_tag, MPI_COMM_WORLD, &request) ==
+  if (hidden_receive(&received_, sizeof received_, MPI_BYTE, MPI_ANY_SOURCE, control_tag, MPI_COMM_WORLD, &request) ==
       MPI_SUCCESS)
     watch(request, listening_);
   else
-    listening_->state.store(Handed::State::failed);
+    listening_->state.store(MpiTransfer::State::failed);
 }
 
 bool Remote::due() {
@@ -67,11 +67,11 @@ bool Remote::due() {
 int Remote::progress() {
   int taken = 0;
   for (test(); taken < notice_burst && deaf_ < most_deaf; test()) {
-    const Handed::State state = listening_->state.load();
-    if (state == Handed::State::under_way) break;
-    const Notice notice = received_;
+    const MpiTransfer::State state = listening_->state.load();
+    if (state == MpiTransfer::State::under_way) break;
+    const ControlMessage notice = received_;
     listen();
-    if (state == Handed::State::done) {
+    if (state == MpiTransfer::State::done) {
       take(notice);
       ++taken;
     } else if (++deaf_ == most_deaf) {
@@ -116,9 +116,9 @@ void Remote::test() {
       log_error("a message between two processes' libraries has failed");
       if (requests_[at] != MPI_REQUEST_NULL) PMPI_Request_free(&requests_[at]);
     }
-    const HandedRef handed = std::move(handed_[at]);
+    const MpiTransferRef handed = std::move(handed_[at]);
     handed->bytes = received_bytes(statuses_[i]);
-    handed->state.store(failed ? Handed::State::failed : Handed::State::done, std::memory_order_release);
+    handed->state.store(failed ? MpiTransfer::State::failed : MpiTransfer::State::done, std::memory_order_release);
   }
   std::size_t kept = 0;
   for (std::size_t at = 0; at < handed_.size(); ++at) {
@@ -130,22 +130,22 @@ void Remote::test() {
   handed_.resize(kept);
 }
 
-/// Whether nothing is under way but the next notice.
+/// Whether nothing is under way but the next control message.
 bool Remote::quiet() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool listening = listening_->state.load() == Handed::State::under_way;
+  const bool listening = listening_->state.load() == MpiTransfer::State::under_way;
   return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
 }
 
 bool Remote::stop() {
   stopping_ = true;
-  const Notice bye = notice(Saying::bye);
+  const ControlMessage bye = notice(ControlKind::bye);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [rank, partner] : partners_)
       if (partner.image) enter(rank, bye);
   }
-  const auto deadline = Clock::now() + stop_patience;
+  const auto deadline = Clock::now() + stop_timeout;
   do {
     progress();
   } while (!quiet() && Clock::now() < deadline);
@@ -157,9 +157,9 @@ bool Remote::stop() {
   return quiet();
 }
 
-Notice Remote::notice(Saying saying, const MessageId& id) const {
-  Notice notice{};
-  notice.saying = saying;
+ControlMessage Remote::notice(ControlKind kind, const MessageId& id) const {
+  ControlMessage notice{};
+  notice.kind = kind;
   notice.from = rank_;
   notice.index = id.index;
   notice.generation = id.generation;
@@ -169,7 +169,7 @@ Notice Remote::notice(Saying saying, const MessageId& id) const {
 }
 
 /// Notices to one process arrive in the order in which they were said.
-void Remote::say(int rank, const Notice& notice) {
+void Remote::say(int rank, const ControlMessage& notice) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     enter(rank, notice);
@@ -178,7 +178,7 @@ void Remote::say(int rank, const Notice& notice) {
 }
 
 /// The caller holds the mutex.
-void Remote::enter(int rank, const Notice& notice) {
+void Remote::enter(int rank, const ControlMessage& notice) {
   outbox_.emplace_back(rank, notice);
   to_say_.store(true, std::memory_order_release);
 }
@@ -187,7 +187,7 @@ void Remote::enter(int rank, const Notice& notice) {
 void Remote::say_all() noexcept {
   while (to_say_.load(std::memory_order_acquire)) {
     if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
-    std::deque<std::pair<int, Notice>> notices;
+    std::deque<std::pair<int, ControlMessage>> notices;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       notices.swap(outbox_);
@@ -198,52 +198,53 @@ void Remote::say_all() noexcept {
   }
 }
 
-void Remote::say_one(int rank, const Notice& said) {
-  const auto handed = std::make_shared<Handed>();
-  handed->notice = std::make_unique<Notice>(said);
-  const int bytes = static_cast<int>(offsetof(Notice, data)) + said.data_bytes;
+void Remote::say_one(int rank, const ControlMessage& said) {
+  const auto handed = std::make_shared<MpiTransfer>();
+  handed->notice = std::make_unique<ControlMessage>(said);
+  const int bytes = static_cast<int>(offsetof(ControlMessage, data)) + said.data_bytes;
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->notice.get(), bytes, MPI_BYTE, rank, notice_tag, MPI_COMM_WORLD, &request) == MPI_SUCCESS)
+  if (hidden_send(handed->notice.get(), bytes, MPI_BYTE, rank, control_tag, MPI_COMM_WORLD, &request) == MPI_SUCCESS)
     watch(request, handed);
   else
     log_error("process " + std::to_string(rank) + " cannot be told about a message");
 }
 
-void Remote::watch(MPI_Request request, HandedRef handed) {
+void Remote::watch(MPI_Request request, MpiTransferRef handed) {
   const std::lock_guard<std::mutex> lock(mutex_);
   new_.push_back({request, std::move(handed)});
   any_new_.store(true, std::memory_order_release);
 }
 
-void Remote::take(const Notice& notice) {
-  switch (notice.saying) {
-    case Saying::hello:
-    case Saying::welcome:
+void Remote::take(const ControlMessage& notice) {
+  switch (notice.kind) {
+    case ControlKind::hello:
+    case ControlKind::welcome:
       return meet(notice);
-    case Saying::offer:
-    case Saying::withdrawn:
+    case ControlKind::offer:
+    case ControlKind::withdrawn:
       return take_offer(notice);
-    case Saying::want:
+    case ControlKind::want:
       return take_want(notice);
-    case Saying::done: {
+    case ControlKind::done: {
       Descriptor& descriptor = own_->descriptors[notice.index];
       if (descriptor.generation == notice.generation) descriptor.state.store(State::done, std::memory_order_release);
       return;
     }
-    case Saying::bye:
+    case ControlKind::bye:
       if (Segment* const image = this->image(notice.from)) (*image)->checking.store(0, std::memory_order_release);
       return;
   }
 }
 
 /// The answer is the first that the other process hears from here.
-void Remote::meet(const Notice& notice) {
+void Remote::meet(const ControlMessage& notice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
   if (notice.version != peer_version) return;
   if (!partner.image) partner.image = Segment::image(notice.from, notice.nonce);
-  if (notice.saying == Saying::hello && partner.image && !stopping_) enter(notice.from, this->notice(Saying::welcome));
+  if (notice.kind == ControlKind::hello && partner.image && !stopping_)
+    enter(notice.from, this->notice(ControlKind::welcome));
 }
 
 void Remote::greet(int rank) {
@@ -251,7 +252,7 @@ void Remote::greet(int rank) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (std::exchange(partners_[rank].greeted, true)) return;
   }
-  say(rank, notice(Saying::hello));
+  say(rank, notice(ControlKind::hello));
 }
 
 bool Remote::greeted(int rank) {
@@ -268,7 +269,7 @@ Segment* Remote::image(int rank) {
 
 void Remote::offer(int index, const std::byte* data) {
   const Descriptor& descriptor = own_->descriptors[index];
-  Notice said = notice(Saying::offer, {index, descriptor.generation});
+  ControlMessage said = notice(ControlKind::offer, {index, descriptor.generation});
   said.source = descriptor.source;
   said.tag = descriptor.tag;
   said.bytes = descriptor.bytes;
@@ -281,18 +282,18 @@ void Remote::offer(int index, const std::byte* data) {
 
 void Remote::withdrawn(int index) {
   const Descriptor& descriptor = own_->descriptors[index];
-  say(descriptor.destination, notice(Saying::withdrawn, {index, descriptor.generation}));
+  say(descriptor.destination, notice(ControlKind::withdrawn, {index, descriptor.generation}));
 }
 
-void Remote::take_offer(const Notice& notice) {
+void Remote::take_offer(const ControlMessage& notice) {
   Segment* const image = this->image(notice.from);
   if (image == nullptr) return;
-  const bool void_now = notice.saying == Saying::withdrawn;
+  const bool void_now = notice.kind == ControlKind::withdrawn;
   const std::lock_guard<std::mutex> lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[notice.index];
-  // Of a message that has come and gone, its token having been here first.
+  // Of a message that has come and gone, its RTS having been here first.
   if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
-  const bool known = descriptor.generation == notice.generation;  // also if its token was here first
+  const bool known = descriptor.generation == notice.generation;  // also if its RTS was here first
   if (void_now && known) {
     for (State open : {State::offered, State::withdrawing, State::buffered})
       if (descriptor.state.compare_exchange_strong(open, State::failed)) return;
@@ -312,19 +313,19 @@ void Remote::take_offer(const Notice& notice) {
     descriptor.state.store(next, std::memory_order_release);
 }
 
-Descriptor& Remote::expect(const Token& token) {
-  Segment* const image = this->image(token.sender);
+Descriptor& Remote::expect(const RendezvousRequest& rts) {
+  Segment* const image = this->image(rts.sender);
   const std::lock_guard<std::mutex> lock(mutex_);
-  Descriptor& descriptor = (*image)->descriptors[token.index];
-  if (descriptor.generation == token.generation) return descriptor;
-  describe(descriptor, {token.index, token.generation}, rank_, token.bytes);
-  const bool data_follow = (token.flags & token_data_follow) != 0;
+  Descriptor& descriptor = (*image)->descriptors[rts.index];
+  if (descriptor.generation == rts.generation) return descriptor;
+  describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
+  const bool data_follow = (rts.flags & rts_data_follow) != 0;
   descriptor.state.store(data_follow ? State::withdrawing : State::offered, std::memory_order_release);
   return descriptor;
 }
 
 void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
-  Notice said = notice(Saying::want, id);
+  ControlMessage said = notice(ControlKind::want, id);
   said.bytes = bytes;
   const std::lock_guard<std::mutex> lock(mutex_);
   partners_[rank].in.push_back({id});
@@ -332,7 +333,7 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
 }
 
 /// Of one that has been given up the receiver gets empty parts.
-void Remote::take_want(const Notice& notice) {
+void Remote::take_want(const ControlMessage& notice) {
   Descriptor& descriptor = own_->descriptors[notice.index];
   if (descriptor.generation != notice.generation) return;
   device::mark(device::Point::wanted);
@@ -349,7 +350,7 @@ void Remote::take_want(const Notice& notice) {
 }
 
 void Remote::done(int rank, const MessageId& id) {
-  say(rank, notice(Saying::done, id));
+  say(rank, notice(ControlKind::done, id));
 }
 
 // --- turns -----------------------------------------------------------------------------------------------------------
@@ -418,8 +419,8 @@ void Remote::make_up_for(const GivenUp& message) {
   end_turn(way, rank);
 }
 
-HandedRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
-  auto handed = std::make_shared<Handed>();
+MpiTransferRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
+  auto handed = std::make_shared<MpiTransfer>();
   handed->staging = std::move(staging);
   MPI_Request request = MPI_REQUEST_NULL;
   if (hidden_send(handed->staging.data(), static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD,
@@ -429,8 +430,8 @@ HandedRef Remote::send(int rank, device::Staging staging, std::int64_t bytes) {
   return handed;
 }
 
-HandedRef Remote::receive(int rank, void* data, std::int64_t bytes) {
-  auto handed = std::make_shared<Handed>();
+MpiTransferRef Remote::receive(int rank, void* data, std::int64_t bytes) {
+  auto handed = std::make_shared<MpiTransfer>();
   MPI_Request request = MPI_REQUEST_NULL;
   if (hidden_receive(data, static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
     throw device::Error(device::Failure::runtime, "MPI does not receive a part of a message");
@@ -440,7 +441,7 @@ HandedRef Remote::receive(int rank, void* data, std::int64_t bytes) {
 
 // --- the sender's end ------------------------------------------------------------------------------------------------
 
-MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, Operand operand)
+MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, DeviceBuffer operand)
     : remote_(remote),
       rank_(rank),
       id_{index, descriptor.generation},
@@ -516,9 +517,9 @@ bool MessageOutflow::send_next(std::int64_t wanted) {
 void MessageOutflow::reap() {
   for (; given_parts_ != 0; --given_parts_) {
     Part& part = parts_.front();
-    const Handed::State state = part.sending->state.load(std::memory_order_acquire);
-    if (state == Handed::State::under_way) return;
-    if (state == Handed::State::failed)
+    const MpiTransfer::State state = part.sending->state.load(std::memory_order_acquire);
+    if (state == MpiTransfer::State::under_way) return;
+    if (state == MpiTransfer::State::failed)
       throw device::Error(device::Failure::runtime, "a part of a message is not sent");
     device::mark(device::Point::part_sent);
     reaped_ += part.bytes;
@@ -547,7 +548,7 @@ MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std:
 MessageInflow::~MessageInflow() {
   if (asked_ < target_.bytes) remote_.give_up_turn(Remote::Way::in, rank_, id_, target_.bytes - asked_, part_bytes_);
   for (; !coming_.empty(); coming_.pop_front())
-    while (coming_.front().receiving->state.load(std::memory_order_acquire) == Handed::State::under_way)
+    while (coming_.front().receiving->state.load(std::memory_order_acquire) == MpiTransfer::State::under_way)
       remote_.advance();
   remote_.under_way.fetch_sub(1);
 }
@@ -588,7 +589,7 @@ std::byte* MessageInflow::room_for(std::int64_t begin) {
 
 void MessageInflow::take_arrived() {
   for (; !coming_.empty(); coming_.pop_front()) {
-    if (coming_.front().receiving->state.load(std::memory_order_acquire) == Handed::State::under_way) return;
+    if (coming_.front().receiving->state.load(std::memory_order_acquire) == MpiTransfer::State::under_way) return;
     take(coming_.front());
   }
 }
@@ -597,7 +598,7 @@ void MessageInflow::take(const Part& part) {
   device::mark(device::Point::part_arrived);
   taken_ = part.end;
   try {
-    if (part.receiving->state.load() == Handed::State::failed || part.receiving->bytes != part.end - part.begin)
+    if (part.receiving->state.load() == MpiTransfer::State::failed || part.receiving->bytes != part.end - part.begin)
       throw device::Error(device::Failure::runtime, "peer transfer: the sender has given a message up");
     if (!failure_) unpack(part);
   } catch (...) {

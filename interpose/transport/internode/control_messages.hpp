@@ -1,11 +1,11 @@
 // Offers to processes that share no memory with this one, as on other nodes. What such processes tell each other by a
-// shared segment on one node (transport/peer/shared_segment.hpp), they do here by notices, which travel where the
-// program cannot see them (hidden_send()). Each keeps an image of the segment of every process that it has exchanged
-// notices with; what a notice says is written there.
+// shared segment on one node (transport/peer/shared_segment.hpp), they do here by control messages, which travel where
+// the program cannot see them (hidden_send()). Each keeps an image of the segment of every process that it has
+// exchanged control messages with; what a control message says is written there.
 //
-// The data of a message come when the receiver has asked for them, in parts, so that packing, sending, receiving and
-// unpacking overlap. The parts of all messages from one process to another share one tag: they are sent, and received,
-// in the order in which the receiver has asked for the messages.
+// The data of a message come when the receiver has asked for them, in fragments, so that packing, sending, receiving
+// and unpacking overlap. The parts of all messages from one process to another share one tag: they are sent, and
+// received, in the order in which the receiver has asked for the messages.
 #pragma once
 
 #include <mpi.h>
@@ -28,18 +28,18 @@
 namespace gpudt::interpose::peer {
 
 /// What a process says to another about a message that it offers, or is offered.
-enum class Saying : std::uint32_t {
-  hello,      ///< would offer messages to those who look for tokens
-  welcome,    ///< looks for tokens, and would offer messages, too: the answer to hello
-  offer,      ///< of a descriptor, ahead of its token; the data follow if they are short
+enum class ControlKind : std::uint32_t {
+  hello,      ///< would offer messages to those who look for RTS messages
+  welcome,    ///< looks for RTS messages, and would offer messages, too: the answer to hello
+  offer,      ///< of a descriptor, ahead of its RTS; the data follow if they are short
   withdrawn,  ///< the offer is void
   want,       ///< is ready for so many bytes of the message
   done,       ///< needs nothing more of the message
-  bye,        ///< looks for tokens no longer
+  bye,        ///< looks for RTS messages no longer
 };
 
-struct Notice {
-  Saying saying;
+struct ControlMessage {
+  ControlKind kind;
   std::int32_t from;       ///< rank in MPI_COMM_WORLD
   std::uint64_t nonce[2];  ///< hello, welcome: of the segment
   std::int32_t index;      ///< of the descriptor
@@ -48,7 +48,7 @@ struct Notice {
   std::int32_t source, tag;  ///< offer: as the receiver's status has them
   std::int64_t bytes;        ///< offer, want
   std::int32_t data_bytes;   ///< offer: in `data`
-  std::byte data[longest_token];
+  std::byte data[longest_rts];
 };
 
 /// A message among those between two processes.
@@ -59,29 +59,29 @@ struct MessageId {
 };
 
 /// What has been given to MPI to send or to receive. MPI is asked about all of them at once, by Remote::progress().
-struct Handed {
+struct MpiTransfer {
   enum class State { under_way, done, failed };
   std::atomic<State> state{State::under_way};
   std::int64_t bytes = 0;  ///< received
 
   // What MPI reads or writes meanwhile, if nobody else keeps it.
-  std::unique_ptr<Notice> notice;
+  std::unique_ptr<ControlMessage> notice;
   device::Staging staging;
   std::vector<std::byte> unwanted;
 };
-using HandedRef = std::shared_ptr<Handed>;
+using MpiTransferRef = std::shared_ptr<MpiTransfer>;
 
 /// All other processes, as far as this one shares no memory with them. Thread-safe, but for what says otherwise.
 class Remote {
  public:
-  /// Needs has_hidden_messages(). From now on notices are received, in progress().
+  /// Needs has_hidden_messages(). From now on control messages are received, in progress().
   Remote(Segment& own, int rank);
   /// Says goodbye. To be called once, when nobody calls anything else any more. False if MPI still uses memory.
   bool stop();
 
   /// Whether progress() should be called: rarely, unless messages are under way.
   bool due();
-  /// Takes what notices have come, and sends what is to be sent. In the engine alone. Returns their number.
+  /// Takes what control messages have come, and sends what is to be sent. In the engine alone. Returns their number.
   int progress();
   /// The same from wherever it is wanted, by way of the engine.
   void advance();
@@ -90,7 +90,7 @@ class Remote {
   void greet(int rank);
   /// Of a process that has said hello or welcome; else null.
   Segment* image(int rank);
-  /// Whether the process has been said hello to, or has said so: it may send tokens.
+  /// Whether the process has been said hello to, or has said so: it may send RTS messages.
   bool greeted(int rank);
 
   // --- of the sender
@@ -99,9 +99,9 @@ class Remote {
   void withdrawn(int index);
 
   // --- of the receiver
-  /// The descriptor in the image of the sender. The token may have come before the notice.
-  Descriptor& expect(const Token& token);
-  /// Queues the message for its turn, too. The notice goes out with the next, or by say_all().
+  /// The descriptor in the image of the sender. The RTS may have come before the control message.
+  Descriptor& expect(const RendezvousRequest& rts);
+  /// Queues the message for its turn, too. The control message goes out with the next, or by say_all().
   void want(int rank, const MessageId& id, std::int64_t bytes);
   void say_all() noexcept;
   void done(int rank, const MessageId& id);
@@ -115,8 +115,8 @@ class Remote {
   /// The last `bytes` bytes of the message, if it has been wanted, are sent as empty parts, or received and dropped.
   void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes);
   /// Of the message that has the turn. May throw device::Error.
-  HandedRef send(int rank, device::Staging staging, std::int64_t bytes);
-  HandedRef receive(int rank, void* data, std::int64_t bytes);
+  MpiTransferRef send(int rank, device::Staging staging, std::int64_t bytes);
+  MpiTransferRef receive(int rank, void* data, std::int64_t bytes);
 
   /// Messages under way, and what else is in a hurry.
   std::atomic<int> under_way{0};
@@ -134,7 +134,7 @@ class Remote {
   };
   struct Watched {
     MPI_Request request;
-    HandedRef handed;
+    MpiTransferRef handed;
   };
   struct GivenUp {
     Way way;
@@ -142,19 +142,19 @@ class Remote {
     Turn turn;
   };
   std::deque<Turn>& turns(Way way, int rank);
-  Notice notice(Saying saying, const MessageId& id = {}) const;
-  void say(int rank, const Notice& notice);
-  void enter(int rank, const Notice& notice);
-  void say_one(int rank, const Notice& notice);
-  void watch(MPI_Request request, HandedRef handed);
+  ControlMessage notice(ControlKind kind, const MessageId& id = {}) const;
+  void say(int rank, const ControlMessage& notice);
+  void enter(int rank, const ControlMessage& notice);
+  void say_one(int rank, const ControlMessage& notice);
+  void watch(MPI_Request request, MpiTransferRef handed);
   void listen();
   void take_new();
   void test();
   bool quiet();
-  void take(const Notice& notice);
-  void meet(const Notice& notice);
-  void take_offer(const Notice& notice);
-  void take_want(const Notice& notice);
+  void take(const ControlMessage& notice);
+  void meet(const ControlMessage& notice);
+  void take_offer(const ControlMessage& notice);
+  void take_want(const ControlMessage& notice);
   std::vector<GivenUp> given_up();
   void make_up_for(const GivenUp& message);
 
@@ -162,12 +162,12 @@ class Remote {
   const int rank_;
 
   // progress() alone
-  Notice received_ = {};
-  HandedRef listening_;
-  int deaf_ = 0;  ///< times that the next notice could not be received
+  ControlMessage received_ = {};
+  MpiTransferRef listening_;
+  int deaf_ = 0;  ///< times that the next control message could not be received
   bool stopping_ = false;
   std::vector<MPI_Request> requests_;
-  std::vector<HandedRef> handed_;  ///< likewise
+  std::vector<MpiTransferRef> handed_;  ///< likewise
   std::vector<int> indices_;
   std::vector<MPI_Status> statuses_;
 
@@ -178,15 +178,15 @@ class Remote {
 
   std::mutex mutex_;  // of what follows
   std::unordered_map<int, Partner> partners_;
-  std::deque<std::pair<int, Notice>> outbox_;
+  std::deque<std::pair<int, ControlMessage>> outbox_;
   std::vector<Watched> new_;
 };
 
-/// The sender's end of a message that goes in parts: packs ahead, and sends when it has been asked to.
+/// The sender's end of a message that goes in fragments: packs ahead, and sends when it has been asked to.
 class MessageOutflow : public Outflow {
  public:
   /// `rank`: of the receiver.
-  MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, Operand operand);
+  MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, DeviceBuffer operand);
   ~MessageOutflow() override;
   bool step() override;
 
@@ -195,7 +195,7 @@ class MessageOutflow : public Outflow {
     std::int64_t bytes;
     device::Staging staging;
     device::Transfer packing;
-    HandedRef sending;
+    MpiTransferRef sending;
   };
   bool begin(std::int64_t limit);
   bool find_staging(Part& part);
@@ -207,7 +207,7 @@ class MessageOutflow : public Outflow {
   const int rank_;
   const MessageId id_;
   Descriptor& descriptor_;
-  const Operand operand_;
+  const DeviceBuffer operand_;
   const std::int64_t part_bytes_;
   std::deque<Part> parts_;                           ///< oldest first
   std::size_t given_parts_ = 0;                      ///< of these, to MPI
@@ -228,7 +228,7 @@ class MessageInflow : public Inflow {
   struct Part {
     std::int64_t begin, end;
     std::byte* data;
-    HandedRef receiving;
+    MpiTransferRef receiving;
   };
   void ask();
   void take_arrived();

@@ -18,7 +18,7 @@ constexpr std::int64_t parts_wanted = 4;
 constexpr std::int64_t least_part = 256 << 10;
 /// How long a message waits for others to give up chunks before it takes the descriptor itself, which is slow: they may
 /// be waiting for it.
-constexpr std::chrono::microseconds chunk_patience{500};
+constexpr std::chrono::microseconds chunk_timeout{500};
 
 std::int64_t part_size(std::int64_t bytes) {
   return std::clamp(divided(bytes, parts_wanted), least_part, chunk_size);
@@ -58,7 +58,7 @@ void Chunks::put(int chunk) {
 
 // --- the sender's end ------------------------------------------------------------------------------------------------
 
-SegmentOutflow::SegmentOutflow(Descriptor& descriptor, Chunks& chunks, Operand operand)
+SegmentOutflow::SegmentOutflow(Descriptor& descriptor, Chunks& chunks, DeviceBuffer operand)
     : descriptor_(descriptor), chunks_(chunks), operand_(std::move(operand)) {}
 
 SegmentOutflow::~SegmentOutflow() {
@@ -154,7 +154,7 @@ bool SegmentOutflow::find_chunk(int& chunk) {
   if (!alone) return false;
   const auto now = Clock::now();
   if (wanting_ == Clock::time_point()) wanting_ = now;
-  return now - wanting_ >= chunk_patience;
+  return now - wanting_ >= chunk_timeout;
 }
 
 // --- the receiver's end ----------------------------------------------------------------------------------------------

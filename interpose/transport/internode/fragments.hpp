@@ -58,7 +58,7 @@ class Outflow {
 /// Through the segment.
 class SegmentOutflow : public Outflow {
  public:
-  SegmentOutflow(Descriptor& descriptor, Chunks& chunks, Operand operand);
+  SegmentOutflow(Descriptor& descriptor, Chunks& chunks, DeviceBuffer operand);
   ~SegmentOutflow() override;
   bool step() override;
 
@@ -77,7 +77,7 @@ class SegmentOutflow : public Outflow {
 
   Descriptor& descriptor_;
   Chunks& chunks_;
-  const Operand operand_;
+  const DeviceBuffer operand_;
   std::deque<Part> packing_;     ///< oldest first
   std::deque<int> handed_over_;  ///< chunks that the receiver has not left yet, likewise
   std::vector<int> idle_;        ///< chunks of this message's

@@ -24,7 +24,7 @@ bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::La
 
 }  // namespace
 
-bool Layouts::describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
+bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
                        std::size_t effort, PublishedRef& published) {
   const std::size_t bytes = layout->bytes();
   if (bytes <= descriptor_data) {
@@ -139,7 +139,7 @@ void Layouts::forget_oldest(ReceivedList& received, std::size_t bytes) {
     received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
 }
 
-datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const Whereabouts& place) {
+datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place) {
   const std::pair<int, std::uint64_t> key = {other->rank, place.layout_number};
   if (const auto at = numbered_.find(key); at != numbered_.end())
     if (const auto known = at->second.lock()) {

@@ -35,12 +35,12 @@ class Layouts {
   /// Tells in `place`, which is in `descriptor`, what the layout is; `own` is this process's segment. `published` is to
   /// be held until the other process is done. False if it is too long, or if it is long and what its messages have done
   /// for it, `effort` each, is not worth the trouble.
-  bool describe(Segment& own, Descriptor& descriptor, Whereabouts& place, const datatype::LayoutRef& layout,
+  bool describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
                 std::size_t effort, PublishedRef& published);
 
   /// The layout that the process of segment `other` tells in `place`, which is in `descriptor`; the same object for the
   /// same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
-  datatype::LayoutRef find(const Segment& other, const Descriptor& descriptor, const Whereabouts& place);
+  datatype::LayoutRef find(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place);
 
   void clear();
 

@@ -1,4 +1,4 @@
-// Begin and end of peer transfers, probes, and receives that may get tokens.
+// Begin and end of peer transfers, probes, and receives that may get RTS messages.
 #include "interpose/transport/peer/peer.hpp"
 
 #include <cstdlib>
@@ -31,7 +31,7 @@ constexpr EngineBackground notices = {[] { return world->remote->progress(); }, 
 
 void start_remote(int processes) {
   if (!has_hidden_messages()) {
-    log_trace("this MPI library has no messages that programs cannot see: none goes in parts");
+    log_trace("this MPI library has no messages that programs cannot see: none goes in fragments");
     return;
   }
   world->remote.emplace(*world->own, world->rank);
@@ -69,7 +69,7 @@ void peer_start(PeerUse use, int world_rank) {
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   made->self = bare_self(self_tag);
-  made->deserted.reserve(descriptor_count);
+  made->abandoned.reserve(descriptor_count);
   world = made.release();
   if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
@@ -98,16 +98,16 @@ bool peer_has_room(std::size_t messages) {
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
   const std::int64_t bytes = received_bytes(*status);
-  if (token_index(bytes) < 0) return;
+  if (rts_index(bytes) < 0) return;
   // Tokens that have been received no longer count.
   if (world->remote)
-    hear_notices();
+    receive_control_messages();
   else
     engine_progress();
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
-  const std::chrono::microseconds patience = patience_with(sender);
-  const Offered offered = find_awaiting_notices(patience, [&] { return open_offer(sender, *status, bytes); });
-  if (patience.count() != 0) {
+  const std::chrono::microseconds timeout = control_timeout_for(sender);
+  const Offered offered = find_awaiting_control_messages(timeout, [&] { return open_offer(sender, *status, bytes); });
+  if (timeout.count() != 0) {
     const std::lock_guard<std::mutex> lock(world->mutex);
     world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
@@ -119,15 +119,16 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
 // All processes are looked through, since it is not known here which communicator the receive was on.
 void peer_truncated(const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
-  if (!peer_checks() || token_index(bytes) < 0) return;
+  if (!peer_checks() || rts_index(bytes) < 0) return;
   Offered found = only_offer([&](int rank) { return open_offer(rank, status, bytes); });
   if (!found && world->remote)
-    found = find_awaiting_notices(
-        notice_patience, [&] { return only_offer([&](int rank) { return noticed_offer(rank, status, bytes); }); });
+    found = find_awaiting_control_messages(control_timeout, [&] {
+      return only_offer([&](int rank) { return offer_by_control_message(rank, status, bytes); });
+    });
   if (!found) return;
   for (State state : {State::offered, State::withdrawing, State::buffered}) {
     if (!found.descriptor->state.compare_exchange_strong(state, State::done)) continue;
-    if (found.remote >= 0) world->remote->done(found.remote, {token_index(bytes), found.descriptor->generation});
+    if (found.remote >= 0) world->remote->done(found.remote, {rts_index(bytes), found.descriptor->generation});
     return;
   }
 }
@@ -139,10 +140,10 @@ HostReceive::HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef in
 
 Announced HostReceive::announced(std::int64_t bytes) {
   pull_.reset();
-  if (token_index(bytes) < 0) return {bytes};
-  Token head;
+  if (rts_index(bytes) < 0) return {bytes};
+  RendezvousRequest head;
   datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
-  pull_ = Pull::recognise(head, bytes);
+  pull_ = RendezvousReceiver::recognise(head, bytes);
   return pull_ ? pull_->announced(count_ * info_->layout().size()) : Announced{bytes};
 }
 
@@ -164,7 +165,7 @@ void HostReceive::abandon() {
 
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
-  if (bytes_in(count, type) < shortest_token) return nullptr;
+  if (bytes_in(count, type) < shortest_rts) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
   return info ? std::make_shared<HostReceive>(buf, count, std::move(info)) : nullptr;
 }
@@ -193,7 +194,7 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
 
 int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
                           const ErrorOwner& owner) {
-  if (code == MPI_SUCCESS && token_index(received_bytes(status)) < 0) return code;
+  if (code == MPI_SUCCESS && rts_index(received_bytes(status)) < 0) return code;
   HostReceive receive(buf, count, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
   return peer_received(code, call, receive, status, owner);
 }

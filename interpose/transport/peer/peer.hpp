@@ -1,10 +1,11 @@
 // Peer transfer: a message in device memory is offered, and on one node the receiver's GPU fetches it from the
 // sender's, by one kernel from the sender's layout to the receiver's.
 //
-// What travels through MPI, with the program's communicator and tag, is a token (transport/peer/shared_segment.hpp)
+// What travels through MPI, with the program's communicator and tag, is an RTS (transport/peer/shared_segment.hpp)
 // that names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers
-// messages also checks everything that it receives for tokens, wherever a receive puts it: in device or host memory, by
-// blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent tokens.
+// messages also checks everything that it receives for RTS messages, wherever a receive puts it: in device or host
+// memory, by blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent
+// RTS messages.
 //
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
 // part while the rest is being packed.
@@ -14,7 +15,7 @@
 //
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
 // segment instead (transport/internode/fragments.hpp). A short message that nobody receives for a while moves there,
-// too, so that its send can end. Where processes share no memory, long messages are offered, and come in parts, by
+// too, so that its send can end. Where processes share no memory, long messages are offered, and come in fragments, by
 // messages (transport/internode/control_messages.hpp).
 #pragma once
 
@@ -50,8 +51,8 @@ void peer_start(PeerUse use, int world_rank);
 /// memory.
 bool peer_stop();
 
-/// What another process has described (peer::Whereabouts), as this one's GPU finds it.
-struct PeerOperand {
+/// What another process has described (peer::RemoteBuffer), as this one's GPU finds it.
+struct MappedBuffer {
   datatype::LayoutRef layout;
   std::int64_t count = 0;
   device::Mapping mapping;
@@ -61,7 +62,7 @@ struct PeerOperand {
 };
 
 extern std::atomic<bool> peer_checking;
-/// Whether what is received may be a token.
+/// Whether what is received may be an RTS.
 inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
@@ -69,36 +70,36 @@ inline bool peer_checks() {
 /// Whether so many messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
-/// Whether a message in host memory is as long as a token, so that it is to go as one (Offer::of_host).
+/// Whether a message in host memory is as long as an RTS, so that it is to go as one (RendezvousSender::of_host).
 bool peer_token_long(int count, MPI_Datatype type);
 
-/// In the status of a probe, replaces the length of a token by that of the message that it stands for. `matched`: by
+/// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: by
 /// MPI_Mprobe, so that later probes do not mean this message.
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
 
-/// A receive has failed, with `status`, because the message was longer: if it was a token, its sender may go on.
+/// A receive has failed, with `status`, because the message was longer: if it was an RTS, its sender may go on.
 /// Nothing is done if it could be one of several.
 void peer_truncated(const MPI_Status& status);
 
-/// A message offered. As a payload, it is packed at once, as far as the token goes, and done when the receiver has the
+/// A message offered. As a payload, it is packed at once, as far as the RTS goes, and done when the receiver has the
 /// data.
-class Offer : public Payload {
+class RendezvousSender : public Payload {
  public:
-  /// Null if the message is to go another way. One that is shorter than what is offered, but as long as a token, goes
+  /// Null if the message is to go another way. One that is shorter than what is offered, but as long as an RTS, goes
   /// through the segment. May throw device::Error.
-  static std::shared_ptr<Offer> of(const Operand& operand, int dest, int tag, MPI_Comm comm);
+  static std::shared_ptr<RendezvousSender> of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm);
   /// Whether of() might say yes. If that takes to ask where the buffer lies, `located` has the answer.
   static bool likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm);
-  /// A message in host memory that is as long as a token; null for all others. The receiver finds it in the segment, so
-  /// that the send is over when that of the token is.
-  static std::shared_ptr<Offer> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,
-                                        MPI_Comm comm);
-  /// MPI has refused the token.
+  /// A message in host memory that is as long as an RTS; null for all others. The receiver finds it in the segment, so
+  /// that the send is over when that of the RTS is.
+  static std::shared_ptr<RendezvousSender> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,
+                                                   MPI_Comm comm);
+  /// MPI has refused the RTS.
   void give_up();
-  ~Offer() override;
+  ~RendezvousSender() override;
 
   void start_pack() override {}
-  /// The token has been sent.
+  /// The RTS has been sent.
   void start_unpack(std::int64_t) override;
   bool done() override;
   /// Drives MPI's progress meanwhile.
@@ -109,7 +110,7 @@ class Offer : public Payload {
  private:
   struct Place;
   static std::optional<Place> place_for(int rank, const peer::Traffic& traffic, bool offered);
-  Offer(const Place& place, int tag, MPI_Comm comm);
+  RendezvousSender(const Place& place, int tag, MPI_Comm comm);
   void offer(bool afar);
   void move_to_descriptor();
   void open(peer::State state);
@@ -131,9 +132,9 @@ class Offer : public Payload {
 
   const int index_;
   peer::Descriptor& descriptor_;
-  const int world_;    ///< rank of the receiver in MPI_COMM_WORLD
-  const bool remote_;  ///< who shares no memory with this process
-  Operand operand_;    ///< none of a message from the host
+  const int world_;       ///< rank of the receiver in MPI_COMM_WORLD
+  const bool remote_;     ///< who shares no memory with this process
+  DeviceBuffer operand_;  ///< none of a message from the host
   struct Packing {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
@@ -142,38 +143,38 @@ class Offer : public Payload {
   device::Staging packed_;          ///< for data that cannot be fetched from where they are
   std::deque<Packing> packing_;     ///< to there, oldest first
   std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
-  bool sent_ = false;               ///< the token
+  bool sent_ = false;               ///< the RTS
   bool opened_ = false;             ///< the receiver may have it
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
   bool put_off_ = false;                    ///< the data go another way, but others need not
-  PeerOperand receivers_;                   ///< putting: where the data go
+  MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
   std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
   bool all_sent_ = false;                   ///< remote: the data
 };
 
-/// A message that has been announced by a token and is fetched.
-class Pull {
+/// A message that has been announced by an RTS and is fetched.
+class RendezvousReceiver {
  public:
   /// Null if what has come, `bytes` bytes that begin like `head`, is the message itself.
-  static std::unique_ptr<Pull> recognise(const peer::Token& head, std::int64_t bytes);
+  static std::unique_ptr<RendezvousReceiver> recognise(const peer::RendezvousRequest& head, std::int64_t bytes);
   /// Gives up what is not done, and lets the sender know.
-  ~Pull();
+  ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
 
   /// At most `into.bytes()` bytes. `staging`, mapped and as large, is used if the GPU cannot fetch. May throw
   /// device::Error, as done() may.
-  void start(const Operand& into, void* staging);
+  void start(const DeviceBuffer& into, void* staging);
   /// Into host memory.
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
   bool done();
 
  private:
-  Pull(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::Token& token);
+  RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::RendezvousRequest& rts);
   bool claim();
-  bool fetch(const Operand& into);
+  bool fetch(const DeviceBuffer& into);
   bool fetch_from_memory();
   bool fetch_what_is_ready();
   bool all_come();
@@ -196,10 +197,10 @@ class Pull {
   Source source_ = Source::none;
   bool released_ = false;
   bool moves_for_both_ = false;             ///< processes on one GPU
-  Operand into_;                            ///< device memory
+  DeviceBuffer into_;                       ///< device memory
   datatype::LayoutRef layout_;              ///< of host memory
   std::int64_t wanted_ = 0, fetched_ = 0;   ///< bytes
-  PeerOperand senders_;                     ///< if the data are fetched
+  MappedBuffer senders_;                    ///< if the data are fetched
   peer::PublishedRef published_;            ///< the layout of into_, if it is long and the sender has been asked
   std::deque<device::Transfer> transfers_;  ///< under way, oldest first
   peer::Target target_ = {};
@@ -207,7 +208,7 @@ class Pull {
   std::chrono::steady_clock::time_point asked_at_, checked_at_;
 };
 
-/// A receive into host memory, as a payload: there is something to do only if a token comes.
+/// A receive into host memory, as a payload: there is something to do only if an RTS comes.
 class HostReceive : public Payload {
  public:
   HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info);
@@ -222,10 +223,10 @@ class HostReceive : public Payload {
   void* buf_;
   std::int64_t count_;
   datatype::TypeInfoRef info_;
-  std::unique_ptr<Pull> pull_;
+  std::unique_ptr<RendezvousReceiver> pull_;
 };
 
-/// The payload for a nonblocking receive into host memory that a token may come to; null if none may, and MPI can have
+/// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have
 /// the receive as it is.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
 

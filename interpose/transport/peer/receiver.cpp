@@ -1,4 +1,4 @@
-// The receiver's end of peer transfers: what tokens stand for is fetched, or asked for.
+// The receiver's end of peer transfers: what RTS messages stand for is fetched, or asked for.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -18,43 +18,43 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Of what is a token its sender's notices do come, however late.
-constexpr std::chrono::seconds token_patience{30};
+/// Of what is an RTS its sender's control messages do come, however late.
+constexpr std::chrono::seconds rts_timeout{30};
 /// For a sender that has been asked to write to this process's memory: it may be long in calling MPI again.
-constexpr std::chrono::microseconds answer_patience{100};
+constexpr std::chrono::microseconds answer_timeout{100};
 
 }  // namespace
 
-std::unique_ptr<Pull> Pull::recognise(const Token& head, std::int64_t bytes) {
-  const int index = token_index(bytes);
-  if (index < 0 || head.mark != token_mark || head.index != index) return nullptr;
-  const bool remote = (head.flags & token_remote) != 0;
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const RendezvousRequest& head, std::int64_t bytes) {
+  const int index = rts_index(bytes);
+  if (index < 0 || head.mark != rts_mark || head.index != index) return nullptr;
+  const bool remote = (head.flags & rts_remote) != 0;
   if (remote && !world->remote) return nullptr;
-  if (remote) hear_notices();
-  Segment* const segment = find_awaiting_notices(remote ? token_patience : 0us, [&] {
+  if (remote) receive_control_messages();
+  Segment* const segment = find_awaiting_control_messages(remote ? rts_timeout : 0us, [&] {
     return remote ? world->remote->image(head.sender) : reach_sender(head.sender);
   });
   if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
   if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
-  return std::unique_ptr<Pull>(new Pull(*segment, descriptor, head));
+  return std::unique_ptr<RendezvousReceiver>(new RendezvousReceiver(*segment, descriptor, head));
 }
 
-Pull::Pull(const Segment& segment, Descriptor& descriptor, const Token& token)
+RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const RendezvousRequest& rts)
     : segment_(segment),
       descriptor_(descriptor),
-      id_{token.index, token.generation},
-      remote_((token.flags & token_remote) != 0) {
+      id_{rts.index, rts.generation},
+      remote_((rts.flags & rts_remote) != 0) {
   if (remote_) ++world->remote->under_way;
 }
 
-Announced Pull::announced(std::int64_t capacity) const {
+Announced RendezvousReceiver::announced(std::int64_t capacity) const {
   const std::int64_t bytes = descriptor_.bytes;
   return {std::min(bytes, capacity), bytes > capacity ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
 }
 
-Pull::~Pull() {
+RendezvousReceiver::~RendezvousReceiver() {
   inflow_.reset();  // what the GPU does ends first
   transfers_.clear();
   senders_ = {};
@@ -66,14 +66,14 @@ Pull::~Pull() {
 }
 
 /// True if the data are still with the sender's GPU, and stay there until the pull is done.
-bool Pull::claim() {
+bool RendezvousReceiver::claim() {
   State expected = State::offered;
   if (descriptor_.state.compare_exchange_strong(expected, State::claimed)) return true;
   source_ = Source::segment;  // withdrawing, or buffered
   return false;
 }
 
-void Pull::want() {
+void RendezvousReceiver::want() {
   source_ = Source::segment;
   device::mark(device::Point::asked);
   descriptor_.state.store(State::wanted, std::memory_order_release);
@@ -81,21 +81,21 @@ void Pull::want() {
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.bytes, target_);
 }
 
-void Pull::start(const Operand& into, void* staging) {
+void RendezvousReceiver::start(const DeviceBuffer& into, void* staging) {
   into_ = into;
   wanted_ = std::min(descriptor_.bytes, into.bytes());
   target_ = {&into.info->layout(), into.count, into.buffer, wanted_, into.ordinal, static_cast<std::byte*>(staging)};
   if (claim() && !fetch(into)) want();
 }
 
-void Pull::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
+void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t count, void* user) {
   layout_ = layout;
   wanted_ = std::min(descriptor_.bytes, count * layout->size());
   target_ = {layout.get(), count, user, wanted_};
   if (claim()) want();
 }
 
-bool Pull::fetch(const Operand& into) {
+bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   if (remote_ || world->use == PeerUse::shared) return false;
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
@@ -107,7 +107,7 @@ bool Pull::fetch(const Operand& into) {
   return moves_for_both_;
 }
 
-bool Pull::fetch_from_memory() {
+bool RendezvousReceiver::fetch_from_memory() {
   if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
   device::mark(device::Point::mapped);
@@ -119,13 +119,13 @@ bool Pull::fetch_from_memory() {
 }
 
 /// Asks the sender to write to this process's memory; false if that cannot be.
-bool Pull::ask() {
+bool RendezvousReceiver::ask() {
   // The sender's layout may have to make room for this process's.
   if (wanted_ == 0 || !learn_layout(segment_, descriptor_, descriptor_.from, senders_) ||
       !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
-  asked_at_ = Clock_::now();
+  asked_at_ = SteadyClock::now();
   descriptor_.wanted.store(wanted_, std::memory_order_relaxed);
   device::mark(device::Point::asked);
   descriptor_.state.store(State::asked, std::memory_order_release);
@@ -133,12 +133,12 @@ bool Pull::ask() {
 }
 
 /// True when the sender has; or it has not, and the data come in another way.
-bool Pull::answered() {
+bool RendezvousReceiver::answered() {
   State state = descriptor_.state.load(std::memory_order_acquire);
   if (state == State::failed || state == State::done) lost("the sender has given a message up");
   // The others need the sender, too.
   const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
-  if (state == State::asked && may_fetch && Clock_::now() - asked_at_ >= answer_patience &&
+  if (state == State::asked && may_fetch && SteadyClock::now() - asked_at_ >= answer_timeout &&
       descriptor_.state.compare_exchange_strong(state, State::claimed))
     state = State::declined;
   if (state == State::declined) go_on_alone();
@@ -146,7 +146,7 @@ bool Pull::answered() {
 }
 
 /// The sender does not write to this process's memory.
-void Pull::go_on_alone() {
+void RendezvousReceiver::go_on_alone() {
   State state = State::declined;
   descriptor_.state.compare_exchange_strong(state, State::claimed);
   if (state != State::declined && state != State::claimed) return;  // given up meanwhile
@@ -154,7 +154,7 @@ void Pull::go_on_alone() {
 }
 
 /// Nothing may write to the user's memory from here on. After an error alone: the sender may be long in calling MPI.
-void Pull::take_back() {
+void RendezvousReceiver::take_back() {
   State state = State::asked;
   descriptor_.state.compare_exchange_strong(state, State::claimed);
   while (descriptor_.state.load(std::memory_order_acquire) == State::putting && !segment_.orphaned())
@@ -162,7 +162,7 @@ void Pull::take_back() {
 }
 
 /// True if all of it has been, or is on its way.
-bool Pull::fetch_what_is_ready() {
+bool RendezvousReceiver::fetch_what_is_ready() {
   if (fetched_ == wanted_) return true;
   const std::int64_t ready = descriptor_.ready.load(std::memory_order_acquire);
   if (ready < 0) lost("the sender has given a message up");
@@ -176,7 +176,7 @@ bool Pull::fetch_what_is_ready() {
   return fetched_ == wanted_;
 }
 
-void Pull::release() {
+void RendezvousReceiver::release() {
   released_ = true;
   published_.reset();
   device::mark(device::Point::released);  // before the sender can see it
@@ -185,7 +185,7 @@ void Pull::release() {
 }
 
 /// True if nothing more is to come than what transfers_ brings.
-bool Pull::all_come() {
+bool RendezvousReceiver::all_come() {
   if (released_) return true;  // the sender may have another message there
   switch (source_) {
     case Source::memory:
@@ -199,7 +199,7 @@ bool Pull::all_come() {
   }
 }
 
-bool Pull::done() {
+bool RendezvousReceiver::done() {
   const bool coming = !all_come();
   for (; !transfers_.empty() && transfers_.front().done(); transfers_.pop_front())
     if (moves_for_both_ && transfers_.front().way() == device::Way::kernel) note_turn(into_.ordinal);
@@ -211,7 +211,7 @@ bool Pull::done() {
 }
 
 /// What the sender has put into its segment; true if that is all.
-bool Pull::collect() {
+bool RendezvousReceiver::collect() {
   if (remote_ && inflow_) return inflow_->step();
   const State state = descriptor_.state.load(std::memory_order_acquire);
   const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
@@ -226,7 +226,7 @@ bool Pull::collect() {
   return inflow_->step();
 }
 
-void Pull::take_buffered() {
+void RendezvousReceiver::take_buffered() {
   if (target_.ordinal < 0) {
     datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
   } else if (wanted_ > 0) {
@@ -236,8 +236,8 @@ void Pull::take_buffered() {
   }
 }
 
-void Pull::check_sender() {
-  const auto now = Clock_::now();
+void RendezvousReceiver::check_sender() {
+  const auto now = SteadyClock::now();
   if (now - checked_at_ < life_check) return;
   checked_at_ = now;
   if (descriptor_.destination == world->rank && &segment_ != world->own.get() && segment_.orphaned())

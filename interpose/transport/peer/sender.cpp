@@ -1,4 +1,4 @@
-// The sender's end of peer transfers: offers and their tokens.
+// The sender's end of peer transfers: offers and their RTS messages.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -17,12 +17,12 @@ using namespace peer;
 namespace {
 
 /// A message that is not fetched for so long, and is no longer than longest_buffered, moves to the segment.
-constexpr std::chrono::microseconds buffering_patience{50};
+constexpr std::chrono::microseconds buffering_timeout{50};
 /// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
 /// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
 constexpr std::int64_t least_remote = 4 << 20;
 constexpr std::int64_t least_remote_forced = longest_buffered + 1;
-/// Data that are packed to be fetched are packed in parts, the first so short a fraction of the message that the
+/// Data that are packed to be fetched are packed in fragments, the first so short a fraction of the message that the
 /// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
 /// sides.
 constexpr std::int64_t first_fetched_fraction = 8;
@@ -40,7 +40,7 @@ bool goes_remote(int rank, std::int64_t bytes, bool offered) {
   return false;
 }
 
-device::Transfer pack_all(const Operand& operand, const device::Staging& staging) {
+device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
                        0, operand.bytes(), staging.data());
 }
@@ -48,7 +48,7 @@ device::Transfer pack_all(const Operand& operand, const device::Staging& staging
 }  // namespace
 
 /// What a message needs to be offered, or to be buffered at once.
-struct Offer::Place {
+struct RendezvousSender::Place {
   int world;
   int index;
   bool remote;  ///< the receiver shares no memory with this process
@@ -56,7 +56,7 @@ struct Offer::Place {
 };
 
 /// Nothing if it is to go another way. Takes a descriptor.
-std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, bool offered) {
+std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic, bool offered) {
   const std::int64_t bytes = traffic.bytes;
   std::unique_lock<std::mutex> lock(world->mutex);
   const bool remote = !checks(reach(rank));
@@ -68,11 +68,11 @@ std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, b
     return std::nullopt;
   }
   // What is not offered may meet a receive with no more room than for the message.
-  const int last = offered ? descriptor_count - 1 : token_index(bytes);
+  const int last = offered ? descriptor_count - 1 : rts_index(bytes);
   int index = take_descriptor(last);
   if (index < 0 && remote) {
     lock.unlock();
-    hear_notices();  // that messages are done
+    receive_control_messages();  // that messages are done
     lock.lock();
     index = take_descriptor(last);
   }
@@ -82,14 +82,15 @@ std::optional<Offer::Place> Offer::place_for(int rank, const Traffic& traffic, b
   return Place{rank, index, remote, fetched};
 }
 
-bool Offer::likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm) {
+bool RendezvousSender::likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest,
+                              MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
   const auto on_device = [&] {
     if (!located) located = locate_buffer(buf, type);
     return located->on_device();
   };
-  if (token_index(bytes) < 0 && (bytes < least_offered || !on_device())) return false;
+  if (rts_index(bytes) < 0 && (bytes < least_offered || !on_device())) return false;
   const int rank = world_rank_of(comm, dest);
   {
     const std::lock_guard<std::mutex> lock(world->mutex);
@@ -98,12 +99,12 @@ bool Offer::likely(const void* buf, int count, MPI_Datatype type, Located& locat
   return goes_remote(rank, bytes, bytes >= least_offered);
 }
 
-Offer::Offer(const Place& place, int tag, MPI_Comm comm)
+RendezvousSender::RendezvousSender(const Place& place, int tag, MPI_Comm comm)
     : index_(place.index),
       descriptor_((*world->own)->descriptors[place.index]),
       world_(place.world),
       remote_(place.remote),
-      offered_at_(Clock_::now()) {
+      offered_at_(SteadyClock::now()) {
   ++descriptor_.generation;
   int source = 0;
   PMPI_Comm_rank(comm, &source);
@@ -119,26 +120,26 @@ Offer::Offer(const Place& place, int tag, MPI_Comm comm)
   descriptor_.found.store(0, std::memory_order_relaxed);
 }
 
-/// Makes the token, when all else of the descriptor is there; from now on the receiver may have it.
-void Offer::open(State state) {
+/// Makes the RTS, when all else of the descriptor is there; from now on the receiver may have it.
+void RendezvousSender::open(State state) {
   opened_ = true;
   const Image& own = **world->own;
-  Token token = {token_mark,       {own.nonce[0], own.nonce[1]}, world->rank, index_, descriptor_.generation, 0,
-                 descriptor_.bytes};
-  if (remote_) token.flags = state == State::buffered ? token_remote | token_data_follow : token_remote;
-  std::memcpy(descriptor_.token, &token, sizeof token);
+  RendezvousRequest rts = {
+      rts_mark, {own.nonce[0], own.nonce[1]}, world->rank, index_, descriptor_.generation, 0, descriptor_.bytes};
+  if (remote_) rts.flags = state == State::buffered ? rts_remote | rts_data_follow : rts_remote;
+  std::memcpy(descriptor_.rts, &rts, sizeof rts);
   descriptor_.state.store(state, std::memory_order_release);
   if (remote_) world->remote->offer(index_, state == State::buffered ? descriptor_.data : nullptr);
 }
 
-std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_Comm comm) {
+std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const std::int64_t bytes = operand.bytes();
   const bool offered = bytes >= least_offered;
-  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && token_index(bytes) < 0))
+  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && rts_index(bytes) < 0))
     return nullptr;
   const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, offered);
   if (!place) return nullptr;
-  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
+  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, tag, comm));
   offer->operand_ = operand;
   offer->descriptor_.bytes = bytes;
   if (!offered) {
@@ -157,17 +158,17 @@ std::shared_ptr<Offer> Offer::of(const Operand& operand, int dest, int tag, MPI_
 }
 
 /// A short message goes with the descriptor.
-void Offer::move_to_descriptor() {
+void RendezvousSender::move_to_descriptor() {
   staging_ =
       device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(descriptor_.bytes));
   moving_ = pack_all(operand_, staging_);
   if (!remote_) return open(State::withdrawing);
-  moving_.wait();  // they go with the notice
+  moving_.wait();  // they go with the control message
   std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   open(State::buffered);
 }
 
-void Offer::offer(bool afar) {
+void RendezvousSender::offer(bool afar) {
   if (remote_) {
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
@@ -178,24 +179,25 @@ void Offer::offer(bool afar) {
   report_peer(PeerEvent::offered);
   if (tracing())
     log_trace("message of " + std::to_string(descriptor_.bytes) + " B offered to process " + std::to_string(world_) +
-              (packed_ ? ", packed" : "") + (remote_ ? ", in parts" : ""));
+              (packed_ ? ", packed" : "") + (remote_ ? ", in fragments" : ""));
   open(State::offered);
 }
 
 bool peer_token_long(int count, MPI_Datatype type) {
-  // More elements than a token has bytes: the type need not be asked about.
-  if (!peer_checks() || count <= 0 || count > longest_token || type == MPI_DATATYPE_NULL) return false;
-  return token_index(bytes_in(count, type)) >= 0;
+  // More elements than an RTS has bytes: the type need not be asked about.
+  if (!peer_checks() || count <= 0 || count > longest_rts || type == MPI_DATATYPE_NULL) return false;
+  return rts_index(bytes_in(count, type)) >= 0;
 }
 
-std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+std::shared_ptr<RendezvousSender> RendezvousSender::of_host(const void* buf, int count, MPI_Datatype type, int dest,
+                                                            int tag, MPI_Comm comm) {
   if (!peer_token_long(count, type) || dest < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
   const datatype::TypeInfoRef info = datatype::type_info(type);
   if (!info) return nullptr;
   const auto place = place_for(world_rank_of(comm, dest), {tag, bytes}, /*offered=*/false);
   if (!place) return nullptr;
-  std::shared_ptr<Offer> offer(new Offer(*place, tag, comm));
+  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, tag, comm));
   offer->descriptor_.bytes = bytes;
   datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data_for_message());
   offer->open(State::buffered);
@@ -203,7 +205,7 @@ std::shared_ptr<Offer> Offer::of_host(const void* buf, int count, MPI_Datatype t
 }
 
 /// Where the receiver finds the data.
-void Offer::describe(bool better_packed) {
+void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
@@ -215,16 +217,16 @@ void Offer::describe(bool better_packed) {
 }
 
 /// Packed, in memory of our own.
-void Offer::pack_for_fetching() {
-  Whereabouts& place = descriptor_.from;
+void RendezvousSender::pack_for_fetching() {
+  RemoteBuffer& place = descriptor_.from;
   if (!device::export_memory(operand_.ordinal, packed_.data(), place.memory)) place.memory = {};
   place.address = reinterpret_cast<std::uint64_t>(packed_.data());
   place.layout_bytes = 0;
   report_peer(PeerEvent::packed);
-  pack_next_part();  // the others when the token is on its way
+  pack_next_part();  // the others when the RTS is on its way
 }
 
-void Offer::pack_next_part() {
+void RendezvousSender::pack_next_part() {
   const std::int64_t begin = packing_bytes_;
   const std::int64_t first = std::max(divided(descriptor_.bytes, first_fetched_fraction), least_fetched_part);
   packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, descriptor_.bytes);
@@ -234,14 +236,14 @@ void Offer::pack_next_part() {
 }
 
 /// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
-void Offer::pack_on() {
+void RendezvousSender::pack_on() {
   if (!packed_) return;
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
   while (packing_bytes_ < descriptor_.bytes && packing_.size() < fetched_parts_under_way) pack_next_part();
 }
 
-Offer::~Offer() {
+RendezvousSender::~RendezvousSender() {
   if (!sent_ && descriptor_.state.load(std::memory_order_acquire) != State::buffered) give_up();  // nobody knows of it
   putting_ = {};
   State state = descriptor_.state.load(std::memory_order_acquire);
@@ -258,8 +260,8 @@ Offer::~Offer() {
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
-/// Where MPI says that the token has failed the receiver may have it nevertheless; then it is the destructor's matter.
-void Offer::give_up() {
+/// Where MPI says that the RTS has failed the receiver may have it nevertheless; then it is the destructor's matter.
+void RendezvousSender::give_up() {
   State state = descriptor_.state.load(std::memory_order_acquire);
   const auto is_ours = [](State now) {
     return now == State::free || now == State::offered || now == State::withdrawing || now == State::buffered ||
@@ -270,26 +272,26 @@ void Offer::give_up() {
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }
 
-Outgoing Offer::message() const {
+Outgoing RendezvousSender::message() const {
   descriptor_.issued.store(1);
-  return {descriptor_.token, static_cast<int>(token_bytes(index_)), MPI_BYTE};
+  return {descriptor_.rts, static_cast<int>(rts_bytes(index_)), MPI_BYTE};
 }
 
-void Offer::start_unpack(std::int64_t) {
+void RendezvousSender::start_unpack(std::int64_t) {
   sent_ = true;
-  offered_at_ = Clock_::now();
+  offered_at_ = SteadyClock::now();
 }
 
-bool Offer::done() {
+bool RendezvousSender::done() {
   return !sent_ || step();
 }
 
-void Offer::wait() {
+void RendezvousSender::wait() {
   const Timed timed(Clock::transfer);
   wait_with_progress(*this);
 }
 
-bool Offer::step() {
+bool RendezvousSender::step() {
   if (remote_) return step_remote();
   switch (descriptor_.state.load(std::memory_order_acquire)) {
     case State::done:
@@ -327,8 +329,8 @@ bool Offer::step() {
 }
 
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
-void Offer::withdraw() {
-  if (descriptor_.bytes > longest_buffered || Clock_::now() - offered_at_ < buffering_patience) return;
+void RendezvousSender::withdraw() {
+  if (descriptor_.bytes > longest_buffered || SteadyClock::now() - offered_at_ < buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;  // there is no memory just now
   State expected = State::offered;
@@ -336,7 +338,7 @@ void Offer::withdraw() {
   moving_ = pack_all(operand_, staging_);
 }
 
-void Offer::buffer() {
+void RendezvousSender::buffer() {
   if (!moving_.done()) return;
   std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   State expected = State::withdrawing;
@@ -349,7 +351,7 @@ void Offer::buffer() {
 
 /// The receiver, on the same GPU, leaves it to this process to move the data: of two processes whose kernels take turns
 /// only one launches any, then.
-void Offer::answer() {
+void RendezvousSender::answer() {
   note_shared_gpu(world_, operand_.ordinal);
   const Segment* receiver = nullptr;
   {
@@ -375,7 +377,7 @@ void Offer::answer() {
   report_peer(PeerEvent::put);
 }
 
-bool Offer::is_willing(const Segment& receiver) try {
+bool RendezvousSender::is_willing(const Segment& receiver) try {
   if (!learn_layout(receiver, descriptor_, descriptor_.to, receivers_)) return false;
   const Turn turn = turn_for(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
   const auto may_map = [&] { return map_known(operand_.ordinal, receiver, descriptor_.to, receivers_) || may_open(); };
@@ -386,7 +388,7 @@ bool Offer::is_willing(const Segment& receiver) try {
 }
 
 /// True when the data are with the receiver.
-bool Offer::put() {
+bool RendezvousSender::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory
   if (putting_.way() == device::Way::kernel) note_turn(operand_.ordinal);
@@ -396,18 +398,18 @@ bool Offer::put() {
   return true;
 }
 
-void Offer::note_outcome(bool refused) const {
+void RendezvousSender::note_outcome(bool refused) const {
   peer::note_outcome(world_, {descriptor_.tag, descriptor_.bytes, operand_.info ? &operand_ : nullptr}, refused);
 }
 
-void Offer::note_what_receiver_found() {
+void RendezvousSender::note_what_receiver_found() {
   const std::uint32_t found = descriptor_.found.load(std::memory_order_relaxed);
   if ((found & found_on_one_gpu) != 0 && operand_.info) note_shared_gpu(world_, operand_.ordinal);
   put_off_ = put_off_ || (found & found_not_now) != 0;
 }
 
 /// The receiver cannot fetch the data: they go through the segment.
-void Offer::stream() {
+void RendezvousSender::stream() {
   if (!outflow_) {
     device::mark(device::Point::wanted);
     note_what_receiver_found();
@@ -420,8 +422,8 @@ void Offer::stream() {
   outflow_->step();
 }
 
-bool Offer::step_remote() {
-  if (!outflow_) return true;  // the data have gone with the notice
+bool RendezvousSender::step_remote() {
+  if (!outflow_) return true;  // the data have gone with the control message
   const State state = descriptor_.state.load(std::memory_order_acquire);
   all_sent_ = all_sent_ || outflow_->step();
   if (all_sent_) return true;
@@ -429,8 +431,8 @@ bool Offer::step_remote() {
 }
 
 /// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
-bool Offer::receiver_gone() {
-  const auto now = Clock_::now();
+bool RendezvousSender::receiver_gone() {
+  const auto now = SteadyClock::now();
   if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
   checked_at_ = now;
   const std::lock_guard<std::mutex> lock(world->mutex);

@@ -40,7 +40,7 @@ std::string name_of(const std::string& job, int rank) {
   return "/" + prefix() + std::to_string(std::hash<std::string>()(job)) + "-" + std::to_string(rank);
 }
 
-std::string notice_name_of(const std::string& job, int rank) {
+std::string announcement_name_of(const std::string& job, int rank) {
   return name_of(job, rank) + "-here";
 }
 
@@ -196,7 +196,7 @@ bool Segment::orphaned() const {
 }
 
 bool announce(const std::string& job, int rank, int what) {
-  const int file = make_own(notice_name_of(job, rank), 1);
+  const int file = make_own(announcement_name_of(job, rank), 1);
   if (file < 0) return false;
   const auto said = static_cast<unsigned char>(what);
   if (pwrite(file, &said, 1, 0) == 1) return true;  // open, and so locked, from now on
@@ -205,7 +205,7 @@ bool announce(const std::string& job, int rank, int what) {
 }
 
 int announced(const std::string& job, int rank) {
-  const int file = shm_open(notice_name_of(job, rank).c_str(), O_RDONLY | O_CLOEXEC, 0);
+  const int file = shm_open(announcement_name_of(job, rank).c_str(), O_RDONLY | O_CLOEXEC, 0);
   if (file < 0) return 0;
   unsigned char said = 0;
   const bool there = pread(file, &said, 1, 0) == 1 && flock(file, LOCK_SH | LOCK_NB) != 0;

@@ -16,30 +16,29 @@
 
 namespace gpudt::interpose::peer {
 
-/// Of segments, of notices, and of how messages are divided: processes of other builds may be in the job.
+/// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
 inline constexpr std::uint32_t peer_version = 8;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
-/// A token's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
-/// size: odd lengths from this on. Messages of such lengths are sent as tokens, too, as long or shorter
+/// An RTS's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
+/// size: odd lengths from this on. Messages of such lengths are sent as RTS messages, too, as long or shorter
 /// (transport/peer/peer.hpp).
-inline constexpr std::int64_t shortest_token = 515;
-inline constexpr std::int64_t token_bytes(int index) {
-  return shortest_token + 2 * std::int64_t{index};
+inline constexpr std::int64_t shortest_rts = 515;
+inline constexpr std::int64_t rts_bytes(int index) {
+  return shortest_rts + 2 * std::int64_t{index};
 }
-inline constexpr std::int64_t longest_token = token_bytes(descriptor_count - 1);
-/// The descriptor that a message of `bytes` bytes stands for if it is a token, or -1.
-inline constexpr int token_index(std::int64_t bytes) {
-  return bytes < shortest_token || bytes > longest_token || bytes % 2 == 0
-             ? -1
-             : static_cast<int>((bytes - shortest_token) / 2);
+inline constexpr std::int64_t longest_rts = rts_bytes(descriptor_count - 1);
+/// The descriptor that a message of `bytes` bytes stands for if it is an RTS, or -1.
+inline constexpr int rts_index(std::int64_t bytes) {
+  return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
+                                                                       : static_cast<int>((bytes - shortest_rts) / 2);
 }
-/// No shorter message from device memory is offered, so that every receive that may get a token has room for it.
-inline constexpr std::int64_t least_offered = longest_token + 1;
+/// No shorter message from device memory is offered, so that every receive that may get an RTS has room for it.
+inline constexpr std::int64_t least_offered = longest_rts + 1;
 
 /// What travels through MPI, followed by bytes that mean nothing.
-struct Token {
-  std::uint64_t mark;      ///< token_mark
+struct RendezvousRequest {
+  std::uint64_t mark;      ///< rts_mark
   std::uint64_t nonce[2];  ///< of the sender's segment
   std::int32_t sender;     ///< rank in MPI_COMM_WORLD
   std::int32_t index;
@@ -47,14 +46,14 @@ struct Token {
   std::uint32_t flags;  ///< token_...
   std::int64_t bytes;   ///< of the message
 };
-inline constexpr std::uint64_t token_mark = 0x9e4b1f27d3a86c55;
-inline constexpr std::uint32_t token_remote =
-    1;  ///< the offer has been made by notice (transport/internode/control_messages.hpp)
-inline constexpr std::uint32_t token_data_follow = 2;  ///< or have come, with that notice
+inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
+inline constexpr std::uint32_t rts_remote =
+    1;  ///< the offer has been made by control message (transport/internode/control_messages.hpp)
+inline constexpr std::uint32_t rts_data_follow = 2;  ///< or have come, with that control message
 
 enum class State : std::uint32_t {
   free,
-  offered,      ///< the receiver's turn, when it has got the token; or the sender's, to take the offer back
+  offered,      ///< the receiver's turn, when it has got the RTS; or the sender's, to take the offer back
   claimed,      ///< the receiver reads the sender's device memory
   asked,        ///< the sender had better write to the receiver's: the sender's turn, or the receiver's to take it back
   putting,      ///< the sender does
@@ -81,7 +80,7 @@ struct Part {
 };
 
 /// Where data lie, or are to lie, in memory of the process that says so.
-struct Whereabouts {
+struct RemoteBuffer {
   std::int64_t count;         ///< elements of the layout
   std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in that process's address space
   std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
@@ -96,14 +95,14 @@ struct alignas(64) Descriptor {
   std::int32_t destination;  ///< rank in MPI_COMM_WORLD
   std::int32_t source;       ///< the sender's rank in the communicator, as the receiver's status has it
   std::int32_t tag;
-  std::atomic<std::uint32_t> issued;   ///< the token has been given to MPI
-  std::atomic<std::uint32_t> matched;  ///< the receiver has matched the token, by MPI_Mprobe
+  std::atomic<std::uint32_t> issued;   ///< the RTS has been given to MPI
+  std::atomic<std::uint32_t> matched;  ///< the receiver has matched the RTS, by MPI_Mprobe
   std::int64_t bytes;                  ///< of the message
 
-  Whereabouts from;  ///< offered
+  RemoteBuffer from;  ///< offered
   /// Of packed data so many bytes are there; negative: no more will come.
   std::atomic<std::int64_t> ready;
-  Whereabouts to;                    ///< asked
+  RemoteBuffer to;                   ///< asked
   std::atomic<std::uint32_t> found;  ///< by the receiver: found_...
   /// Bytes of it, by a receiver that shares no memory, or has asked; negative: not yet.
   std::atomic<std::int64_t> wanted;
@@ -113,7 +112,7 @@ struct alignas(64) Descriptor {
   Part parts[parts_in_flight];  ///< part i, from 0 on, in i % parts_in_flight
   alignas(64) std::atomic<std::uint64_t> consumed;
 
-  alignas(64) std::byte token[longest_token + 1];
+  alignas(64) std::byte rts[longest_rts + 1];
   std::uint64_t data_layout;  ///< the number of the layout in `data`; 0: there is something else
   std::int32_t data_owner;    ///< whose number
   alignas(16) std::byte data[descriptor_data];
@@ -141,7 +140,7 @@ struct alignas(4096) Image {
   std::uint32_t version;
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
-  std::atomic<std::uint32_t> checking;                      ///< the process looks for tokens in everything it receives
+  std::atomic<std::uint32_t> checking;  ///< the process looks for RTS messages in everything it receives
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them

@@ -72,7 +72,7 @@ Segment* reach(int rank) {
   if (rank == world->rank) return world->own.get();
   if (world->use == PeerUse::pipelined) return nullptr;
   if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return nullptr;
-  Neighbour& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
+  PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
     neighbour.next_attempt = 2 * neighbour.attempts;
     neighbour.segment = Segment::open(world->job, rank);
@@ -111,43 +111,43 @@ bool has_few_copies(const datatype::Layout& layout, std::int64_t count) {
   return calls != 0 && calls <= few_copies;
 }
 
-/// Index into the habits of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
+/// Index into the backoffs of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
 /// others.
 std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
   if (traffic.bytes >= least_on_one_gpu) return 0;
-  const Operand* const operand = traffic.operand;
+  const DeviceBuffer* const operand = traffic.operand;
   return shares_gpu && operand != nullptr && !has_few_copies(operand->info->layout(), operand->count) ? 2 : 1;
 }
 
 }  // namespace
 
-Habit& Neighbour::habit(const Traffic& traffic) {
-  if (!habits) habits = std::make_unique<std::array<Habit, habits_of_tag * habits_by_tag>>();
-  return (
-      *habits)[habits_of_tag * (static_cast<std::size_t>(traffic.tag) % habits_by_tag) + sort_of(traffic, shares_gpu)];
+Backoff& PeerProcess::backoff(const Traffic& traffic) {
+  if (!backoffs) backoffs = std::make_unique<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>>();
+  return (*backoffs)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
+                     sort_of(traffic, shares_gpu)];
 }
 
 bool abstains(int rank, const Traffic& traffic) {
   if (rank == world->rank || world->use != PeerUse::automatic) return false;
   if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
-  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(traffic);
-  if (habit.abstain == 0) return false;
-  --habit.abstain;
+  Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
+  if (backoff.abstain == 0) return false;
+  --backoff.abstain;
   return true;
 }
 
 bool has_refused(int rank, const Traffic& traffic) {
-  return world->neighbours[static_cast<std::size_t>(rank)].habit(traffic).refusals != 0;
+  return world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic).refusals != 0;
 }
 
 void note_outcome(int rank, const Traffic& traffic, bool refused) {
   const std::lock_guard<std::mutex> lock(world->mutex);
-  Habit& habit = world->neighbours[static_cast<std::size_t>(rank)].habit(traffic);
-  habit.refusals = refused ? habit.refusals + 1 : 0;
-  if (refused) habit.abstain = abstention_after(habit.refusals, refusals_borne);
+  Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
+  backoff.refusals = refused ? backoff.refusals + 1 : 0;
+  if (refused) backoff.abstain = abstention_after(backoff.refusals, refusals_borne);
 }
 
-bool on_one_gpu(const device::Exported& memory, const Operand& operand) {
+bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
   const std::lock_guard<std::mutex> lock(world->mutex);
   auto at = world->gpus.find(operand.ordinal);
   if (at == world->gpus.end()) {
@@ -191,7 +191,7 @@ void note_turn(int ordinal) {
 namespace {
 
 /// Whether all of the operand lies in the allocation, as its first byte does.
-bool holds(const device::Exported& memory, const Operand& operand) {
+bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
   const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
   const auto base = static_cast<std::int64_t>(memory.base);
@@ -200,7 +200,7 @@ bool holds(const device::Exported& memory, const Operand& operand) {
 
 }  // namespace
 
-bool describe_operand(const Operand& operand, int other, Descriptor& descriptor, Whereabouts& place,
+bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   const datatype::Shape shape = layout.shape(operand.count);
@@ -219,7 +219,8 @@ bool describe_operand(const Operand& operand, int other, Descriptor& descriptor,
                                  on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
 }
 
-bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand) {
+bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place,
+                  MappedBuffer& operand) {
   if (operand.layout) return true;
   const bool contiguous = place.layout_bytes == 0;
   operand.count = contiguous ? descriptor.bytes : place.count;
@@ -235,7 +236,7 @@ bool learn_layout(const Segment& other, const Descriptor& descriptor, const Wher
 namespace {
 
 /// False if there is no mapping.
-bool take(device::Mapping mapping, const Whereabouts& place, PeerOperand& operand) {
+bool take(device::Mapping mapping, const RemoteBuffer& place, MappedBuffer& operand) {
   operand.mapping = std::move(mapping);
   if (operand.mapping) operand.user = operand.mapping.at(place.address);
   return bool{operand.mapping};
@@ -243,7 +244,7 @@ bool take(device::Mapping mapping, const Whereabouts& place, PeerOperand& operan
 
 }  // namespace
 
-bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
   std::string why;
   const auto exporter = static_cast<std::uint64_t>(other->rank);
   const bool mapped = take(device::import_memory(ordinal, exporter, place.memory, &why), place, operand);
@@ -251,20 +252,20 @@ bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, Pee
   return mapped;
 }
 
-bool map_known(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
+bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
   const auto exporter = static_cast<std::uint64_t>(other->rank);
   return take(device::imported_memory(ordinal, exporter, place.memory), place, operand);
 }
 
 bool may_open() {
   const std::lock_guard<std::mutex> lock(world->mutex);
-  return Clock_::now() >= world->next_opening;
+  return SteadyClock::now() >= world->next_opening;
 }
 
-bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand) {
-  const auto began = Clock_::now();
+bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
+  const auto began = SteadyClock::now();
   const bool mapped = map_memory(ordinal, other, place, operand);
-  const auto now = Clock_::now();
+  const auto now = SteadyClock::now();
   const std::lock_guard<std::mutex> lock(world->mutex);
   world->next_opening = now + opening_pause * (now - began);
   return mapped;
@@ -273,13 +274,14 @@ bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, Peer
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
 void reclaim_descriptors() {
-  auto& deserted = world->deserted;
-  const auto still = std::partition(deserted.begin(), deserted.end(), [](const Deserted& descriptor) {
+  auto& abandoned = world->abandoned;
+  const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
     return (*world->own)->descriptors[descriptor.index].state.load(std::memory_order_acquire) != State::done;
   });
-  std::for_each(still, deserted.end(),
-                [](const Deserted& descriptor) { world->idle.set(static_cast<std::size_t>(descriptor.index)); });
-  deserted.erase(still, deserted.end());
+  std::for_each(still, abandoned.end(), [](const AbandonedDescriptor& descriptor) {
+    world->idle.set(static_cast<std::size_t>(descriptor.index));
+  });
+  abandoned.erase(still, abandoned.end());
 }
 
 int take_descriptor(int last) {
@@ -294,7 +296,7 @@ void put_descriptor(int index, bool done, device::Staging packed, PublishedRef p
   if (done)
     world->idle.set(static_cast<std::size_t>(index));
   else
-    world->deserted.push_back({index, std::move(packed), std::move(published)});
+    world->abandoned.push_back({index, std::move(packed), std::move(published)});
 }
 
 namespace {
@@ -302,7 +304,7 @@ namespace {
 /// The open offer in a segment, or image of one, that a status of `bytes` bytes stands for; null if it has none.
 Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t bytes) {
   if (segment == nullptr) return nullptr;
-  Descriptor& descriptor = (*segment)->descriptors[token_index(bytes)];
+  Descriptor& descriptor = (*segment)->descriptors[rts_index(bytes)];
   const State state = descriptor.state.load(std::memory_order_acquire);
   const bool open = state == State::offered || state == State::withdrawing || state == State::buffered;
   const bool meant = descriptor.destination == world->rank && descriptor.tag == status.MPI_TAG &&
@@ -313,33 +315,33 @@ Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t 
 
 }  // namespace
 
-Offered noticed_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
+Offered offer_by_control_message(int sender, const MPI_Status& status, std::int64_t bytes) {
   return {open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes), sender};
 }
 
 Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
-  const Offered noticed = noticed_offer(sender, status, bytes);
+  const Offered noticed = offer_by_control_message(sender, status, bytes);
   return noticed ? noticed : Offered{open_offer(reach_sender(sender), status, bytes)};
 }
 
-// --- notices ---------------------------------------------------------------------------------------------------------
+// --- control messages ------------------------------------------------------------------------------------------------
 
 void progress_mpi() {
   int flag = 0;  // nothing is sent there
   PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->self, &flag, MPI_STATUS_IGNORE);
 }
 
-void hear_notices() {
+void receive_control_messages() {
   ++world->remote->under_way;
   world->remote->advance();
   --world->remote->under_way;
 }
 
-std::chrono::microseconds patience_with(int sender) {
+std::chrono::microseconds control_timeout_for(int sender) {
   if (!world->remote || !world->remote->greeted(sender)) return {};
   const std::lock_guard<std::mutex> lock(world->mutex);
   const bool in_vain = world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain;
-  return in_vain ? short_notice_patience : notice_patience;
+  return in_vain ? short_control_timeout : control_timeout;
 }
 
 }  // namespace gpudt::interpose::peer

@@ -22,7 +22,7 @@
 
 namespace gpudt::interpose::peer {
 
-using Clock_ = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 /// Messages that are no longer move to the segment if they are not fetched for a while, so that their sends can end:
 /// programs expect as much of short messages.
@@ -35,16 +35,16 @@ inline constexpr std::chrono::milliseconds life_check{500};
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
 /// So many times as long as it has taken to open a receiver's memory, none is opened.
 inline constexpr int opening_pause = 20;
-/// A notice is sent before its token, so that it is not long in coming; else what was probed is no token. So it is
+/// A control message is sent before its RTS, so that it is not long in coming; else what was probed is no RTS. So it is
 /// mostly from a process of which that has been found before.
-inline constexpr std::chrono::microseconds notice_patience{10000}, short_notice_patience{100};
-inline constexpr std::size_t habits_by_tag = 16;
+inline constexpr std::chrono::microseconds control_timeout{10000}, short_control_timeout{100};
+inline constexpr std::size_t backoffs_by_tag = 16;
 /// Into memory of a GPU that is shared with other processes the copy engine brings messages in so few calls sooner than
 /// a kernel that has to wait for a time slice; in more calls it takes as long.
 inline constexpr std::int64_t few_copies = 4;
 
 /// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
-struct Habit {
+struct Backoff {
   int refusals = 0;  ///< in a row
   int abstain = 0;   ///< messages that are not offered before the next that is
 };
@@ -59,22 +59,22 @@ struct Turns {
 struct Traffic {
   int tag;
   std::int64_t bytes;
-  const Operand* operand = nullptr;  ///< none of a message from the host
+  const DeviceBuffer* operand = nullptr;  ///< none of a message from the host
 };
 
 /// A process of this job, as this one sees it.
-struct Neighbour {
+struct PeerProcess {
   std::unique_ptr<Segment> segment;
-  bool awaited_in_vain = false;             ///< a notice
+  bool awaited_in_vain = false;             ///< a control message
   bool shares_gpu = false;                  ///< with this process, as its messages have shown
   unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
-  static constexpr std::size_t habits_of_tag = 3;
-  std::unique_ptr<std::array<Habit, habits_of_tag * habits_by_tag>> habits;  ///< made when first needed
-  Habit& habit(const Traffic& traffic);
+  static constexpr std::size_t backoffs_of_tag = 3;
+  std::unique_ptr<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>> backoffs;  ///< made when first needed
+  Backoff& backoff(const Traffic& traffic);
 };
 
 /// A descriptor that its offer has left before the receiver was done.
-struct Deserted {
+struct AbandonedDescriptor {
   int index;
   device::Staging packed;  ///< the receiver may still read it
   PublishedRef published;  ///< likewise
@@ -91,13 +91,13 @@ struct World {
 
   std::mutex ranks_mutex;  // of the ranks kept with communicators
   std::mutex mutex;        // of what follows
-  std::vector<Neighbour> neighbours;
+  std::vector<PeerProcess> neighbours;
   std::bitset<descriptor_count> idle;  ///< descriptors
-  std::vector<Deserted> deserted;
+  std::vector<AbandonedDescriptor> abandoned;
   Layouts layouts;
   std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
   std::map<int, Turns> turns;            ///< by GPU
-  Clock_::time_point next_opening;       ///< of receivers' memory (may_open())
+  SteadyClock::time_point next_opening;  ///< of receivers' memory (may_open())
 
   std::optional<Chunks> chunks;
   std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
@@ -113,13 +113,13 @@ int drop_ranks(MPI_Comm, int, void* value, void*);
 std::vector<int> world_ranks(MPI_Comm comm);
 /// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
 int world_rank_of(MPI_Comm comm, int peer);
-/// The segment of another process, or of this one; null if it has none, or does not check for tokens. The caller holds
-/// the mutex.
+/// The segment of another process, or of this one; null if it has none, or does not check for RTS messages. The caller
+/// holds the mutex.
 Segment* reach(int rank);
 bool checks(const Segment* segment);
-/// The same of a process that shares no memory with this one, if it is known to check for tokens.
+/// The same of a process that shares no memory with this one, if it is known to check for RTS messages.
 Segment* reach_remote(int rank);
-/// A token that another process has sent: it has a segment, and nobody minds how long it takes to find.
+/// An RTS that another process has sent: it has a segment, and nobody minds how long it takes to find.
 Segment* reach_sender(int rank);
 /// Of `count` elements.
 std::int64_t bytes_in(int count, MPI_Datatype type);
@@ -132,7 +132,7 @@ bool abstains(int rank, const Traffic& traffic);
 bool has_refused(int rank, const Traffic& traffic);
 void note_outcome(int rank, const Traffic& traffic, bool refused);
 /// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
-bool on_one_gpu(const device::Exported& memory, const Operand& operand);
+bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
 /// From now on it is known that the neighbour uses one of this process's GPUs, too.
 void note_shared_gpu(int rank, int ordinal);
 /// Of a message that goes to `count` elements of `layout`, to the process that launches the kernels on a shared GPU.
@@ -147,20 +147,20 @@ void note_turn(int ordinal);
 
 /// Where the operand lies, for process `other`, of which `descriptor` tells. False if the memory cannot be exported or
 /// the layout is too long (Layouts::describe()).
-bool describe_operand(const Operand& operand, int other, Descriptor& descriptor, Whereabouts& place,
+bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published);
 /// The layout, unless it is known already, of what the process of segment `other` has described. False if it is damaged
 /// or has been replaced.
-bool learn_layout(const Segment& other, const Descriptor& descriptor, const Whereabouts& place, PeerOperand& operand);
+bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place, MappedBuffer& operand);
 /// The memory. False if GPU `ordinal` does not reach it, for a reason that the trace tells.
-bool map_memory(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
+bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
 /// The same where it takes no time; false if that is not so.
-bool map_known(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
+bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
 /// Whether memory that a receiver has described may be opened now, by map_asked(): that takes milliseconds in which
 /// this process does nothing else, so that only a part of the time is spent on it.
 bool may_open();
 /// The same as map_memory(), of such memory, which is not known yet.
-bool map_asked(int ordinal, const Segment& other, const Whereabouts& place, PeerOperand& operand);
+bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
@@ -178,8 +178,9 @@ struct Offered {
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
-/// The open offer of process `sender` that a status of `bytes` bytes stands for, if it has been made by notice.
-Offered noticed_offer(int sender, const MPI_Status& status, std::int64_t bytes);
+/// The open offer of process `sender` that a status of `bytes` bytes stands for, if it has been made by control
+/// message.
+Offered offer_by_control_message(int sender, const MPI_Status& status, std::int64_t bytes);
 /// The same, however it has been made.
 Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes);
 /// What `find_of(rank)` finds of all processes; nothing if it could be one of several.
@@ -193,23 +194,23 @@ Offered only_offer(FindOf find_of) {
   return found;
 }
 
-// --- notices ---------------------------------------------------------------------------------------------------------
+// --- control messages ------------------------------------------------------------------------------------------------
 
 /// Lets MPI make progress.
 void progress_mpi();
 /// Takes those that have come.
-void hear_notices();
-/// For notices of a process that are sent before what has come of it.
-std::chrono::microseconds patience_with(int sender);
+void receive_control_messages();
+/// For control messages of a process that are sent before what has come of it.
+std::chrono::microseconds control_timeout_for(int sender);
 
-/// What `find()` finds, if need be when the notices have come that may still be on their way.
+/// What `find()` finds, if need be when the control messages have come that may still be on their way.
 template <class Find>
-auto find_awaiting_notices(std::chrono::microseconds patience, Find find) {
+auto find_awaiting_control_messages(std::chrono::microseconds timeout, Find find) {
   auto found = find();
-  if (found || patience.count() == 0) return found;
-  for (const auto deadline = Clock_::now() + patience; !found && Clock_::now() < deadline; found = find()) {
+  if (found || timeout.count() == 0) return found;
+  for (const auto deadline = SteadyClock::now() + timeout; !found && SteadyClock::now() < deadline; found = find()) {
     progress_mpi();
-    hear_notices();
+    receive_control_messages();
   }
   return found;
 }
