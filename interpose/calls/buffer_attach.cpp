@@ -6,10 +6,10 @@
 #include <mutex>
 #include <utility>
 
-#include "interpose/calls/export.hpp"
-#include "interpose/requests/device_buffer.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 namespace {

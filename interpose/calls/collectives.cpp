@@ -2,11 +2,11 @@
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
 #include <numeric>
 
-#include "interpose/calls/export.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 
 // Persistent collectives came with MPI-4; Open MPI 4.1 has them as an extension.
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)

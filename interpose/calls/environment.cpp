@@ -10,7 +10,6 @@
 
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
-#include "interpose/calls/export.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/matched.hpp"
@@ -18,6 +17,7 @@
 #include "interpose/requests/persistent.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/support/config.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"

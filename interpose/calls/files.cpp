@@ -6,10 +6,10 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "interpose/calls/export.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {

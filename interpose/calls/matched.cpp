@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/calls/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/device_buffer.hpp"
+#include "interpose/support/export.hpp"
+#include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {

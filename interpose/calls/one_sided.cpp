@@ -5,12 +5,12 @@
 #include <memory>
 
 #include "datatype/basic.hpp"
-#include "interpose/calls/export.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -3,11 +3,11 @@
 #include <optional>
 #include <string>
 
-#include "interpose/calls/export.hpp"
-#include "interpose/requests/device_buffer.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/calls/export.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "device/timeline.hpp"
-#include "interpose/calls/export.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {

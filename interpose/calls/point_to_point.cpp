@@ -3,12 +3,12 @@
 #include <optional>
 
 #include "device/timeline.hpp"
-#include "interpose/calls/export.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 

@@ -11,11 +11,11 @@
 
 #include "device/device.hpp"
 #include "device/timeline.hpp"
-#include "interpose/calls/export.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {

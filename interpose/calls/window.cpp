@@ -3,10 +3,10 @@
 #include <memory>
 #include <string_view>
 
-#include "interpose/calls/export.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -15,11 +15,11 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/device_buffer.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 #include "interpose/transport/peer/state.hpp"

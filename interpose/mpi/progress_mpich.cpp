@@ -23,7 +23,7 @@
 #include <string_view>
 #include <thread>
 
-#include "interpose/calls/export.hpp"
+#include "interpose/support/export.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/requests/device_buffer.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 

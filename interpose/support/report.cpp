@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "device/device.hpp"
+
 namespace gpudt::interpose {
 
 bool report_wanted = false;

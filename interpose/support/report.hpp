@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "datatype/layout.hpp"
-#include "interpose/requests/device_buffer.hpp"
+#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
 

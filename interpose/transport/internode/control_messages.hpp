@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/requests/device_buffer.hpp"
+#include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/fragments.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/requests/device_buffer.hpp"
+#include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {

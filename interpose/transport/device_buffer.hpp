@@ -10,17 +10,9 @@
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
+#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
-
-/// The ways of a message (protocols); `host` is MPI's own and never counted.
-enum class Protocol : std::uint8_t {
-  direct,          ///< a CUDA-aware MPI takes the contiguous device buffer as it is
-  device_staging,  ///< packed into device staging memory, which a CUDA-aware MPI takes
-  mapped_staging,  ///< packed into mapped host memory (zero-copy), which any MPI takes
-};
-inline constexpr int protocol_count = 3;
-const char* protocol_name(Protocol protocol);
 
 /// (buffer, count, datatype) in device memory that MPI cannot take as it is.
 struct DeviceBuffer {

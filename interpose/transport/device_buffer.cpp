@@ -1,5 +1,5 @@
 // Classifies buffer arguments and chooses their way.
-#include "interpose/requests/device_buffer.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 #include <string>
 
@@ -37,17 +37,6 @@ void record(const char* call, const DeviceBuffer& operand, const datatype::Shape
 }
 
 }  // namespace
-
-const char* protocol_name(Protocol protocol) {
-  switch (protocol) {
-    case Protocol::direct:
-      return "direct";
-    case Protocol::device_staging:
-      return "device staging";
-    default:
-      return "mapped staging";
-  }
-}
 
 void set_forwarding(bool cuda_aware, std::size_t forward_max) {
   forwarding = {cuda_aware, forward_max};

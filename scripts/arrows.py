@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Checks which part of the source includes which: only along the arrows of the table below, which docs/ARCHITECTURE.md
+shows, too. Says each include that goes another way, and exits with 1 if there is one.
+
+usage: arrows.py [--table]
+  --table  prints the table as Markdown, with the number of includes along each arrow
+"""
+import collections
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# What each room may include, beside itself.
+ALLOWED = {
+    "include": [],
+    "datatype": [],
+    "device": ["datatype"],
+    "interpose/support": ["device", "datatype", "include"],
+    "interpose/mpi": ["interpose/support"],
+    "interpose/transport": ["interpose/mpi", "interpose/support", "device", "datatype"],
+    "interpose/requests": ["interpose/transport", "interpose/mpi", "interpose/support", "device", "datatype"],
+    "interpose/collectives": ["interpose/requests", "interpose/transport", "interpose/mpi", "interpose/support",
+                              "device", "datatype"],
+    "interpose/rma": ["interpose/requests", "interpose/transport", "interpose/mpi", "interpose/support", "device",
+                      "datatype"],
+    "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
+                        "interpose/mpi", "interpose/support", "device", "datatype", "include"],
+    "interpose/fortran": ["interpose/requests", "interpose/support"],
+    "pingpong": ["device", "datatype"],
+}
+
+SOURCES = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".inc"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def room_of(path):
+    """The longest name of a room that the path, relative to the root, begins with; None outside of all."""
+    names = [room for room in ALLOWED if path == room or path.startswith(room + "/")]
+    return max(names, key=len, default=None)
+
+
+def arrows():
+    """(room, room it includes, file, included file) of every include from one room to another."""
+    for top in sorted({room.split("/")[0] for room in ALLOWED}):
+        for file in sorted((ROOT / top).rglob("*")):
+            if file.suffix not in SOURCES:
+                continue
+            name = file.relative_to(ROOT).as_posix()
+            for included in INCLUDE.findall(file.read_text(encoding="utf-8")):
+                # Generated headers lie beside their room's own, and have no folder in their name.
+                target = included if "/" in included else None
+                room, other = room_of(name), target and room_of(target)
+                if room and other and room != other:
+                    yield room, other, name, included
+
+
+def print_table(counts):
+    print("| room | may include |\n|---|---|")
+    for room, others in ALLOWED.items():
+        told = ", ".join(f"`{other}` ({counts[room, other]})" for other in others)
+        print(f"| `{room}` | {told or 'nothing of gpudt'} |")
+
+
+def main():
+    found = list(arrows())
+    if "--table" in sys.argv[1:]:
+        print_table(collections.Counter((room, other) for room, other, _, _ in found))
+    wrong = [arrow for arrow in found if arrow[1] not in ALLOWED[arrow[0]]]
+    for room, other, name, included in wrong:
+        print(f"{name}: includes {included}, but {room} may not include {other}")
+    if not any("--table" == argument for argument in sys.argv[1:]):
+        print(f"arrows: {len(found)} includes between rooms, {len(wrong)} against the table")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
