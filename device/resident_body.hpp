@@ -1,4 +1,4 @@
-// A persistent kernel and does short jobs as the host hands them over: what it is told, and its
+// The persistent kernel, which does short jobs as the host hands them over: what it is told, and its
 // body, on GPU threads (cuda/resident_kernel.cu) and serially on the host, like those of kernel_body.hpp.
 //
 // A launch takes two thirds of a short message's time: 3 to 5 us in the driver, 3 more until the kernel runs. A
