@@ -106,7 +106,7 @@ class Engine {
   void submit(Operation* operation, bool issued);
   void remove(Operation* operation);
   void retire(Operation* operation);
-  int progress();
+  int progress(Tests tests = Tests::some);
   void order(const Channel& channel);
   template <class Wanted>
   void order_each(Wanted wanted);
@@ -131,7 +131,8 @@ class Engine {
   int issue_packed();
   void issue(Operation* operation);
   void watch(Operation* operation);
-  int test_inner();
+  int test_inner(Tests tests);
+  int test_next_window();
   void inner_completed(Operation* operation, const MPI_Status& status, int error);
   void take_arrived(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
@@ -256,7 +257,7 @@ class Hold {
   std::atomic<bool>& busy_;
 };
 
-int Engine::progress() {
+int Engine::progress(Tests tests) {
   if (inside_engine) return 0;
   const EngineBackground* const background = background_.load(std::memory_order_acquire);
   const bool due = background != nullptr && background->due();
@@ -274,7 +275,7 @@ int Engine::progress() {
   take_incoming();
   if (cancels) cancel_wanted();
   completions += issue_packed();
-  completions += test_inner();
+  completions += test_inner(tests);
   completions += finish_unpacked();
   if (const EngineService service = service_.load()) completions += service();
   return completions;
@@ -375,8 +376,18 @@ void Engine::watch(Operation* operation) {
   inner_operations_.push_back(operation);
 }
 
+int Engine::test_inner(Tests tests) {
+  if (tests == Tests::some) return test_next_window();
+  int completions = 0;
+  window_ = 0;
+  do {
+    completions += test_next_window();
+  } while (window_ < inner_.size());
+  return completions;
+}
+
 /// Looks at a window of the real requests. Testsome, not one Test each: it enters MPI's progress once.
-int Engine::test_inner() {
+int Engine::test_next_window() {
   if (inner_.empty()) return 0;
   if (window_ >= inner_.size()) window_ = 0;
   const int count = static_cast<int>(std::min<std::size_t>(test_window, inner_.size() - window_));
@@ -658,10 +669,12 @@ int Reservation::submit(bool issued, MPI_Request* request) {
   return MPI_SUCCESS;
 }
 
-int engine_progress() {
-  return engine.progress();
+int engine_progress(Tests tests) {
+  return engine.progress(tests);
 }
-int engine_progress_logged() noexcept try { return engine.progress(); } catch (const std::exception& error) {
+int engine_progress_logged(Tests tests) noexcept try {
+  return engine.progress(tests);
+} catch (const std::exception& error) {
   log_error(std::string("progress: ") + error.what());
   return 0;
 }

@@ -232,11 +232,15 @@ void engine_background(const EngineBackground* background);
 /// Whether this is called by the engine, on this thread.
 bool engine_within();
 
+/// How many of the real requests one step tests: a bounded number, the next step going on with the others; or all of
+/// them, so that what has happened before the step is seen by it.
+enum class Tests { some, all };
+
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
-int engine_progress();
+int engine_progress(Tests tests = Tests::some);
 /// The same for callers that must not throw: what goes wrong is logged.
-int engine_progress_logged() noexcept;
+int engine_progress_logged(Tests tests = Tests::some) noexcept;
 
 /// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then
 /// does not overtake them (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.

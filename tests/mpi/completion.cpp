@@ -251,3 +251,124 @@ TEST_CASE("the program's own generalized requests are left alone", "[completion]
   CHECK(bytes == 17);
   CHECK(freed == 1);
 }
+
+namespace {
+
+/// A call that tests, on the requests [0, count) of which `index` alone can be complete: whether it says so.
+struct TestCall {
+  const char* name;
+  bool completes;  ///< the request, which otherwise stays as it is
+  bool (*sees)(int count, MPI_Request* requests, int index);
+};
+
+const TestCall test_calls[] = {
+    {"MPI_Test", true,
+     [](int, MPI_Request* requests, int index) {
+       int flag = 0;
+       MPI_OK(MPI_Test(&requests[index], &flag, MPI_STATUS_IGNORE));
+       return flag != 0;
+     }},
+    {"MPI_Testany", true,
+     [](int count, MPI_Request* requests, int wanted) {
+       int flag = 0, index = -1;
+       MPI_OK(MPI_Testany(count, requests, &index, &flag, MPI_STATUS_IGNORE));
+       return flag != 0 && index == wanted;
+     }},
+    {"MPI_Testall", true,
+     [](int, MPI_Request* requests, int index) {
+       int flag = 0;
+       MPI_Request alone[] = {MPI_REQUEST_NULL, requests[index]};
+       MPI_OK(MPI_Testall(2, alone, &flag, MPI_STATUSES_IGNORE));
+       requests[index] = alone[1];
+       return flag != 0;
+     }},
+    {"MPI_Testsome", true,
+     [](int count, MPI_Request* requests, int index) {
+       int done = 0;
+       std::vector<int> indices(static_cast<std::size_t>(count));
+       MPI_OK(MPI_Testsome(count, requests, &done, indices.data(), MPI_STATUSES_IGNORE));
+       return done == 1 && indices[0] == index;
+     }},
+    {"MPI_Request_get_status", false,
+     [](int, MPI_Request* requests, int index) {
+       int flag = 0;
+       MPI_OK(MPI_Request_get_status(requests[index], &flag, MPI_STATUS_IGNORE));
+       return flag != 0;
+     }},
+};
+
+/// Receives into host memory from this rank itself, which nobody has sent to yet.
+class FromMyself {
+ public:
+  FromMyself(int count, const Type& type, bool persistent)
+      : type_(type), persistent_(persistent), received_(static_cast<std::size_t>(count)) {
+    for (int i = 0; i < count; ++i) {
+      buffers_.emplace_back(Place::host, type, 1);
+      MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+      const auto receive = persistent ? MPI_Recv_init : MPI_Irecv;
+      MPI_OK(receive(buffers_.back().address(), 1, type, rank(), i, comm(), &request));
+    }
+    if (persistent) MPI_OK(MPI_Startall(count, requests_.data()));
+  }
+  /// The others are sent to, too.
+  ~FromMyself() {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      if (!received_[i]) {
+        send(static_cast<int>(i), Place::host);
+        MPI_OK(MPI_Wait(&requests_[i], MPI_STATUS_IGNORE));
+      }
+      if (persistent_) MPI_Request_free(&requests_[i]);
+    }
+  }
+  FromMyself(const FromMyself&) = delete;
+  FromMyself& operator=(const FromMyself&) = delete;
+
+  /// After a synchronous send to receive `index`, the first call sees it complete.
+  void check(const TestCall& call, int index, Place from) {
+    INFO(call.name << ", " << requests_.size() << (persistent_ ? " persistent" : "") << " receives of " << type_.size()
+                   << " B from " << place_name(from));
+    const int count = static_cast<int>(requests_.size());
+    MPI_Request& request = requests_[static_cast<std::size_t>(index)];
+    send(index, from);
+    const bool seen = call.sees(count, requests_.data(), index);
+    CHECK(seen);
+    if (!seen || !call.completes) MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    CHECK((request == MPI_REQUEST_NULL) == !persistent_);
+    Buffer& buffer = buffers_[static_cast<std::size_t>(index)];
+    buffer.expect(stream_of(type_, 1, key_of(rank(), index)));
+    CHECK(buffer.difference() == "");
+  }
+
+ private:
+  void send(int index, Place from) {
+    Buffer out(from, type_, 1);
+    out.fill(key_of(rank(), index));
+    MPI_OK(MPI_Ssend(out.address(), 1, type_, rank(), index, comm()));
+    received_[static_cast<std::size_t>(index)] = true;
+  }
+
+  const Type& type_;
+  const bool persistent_;
+  std::vector<Buffer> buffers_;
+  std::vector<MPI_Request> requests_;
+  std::vector<bool> received_;
+};
+
+}  // namespace
+
+TEST_CASE("a test call sees the receive that a synchronous send to oneself has completed", "[completion]") {
+  for (const int bytes : {64, 514, 515, 516, 517, 518, 519, 520, 770, 4096, 100'000}) {
+    const Type type = vector(1, bytes, bytes, MPI_CHAR);
+    for (const Place from : basic_places)
+      for (const bool persistent : {false, true})
+        for (const TestCall& call : test_calls) FromMyself(2, type, persistent).check(call, 1, from);
+  }
+}
+
+TEST_CASE("a test call sees it among many receives that are pending", "[completion]") {
+  constexpr int many = 300;
+  const Type type = vector(1, 1000, 1000, MPI_CHAR);
+  for (const bool persistent : {false, true})
+    for (const TestCall& call : test_calls)
+      for (const int index : {0, 100, many - 1}) FromMyself(many, type, persistent).check(call, index, Place::host);
+}
