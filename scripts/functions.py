@@ -34,6 +34,7 @@ C_TYPES = {
     "op": ("MPI_Op",),
     "info": ("MPI_Info",),
     "group": ("MPI_Group",),
+    "new_group": ("MPI_Group *",),
     "comm": ("MPI_Comm",),
     "comm_ref": ("MPI_Comm *",),
     "win": ("MPI_Win",),
@@ -86,9 +87,11 @@ NOT_BUFFERS = {
 NOT_BUFFERS.update({name + "_c": why for name, why in NOT_BUFFERS.items()})
 TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and performance variables
 
-# Interposed without a row, and for C alone: attributes of windows, which Fortran programs get from MPI; and the end of
-# datatypes, where MPICH, whose Fortran calls the C functions, needs help.
+# Interposed without a row: attributes of windows, and, for C alone, the end of datatypes, where MPICH, whose Fortran
+# calls the C functions, needs help.
 OUTSIDE_THE_TABLE = ("MPI_Win_get_attr", "MPI_Type_free")
+# Of these, with wrappers for the Fortran procedures of Open MPI (interpose/fortran/window_attributes.cpp).
+FORTRAN_BY_HAND = ("MPI_Win_get_attr",)
 
 # Whose large-count forms are not generated: what has a template for both kinds of counts.
 LARGE_BY_HAND = {

@@ -58,6 +58,7 @@ CONVERSIONS = {
     "op": ("const MPI_Fint*", "PMPI_Op_f2c(*{0})"),
     "info": ("const MPI_Fint*", "PMPI_Info_f2c(*{0})"),
     "group": ("const MPI_Fint*", "PMPI_Group_f2c(*{0})"),
+    "new_group": ("MPI_Fint*", "NewGroup({0})"),
     "comm": ("const MPI_Fint*", "PMPI_Comm_f2c(*{0})"),
     "comm_ref": ("MPI_Fint*", "Comm({0})"),
     "win": ("const MPI_Fint*", "PMPI_Win_f2c(*{0})"),
@@ -133,16 +134,25 @@ def definition(symbol, function, name, conversions):
     ]
 
 
+def older_names(name):
+    """Under which compilers look for the procedure of mpif.h and of `use mpi`."""
+    lower = name.lower()
+    return [lower, lower + "_", lower + "__", name.upper()]
+
+
+def f08_name(name):
+    return name.lower() + "_f08_"
+
+
 def wrapped_names(function, name, family):
     """The wrappers of `function`, which is called `name` in C, each with the procedure names that lead to it."""
-    lower = name.lower()
-    f08 = lower + "_f08_"
+    lower, f08 = name.lower(), f08_name(name)
     if family == "none" or name.endswith("_c"):  # Open MPI has no large counts in Fortran
         return []
     if family == "mpich":
         has_choice_buffer = any(role in BUFFERS | {"address"} for role, _ in function.arguments)
         return [] if has_choice_buffer else [(own_name(f08), [f08])]
-    older = [lower, lower + "_", lower + "__", name.upper()]
+    older = older_names(name)
     if any(argument.role == "address_ref" for argument in function.arguments):
         return [(own_name(lower + "_"), older), (own_name(f08), [f08])]
     return [(own_name(lower + "_"), older + [f08])]

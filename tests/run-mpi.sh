@@ -60,10 +60,6 @@ case $("$mpirun" --version 2>&1) in
     if [ "$(id -u)" -eq 0 ]; then
       export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
-    # With this off, as some containers set it, Open MPI 4.1 has no windows for programs with threads.
-    if [ "${OMPI_MCA_btl_vader_single_copy_mechanism:-}" = none ]; then
-      export OMPI_MCA_btl_vader_single_copy_mechanism=emulated
-    fi
     ;;
   *)  # MPICH's, Hydra
     give_way='-bind-to none'

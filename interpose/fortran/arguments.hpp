@@ -62,6 +62,9 @@ inline MPI_Comm comm_f2c(MPI_Fint handle) {
 inline MPI_Fint comm_c2f(MPI_Comm handle) {
   return PMPI_Comm_c2f(handle);
 }
+inline MPI_Fint group_c2f(MPI_Group handle) {
+  return PMPI_Group_c2f(handle);
+}
 inline MPI_Win win_f2c(MPI_Fint handle) {
   return PMPI_Win_f2c(handle);
 }
@@ -110,6 +113,9 @@ struct NewRequest : New<MPI_Request, request_c2f> {
 };
 struct NewMessage : New<MPI_Message, message_c2f> {
   explicit NewMessage(MPI_Fint* fortran) : New(fortran, MPI_MESSAGE_NULL) {}
+};
+struct NewGroup : New<MPI_Group, group_c2f> {
+  explicit NewGroup(MPI_Fint* fortran) : New(fortran, MPI_GROUP_NULL) {}
 };
 struct NewWin : New<MPI_Win, win_c2f> {
   explicit NewWin(MPI_Fint* fortran) : New(fortran, MPI_WIN_NULL) {}

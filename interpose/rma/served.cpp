@@ -99,6 +99,7 @@ int ServedWindow::guard(const char* call, Body body) {
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size, int disp_unit)
     : win_(win),
       size_(size),
+      flavor_(MPI_WIN_FLAVOR_CREATE),
       memory_(base, size),
       channel_(comm, memory_),
       remote_(static_cast<std::size_t>(channel_.ranks())),
@@ -113,6 +114,7 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
 
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
     : win_(win),
+      flavor_(MPI_WIN_FLAVOR_DYNAMIC),
       channel_(comm, memory_),
       locks_(static_cast<std::size_t>(channel_.ranks()), Lock::none),
       flushed_(locks_.size(), 0),
@@ -120,6 +122,22 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
       completes_used_(locks_.size(), 0) {}
 
 ServedWindow::~ServedWindow() = default;
+
+bool ServedWindow::attribute(int keyval, void* value) const {
+  if (keyval == MPI_WIN_BASE)
+    *static_cast<void**>(value) = memory_.base();
+  else if (keyval == MPI_WIN_SIZE)
+    *static_cast<const MPI_Aint**>(value) = &size_;
+  else if (keyval == MPI_WIN_CREATE_FLAVOR)
+    *static_cast<const int**>(value) = &flavor_;
+  else
+    return false;
+  return true;
+}
+
+int ServedWindow::group(MPI_Group* group) const {
+  return PMPI_Comm_group(channel_.comm(), group);
+}
 
 int ServedWindow::progress() {
   const std::lock_guard<std::mutex> lock(service_mutex_);

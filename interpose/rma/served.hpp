@@ -1,7 +1,8 @@
 // A window that gpudt serves by messages, because some process exposes device memory in it: accesses from the origin's
 // side, and the epochs in which they may be made.
 //
-// The program's handle is a real window of MPI's without memory, which carries its name, attributes and error handler.
+// The program's handle is a real window of MPI's without memory, which carries its name, attributes and error handler;
+// not necessarily one of all processes (calls/window.cpp).
 #pragma once
 
 #include <mpi.h>
@@ -63,7 +64,10 @@ class ServedWindow {
   int detach(const void* base);
 
   const WindowMemory& memory() const { return memory_; }
-  const MPI_Aint* size_attribute() const { return &size_; }
+  /// MPI_Win_get_attr in C, of those predefined attributes that may not be the handle's; false: the handle has it.
+  bool attribute(int keyval, void* value) const;
+  /// The caller frees it.
+  int group(MPI_Group* group) const;
   /// Collective: returns when nothing is under way, in this process or from others.
   void settle();
   /// Called by the engine.
@@ -114,6 +118,7 @@ class ServedWindow {
 
   MPI_Win win_;
   MPI_Aint size_ = 0;
+  int flavor_;
   WindowMemory memory_;
   WindowChannel channel_;
   std::vector<Remote> remote_;  ///< empty for a dynamic window

@@ -45,6 +45,7 @@ program one_sided
 contains
 
   subroutine all_calls()
+    call attributes()
     call fences()
     call locks()
     call requests()
@@ -53,6 +54,29 @@ contains
     call started_and_posted()
     call MPI_Win_free(window AND_IERROR)
     call check(window == MPI_WIN_NULL, 'window is null after MPI_Win_free')
+  end subroutine
+
+  subroutine attributes()
+    HANDLE(MPI_Group) :: group, all
+    integer(MPI_ADDRESS_KIND) :: found, wanted
+    logical :: flag
+    integer :: same
+    call MPI_Win_get_attr(window, MPI_WIN_BASE, found, flag AND_IERROR)
+    if (device_window) call MPI_Get_address(shown_on_device, wanted AND_IERROR)
+    if (.not. device_window) call MPI_Get_address(shown, wanted AND_IERROR)
+    call check(flag .and. found == wanted, 'attribute MPI_WIN_BASE')
+    call MPI_Win_get_attr(window, MPI_WIN_SIZE, found, flag AND_IERROR)
+    call check(flag .and. found == window_size, 'attribute MPI_WIN_SIZE')
+    call MPI_Win_get_attr(window, MPI_WIN_DISP_UNIT, found, flag AND_IERROR)
+    call check(flag .and. found == 8, 'attribute MPI_WIN_DISP_UNIT')
+    call MPI_Win_get_attr(window, MPI_WIN_CREATE_FLAVOR, found, flag AND_IERROR)
+    call check(flag .and. found == MPI_WIN_FLAVOR_CREATE, 'attribute MPI_WIN_CREATE_FLAVOR')
+    call MPI_Win_get_group(window, group AND_IERROR)
+    call MPI_Comm_group(MPI_COMM_WORLD, all AND_IERROR)
+    call MPI_Group_compare(group, all, same AND_IERROR)
+    call check(same == MPI_IDENT, 'group of the window')
+    call MPI_Group_free(group AND_IERROR)
+    call MPI_Group_free(all AND_IERROR)
   end subroutine
 
   ! In the window, between two barriers, lies what process `origin` has, `times` times; the gaps are as they were.

@@ -2,6 +2,7 @@
 #include "tests/mpi/rma.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 namespace gpudt::test {
 
@@ -27,6 +28,26 @@ AreaWindow::AreaWindow(const Area& area) {
 
 AreaWindow::~AreaWindow() {
   MPI_OK(MPI_Win_free(&window_));
+}
+
+bool mpi_has_windows() {
+  static const bool found = [] {
+    int memory = 0;
+    MPI_Comm quiet = MPI_COMM_NULL;
+    PMPI_Comm_dup(comm(), &quiet);
+    PMPI_Comm_set_errhandler(quiet, MPI_ERRORS_RETURN);
+    MPI_Win window = MPI_WIN_NULL;
+    const bool made = PMPI_Win_create(&memory, sizeof memory, 1, MPI_INFO_NULL, quiet, &window) == MPI_SUCCESS;
+    if (made) PMPI_Win_free(&window);
+    PMPI_Comm_free(&quiet);
+    return made;
+  }();
+  return found;
+}
+
+std::vector<Place> window_places() {
+  if (mpi_has_windows()) return {std::begin(basic_places), std::end(basic_places)};
+  return {Place::device};
 }
 
 int right_neighbour() {

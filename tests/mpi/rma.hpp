@@ -12,6 +12,7 @@
 
 #include "tests/support/catch.hpp"
 #include "tests/support/mpi_harness.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 namespace gpudt::test {
 
@@ -50,6 +51,17 @@ class AreaWindow {
  private:
   MPI_Win window_ = MPI_WIN_NULL;
 };
+
+inline bool on_host(Place place) {
+  return place == Place::host || place == Place::pinned || place == Place::registered;
+}
+
+/// Whether the MPI library has windows over memory of the program's: Open MPI 4.1 has none between processes for which
+/// it knows no remote memory access, as with btl_vader_single_copy_mechanism=none, nor of one process. Collective when
+/// asked first.
+bool mpi_has_windows();
+/// Of basic_places, where the memory of a window may lie on all ranks.
+std::vector<Place> window_places();
 
 /// How an access epoch towards `target` begins and ends. After `complete` the origin's buffers are the program's
 /// again; after `close`, and a barrier, the data is at the target.
@@ -93,3 +105,7 @@ extern const std::vector<AccessCall> access_calls;
 std::vector<std::pair<Side, Side>> integer_sides(int elements);
 
 }  // namespace gpudt::test
+
+/// Ends a test case of windows that are the MPI library's own, where it has none.
+#define NEEDS_WINDOWS_OF_MPI \
+  if (!gpudt::test::mpi_has_windows()) return gpudt::test::not_possible("it has no windows here")

@@ -138,7 +138,7 @@ TEST_CASE("large accesses, all ranks to one", "[rma][progress]") {
 
 TEST_CASE("requests complete in any order, and with the epoch", "[rma][progress]") {
   constexpr int many = 40;
-  for (const Place window_place : basic_places) {
+  for (const Place window_place : window_places()) {
     if (mpich && (host_only() || window_place == Place::host)) continue;  // its requests complete before their data
     const Side side{vector(10, 3, 4, MPI_INT), 1};
     std::vector<std::unique_ptr<Area>> out, back;
@@ -179,7 +179,7 @@ TEST_CASE("accesses with requests need a lock", "[rma][progress]") {
 
 TEST_CASE("several threads share a window", "[rma-threads]") {
   constexpr int threads = 4, rounds = 30;
-  for (const Place window_place : basic_places) {
+  for (const Place window_place : window_places()) {
     Memory counters(window_place, 2 * sizeof(int));
     const int zeros[] = {0, 0};
     counters.write(zeros, sizeof zeros);
