@@ -106,7 +106,7 @@ class Layout {
   /// The form of `count` elements. No allocation; a few dozen instructions.
   Shape shape(std::int64_t count) const;
 
-  /// From the first byte that `count` elements touch to the last.
+  /// From the first byte that `count` elements touch to the last; at most to the limits of std::int64_t.
   Span span(std::int64_t count) const;
 
   /// Header, nodes and lookaside buffer in one block, 16-byte aligned.

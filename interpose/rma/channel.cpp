@@ -24,6 +24,7 @@ constexpr std::size_t cached_layouts = 256;
 
 bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
+  if (begin + static_cast<std::uintptr_t>(size) < begin) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto next = regions_.lower_bound(begin);
   if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
@@ -40,18 +41,17 @@ bool WindowMemory::detach(const void* base) {
 }
 
 void* WindowMemory::address(std::int64_t displacement, const datatype::Span& span) const {
-  if (!dynamic_) {
-    if (displacement + span.begin < 0 || displacement + span.end > size_) return nullptr;
-    return static_cast<char*>(base_) + displacement;
-  }
-  const auto place = static_cast<std::uintptr_t>(displacement);
-  const std::uintptr_t low = place + static_cast<std::uintptr_t>(span.begin);
-  const std::uintptr_t high = place + static_cast<std::uintptr_t>(span.end);
+  std::int64_t low = 0, high = 0;
+  if (__builtin_add_overflow(displacement, span.begin, &low) || __builtin_add_overflow(displacement, span.end, &high) ||
+      low < 0)
+    return nullptr;
+  if (!dynamic_) return high <= size_ ? static_cast<char*>(base_) + displacement : nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto next = regions_.upper_bound(low);
+  const auto next = regions_.upper_bound(static_cast<std::uintptr_t>(low));
   if (next == regions_.begin()) return nullptr;
   const auto& [begin, size] = *std::prev(next);
-  return high <= begin + static_cast<std::uintptr_t>(size) ? reinterpret_cast<void*>(place) : nullptr;
+  if (static_cast<std::uintptr_t>(high) > begin + static_cast<std::uintptr_t>(size)) return nullptr;
+  return reinterpret_cast<void*>(static_cast<std::uintptr_t>(displacement));
 }
 
 datatype::LayoutRef LayoutCache::find(std::span<const std::byte> bytes) {

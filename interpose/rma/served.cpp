@@ -168,10 +168,8 @@ OriginOperationRef ServedWindow::prepare(MessageKind kind, const Target& target,
   operation->header.kind = kind;
   operation->header.count = target.count;
   operation->header.displacement = target.displacement;
-  if (!memory_.dynamic()) {
-    check_range(target, operation->target_type->layout());
-    operation->header.displacement *= remote_[static_cast<std::size_t>(target.rank)].disp_unit;
-  }
+  if (!memory_.dynamic())
+    operation->header.displacement = displacement_in_bytes(target, operation->target_type->layout());
   may_access(target.rank, with_request);
   return operation;
 }
@@ -181,14 +179,19 @@ void ServedWindow::check_rank(int rank) const {
     throw Refusal{MPI_ERR_RANK, "there is no rank " + std::to_string(rank) + " in this window"};
 }
 
-void ServedWindow::check_range(const Target& target, const datatype::Layout& layout) const {
+/// From the beginning of the target's window, in which the access is.
+std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const datatype::Layout& layout) const {
   const Remote& remote = remote_[static_cast<std::size_t>(target.rank)];
   const datatype::Span span = layout.span(target.count);
-  const std::int64_t begin = target.displacement * remote.disp_unit;
-  if (begin + span.begin >= 0 && begin + span.end <= remote.size) return;
-  throw Refusal{MPI_ERR_RMA_RANGE, "the access reaches bytes " + std::to_string(begin + span.begin) + " to " +
-                                       std::to_string(begin + span.end) + " of a window of " +
-                                       std::to_string(remote.size) + " bytes on rank " + std::to_string(target.rank)};
+  std::int64_t place = 0, begin = 0, end = 0;
+  const bool overflow = __builtin_mul_overflow(target.displacement, remote.disp_unit, &place) ||
+                        __builtin_add_overflow(place, span.begin, &begin) ||
+                        __builtin_add_overflow(place, span.end, &end);
+  if (!overflow && begin >= 0 && end <= remote.size) return place;
+  const std::string reached =
+      overflow ? "beyond all memory" : "bytes " + std::to_string(begin) + " to " + std::to_string(end);
+  throw Refusal{MPI_ERR_RMA_RANGE, "the access reaches " + reached + " of a window of " + std::to_string(remote.size) +
+                                       " bytes on rank " + std::to_string(target.rank)};
 }
 
 void ServedWindow::may_access(int rank, bool with_request) {

@@ -98,7 +98,7 @@ class ServedWindow {
   // Accesses.
   OriginOperationRef prepare(MessageKind kind, const Target& target, bool with_request);
   void may_access(int rank, bool with_request);
-  void check_range(const Target& target, const datatype::Layout& layout) const;
+  std::int64_t displacement_in_bytes(const Target& target, const datatype::Layout& layout) const;
   int submit(const OriginOperationRef& operation, MPI_Request* request);
 
   // Synchronisation.

@@ -2,12 +2,15 @@
 // access, and what such windows tell about themselves. (The runs in meson.build take it from Open MPI.)
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "tests/mpi/rma.hpp"
 
 using namespace gpudt::test;
 
 namespace {
+
+constexpr MPI_Aint farthest = std::numeric_limits<MPI_Aint>::max();
 
 /// A window over `count` integers in device memory, on rank 0 alone: all others have as many on the host.
 class IntegerWindow {
@@ -124,4 +127,42 @@ TEST_CASE("a window of device memory of one process", "[rma][handle]") {
   back.read(&fetched, sizeof fetched);
   CHECK(fetched == 14);
   CHECK(window.read() == std::vector<int>{0, 14, 8, 7});
+}
+
+TEST_CASE("displacements that overflow are out of the window's range", "[rma][handle]") {
+  IntegerWindow window(comm(), 10, 8);
+  const std::vector<int> before = window.read();
+  const int value = 1;
+  lock_step();
+  MPI_OK(MPI_Win_lock_all(0, window));
+  // 2^61 units of 8 bytes come round to 0.
+  for (const MPI_Aint place : {farthest, farthest / 4 + 1, farthest / 8 + 1})
+    MPI_FAILS(MPI_Put(&value, 1, MPI_INT, 0, place, 1, MPI_INT, window), MPI_ERR_RMA_RANGE);
+  // Elements so far apart that the third one comes round to the first.
+  MPI_Datatype wide = MPI_DATATYPE_NULL;
+  MPI_OK(MPI_Type_create_resized(MPI_INT, 0, farthest / 2 + 1, &wide));
+  MPI_OK(MPI_Type_commit(&wide));
+  const int values[] = {1, 2, 3, 4, 5};
+  MPI_FAILS(MPI_Put(values, 5, MPI_INT, 0, 0, 5, wide, window), MPI_ERR_RMA_RANGE);
+  MPI_OK(MPI_Type_free(&wide));
+  MPI_OK(MPI_Win_unlock_all(window));
+  lock_step();
+  CHECK(window.read() == before);
+}
+
+TEST_CASE("regions and accesses that reach round the end of memory", "[rma][handle]") {
+  MPI_Win window = MPI_WIN_NULL;
+  Memory memory(Place::device, sizeof(int));
+  MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  MPI_FAILS(MPI_Win_attach(window, reinterpret_cast<void*>(-16), 32), MPI_ERR_RMA_ATTACH);
+  MPI_OK(MPI_Win_attach(window, memory.data(), sizeof(int)));
+  lock_step();
+  const int value = 1;
+  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
+  MPI_OK(MPI_Put(&value, 1, MPI_INT, right_neighbour(), farthest - 1, 1, MPI_INT, window));
+  MPI_FAILS(MPI_Win_unlock(right_neighbour(), window), MPI_ERR_RMA_RANGE);
+  lock_step();
+  MPI_OK(MPI_Win_detach(window, memory.data()));
+  MPI_OK(MPI_Win_free(&window));
 }
