@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -15,7 +16,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string_view>
@@ -29,19 +29,47 @@ constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
 const std::string folder = "/dev/shm";
 
-std::vector<std::string> own_names;  // to be removed when the process ends
+// Never destroyed: handlers at the process's end, and in its children, look at them.
+auto& own_names = *new std::vector<std::string>;  // to be removed when the process ends
+auto& own_files = *new std::vector<int>;          // whose locks tell that it has not
 pid_t own_process = 0;
 
-std::string prefix() {
-  return "gpudt-" + std::to_string(geteuid()) + "-";
+/// A child shares the locks of its parent as long as it has the files open, and may outlive it.
+void close_in_child() {
+  for (const int file : own_files) close(file);
+  own_files.clear();
 }
 
-std::string name_of(const std::string& job, int rank) {
-  return "/" + prefix() + std::to_string(std::hash<std::string>()(job)) + "-" + std::to_string(rank);
+constexpr const char* memory_purpose = "memory";
+constexpr const char* announcement_purpose = "here";
+
+void close_own(int file) {
+  std::erase(own_files, file);
+  close(file);
 }
 
-std::string announcement_name_of(const std::string& job, int rank) {
-  return name_of(job, rank) + "-here";
+/// Another process's file; negative if there is none. `why`, unless null, says so of one that is not to be trusted.
+int open_of(const std::string& job, int rank, const char* purpose, int access, std::string* why) {
+  const std::string name = name_of(job, rank, purpose);
+  const int file = shm_open(name.c_str(), access | O_NONBLOCK | O_CLOEXEC, 0);
+  std::string reason;
+  if (file < 0 || is_private(file, &reason)) return file;
+  if (why != nullptr) *why = "shared memory " + name + " is not used: " + reason;
+  close(file);
+  return -1;
+}
+
+/// Gives `bytes` bytes of the file from `first` on memory; the error, or 0. Piece by piece, and again if a signal
+/// interrupts it: it undoes what it has done.
+int allocate(int file, off_t first, off_t bytes) {
+  constexpr off_t piece = 256 << 10;
+  const off_t end = first + bytes;
+  for (off_t place = first; place < end; place += piece) {
+    int error = EINTR;
+    while (error == EINTR) error = posix_fallocate(file, place, std::min(piece, end - place));
+    if (error != 0) return error;
+  }
+  return 0;
 }
 
 bool lock(int file) {
@@ -58,13 +86,13 @@ void remove_abandoned() {
   DIR* const list = opendir(folder.c_str());
   if (list == nullptr) return;
   while (const dirent* const entry = readdir(list)) {
-    if (!std::string_view(entry->d_name).starts_with(prefix())) continue;
+    if (!std::string_view(entry->d_name).starts_with(name_prefix())) continue;
     const std::string name = std::string("/") + entry->d_name;
-    const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0);
+    const int file = shm_open(name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC, 0);
     if (file < 0) continue;
     // One of no size is being made.
     struct stat status;
-    if (fstat(file, &status) == 0 && status.st_size != 0 && lock(file) && still_named(name, status))
+    if (is_private(file) && fstat(file, &status) == 0 && status.st_size != 0 && lock(file) && still_named(name, status))
       shm_unlink(name.c_str());
     close(file);
   }
@@ -77,7 +105,7 @@ Image* map(int file) {
 }
 
 [[noreturn]] void give_up(int file, const std::string& what, int error) {
-  if (file >= 0) close(file);
+  if (file >= 0) close_own(file);
   throw std::runtime_error(what + ": " + std::strerror(error));
 }
 
@@ -93,14 +121,18 @@ int make_own(const std::string& name, off_t bytes) {
   if (own_names.empty()) remove_abandoned();
   const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) return -1;
-  if (own_names.empty()) std::atexit(remove_own);
+  if (own_names.empty()) {
+    std::atexit(remove_own);
+    pthread_atfork(nullptr, nullptr, close_in_child);
+  }
   own_names.push_back(name);
+  own_files.push_back(file);
   own_process = getpid();
   // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
-  const int error = lock(file) ? posix_fallocate(file, 0, bytes) : errno;
+  const int error = lock(file) ? allocate(file, 0, bytes) : errno;
   if (error == 0) return file;
   shm_unlink(name.c_str());
-  close(file);
+  close_own(file);
   errno = error;
   return -1;
 }
@@ -108,11 +140,12 @@ int make_own(const std::string& name, off_t bytes) {
 }  // namespace
 
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
-  const std::string name = name_of(job, rank);
+  const std::string name = name_of(job, rank, memory_purpose);
   const int file = make_own(name, size_without_chunks);
   if (file < 0) give_up(file, "shared memory " + name + " of " + std::to_string(size_without_chunks) + " bytes", errno);
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
+  madvise(image, sizeof(Image), MADV_DONTFORK);  // a mapping keeps the file open, and locked, in a child
   // What follows the file's end may be mapped, but not touched.
   for (Descriptor& descriptor : image->descriptors) new (&descriptor) Descriptor;
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up(file, "random numbers", errno);
@@ -122,8 +155,8 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   return std::unique_ptr<Segment>(new Segment(file, image, sizeof(Image)));
 }
 
-std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
-  const int file = shm_open(name_of(job, rank).c_str(), O_RDWR | O_CLOEXEC, 0);
+std::unique_ptr<Segment> Segment::open(const std::string& job, int rank, std::string* why) {
+  const int file = open_of(job, rank, memory_purpose, O_RDWR, why);
   if (file < 0) return nullptr;
   struct stat status;
   const bool whole = fstat(file, &status) == 0 && status.st_size >= size_without_chunks;
@@ -153,23 +186,16 @@ std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2
 
 Segment::~Segment() {
   munmap(image_, mapped_);
-  if (file_ >= 0) close(file_);
+  if (file_ >= 0) close_own(file_);
 }
 
 off_t Segment::place_of(const void* address) const {
   return static_cast<const std::byte*>(address) - reinterpret_cast<const std::byte*>(image_);
 }
 
-/// `address`, of `bytes` bytes, is in the image. Piece by piece: a signal may undo one.
+/// `address`, of `bytes` bytes, is in the image.
 bool Segment::make(const void* address, std::size_t bytes) {
-  constexpr off_t piece = 256 << 10;
-  const off_t first = place_of(address), end = first + static_cast<off_t>(bytes);
-  for (off_t place = first; place < end; place += piece) {
-    int error = EINTR;
-    while (error == EINTR) error = posix_fallocate(file_, place, std::min(piece, end - place));
-    if (error != 0) return false;
-  }
-  return true;
+  return allocate(file_, place_of(address), static_cast<off_t>(bytes)) == 0;
 }
 
 bool Segment::make_chunks() {
@@ -196,30 +222,21 @@ bool Segment::orphaned() const {
 }
 
 bool announce(const std::string& job, int rank, int what) {
-  const int file = make_own(announcement_name_of(job, rank), 1);
+  const int file = make_own(name_of(job, rank, announcement_purpose), 1);
   if (file < 0) return false;
   const auto said = static_cast<unsigned char>(what);
   if (pwrite(file, &said, 1, 0) == 1) return true;  // open, and so locked, from now on
-  close(file);
+  close_own(file);
   return false;
 }
 
 int announced(const std::string& job, int rank) {
-  const int file = shm_open(announcement_name_of(job, rank).c_str(), O_RDONLY | O_CLOEXEC, 0);
+  const int file = open_of(job, rank, announcement_purpose, O_RDONLY, nullptr);
   if (file < 0) return 0;
   unsigned char said = 0;
   const bool there = pread(file, &said, 1, 0) == 1 && flock(file, LOCK_SH | LOCK_NB) != 0;
   close(file);
   return there ? said : 0;
-}
-
-std::string job_name() {
-  for (const char* const variable : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (const char* const value = std::getenv(variable); value != nullptr && *value != '\0') {
-      const char* const server = std::getenv("PMIX_SERVER_URI2");
-      return std::string(variable) + "=" + value + ";" + (server == nullptr ? "" : server);
-    }
-  return {};
 }
 
 }  // namespace gpudt::interpose::peer

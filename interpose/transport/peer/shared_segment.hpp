@@ -13,6 +13,7 @@
 #include <string>
 
 #include "device/device.hpp"
+#include "interpose/transport/peer/segment_names.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -153,8 +154,9 @@ class Segment {
   /// This process's own, of rank `rank`; throws std::runtime_error if there cannot be one. It goes when the process
   /// ends, not before: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
-  /// Another process's; null if there is none on this node.
-  static std::unique_ptr<Segment> open(const std::string& job, int rank);
+  /// Another process's; null if there is none on this node. `why`, unless null, says so of one that is not to be
+  /// trusted, since it is another user's or open to others.
+  static std::unique_ptr<Segment> open(const std::string& job, int rank, std::string* why = nullptr);
   /// In private memory, for what a process tells that has one elsewhere; null if there is no memory.
   static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);
   ~Segment();
@@ -187,8 +189,5 @@ class Segment {
 bool announce(const std::string& job, int rank, int what);
 /// What process `rank` of this node has announced; 0: nothing.
 int announced(const std::string& job, int rank);
-
-/// What the processes of this job, and no others, have in common; empty if it cannot be told.
-std::string job_name();
 
 }  // namespace gpudt::interpose::peer
