@@ -282,7 +282,7 @@ class Mapping {
 /// ms and is done once: mappings are kept, within bounds, and replaced when the exporter has freed the memory and
 /// allocated anew. Empty if the GPUs do not reach each other, or the memory cannot be opened (processes isolated from
 /// each other); the reason is in *why (which may be null), and the same is answered for all memory of that GPU of the
-/// exporter's from then on. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
+/// exporter's for a while, then the runtime is asked again. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
 /// The same of memory that is mapped already, which takes no time; empty if it is not.

@@ -68,12 +68,10 @@ bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Ex
     Allocation allocation;
     if (!runtime_.allocation_of(address, allocation) || !allocation.exportable || allocation.id == 0) return false;
     if (exports_.size() >= most_exports) exports_.erase(least_recent(exports_, [](const Export&) { return true; }));
-    at = exports_.emplace(allocation.id, Export{allocation, {}, 0}).first;
-    try {
-      at->second.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(allocation.base));
-    } catch (const Error&) {
-      // Remembered as memory that cannot be exported.
-    }
+    at = exports_.emplace(allocation.id, Export{allocation}).first;
+    try_export(ordinal, at->second);
+  } else if (!at->second.handle && !at->second.refusal.stands()) {
+    try_export(ordinal, at->second);
   }
   at->second.used = ++clock_;
   if (!at->second.handle) return false;
@@ -87,6 +85,14 @@ bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Ex
   made.process = process_;
   exported = made;
   return true;
+}
+
+void Peers::try_export(int ordinal, Export& entry) {
+  try {
+    entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
+  } catch (const Error& error) {
+    entry.refusal.again(error.what());
+  }
 }
 
 // --- imports --------------------------------------------------------------------------------------------------------
@@ -110,8 +116,8 @@ Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported
   const std::lock_guard lock(mutex_);
   if (Mapping known = find(ordinal, exporter, exported)) return known;
   const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
-  if (const auto at = refused_.find(gpus); at != refused_.end()) {
-    if (why) *why = at->second;
+  if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) {
+    if (why) *why = at->second.why;
     return {};
   }
   drop_stale(ordinal, exporter, exported);
@@ -119,9 +125,10 @@ Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported
   try {
     Import& made = imports_.emplace(Place{ordinal, exporter, exported.base}, open(ordinal, exported)).first->second;
     made.used = ++clock_;
+    refused_.erase(gpus);
     return Mapping(made.memory);
   } catch (const Error& error) {
-    refused_[gpus] = error.what();
+    refused_[gpus].again(error.what());
     if (why) *why = error.what();
     return {};
   }

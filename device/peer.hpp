@@ -4,6 +4,7 @@
 // mappings by who exports and where.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -39,10 +40,25 @@ class Peers {
   PeerStatistics statistics();
 
  private:
+  /// What the runtime has refused. It may have been for want of something that is there later: so it is asked again,
+  /// after twice as many questions each time.
+  struct Refusal {
+    static constexpr int first_pause = 16, longest_pause = 4096;
+    std::string why;
+    int asked = 0, pause = first_pause;
+    /// Whether the runtime had better not be asked now.
+    bool stands() { return ++asked < pause; }
+    void again(const char* reason) {
+      why = reason;
+      asked = 0;
+      pause = std::min(2 * pause, longest_pause);
+    }
+  };
   struct Export {
     Allocation allocation;
-    std::optional<IpcHandle> handle;  ///< none: it cannot be exported
+    std::optional<IpcHandle> handle{};  ///< none: it cannot be exported, as far as is known
     std::uint64_t used = 0;
+    Refusal refusal{};
   };
   /// An allocation of one exporter, mapped for one GPU.
   using Place = std::tuple<int, std::uint64_t, std::uint64_t>;  // ordinal, exporter, base
@@ -58,6 +74,7 @@ class Peers {
   using Imports = std::map<Place, Import>;
   using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
 
+  void try_export(int ordinal, Export& entry);
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported);
   Import open(int ordinal, const Exported& exported);
   void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported);
@@ -72,7 +89,7 @@ class Peers {
   std::map<std::uint64_t, Export> exports_;
   Imports imports_;
   std::vector<Import> retired_;  ///< out of date, but still held
-  std::map<Gpus, std::string> refused_;
+  std::map<Gpus, Refusal> refused_;
   std::int64_t opened_ = 0;
 };
 

@@ -1,10 +1,14 @@
 #include "device/tuning.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace gpudt::device {
 namespace {
@@ -38,6 +42,22 @@ Tuning refused(const std::string& file, const std::string& why) {
   Tuning tuning;
   tuning.complaint = "The tuning file " + file + " is not used: " + why + ". Built-in costs stand in for it.";
   return tuning;
+}
+
+/// What a regular file holds, as far as it is no longer than `most_file_bytes`; nothing if it cannot be read, or is a
+/// pipe or a device, which might make this process wait for ever.
+std::optional<std::string> read_file(const std::string& name) {
+  const int file = open(name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  struct stat status = {};
+  std::optional<std::string> text;
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode)) {
+    text.emplace(most_file_bytes, '\0');
+    const ssize_t bytes = read(file, text->data(), text->size());
+    text->resize(bytes < 0 ? 0 : static_cast<std::size_t>(bytes));
+  }
+  close(file);
+  return text;
 }
 
 /// Sets the constant called `name`; what is wrong with it, or an empty text.
@@ -84,12 +104,9 @@ Tuning read_tuning(const std::string& setting, const TuningKey& key) {
   const bool chosen = setting != "auto";
   const std::string file = chosen ? setting : tuning_path(key);
   if (setting == "none" || file.empty()) return {};
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return chosen ? refused(file, "it cannot be read") : Tuning{};
-  std::string text(most_file_bytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return parse_tuning(text, file, key);
+  const std::optional<std::string> text = read_file(file);
+  if (!text) return chosen ? refused(file, "it cannot be read, or is no regular file") : Tuning{};
+  return parse_tuning(*text, file, key);
 }
 
 }  // namespace gpudt::device

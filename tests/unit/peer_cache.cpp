@@ -242,6 +242,38 @@ TEST_CASE("peers: a refusal is remembered of that exporter and its GPU", "[devic
   CHECK(pair.ours.opens == 4);
 }
 
+TEST_CASE("peers: what was refused once is asked for again, more and more seldom", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  const Exported exported = pair.exported(page);
+  const auto asked_until_opened = [&] {
+    int asked = 1;
+    while (!pair.importer.import_memory(0, 5, exported, nullptr) && asked < 10000) ++asked;
+    return asked;
+  };
+  pair.ours.refuse = true;
+  for (int i = 0; i < 1000; ++i) CHECK_FALSE(pair.importer.import_memory(0, 5, exported, nullptr));
+  CHECK(pair.ours.opens > 2);
+  CHECK(pair.ours.opens < 10);
+  pair.ours.refuse = false;
+  CHECK(asked_until_opened() < 2000);
+  CHECK(asked_until_opened() == 1);
+}
+
+TEST_CASE("peers: memory whose export was refused once is exported later", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  Exported exported = {};
+  const auto made = [&] { return pair.exporter.export_memory(0, gpu, reinterpret_cast<void*>(page), exported); };
+  pair.theirs.refuse = true;
+  CHECK_FALSE(made());
+  pair.theirs.refuse = false;
+  int asked = 0;
+  while (!made() && asked < 10000) ++asked;
+  CHECK(asked < 100);
+  CHECK(pair.theirs.exports == 2);
+}
+
 TEST_CASE("peers: a process's own memory is used where it is", "[device]") {
   Pair pair;
   pair.theirs.allocate(page, page);

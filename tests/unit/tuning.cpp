@@ -3,6 +3,7 @@
 #include "device/tuning.hpp"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -141,6 +142,13 @@ TEST_CASE("the file is found by GPU and processor in the cache folder", "[choose
 }
 
 std::string warned, traced;
+
+TEST_CASE("a tuning file that is a pipe does not make the process wait", "[kernel]") {
+  const CacheFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(read_tuning(pipe, key).complaint.find("no regular file") != std::string::npos);
+}
 
 TEST_CASE("an engine chooses by the costs of its file", "[chooser]") {
   std::unique_ptr<Runtime> probe = make_sim_runtime();
