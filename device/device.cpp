@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "device/division.hpp"
 #include "device/engine.hpp"
 
 namespace gpudt::device {
@@ -66,6 +67,22 @@ ProgramMemory find_program_memory() {
 
 ProgramMemory program_memory;
 
+struct Addresses {
+  std::uintptr_t begin, end;
+  bool hold(std::uintptr_t address) const { return address >= begin && address < end; }
+};
+
+Addresses stack() {
+  return {program_memory.stack_begin, program_memory.stack_end};
+}
+Addresses static_memory() {
+  return {program_memory.static_begin, program_memory.static_end};
+}
+/// To be asked last: it takes a call.
+Addresses heap() {
+  return {program_memory.heap_begin, reinterpret_cast<std::uintptr_t>(sbrk(0))};
+}
+
 std::unique_ptr<Runtime> make_runtime(Choice choice) {
   std::unique_ptr<Runtime> runtime;
   if (choice == Choice::sim || choice == Choice::automatic) runtime = make_sim_runtime();
@@ -82,6 +99,7 @@ std::unique_ptr<Runtime> make_runtime(Choice choice) {
 namespace detail {
 
 std::atomic<bool> active{false};
+std::atomic<std::size_t> granule{0};
 
 Location classify_active(const void* address) noexcept {
   const Engine* const now = engine.load(std::memory_order_acquire);
@@ -107,19 +125,45 @@ void start(const Config& config) {
   std::unique_ptr<Runtime> runtime = make_runtime(config.choice);
   if (!runtime) return;
   program_memory = find_program_memory();
+  detail::granule.store(runtime->granule());
   engine.store(new Engine(std::move(runtime), config), std::memory_order_release);
   detail::active.store(true, std::memory_order_release);
 }
 
 bool surely_host(const void* address) noexcept {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  if (at >= program_memory.stack_begin && at < program_memory.stack_end) return true;
-  if (at >= program_memory.static_begin && at < program_memory.static_end) return true;
-  return at >= program_memory.heap_begin && at < reinterpret_cast<std::uintptr_t>(sbrk(0));
+  return stack().hold(at) || static_memory().hold(at) || (at >= program_memory.heap_begin && heap().hold(at));
+}
+
+bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept {
+  if (stack().hold(first)) return stack().hold(last);
+  if (static_memory().hold(first)) return static_memory().hold(last);
+  return first >= program_memory.heap_begin && heap().hold(first) && heap().hold(last);
+}
+
+bool in_use() noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now && now->runtime().in_use();
+}
+
+Region region_of(const void* address) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  for (const Addresses& addresses : {stack(), static_memory(), heap()})
+    if (addresses.hold(at)) return {addresses.begin, addresses.end, {}};
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  if (!now || !now->runtime().in_use()) return {0, UINTPTR_MAX, {}};
+  const Location location = now->runtime().classify(address);
+  Allocation allocation;
+  if (location.on_device() && now->runtime().allocation_of(address, allocation) && at >= allocation.base &&
+      at - allocation.base < allocation.size)
+    return {allocation.base, allocation.base + allocation.size, location};
+  const std::uintptr_t begin = at & ~(std::uintptr_t{granule()} - 1);
+  return {begin, begin + granule(), location};
 }
 
 void stop() noexcept {
   detail::active.store(false);
+  detail::granule.store(0);
   delete engine.exchange(nullptr);
 }
 

@@ -89,6 +89,7 @@ const char* runtime_name() noexcept;
 
 namespace detail {
 extern std::atomic<bool> active;  // a runtime has been started
+extern std::atomic<std::size_t> granule;
 Location classify_active(const void* address) noexcept;
 }  // namespace detail
 
@@ -100,6 +101,17 @@ inline Location classify(const void* address) noexcept {
 /// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
 /// variables, so that no runtime need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
 bool surely_host(const void* address) noexcept;
+/// The same of all addresses from the first to the last.
+bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept;
+
+/// Different memories (the host's, each GPU's) share no aligned block of so many bytes, a power of two, other than in
+/// one allocation; 0: there is no runtime.
+inline std::size_t granule() noexcept {
+  return detail::granule.load(std::memory_order_relaxed);
+}
+
+/// False if there can be no GPU's memory in the process yet. Under 100 ns.
+bool in_use() noexcept;
 
 // --- staging memory ------------------------------------------------------------------------------------------------
 

@@ -263,7 +263,7 @@ class Engine {
   void about_to_wait(WaitKind kind) noexcept;
   void shared_with_others(int ordinal, bool yields) noexcept;
 
-  static constexpr int max_gpus = datatype::Layout::attachment_slots;
+  static constexpr int max_gpus = datatype::Layout::gpu_slots;
 
   /// Launches all that is queued.
   void launch_queued() noexcept;

@@ -54,6 +54,11 @@ class Runtime {
     Allocation allocation;
     return allocation_of(address, allocation) ? allocation.id : 0;
   }
+  /// Host memory and the memory of any GPU share no aligned block of so many bytes, nor do those of two GPUs other than
+  /// by one allocation. A power of two.
+  virtual std::size_t granule() const noexcept = 0;
+  /// False if there can be no GPU's memory in the process yet.
+  virtual bool in_use() noexcept { return true; }
   /// The ordinal of a GPU that may be another process's; -1 if this process does not see it. Creates no context.
   virtual int find_gpu(const GpuId& id) noexcept = 0;
 

@@ -100,6 +100,10 @@ class CudaRuntime final : public Runtime {
   void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
   std::uint64_t allocation_id(const void* address) noexcept override;
+  std::size_t granule() const noexcept override {
+    return std::size_t{2} << 20;  // the driver reserves addresses for GPUs in multiples of its pages
+  }
+  bool in_use() noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
   bool can_access_peer(int ordinal, int peer) override;
   void enable_peer_access(int ordinal, int peer) override;
@@ -263,6 +267,14 @@ std::uint64_t CudaRuntime::allocation_id(const void* address) noexcept {
   void* values[] = {&id};
   const CUresult got = driver_->pointer_get_attributes(1, &attribute, values, reinterpret_cast<CUdeviceptr>(address));
   return got == CUDA_SUCCESS ? id : 0;
+}
+
+bool CudaRuntime::in_use() noexcept {
+  unsigned type = 0;
+  CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+  void* values[] = {&type};
+  const CUresult got = driver_->pointer_get_attributes(1, &attribute, values, reinterpret_cast<CUdeviceptr>(&type));
+  return got != CUDA_ERROR_NOT_INITIALIZED;
 }
 
 bool CudaRuntime::can_access_peer(int ordinal, int peer) {

@@ -97,6 +97,8 @@ class SimRuntime final : public Runtime {
     return true;
   }
 
+  std::size_t granule() const noexcept override { return 4096; }  // a page (memory.cpp)
+
   int find_gpu(const GpuId& id) noexcept override {
     for (int device = 0; device < api_.device_count(); ++device)
       if (id == id_of(device)) return device;

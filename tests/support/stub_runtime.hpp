@@ -15,6 +15,7 @@ class StubRuntime : public device::Runtime {
   const char* name() const noexcept override { return "stub"; }
   device::Location classify(const void*) noexcept override { return {}; }
   bool allocation_of(const void*, device::Allocation&) noexcept override { return false; }
+  std::size_t granule() const noexcept override { return 4096; }
   int find_gpu(const device::GpuId&) noexcept override { return -1; }
   device::Traits traits(int) override { return {}; }
   void* mapped_alloc(int, std::size_t) override { return unexpected(); }

@@ -1,0 +1,172 @@
+// Layouts divided by memory, in addresses that are played: memories that neighbour each other, and questions counted.
+#include "device/division.hpp"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "datatype/runs.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/owned_type.hpp"
+#include "tests/support/unit.hpp"
+
+using namespace gpudt;
+using namespace gpudt::datatype;
+using namespace gpudt::device;
+using namespace gpudt::test;
+
+namespace {
+
+/// Allocations of GPUs by their ends; all else is host memory, which tells of pages alone.
+struct Played {
+  std::map<std::uintptr_t, Region> by_end;
+  int questions = 0;
+
+  void add(std::uintptr_t begin, std::uintptr_t end, int ordinal) {
+    by_end[end] = {begin, end, {MemoryKind::device, ordinal}};
+  }
+  Region find(std::uintptr_t address) {
+    ++questions;
+    const auto at = by_end.upper_bound(address);
+    if (at != by_end.end() && at->second.begin <= address) return at->second;
+    constexpr std::uintptr_t page = 4096;
+    return {address / page * page, address / page * page + page, {}};
+  }
+};
+
+Played played;
+
+Region find(const void* address) {
+  return played.find(reinterpret_cast<std::uintptr_t>(address));
+}
+
+/// "0-8 host, 8-16 GPU 1".
+std::string text(const Division& division) {
+  std::string line;
+  for (const Part& part : division)
+    line += (line.empty() ? "" : ", ") + std::to_string(part.begin) + "-" + std::to_string(part.end) +
+            (part.location.on_device() ? " GPU " + std::to_string(part.location.ordinal) : " host");
+  return line;
+}
+
+std::string divided(const OwnedType& type, std::int64_t count = 1, std::uintptr_t user = 0) {
+  played.questions = 0;
+  return text(divide(*decode(type), count, reinterpret_cast<const void*>(user), find));
+}
+
+constexpr std::uintptr_t mebi = 1 << 20;
+constexpr std::uintptr_t gpu_0 = 0x7f0000000000, gpu_1 = gpu_0 + 2 * mebi, gpu_0_again = gpu_1 + 2 * mebi;
+constexpr std::uintptr_t host = 0x550000000000;
+
+/// 2 MiB each of GPU 0, of GPU 1, and of GPU 0 again, without anything between.
+void play_neighbours() {
+  played = {};
+  played.add(gpu_0, gpu_1, 0);
+  played.add(gpu_1, gpu_0_again, 1);
+  played.add(gpu_0_again, gpu_0_again + 2 * mebi, 0);
+}
+
+OwnedType doubles_at(const std::vector<std::uintptr_t>& addresses, int length = 1) {
+  std::vector<MPI_Aint> displs(addresses.begin(), addresses.end());
+  return structure(std::vector<int>(addresses.size(), length), displs,
+                   std::vector<MPI_Datatype>(addresses.size(), MPI_DOUBLE));
+}
+
+}  // namespace
+
+TEST_CASE("data are divided by memory in their packed order", "[datatype][division]") {
+  play_neighbours();
+  CHECK(divided(doubles_at({host, gpu_0})) == "0-8 host, 8-16 GPU 0");
+  CHECK(divided(doubles_at({gpu_1 + 800, host})) == "0-8 GPU 1, 8-16 host");
+  CHECK(divided(doubles_at({gpu_1, host, gpu_0, host + 64, host + 8})) ==
+        "0-8 GPU 1, 8-16 host, 16-24 GPU 0, 24-40 host");
+  CHECK(divided(doubles_at({gpu_0, gpu_0_again, gpu_1})) == "0-16 GPU 0, 16-24 GPU 1");
+  CHECK(divided(doubles_at({})) == "");
+}
+
+TEST_CASE("a contiguous run over two GPUs is divided where the allocations meet", "[datatype][division]") {
+  play_neighbours();
+  const int all = 2 * mebi / sizeof(double);
+  CHECK(divided(doubles_at({gpu_0, gpu_1}, all)) == "0-2097152 GPU 0, 2097152-4194304 GPU 1");
+  CHECK(divided(doubles_at({gpu_1 - 8, gpu_1})) == "0-8 GPU 0, 8-16 GPU 1");
+}
+
+TEST_CASE("several elements are divided one by one", "[datatype][division]") {
+  play_neighbours();
+  OwnedType pair = resized(0, 8, doubles_at({host, gpu_0}));
+  CHECK(divided(pair, 3) == "0-8 host, 8-16 GPU 0, 16-24 host, 24-32 GPU 0, 32-40 host, 40-48 GPU 0");
+  // From an address in the GPU's memory, backwards into the host's by the extent.
+  OwnedType back = resized(0, static_cast<MPI_Aint>(host) - static_cast<MPI_Aint>(gpu_0), doubles_at({0}));
+  CHECK(divided(back, 2, gpu_0) == "0-8 GPU 0, 8-16 host");
+}
+
+TEST_CASE("what lies in one memory takes few questions", "[datatype][division]") {
+  play_neighbours();
+  CHECK(divided(vector(1000, 1, 200, MPI_DOUBLE), 1, gpu_0) == "0-8000 GPU 0");
+  CHECK(played.questions == 1);
+  // Nine allocations of one GPU, far apart, with lists of runs in each.
+  played = {};
+  std::vector<std::uintptr_t> addresses;
+  for (std::uintptr_t allocation = 0; allocation < 9; ++allocation) {
+    const std::uintptr_t begin = gpu_0 + allocation * 8 * mebi;
+    played.add(begin, begin + mebi, 3);
+    for (std::uintptr_t i = 0; i < 500; ++i) addresses.push_back(begin + 16 * (i * i % 4001));
+  }
+  CHECK(divided(doubles_at(addresses)) == "0-36000 GPU 3");
+  CHECK(played.questions == 9);
+  // An array in host memory.
+  CHECK(divided(vector(100000, 1, 4096, MPI_DOUBLE), 1, host) == "0-800000 host");
+  CHECK(played.questions == 1);
+  CHECK(divided(vector(100000, 1, 2, MPI_DOUBLE), 1, host) == "0-800000 host");
+  CHECK(played.questions == 1);
+}
+
+TEST_CASE("regular strides may lead from one memory into another", "[datatype][division]") {
+  play_neighbours();
+  CHECK(divided(hvector(2, 100, static_cast<MPI_Aint>(gpu_1 - host), MPI_DOUBLE), 1, host) ==
+        "0-800 host, 800-1600 GPU 1");
+  CHECK(divided(hvector(2, 100, static_cast<MPI_Aint>(2 * mebi), MPI_DOUBLE), 1, gpu_0) ==
+        "0-800 GPU 0, 800-1600 GPU 1");
+}
+
+TEST_CASE("divisions of random types agree with a look at every byte", "[datatype][division]") {
+  for (std::int64_t tree = 0; tree < unit_trees(200); ++tree) {
+    INFO("tree " << tree);
+    auto random = unit_random(static_cast<std::uint64_t>(tree));
+    played = {};
+    std::uintptr_t end = gpu_0;
+    for (int i = 0; i < 12; ++i) {  // with gaps of host memory, or without
+      const std::uintptr_t begin = end + random() % 3 * 4096;
+      end = begin + (1 + random() % 4) * 4096;
+      played.add(begin, end, static_cast<int>(random() % 3));
+    }
+    const auto space = static_cast<std::int64_t>(end + 8192 - gpu_0);
+    std::vector<std::uintptr_t> addresses;
+    for (int i = 0; i < 40; ++i) addresses.push_back(gpu_0 + random() % static_cast<std::uint64_t>(space) / 8 * 8);
+    OwnedType type = resized(0, static_cast<MPI_Aint>(random() % 3 * 4096), doubles_at(addresses));
+    const LayoutRef layout = decode(type);
+    const std::int64_t count = 1 + static_cast<std::int64_t>(random() % 3);
+    const Division division = divide(*layout, count, nullptr, find);
+    std::vector<int> memories, expected;
+    for (const Part& part : division) {
+      CHECK(part.begin == static_cast<std::int64_t>(memories.size()) * 8);
+      memories.resize(static_cast<std::size_t>(part.end) / 8, part.location.on_device() ? part.location.ordinal : -1);
+    }
+    for_each_run(*layout, 0, count * layout->size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+      for (std::int64_t at = 0; at < length; at += 8) {
+        const Region region = played.find(static_cast<std::uintptr_t>(offset + at));
+        expected.push_back(region.location.on_device() ? region.location.ordinal : -1);
+      }
+    });
+    CHECK(memories == expected);
+  }
+}
+
+TEST_CASE("more parts than there may be", "[datatype][division]") {
+  play_neighbours();
+  OwnedType pair = resized(0, 8, doubles_at({host, gpu_0}));
+  const LayoutRef layout = decode(pair);
+  CHECK(divide(*layout, most_parts / 2, nullptr, find).size() == most_parts);
+  CHECK_THROWS_AS(divide(*layout, most_parts / 2 + 1, nullptr, find), TooManyParts);
+}
