@@ -27,8 +27,7 @@ struct PackedPlace {
 
 void transfer(device::Direction direction, const DeviceBuffer& operand, void* packed, device::MemoryKind packed_kind) {
   const Timed timed(Clock::transfer);
-  device::Transfer under_way = device::start(direction, operand.ordinal, operand.info->layout(), operand.count,
-                                             operand.buffer, 0, operand.bytes(), packed, packed_kind);
+  OperandTransfer under_way(direction, operand, 0, operand.bytes(), packed, packed_kind);
   device::about_to_wait(device::WaitKind::transfer);
   under_way.wait();
 }
@@ -49,7 +48,8 @@ device::Staging mapped(int ordinal, std::int64_t bytes) {
 
 /// Device data to (pack) or from (unpack) a place in any memory.
 void transfer_at(device::Direction direction, const DeviceBuffer& operand, const PackedPlace& place) {
-  if (place.reachable_from(operand.ordinal)) return transfer(direction, operand, place.address, place.location.kind);
+  if (!operand.division && place.reachable_from(operand.ordinal))
+    return transfer(direction, operand, place.address, place.location.kind);
   const device::Staging staging = mapped(operand.ordinal, operand.bytes());
   if (direction == device::Direction::unpack) move_bytes(place, staging.data(), operand.bytes(), false);
   transfer(direction, operand, staging.data(), device::MemoryKind::pinned);

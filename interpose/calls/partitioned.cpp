@@ -81,7 +81,7 @@ class Partitioned : public Payload {
   enum class State { waiting, claimed, unpacked };
   struct Moving {
     int begin, end;
-    device::Transfer transfer;
+    OperandTransfer transfer;
   };
 
   std::atomic<State>& state_of(int partition) { return states_[static_cast<std::size_t>(partition)]; }
@@ -91,10 +91,9 @@ class Partitioned : public Payload {
     return state.compare_exchange_strong(expected, State::claimed);
   }
 
-  device::Transfer move(device::Direction direction, int begin, int end) {
+  OperandTransfer move(device::Direction direction, int begin, int end) {
     const Timed timed(Clock::transfer);
-    return device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer,
-                         begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_);
+    return {direction, operand_, begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_};
   }
 
   DeviceBuffer operand_;

@@ -165,7 +165,9 @@ void follow(const PersistentRef& persistent, MPI_Request before) {
 
 /// The message of a start that goes by peer transfer; null if it does not.
 std::shared_ptr<RendezvousSender> offered(const Persistent& persistent, const Operation& operation) {
-  if (operation.kind != Operation::Kind::send || operation.lasting || is_buffered(operation.send)) return nullptr;
+  if (operation.kind != Operation::Kind::send || operation.lasting || is_buffered(operation.send) ||
+      persistent.operand->division)
+    return nullptr;
   return RendezvousSender::of(*persistent.operand, operation.channel.peer, operation.tag, operation.channel.comm);
 }
 

@@ -60,6 +60,12 @@ bool goes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
 }
 
+/// Null if the message does not go by peer transfer.
+template <class Pmpi>
+std::shared_ptr<RendezvousSender> offered(Pmpi pmpi, const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
+  return is_buffered(pmpi) || operand.division ? nullptr : RendezvousSender::of(operand, dest, tag, comm);
+}
+
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
@@ -73,7 +79,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
-    if (const auto offer = is_buffered(pmpi) ? nullptr : RendezvousSender::of(operand, dest, tag, comm)) {
+    if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
       engine_order(comm, dest);
       const Outgoing token = offer->message();
       mark(Point::given);
@@ -114,8 +120,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     }
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
-    std::shared_ptr<Payload> payload;
-    if (!is_buffered(pmpi)) payload = RendezvousSender::of(operand, dest, tag, comm);
+    std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
     if (!payload) payload = std::make_shared<Staged>(operand);
     payload->start_pack();
     auto operation = std::make_unique<Operation>();

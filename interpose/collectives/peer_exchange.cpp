@@ -201,7 +201,7 @@ class OwnBlocks {
   static device::Side side(const DeviceBuffer& operand) {
     return {&operand.info->layout(), operand.count, operand.buffer};
   }
-  /// False if some are of different lengths, which is an error, or on different GPUs.
+  /// False if some are of different lengths, which is an error, or not on one GPU.
   bool pair(const char* call, const std::vector<BlockMessage>& given, const std::vector<BlockMessage>& taken) {
     if (given.size() != taken.size()) return false;
     pairs_.resize(given.size());
@@ -209,7 +209,7 @@ class OwnBlocks {
       auto& [from, to] = pairs_[i];
       if (!resolve_mapped(given[i].buffer, given[i].count, given[i].type, call, from) ||
           !resolve_mapped(taken[i].buffer, taken[i].count, taken[i].type, call, to) || from.bytes() != to.bytes() ||
-          from.ordinal != to.ordinal)
+          from.division || to.division || from.ordinal != to.ordinal)
         return false;
     }
     return true;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,26 +17,23 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr int host_memory = -1;  ///< stands for a GPU
-
-/// Blocks of one buffer argument, on one GPU.
+/// Blocks of one buffer argument, of which one at least is in device memory.
 class StagedBlocks : public Payload {
  public:
   /// Acquires `bytes` bytes of staging memory; may throw device::Error.
-  StagedBlocks(int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes)
-      : ordinal_(ordinal),
-        blocks_(std::move(blocks)),
-        staging_(device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes))) {}
+  StagedBlocks(std::vector<StagedBlock> blocks, std::int64_t bytes)
+      : blocks_(std::move(blocks)),
+        staging_(device::acquire(device::StagingKind::mapped, a_gpu(blocks_), static_cast<std::size_t>(bytes))) {}
 
   void start_pack() override { start(device::Direction::pack); }
   /// Always all of them.
   void start_unpack(std::int64_t) override { start(device::Direction::unpack); }
   bool done() override {
-    return std::all_of(transfers_.begin(), transfers_.end(), [](device::Transfer& each) { return each.done(); });
+    return std::all_of(transfers_.begin(), transfers_.end(), [](OperandTransfer& each) { return each.done(); });
   }
   void wait() override {
     const Timed timed(Clock::transfer);
-    for (device::Transfer& transfer : transfers_) transfer.wait();
+    for (OperandTransfer& transfer : transfers_) transfer.wait();
   }
   void* data() const { return staging_.data(); }
 
@@ -46,14 +42,18 @@ class StagedBlocks : public Payload {
     transfers_.clear();
     transfers_.reserve(blocks_.size());
     for (const StagedBlock& block : blocks_)
-      transfers_.push_back(device::start(direction, ordinal_, block.element->layout(), block.count, block.user, 0,
-                                         block.bytes(), static_cast<std::byte*>(staging_.data()) + block.place));
+      transfers_.emplace_back(direction, block.operand, 0, block.operand.bytes(),
+                              static_cast<std::byte*>(staging_.data()) + block.place);
+  }
+  static int a_gpu(const std::vector<StagedBlock>& blocks) {
+    int ordinal = 0;
+    for (const StagedBlock& block : blocks) ordinal = std::max(ordinal, block.operand.ordinal);
+    return ordinal;
   }
 
-  int ordinal_;
   std::vector<StagedBlock> blocks_;
   device::Staging staging_;
-  std::vector<device::Transfer> transfers_;  // after staging_: they must end before the memory goes back
+  std::vector<OperandTransfer> transfers_;  // after staging_: they must end before the memory goes back
 };
 
 /// Blocks of types that differ begin at multiples of this, so that they are written in whole words and segments.
@@ -104,19 +104,6 @@ class CallBuffers::Buffers : public Payload {
   std::vector<datatype::TypeInfoRef> infos;  ///< keep the packed types
 };
 
-/// A block of a w form that has data.
-struct CallBuffers::Block {
-  int index;
-  MPI_Count count;
-  MPI_Aint displ;
-  MPI_Datatype type;
-  int gpu;  ///< or host_memory
-  datatype::TypeInfoRef element;
-  std::int64_t place = 0;  ///< the address where MPI finds it
-
-  std::int64_t bytes() const { return count * element->layout().size(); }
-};
-
 namespace {
 
 template <class Displacement>
@@ -125,7 +112,7 @@ Displacement narrow(std::int64_t place, const char* call) {
     throw device::Error(device::Failure::out_of_memory,
                         std::string(call) +
                             ": the blocks cannot be reached by displacements of this call once they are staged on the "
-                            "host: they take too much memory, or lie partly in host memory or on several GPUs");
+                            "host: they take too much memory; divide them among several calls");
   return static_cast<Displacement>(place);
 }
 
@@ -144,12 +131,34 @@ bool moves(int i, const Count* counts, const Absent& absent) {
   return counts[i] > 0 && (at >= absent.size() || !absent[at]);
 }
 
-std::int64_t as_integer(const void* address) {
-  return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address));
-}
+/// A block of an argument as the program knows it.
+struct UserBlock {
+  const void* buffer;
+  std::int64_t count;
+  MPI_Datatype type;
+};
 
-int gpu_of(const device::Location& location) {
-  return location.on_device() ? location.ordinal : host_memory;
+/// The blocks of an argument at `address`: from MPI_BOTTOM each may lie in memory of its own, else all lie where the
+/// first does. Nothing if none has data in device memory, or MPI is to refuse a type. May throw device::TooManyParts.
+std::vector<DeviceBuffer> describe(const void* address, const std::vector<UserBlock>& blocks) {
+  const bool each = address == MPI_BOTTOM;
+  std::vector<DeviceBuffer> operands(blocks.size());
+  Located located;
+  bool any_on_device = false;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const UserBlock& block = blocks[i];
+    if (!resolve_layout(block.buffer, block.count, block.type, operands[i], located)) {
+      if (!each && !any_on_device) return {};
+      operands[i] = {};
+      continue;
+    }
+    any_on_device = true;
+    if (!each && !operands[i].division) located = device::Location{device::MemoryKind::device, operands[i].ordinal};
+  }
+  if (!any_on_device) return {};
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    if (!operands[i].info && !describe_host(blocks[i].buffer, blocks[i].count, blocks[i].type, operands[i])) return {};
+  return operands;
 }
 
 /// An operator finds the elements of a contiguous message, moved to staging memory, aligned as it may expect.
@@ -176,10 +185,9 @@ void* CallBuffers::stage(Role role, const DeviceBuffer& operand) {
   return data;
 }
 
-void* CallBuffers::stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes) {
-  for (const StagedBlock& block : blocks)
-    note_operand(call_, {block.user, block.count, block.element, ordinal, Protocol::mapped_staging});
-  auto staged = std::make_unique<StagedBlocks>(ordinal, std::move(blocks), bytes);
+void* CallBuffers::stage(Role role, std::vector<StagedBlock> blocks, std::int64_t bytes) {
+  for (const StagedBlock& block : blocks) note_operand(call_, block.operand);
+  auto staged = std::make_unique<StagedBlocks>(std::move(blocks), bytes);
   void* const data = staged->data();
   buffers().add(role, bytes, std::move(staged));
   return data;
@@ -212,48 +220,31 @@ GivenV<Displacement> CallBuffers::buffer_v(Role role, const void* address, int b
   if (address == MPI_IN_PLACE || !active.load() || type == MPI_DATATYPE_NULL || displs == nullptr ||
       !has_blocks(blocks, counts))
     return unchanged;
-  int first = 0;
-  while (first < blocks && !moves(first, counts, absent)) ++first;
-  if (first == blocks) return unchanged;
   MPI_Aint lb = 0, extent = 0;
   PMPI_Type_get_extent(type, &lb, &extent);
-  const device::Location location = locate_buffer(shifted(address, displs[first] * extent), type);
-  if (!location.on_device()) return unchanged;
-  const auto element = datatype::type_info(type);
-  if (!element || element->layout().size() == 0) return unchanged;
-
   std::vector<Displacement> packed;
-  std::vector<StagedBlock> runs;  // of blocks that follow each other in the user's buffer
+  std::vector<UserBlock> runs;  // of blocks that follow each other in the user's buffer
   std::int64_t elements = 0, next = 0;
   for (int i = 0; i < blocks; ++i) {
     packed.push_back(narrow<Displacement>(elements, call_));
     if (!moves(i, counts, absent)) continue;
-    if (runs.empty() || displs[i] != next) {
-      void* const user = const_cast<void*>(shifted(address, displs[i] * extent));
-      runs.push_back({element, 0, user, elements * element->layout().size()});
-    }
+    if (runs.empty() || displs[i] != next) runs.push_back({shifted(address, displs[i] * extent), 0, type});
     runs.back().count += counts[i];
     next = std::int64_t{displs[i]} + counts[i];
     elements += counts[i];
   }
-  void* const data = stage(role, location.ordinal, std::move(runs), elements * element->layout().size());
-  buffers_->infos.push_back(element);
-  return {data, element->packed_type(), buffers_->keep(std::move(packed))};
-}
-
-/// Stages those of `blocks` that lie on one GPU.
-void CallBuffers::stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks) {
   std::vector<StagedBlock> staged;
   std::int64_t end = 0;
-  for (Block& block : blocks) {
-    if (block.gpu != ordinal) continue;
-    block.place = end;
-    staged.push_back({block.element, block.count, const_cast<void*>(shifted(address, block.displ)), end});
-    end += (block.bytes() + block_alignment - 1) / block_alignment * block_alignment;
+  for (DeviceBuffer& operand : describe(address, runs)) {
+    const std::int64_t bytes = operand.bytes();
+    staged.push_back({std::move(operand), end});
+    end += bytes;
   }
-  const std::int64_t base = as_integer(stage(role, ordinal, std::move(staged), end));
-  for (Block& block : blocks)
-    if (block.gpu == ordinal) block.place += base;
+  if (staged.empty()) return unchanged;
+  const datatype::TypeInfoRef element = staged.front().operand.info;
+  void* const data = stage(role, std::move(staged), end);
+  buffers_->infos.push_back(element);
+  return {data, element->packed_type(), buffers_->keep(std::move(packed))};
 }
 
 template <class Count, class Displacement>
@@ -263,40 +254,32 @@ GivenW<Displacement> CallBuffers::buffer_w(Role role, const void* address, int b
   const GivenW<Displacement> unchanged{const_cast<void*>(address), types, displs};
   if (address == MPI_IN_PLACE || !active.load() || displs == nullptr || types == nullptr || !has_blocks(blocks, counts))
     return unchanged;
-  std::vector<Block> list;
-  std::set<int> gpus;
-  int gpu = host_memory;
+  std::vector<std::size_t> indices;  // of the blocks with data
+  std::vector<UserBlock> with_data;
   for (int i = 0; i < blocks; ++i) {
     if (!moves(i, counts, absent)) continue;
     if (types[i] == MPI_DATATYPE_NULL) return unchanged;  // MPI reports it
     if (datatype::size_of(types[i]) == 0) continue;
-    // With MPI_BOTTOM the next block may lie elsewhere.
-    if (list.empty() || address == MPI_BOTTOM) gpu = gpu_of(locate_buffer(shifted(address, displs[i]), types[i]));
-    if (gpu != host_memory)
-      gpus.insert(gpu);
-    else if (address != MPI_BOTTOM)
-      return unchanged;
-    list.push_back({i, counts[i], displs[i], types[i], gpu, nullptr});
+    indices.push_back(static_cast<std::size_t>(i));
+    with_data.push_back({shifted(address, displs[i]), counts[i], types[i]});
   }
-  if (gpus.empty()) return unchanged;
-  for (Block& block : list) {
-    block.element = datatype::type_info(block.type);
-    if (!block.element) return unchanged;
-    block.place = as_integer(shifted(address, block.displ));
-  }
-  for (const int ordinal : gpus) stage_blocks(role, address, ordinal, list);
-
-  const auto anchor = std::find_if(list.begin(), list.end(), [](const Block& block) { return block.gpu >= 0; });
+  std::vector<DeviceBuffer> operands = describe(address, with_data);
+  if (operands.empty()) return unchanged;
   std::vector<MPI_Datatype> packed_types(types, types + blocks);
   std::vector<Displacement> places(static_cast<std::size_t>(blocks), 0);
-  for (const Block& block : list) {
-    const auto at = static_cast<std::size_t>(block.index);
-    places[at] = narrow<Displacement>(block.place - anchor->place, call_);
-    if (block.gpu != host_memory) packed_types[at] = block.element->packed_type();
-    buffers_->infos.push_back(block.element);
+  std::vector<StagedBlock> staged;
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    places[indices[i]] = narrow<Displacement>(end, call_);
+    packed_types[indices[i]] = operands[i].packed_type();
+    buffers().infos.push_back(operands[i].info);
+    const std::int64_t bytes = operands[i].bytes();
+    staged.push_back({std::move(operands[i]), end});
+    end += (bytes + block_alignment - 1) / block_alignment * block_alignment;
   }
+  void* const data = stage(role, std::move(staged), end);
   buffers_->types.push_back(std::move(packed_types));
-  return {reinterpret_cast<void*>(anchor->place), buffers_->types.back().data(), buffers_->keep(std::move(places))};
+  return {data, buffers_->types.back().data(), buffers_->keep(std::move(places))};
 }
 
 template GivenV<int> CallBuffers::buffer_v(Role, const void*, int, const int*, const int*, MPI_Datatype, const Absent&);

@@ -72,13 +72,10 @@ struct Forms {
 template <class... Args, class... Others>
 Forms(int (*)(Args...), Others...) -> Forms<Args...>;
 
-/// A block of a buffer argument in device memory.
+/// A block of a buffer argument that is staged.
 struct StagedBlock {
-  datatype::TypeInfoRef element;
-  std::int64_t count;
-  void* user;
+  DeviceBuffer operand;
   std::int64_t place;  ///< bytes from the beginning of the staging memory
-  std::int64_t bytes() const { return count * element->layout().size(); }
 };
 
 class CallBuffers {
@@ -90,8 +87,8 @@ class CallBuffers {
   Given buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type);
   /// The same for a reduction: MPI sees the user's own layout, which its operator needs.
   Given reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type);
-  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first. MPI
-  /// leaves the blocks of absent neighbours alone.
+  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first unless
+  /// that is MPI_BOTTOM. MPI leaves the blocks of absent neighbours alone.
   template <class Count, class Displacement>
   GivenV<Displacement> buffer_v(Role role, const void* address, int blocks, const Count* counts,
                                 const Displacement* displs, MPI_Datatype type, const Absent& absent = {});
@@ -139,7 +136,6 @@ class CallBuffers {
 
  private:
   class Buffers;
-  struct Block;
   bool staged() const { return buffers_ != nullptr; }
   void pack_inputs();
   void unpack_outputs();
@@ -147,9 +143,8 @@ class CallBuffers {
   void adopt(MPI_Request inner, MPI_Request* request);
   Buffers& buffers();
   void* stage(Role role, const DeviceBuffer& operand);
-  /// Those of one argument that lie on one GPU. `bytes` of staging memory hold all of them.
-  void* stage(Role role, int ordinal, std::vector<StagedBlock> blocks, std::int64_t bytes);
-  void stage_blocks(Role role, const void* address, int ordinal, std::vector<Block>& blocks);
+  /// Those of one argument. `bytes` of staging memory hold all of them.
+  void* stage(Role role, std::vector<StagedBlock> blocks, std::int64_t bytes);
 
   /// Makes a persistent request by `init(request)`.
   template <class Init>

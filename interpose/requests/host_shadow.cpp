@@ -1,7 +1,10 @@
 // Moves device data through packed staging memory into the user's layout on the host, and back.
 #include "interpose/requests/host_shadow.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -12,12 +15,31 @@ namespace {
 /// An operator may rely on the alignment of the user's buffer, up to this.
 constexpr std::uintptr_t alignment = 64;
 
+std::byte* reserve(std::size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw device::Error(device::Failure::out_of_memory,
+                        "the datatype of the buffer argument reaches over " + std::to_string(bytes) +
+                            " bytes, from one memory into another, for which the system gives no addresses here; use "
+                            "datatypes that lie in one memory each");
+  madvise(memory, bytes, MADV_DONTDUMP);
+  return static_cast<std::byte*>(memory);
+}
+
 }  // namespace
+
+void HostImage::Unmap::operator()(std::byte* memory) const {
+  munmap(memory, bytes);
+}
 
 HostImage::HostImage(const DeviceBuffer& operand) : staged_(operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
-  memory_.reset(new std::byte[static_cast<std::size_t>(span.bytes()) + alignment]);
-  const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
+  const std::size_t bytes = static_cast<std::size_t>(span.bytes()) + alignment;
+  if (operand.division)
+    mapped_ = {reserve(bytes), Unmap{bytes}};
+  else
+    memory_.reset(new std::byte[bytes]);
+  const auto first = reinterpret_cast<std::uintptr_t>(mapped_ ? mapped_.get() : memory_.get());
   const auto wanted = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(span.begin);
   base_ = first + (wanted - first) % alignment - static_cast<std::uintptr_t>(span.begin);
 }

@@ -13,7 +13,8 @@ namespace gpudt::interpose {
 /// blocks are not touched on either side.
 class HostImage : public Payload {
  public:
-  /// Memory for the span of `operand`, aligned as the user's; undefined contents. May throw std::bad_alloc.
+  /// Memory for the span of `operand`, aligned as the user's; undefined contents. That of a divided operand takes but
+  /// addresses, as far as between memories, and pages where there are data. May throw std::bad_alloc and device::Error.
   explicit HostImage(const DeviceBuffer& operand);
 
   /// The address that stands for the user's buffer argument.
@@ -28,12 +29,18 @@ class HostImage : public Payload {
   void spill();
 
  private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* memory) const;
+  };
+
   void arrived();
 
   Staged staged_;
   std::uintptr_t base_ = 0;  ///< of the user's buffer, moved here
   std::unique_ptr<std::byte[]> memory_;
-  bool filling_ = false;  ///< staging memory holds what belongs here
+  std::unique_ptr<std::byte, Unmap> mapped_{nullptr, Unmap{0}};  ///< in its stead
+  bool filling_ = false;                                         ///< staging memory holds what belongs here
 };
 
 }  // namespace gpudt::interpose

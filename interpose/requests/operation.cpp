@@ -45,11 +45,20 @@ Announced Staged::announced(std::int64_t bytes) {
 }
 
 bool Staged::done() {
-  return pull_ ? pull_->done() : !transfer_ || transfer_.done();
+  return is_fetched() && transfer_.done();
+}
+
+/// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
+bool Staged::is_fetched() {
+  if (!pull_) return true;
+  if (!pull_->done()) return false;
+  if (fetching_ != 0) start(device::Direction::unpack, std::exchange(fetching_, 0));
+  return true;
 }
 
 void Staged::abandon() {
   pull_.reset();
+  fetching_ = 0;
   transfer_ = {};
 }
 
@@ -58,23 +67,24 @@ void Staged::start_pack() {
 }
 
 void Staged::start_unpack(std::int64_t bytes) {
-  if (pull_) return pull_->start(operand_, staging_.data());
-  start(device::Direction::unpack, bytes);
+  if (!pull_) return start(device::Direction::unpack, bytes);
+  if (!operand_.division) return pull_->start(operand_, staging_.data());
+  fetching_ = bytes;
+  pull_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
 }
 
 void Staged::start(device::Direction direction, std::int64_t bytes) {
   device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
   const bool on_device = operand_.protocol == Protocol::device_staging;
-  transfer_ =
-      device::start(direction, operand_.ordinal, operand_.info->layout(), operand_.count, operand_.buffer, 0, bytes,
-                    staging_.data(), on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
+  transfer_ = OperandTransfer(direction, operand_, 0, bytes, staging_.data(),
+                              on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
 }
 
 void Staged::wait() {
   const Timed timed(Clock::transfer);
   if (pull_)
     wait_with_progress(*this);
-  else if (transfer_)
+  else
     transfer_.wait();
 }
 

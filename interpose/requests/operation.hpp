@@ -104,11 +104,13 @@ class Staged : public Payload {
 
  private:
   void start(device::Direction direction, std::int64_t bytes);
+  bool is_fetched();
 
   DeviceBuffer operand_;
   device::Staging staging_;
-  device::Transfer transfer_;                 // after staging_: it must end before the memory goes back
+  OperandTransfer transfer_;                  // after staging_: it must end before the memory goes back
   std::unique_ptr<RendezvousReceiver> pull_;  ///< likewise; what the last receive got was an RTS
+  std::int64_t fetching_ = 0;  ///< divided: bytes that it brings to the staging memory, to be unpacked then
 };
 
 using StagedRef = std::shared_ptr<Staged>;

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "device/device.hpp"
+#include "device/division.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
@@ -79,6 +79,8 @@ int guarded(const Handle& handle, const char* call, Body&& body) noexcept {
     return body();
   } catch (const device::Error& error) {
     return fail(handle, call, error_class(error), error.what());
+  } catch (const device::TooManyParts& error) {
+    return fail(handle, call, MPI_ERR_TYPE, error.what());
   } catch (const std::bad_alloc&) {
     return fail(handle, call, MPI_ERR_NO_MEM, "out of memory");
   } catch (const std::exception& error) {

@@ -1,8 +1,11 @@
 // Classifies buffer arguments and chooses their way.
 #include "interpose/transport/device_buffer.hpp"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
+#include "datatype/reference.hpp"
 #include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
@@ -18,7 +21,8 @@ struct Forwarding {
   std::size_t max_bytes = 0;
 } forwarding;
 
-Protocol choose(const datatype::Shape& shape) {
+Protocol choose(const DeviceBuffer& operand, const datatype::Shape& shape) {
+  if (operand.division) return Protocol::mapped_staging;
   const auto bytes = static_cast<std::size_t>(shape.total);
   if (!forwarding.cuda_aware || (forwarding.max_bytes != 0 && bytes > forwarding.max_bytes))
     return Protocol::mapped_staging;
@@ -26,14 +30,60 @@ Protocol choose(const datatype::Shape& shape) {
 }
 
 void trace_choice(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
-  log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B on GPU " + std::to_string(operand.ordinal) +
-            ", " + operand.info->layout().describe() + " x " + std::to_string(operand.count) + " (" +
+  log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B " +
+            (operand.division ? "in " + std::to_string(operand.division->size()) + " parts, each in one memory, "
+                              : "on GPU " + std::to_string(operand.ordinal) + ", ") +
+            operand.info->layout().describe() + " x " + std::to_string(operand.count) + " (" +
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
 
 void record(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   report_call(operand.protocol, shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
+}
+
+std::uintptr_t address_at(const void* buffer, MPI_Aint offset) {
+  return reinterpret_cast<std::uintptr_t>(buffer) + static_cast<std::uintptr_t>(offset);
+}
+
+/// The first byte of the first element, and the first and the last byte of all.
+struct Reach {
+  std::uintptr_t first, low, high;
+
+  Reach(const void* buffer, std::int64_t count, MPI_Datatype type) {
+    first = low = high = address_at(buffer, 0);
+    if (datatype::basic_types.size(type) != 0) return;  // contiguous: all in one memory
+    MPI_Aint true_lb = 0, true_extent = 0, lb = 0, extent = 0;
+    PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
+    if (count > 1) PMPI_Type_get_extent(type, &lb, &extent);
+    const MPI_Aint last = extent * (count - 1);
+    first = address_at(buffer, true_lb);
+    low = first + static_cast<std::uintptr_t>(std::min<MPI_Aint>(last, 0));
+    high = first + static_cast<std::uintptr_t>(std::max<MPI_Aint>(last, 0) + std::max<MPI_Aint>(true_extent, 1) - 1);
+  }
+
+  /// Whether there is more than one memory where it is.
+  bool may_be_divided() const {
+    const std::size_t granule = device::granule();
+    return granule != 0 && (low ^ high) >= granule;
+  }
+};
+
+device::Location locate(std::uintptr_t address) {
+  const auto* const first = reinterpret_cast<const void*>(address);
+  return device::surely_host(first) ? device::Location{} : device::classify(first);
+}
+
+/// Of a buffer that may be divided. True if some of it is in device memory.
+bool resolve_division(DeviceBuffer& operand) {
+  auto division =
+      std::make_shared<device::Division>(device::divide(operand.info->layout(), operand.count, operand.buffer));
+  const auto on_device = std::find_if(division->begin(), division->end(),
+                                      [](const device::Part& part) { return part.location.on_device(); });
+  if (on_device == division->end()) return false;
+  operand.ordinal = on_device->location.ordinal;
+  if (division->size() > 1) operand.division = std::move(division);
+  return true;
 }
 
 }  // namespace
@@ -43,32 +93,83 @@ void set_forwarding(bool cuda_aware, std::size_t forward_max) {
 }
 
 device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
-  MPI_Aint true_lb = 0, true_extent = 0;
-  if (datatype::basic_types.size(type) == 0) PMPI_Type_get_true_extent(type, &true_lb, &true_extent);
-  const auto base = reinterpret_cast<std::uintptr_t>(buffer);
-  const auto* const first = reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(true_lb));
-  return device::surely_host(first) ? device::Location{} : device::classify(first);
+  return locate(Reach(buffer, 1, type).first);
 }
 
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand, Located located) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  const device::Location location = located ? *located : locate_buffer(buffer, type);
-  if (!location.on_device()) return false;
+  const Reach reach(buffer, count, type);
+  const bool divided = reach.may_be_divided();
+  if (divided && device::surely_host(reach.low, reach.high)) return false;
+  const device::Location location = located ? *located : locate(reach.first);
+  if (!location.on_device() && !(divided && device::in_use())) return false;
   device::mark(device::Point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
   operand.ordinal = location.ordinal;
+  operand.division.reset();
+  if (divided && !resolve_division(operand)) return false;
   device::mark(device::Point::laid_out);
   return true;
+}
+
+bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand) {
+  operand.info = datatype::type_info(type);
+  if (!operand.info || operand.info->layout().size() == 0) return false;
+  operand.buffer = const_cast<void*>(buffer);
+  operand.count = count;
+  operand.ordinal = -1;
+  operand.division = std::make_shared<device::Division>(1, device::Part{0, operand.bytes(), {}});
+  return true;
+}
+
+OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
+                                 std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind) {
+  const datatype::Layout& layout = operand.info->layout();
+  if (!operand.division) {
+    transfer_ = device::start(direction, operand.ordinal, layout, operand.count, operand.buffer, begin, end, packed,
+                              packed_kind);
+    return;
+  }
+  const auto for_each_part = [&](bool on_device, auto act) {
+    for (const device::Part& part : *operand.division) {
+      const std::int64_t first = std::max(begin, part.begin), last = std::min(end, part.end);
+      if (first < last && part.location.on_device() == on_device)
+        act(part, first, last, static_cast<char*>(packed) + (first - begin));
+    }
+  };
+  {
+    const device::Gathering gathering(device::Gathering::short_bytes);
+    for_each_part(true, [&](const device::Part& part, std::int64_t first, std::int64_t last, char* place) {
+      others_.push_back(device::start(direction, part.location.ordinal, layout, operand.count, operand.buffer, first,
+                                      last, place, packed_kind));
+    });
+  }
+  for_each_part(false, [&](const device::Part&, std::int64_t first, std::int64_t last, char* place) {
+    if (direction == device::Direction::pack)
+      datatype::pack(layout, operand.count, operand.buffer, first, last, place);
+    else
+      datatype::unpack(layout, operand.count, operand.buffer, first, last, place);
+  });
+}
+
+bool OperandTransfer::done() {
+  return transfer_.done() &&
+         std::all_of(others_.begin(), others_.end(), [](device::Transfer& each) { return each.done(); });
+}
+
+void OperandTransfer::wait() {
+  transfer_.wait();
+  for (device::Transfer& each : others_) each.wait();
 }
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located) {
   if (!resolve_layout(buffer, count, type, operand, located)) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
-  operand.protocol = choose(shape);
+  operand.protocol = choose(operand, shape);
   record(call, operand, shape);
   return operand.protocol != Protocol::direct;
 }

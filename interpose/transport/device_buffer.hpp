@@ -5,25 +5,46 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
+#include "device/division.hpp"
 #include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
 
-/// (buffer, count, datatype) in device memory that MPI cannot take as it is.
+/// (buffer, count, datatype) in device memory, or some of it there, that MPI cannot take as it is.
 struct DeviceBuffer {
   void* buffer = nullptr;
   std::int64_t count = 0;
   datatype::TypeInfoRef info;
-  int ordinal = 0;
+  int ordinal = 0;  ///< divided: one of the GPUs; negative: there is none
   Protocol protocol = Protocol::mapped_staging;
+  std::shared_ptr<const device::Division> division{};  ///< null: all data are in memory of that GPU
 
   std::int64_t bytes() const { return count * info->layout().size(); }
   MPI_Datatype packed_type() const { return info->packed_type(); }
+};
+
+/// Operands between the program's memory and packed bytes: one transfer, or one for each part of a divided operand, of
+/// which the host does its own at once. As device::Transfer, it waits when it is destroyed before it is done.
+class OperandTransfer {
+ public:
+  OperandTransfer() = default;
+  /// Starts moving packed bytes [begin, end) to or from `packed`, which is staging memory for divided operands. See
+  /// device::start(); throws device::Error.
+  OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin, std::int64_t end,
+                  void* packed, std::optional<device::MemoryKind> packed_kind = {});
+  bool done();
+  void wait();
+
+ private:
+  device::Transfer transfer_;
+  std::vector<device::Transfer> others_;
 };
 
 /// True between MPI_Init and MPI_Finalize, unless disabled. Every wrapper looks here first.
@@ -32,7 +53,8 @@ extern std::atomic<bool> active;
 /// Where a buffer lies, if that has been asked already.
 using Located = std::optional<device::Location>;
 
-/// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory.
+/// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory, or some
+/// of it is. May throw device::TooManyParts.
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand,
                     Located located = {});
 
@@ -68,6 +90,10 @@ bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, c
 
 /// For the report and the trace: an operand that the caller has made itself.
 void note_operand(const char* call, const DeviceBuffer& operand);
+
+/// Describes (buffer, count, type) in host memory as what is to be staged with others that are not. False if there are
+/// no data or the type is not committed.
+bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand);
 
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.
