@@ -12,6 +12,7 @@
 #include "device/timeline.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/mpi/progress.hpp"
+#include "interpose/transport/presence.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -61,6 +62,7 @@ int stop(MPI_Comm, int, void*, void*) {
   persistent_stop();
   matched_stop();
   one_sided_stop();
+  presence_stop();
   if (report_wanted) report_print();
   if (const std::string complaint = device::timeline_stop(); !complaint.empty())
     log_warning("GPUDT_TIMELINE: " + complaint);
@@ -111,11 +113,13 @@ void start_timeline(const std::string& prefix, int rank) {
 void start(const Settings& settings) {
   const int rank = world_rank();
   const Config& config = settings.config;
-  collectives_start();
   log_start(rank, config.trace);
   if (rank == 0)
     for (const std::string& complaint : settings.complaints) log_warning(complaint);
-  if (config.disable || !start_device(config.device, rank == 0, config.trace)) return;
+  if (config.disable) return;
+  presence_start();
+  collectives_start();
+  if (!start_device(config.device, rank == 0, config.trace)) return;
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
     log_error(std::string("gpudt is off: ") + obstacle);

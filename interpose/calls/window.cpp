@@ -1,21 +1,29 @@
 // MPI-4.1 section 12.2: windows. Those over host memory on all ranks stay with MPI; a window with device memory on any
-// rank is served by gpudt on all of them.
+// rank is served by gpudt on all of them. So all ranks that have gpudt are asked, unless one is known to lack it: that
+// one is in MPI's own call, where the others meet it.
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "interpose/transport/presence.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-/// MPI itself refuses these, without a word to the other ranks.
-bool can_ask(MPI_Comm comm) {
-  if (!active.load(std::memory_order_acquire) || comm == MPI_COMM_NULL) return false;
+/// MPI itself refuses all others, without a word to the other ranks.
+bool is_intracommunicator(MPI_Comm comm) {
   int inter = 0;
-  return PMPI_Comm_test_inter(comm, &inter) == MPI_SUCCESS && inter == 0;
+  return comm != MPI_COMM_NULL && PMPI_Comm_test_inter(comm, &inter) == MPI_SUCCESS && inter == 0;
 }
 
 bool any_rank(MPI_Comm comm, bool mine) {
@@ -23,6 +31,61 @@ bool any_rank(MPI_Comm comm, bool mine) {
   int any = 0;
   PMPI_Allreduce(&vote, &any, 1, MPI_INT, MPI_MAX, comm);
   return any != 0;
+}
+
+Absence absence_in(MPI_Comm comm) {
+  MPI_Group group = MPI_GROUP_NULL;
+  PMPI_Comm_group(comm, &group);
+  Absence absence = presence_absence(group);
+  PMPI_Group_free(&group);
+  return absence;
+}
+
+/// What a process says of a window that is being made; of all processes, the largest of each.
+struct Vote {
+  int wants;   ///< 1: it has memory that gpudt alone can serve
+  int cannot;  ///< 1: gpudt is off here
+};
+
+/// Tests wait for less.
+std::chrono::seconds long_wait() {
+  const char* const seconds = std::getenv("GPUDT_TEST_LONG_WAIT");
+  return std::chrono::seconds(seconds == nullptr ? 30 : std::atoi(seconds));
+}
+
+/// Some processes may lack gpudt, and never answer: a line says so when they are long in coming, once in a process.
+Vote ask(const char* call, MPI_Comm comm, Vote mine, bool all_answer) {
+  static_assert(sizeof(Vote) == 2 * sizeof(int));
+  static std::atomic<bool> told{false};
+  Vote largest{};
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (PMPI_Iallreduce(&mine, &largest, 2, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return {};
+  const auto deadline = std::chrono::steady_clock::now() + long_wait();
+  for (int done = 0;;) {
+    if (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return {};
+    if (done != 0) return largest;
+    sched_yield();
+    if (!all_answer && std::chrono::steady_clock::now() > deadline && !told.exchange(true))
+      log_warning(std::string(call) + " still waits for other ranks: any that run without gpudt will never answer. " +
+                  presence_remedy());
+  }
+}
+
+struct Decision {
+  bool serve;            ///< by gpudt, on all ranks
+  std::string obstacle;  ///< to that, if there is one
+};
+
+/// The same on all ranks with gpudt that can be told of each other. `wants`: this rank has memory that gpudt alone can
+/// serve.
+Decision decide(const char* call, MPI_Comm comm, bool wants) {
+  if (!is_intracommunicator(comm)) return {false, {}};
+  if (!presence_answers()) return {false, "the other ranks cannot see that gpudt is here: it needs /dev/shm"};
+  const Absence absence = absence_in(comm);
+  if (!absence.lacking.empty()) return {false, presence_complaint(absence.lacking)};
+  const Vote all = ask(call, comm, {wants ? 1 : 0, active.load() ? 0 : 1}, absence.unknown.empty());
+  if (all.wants == 0) return {false, {}};
+  return {all.cannot == 0, "gpudt is off on some rank, which has said so at MPI_Init"};
 }
 
 /// Tags of the communicators that windows are made on, each another: several threads may make windows at once.
@@ -53,9 +116,22 @@ int make_handle(MPI_Aint no_memory, int disp_unit, MPI_Info info, MPI_Comm comm,
   return pmpi();
 }
 
+/// Device memory that cannot be in a window. The ranks that lack gpudt are in MPI's own call and wait for this one, as
+/// they do in MPI_Win_free: the program gets a window all the same, without memory on this rank.
+int refuse(int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win, const std::string& obstacle) {
+  const int code = PMPI_Win_create(nullptr, 0, disp_unit, info, comm, win);
+  if (code != MPI_SUCCESS) return code;
+  return fail(comm, "MPI_Win_create", MPI_ERR_OTHER, "argument base is device memory, but " + obstacle);
+}
+
 int create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   const bool on_device = size > 0 && active.load() && device::classify(base).on_device();
-  if (!can_ask(comm) || !any_rank(comm, on_device)) return PMPI_Win_create(base, size, disp_unit, info, comm, win);
+  const Decision decision = decide("MPI_Win_create", comm, on_device);
+  if (!decision.serve) {
+    if (on_device && !decision.obstacle.empty() && !mpi_takes_device_memory())
+      return refuse(disp_unit, info, comm, win, decision.obstacle);
+    return PMPI_Win_create(base, size, disp_unit, info, comm, win);
+  }
   const MPI_Aint no_memory = size < 0 ? size : 0;  // a negative size is for MPI to refuse
   const int code = make_handle(no_memory, disp_unit, info, comm, win,
                                [&] { return PMPI_Win_create(nullptr, no_memory, disp_unit, info, comm, win); });
@@ -66,12 +142,20 @@ int create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm com
 /// What will be attached is not known yet: with a GPU in reach of any rank it may be device memory.
 int create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   const bool has_device = active.load() && std::string_view(device::runtime_name()) != "none";
-  const bool serve = can_ask(comm) && any_rank(comm, has_device);
   const auto pmpi = [&] { return PMPI_Win_create_dynamic(info, comm, win); };
-  if (!serve) return pmpi();
+  if (!decide("MPI_Win_create_dynamic", comm, has_device).serve) return pmpi();
   const int code = make_handle(0, 1, info, comm, win, pmpi);
   if (code == MPI_SUCCESS) registry_add(*win, std::make_shared<ServedWindow>(*win, comm));
   return code;
+}
+
+int attach(MPI_Win win, void* base, MPI_Aint size) {
+  const auto served = served_window(win);
+  if (served && served->memory().dynamic()) return served->attach(base, size);
+  const bool on_device = size > 0 && active.load() && device::classify(base).on_device();
+  if (served || !on_device || mpi_takes_device_memory()) return PMPI_Win_attach(win, base, size);
+  return fail(OfWindow{win}, "MPI_Win_attach", MPI_ERR_RMA_ATTACH,
+              "argument base is device memory, but not all ranks of this window have gpudt. " + presence_remedy());
 }
 
 int free_window(MPI_Win* win) {
@@ -100,8 +184,7 @@ GPUDT_EXPORT int MPI_Win_create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* w
 }
 
 GPUDT_EXPORT int MPI_Win_attach(MPI_Win win, void* base, MPI_Aint size) {
-  const auto served = served_window(win);
-  return served && served->memory().dynamic() ? served->attach(base, size) : PMPI_Win_attach(win, base, size);
+  return guarded(OfWindow{win}, "MPI_Win_attach", [&] { return attach(win, base, size); });
 }
 
 GPUDT_EXPORT int MPI_Win_detach(MPI_Win win, const void* base) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -15,13 +14,13 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/transport/presence.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -66,7 +65,6 @@ struct CommState {
 
 std::atomic<bool> asking{false};
 PeerUse announced_use = PeerUse::never;
-std::string announced_job;
 int keyval = MPI_KEYVAL_INVALID;
 std::vector<bool> askable;  ///< by rank in MPI_COMM_WORLD
 
@@ -79,13 +77,6 @@ int announcement(PeerUse use) {
 std::int64_t least_wanted(Flow flow) {
   if (announced_use == PeerUse::always) return 1;
   return flow == Flow::from_root ? least_block_from_root : least_block;
-}
-
-/// In MPI_COMM_WORLD, by mpirun, or by another launcher with PMIx; negative: not known.
-int own_rank_by_launcher() {
-  for (const char* const variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK"})
-    if (const char* const rank = std::getenv(variable); rank != nullptr && *rank != '\0') return std::atoi(rank);
-  return -1;
 }
 
 bool can_be_asked(int rank) {
@@ -278,20 +269,14 @@ std::int64_t Known::bytes() const {
 
 void collectives_announce(PeerUse use) {
   const bool has_messages = use == PeerUse::automatic || use == PeerUse::always || use == PeerUse::shared;
-  if (!has_messages || !all_receives_are_known()) return;
-  announced_job = peer::job_name();
-  const int rank = own_rank_by_launcher();
-  if (rank >= 0 && !announced_job.empty() && peer::announce(announced_job, rank, announcement(use)))
-    announced_use = use;
+  if (presence_announce(announcement(use)) && has_messages && all_receives_are_known()) announced_use = use;
 }
 
-// All are looked up now: later they may have gone, or this process may have no means to see them.
 void collectives_start() {
   if (announced_use == PeerUse::never || !init_waits_for_all() || !has_hidden_messages()) return;
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  for (int rank = 0; rank < size; ++rank)
-    askable.push_back(peer::announced(announced_job, rank) == announcement(announced_use));
+  for (int rank = 0; rank < size; ++rank) askable.push_back(presence_announced(rank) == announcement(announced_use));
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_circle, &keyval, nullptr);
   asking.store(true);
 }

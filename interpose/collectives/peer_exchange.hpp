@@ -21,9 +21,9 @@
 
 namespace gpudt::interpose {
 
-/// To be called before MPI_Init. Tells the node that this process can be asked; nothing if `use` has no such messages.
+/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked.
 void collectives_announce(PeerUse use);
-/// In MPI_Init, whatever has come of the GPU: who has announced that it can be asked will be.
+/// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
 void collectives_start();
 void collectives_stop();
 

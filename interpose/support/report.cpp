@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 
@@ -205,6 +206,10 @@ void report_print() {
   static Record own;
   static std::vector<Record> records;
   own = own_record();
+  if (presence_incomplete()) {  // there is no waiting for ranks that lack the library
+    if (presence_speaks()) print(sum({own}), 1, size);
+    return;
+  }
   records.resize(rank == 0 ? static_cast<std::size_t>(size) : 0);
   const bool complete = gather(own, records);
   if (rank != 0) return;

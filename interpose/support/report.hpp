@@ -64,9 +64,9 @@ void report_peer(PeerEvent event);
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.
 void report_fallback(const char* reason);
 
-/// Gathers the counts of all ranks of MPI_COMM_WORLD and prints one table from rank 0 on stderr. A rank without the
-/// library does not answer: after a time-out rank 0 prints its own counts and says so. MPI must be active, and no
-/// user communication may follow.
+/// Gathers the counts of all ranks of MPI_COMM_WORLD and prints one table from rank 0 on stderr. Where ranks are known
+/// to lack the library, the lowest one that has it prints its own counts and says so; where others do not answer, rank
+/// 0 does after a timeout. MPI must be active, and no user communication may follow.
 void report_print();
 
 }  // namespace gpudt::interpose

@@ -92,6 +92,10 @@ void set_forwarding(bool cuda_aware, std::size_t forward_max) {
   forwarding = {cuda_aware, forward_max};
 }
 
+bool mpi_takes_device_memory() {
+  return forwarding.cuda_aware;
+}
+
 device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   return locate(Reach(buffer, 1, type).first);
 }

@@ -101,5 +101,6 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type);
 
 /// Remembers whether the MPI library takes device pointers, and the limit on them.
 void set_forwarding(bool cuda_aware, std::size_t forward_max);
+bool mpi_takes_device_memory();
 
 }  // namespace gpudt::interpose

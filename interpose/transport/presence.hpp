@@ -1,0 +1,46 @@
+// Which processes of the job have this library. A rank may lack it: another program of an MPMD job, or a node to which
+// LD_PRELOAD was not passed on. Such a rank answers none of gpudt's questions, so that nobody may wait for it.
+//
+// Each process with the library says so by a file that the processes of its node see
+// (transport/peer/shared_segment.hpp), before it enters MPI_Init, and by which none has left MPI_Init. Who has not said
+// so on the same node lacks it; of processes on other nodes it is not known. Nothing here is collective, and nobody
+// waits.
+#pragma once
+
+#include <mpi.h>
+
+#include <string>
+#include <vector>
+
+namespace gpudt::interpose {
+
+/// To be called before MPI_Init, unless the library is disabled. Tells the node that this process is here, and `what`,
+/// 1 to 255. False if it cannot.
+bool presence_announce(int what);
+/// In MPI_Init, whatever has come of the GPU. Looks who is here; if ranks lack the library, the lowest one that has it
+/// says so, in one line.
+void presence_start();
+/// From now on this process answers no questions.
+void presence_stop();
+
+/// Between presence_start() and presence_stop(): this process answers what all processes with the library are asked.
+bool presence_answers();
+/// What the process of this rank in MPI_COMM_WORLD has announced; 0: nothing, or it is not known.
+int presence_announced(int world_rank);
+
+/// Members of a group as far as they lack the library, as ranks in MPI_COMM_WORLD.
+struct Absence {
+  std::vector<int> lacking;  ///< known to lack it
+  std::vector<int> unknown;  ///< members of other nodes, or of other jobs (MPI_UNDEFINED)
+};
+Absence presence_absence(MPI_Group group);
+/// Some process of this node is known to lack it, whichever it is.
+bool presence_incomplete();
+/// Whether this is the lowest rank of those known to have it.
+bool presence_speaks();
+/// "rank 3 runs without gpudt" or "ranks 0, 2-5 run without gpudt", and the remedy.
+std::string presence_complaint(const std::vector<int>& lacking);
+/// A sentence.
+std::string presence_remedy();
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Tests of jobs in which a rank runs without the library, or with the library off: runs `mixed_job` under mpirun and
+reads what it and the library say.
+
+usage: mixed_job.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO MIXED-JOB
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import unittest
+
+from environment import RANKS, Run
+
+# So that Open MPI 4.1 has windows of its own.
+os.environ["OMPI_MCA_btl_vader_single_copy_mechanism"] = "emulated"
+
+STEPS = (
+    "host window",
+    "device window",
+    "own device window",
+    "dynamic window",
+    "device memory attached",
+    "allocated window",
+    "collectives",
+)
+
+
+def expected(refusing=(), attach="MPI_ERR_RMA_ATTACH"):
+    """What all ranks say, if `refusing` cannot have windows with others over their device memory."""
+    lines = {f"rank {rank}: {step}": "right" for rank in range(RANKS) for step in STEPS}
+    for rank in refusing:
+        lines[f"rank {rank}: device window"] = "MPI_ERR_OTHER"
+        lines[f"rank {rank}: device memory attached"] = attach
+    return sorted(f"{step}: {result}" for step, result in lines.items())
+
+
+class MixedJob(unittest.TestCase):
+    """Nobody waits for a rank that does not answer."""
+
+    def test_all_have_it(self):
+        run = Run("")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, expected(), run.text)
+        self.assertEqual(run.said, [], run.text)
+
+    def test_a_rank_without(self):
+        """The lowest rank that has the library tells who lacks it, in one line; device memory that the others cannot
+        reach is refused, naming the rank and the remedy; all else is as without the library."""
+        for without in range(RANKS):
+            with self.subTest(without=without):
+                run = Run("", without=without)
+                other = 1 - without
+                self.assertEqual(run.code, 0, run.text)
+                self.assertEqual(run.results, expected(refusing=(other,)), run.text)
+                complaint = f"rank {without} on host {socket.gethostname()} runs without gpudt. libgpudt-pmpi.so is to be"
+                self.assertEqual(len(run.lines(f"[gpudt {other}] warning: {complaint}")), 1, run.text)
+                self.assertEqual(len(run.lines("MPI_Win_create: argument base is device memory", complaint)), 1, run.text)
+                self.assertEqual(len(run.lines("MPI_Win_attach: argument base is device memory")), 1, run.text)
+                self.assertEqual(len(run.said), 3, run.text)
+
+    def test_a_rank_that_is_off(self):
+        """A rank whose GPU cannot be had answers all the same."""
+        loaded = subprocess.run(["ldd", Run.program], capture_output=True, text=True, check=True).stdout
+        missing = "cuda" if "libgpudt-sim" in loaded else "sim"
+        run = Run("", f"GPUDT_TEST_OFF={missing}")
+        self.assertEqual(run.code, 0, run.text)
+        self.assertEqual(run.results, expected(refusing=(1,)), run.text)
+        self.assertEqual(len(run.lines("[gpudt 0]", "gpudt is off")), 1, run.text)
+        self.assertEqual(len(run.lines("gpudt is off on some rank")), 1, run.text)
+
+    def test_report(self):
+        """Printed at once by the lowest rank that has the library, of its own counts."""
+        for without in range(RANKS):
+            with self.subTest(without=without):
+                run = Run("", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_TIMEOUT=1000", without=without)
+                self.assertEqual(run.code, 0, run.text)
+                self.assertEqual(len(run.lines("gpudt report: 1 of 2 ranks")), 1, run.text)
+
+    def test_another_node_without(self):
+        """It cannot be known, and is not guessed at MPI_Init; a long wait is explained."""
+        command = [Run.launcher, "-S", "-N", "-t", "20", "-l", Run.library, "-s", Run.sim, "-w", "1"]
+        done = subprocess.run(
+            command + ["-e", "GPUDT_TEST_LONG_WAIT=1", Run.program], capture_output=True, text=True, check=False
+        )
+        if done.returncode == 77:
+            self.skipTest("this machine does not allow nodes of their own")
+        lines = [line for line in done.stderr.splitlines() if "[gpudt" in line]
+        self.assertEqual(len(lines), 1, done.stdout + done.stderr)
+        self.assertIn("[gpudt 0] warning: MPI_Win_create still waits for other ranks", lines[0])
+
+
+def main():
+    Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(MixedJob))
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+
+
+if __name__ == "__main__":
+    main()
