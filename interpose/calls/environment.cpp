@@ -10,9 +10,9 @@
 
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
+#include "interpose/calls/other_tools.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/mpi/progress.hpp"
-#include "interpose/transport/presence.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -22,6 +22,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -93,6 +94,14 @@ bool start_device(device::Config config, bool speaks, bool traces) {
   }
 }
 
+/// Of a tool that sees nothing of what the program calls.
+void warn_of_tool_passed_by() {
+  const char* const tool = tool_passed_by();
+  if (tool == nullptr) return;
+  log_warning(std::string(tool) + " does not see all MPI calls: it would pass them on past gpudt, by dlsym(). " +
+              "Name it before gpudt in LD_PRELOAD");
+}
+
 /// What the environment says, read before MPI is initialized; what others have to know by then is told.
 struct Settings {
   std::vector<std::string> complaints{};
@@ -116,6 +125,7 @@ void start(const Settings& settings) {
   log_start(rank, config.trace);
   if (rank == 0)
     for (const std::string& complaint : settings.complaints) log_warning(complaint);
+  if (rank == 0) warn_of_tool_passed_by();
   if (config.disable) return;
   presence_start();
   collectives_start();

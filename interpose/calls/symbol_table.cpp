@@ -1,7 +1,11 @@
 // The exported functions are jumps through a table (scripts/generate_entries.py). Its entries lead to this library's
 // functions or, in a process that runs over another family of MPI libraries than this one was built for, to those of
 // the MPI library itself: the families differ in the types of handles, so that a function compiled for one cannot even
-// pass on what a program compiled for another gives it.
+// pass on what a program compiled for another gives it. Where another tool stands before MPI's functions, too
+// (other_tools.hpp), a name MPI_X that it has leads to the tool's function, and all names PMPI_X to this library's.
+//
+// The library itself calls the MPI library's PMPI_X: the linker makes of each such call a jump through a table, which
+// is filled when the library is loaded.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -11,9 +15,21 @@
 #include <cstring>
 #include <string_view>
 
-// Both hidden, and defined by the generated assembly: the names are in the order of the entries, and end with none.
-extern "C" void* gpudt_entries[];
+#include "interpose/calls/other_tools.hpp"
+
+// All hidden, and defined by the generated assembly: the names are in the order of the entries, and end with none.
+extern "C" void* gpudt_entries[];  ///< where MPI_X leads
 extern "C" const char gpudt_entry_names[];
+extern "C" void* gpudt_profiling_entries[];  ///< where PMPI_X leads, as others call it
+extern "C" void* gpudt_mpi_functions[];      ///< where PMPI_X leads, as this library calls it
+extern "C" void* const gpudt_own_functions[];
+extern "C" const char gpudt_profiling_names[];
+
+/// Where a PMPI_X leads that the MPI library lacks.
+extern "C" [[noreturn]] void gpudt_no_function() {
+  std::fputs("gpudt: the MPI library lacks a function that it had when gpudt was built\n", stderr);
+  std::abort();
+}
 
 namespace {
 
@@ -38,10 +54,34 @@ std::string_view family_of(std::string_view version) {
   return {};
 }
 
+/// `act(name, number)` for each of the names in a list.
+template <class Act>
+void for_each_name(const char* names, Act act) {
+  for (std::size_t number = 0; *names != '\0'; names += std::strlen(names) + 1, ++number) act(names, number);
+}
+
+void find_mpi_functions() {
+  for_each_name(gpudt_profiling_names, [](const char* name, std::size_t number) {
+    void* function = dlsym(RTLD_NEXT, name);
+    if (function == nullptr) function = dlsym(RTLD_DEFAULT, name);  // the MPI library comes before this one
+    if (function != nullptr) gpudt_profiling_entries[number] = gpudt_mpi_functions[number] = function;
+  });
+}
+
 void pass_everything_through() {
-  void** entry = gpudt_entries;
-  for (const char* name = gpudt_entry_names; *name != '\0'; name += std::strlen(name) + 1, ++entry)
-    if (void* const behind = dlsym(RTLD_NEXT, name)) *entry = behind;
+  for_each_name(gpudt_entry_names, [](const char* name, std::size_t number) {
+    if (void* const behind = dlsym(RTLD_NEXT, name)) gpudt_entries[number] = behind;
+  });
+}
+
+void give_way_to_other_tools() {
+  gpudt::interpose::OtherTools tools;
+  for_each_name(gpudt_entry_names, [&](const char* name, std::size_t number) {
+    if (void* const function = tools.in_place_of(name)) gpudt_entries[number] = function;
+  });
+  if (!tools.any()) return;
+  for_each_name(gpudt_profiling_names,
+                [](const char*, std::size_t number) { gpudt_profiling_entries[number] = gpudt_own_functions[number]; });
 }
 
 /// Before MPI is initialized only the launchers' variables tell; without any, every process is the first.
@@ -52,12 +92,13 @@ bool is_first_rank() {
 }
 
 /// Runs when the library is loaded. A process that has no MPI of its own sees the one that this library needs.
-__attribute__((constructor)) void look_which_mpi_this_is() {
+__attribute__((constructor)) void fill_tables() {
+  find_mpi_functions();
   static char version[longest_version];
   int length = 0;
   PMPI_Get_library_version(version, &length);
   const std::string_view found = family_of(std::string_view(version).substr(0, telling_part));
-  if (found.empty() || found == GPUDT_MPI_FAMILY) return;
+  if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
   if (is_first_rank())
     std::fprintf(stderr, "gpudt is off: it was built for %s, and this program runs over %s\n", GPUDT_MPI_FAMILY,

@@ -34,11 +34,11 @@ static void ask(const char* when, int expected) {
   }
 }
 
-/* What the MPI library says of itself: it alone has a PMPI_Init. */
+/* What the MPI library says of itself: it alone has a PMPI_Wtime. */
 static int native(void) {
   Dl_info mpi;
   int (*query)(void) = NULL;
-  if (dladdr(dlsym(RTLD_DEFAULT, "PMPI_Init"), &mpi) == 0) return 0;
+  if (dladdr(dlsym(RTLD_DEFAULT, "PMPI_Wtime"), &mpi) == 0) return 0;
   void* const library = dlopen(mpi.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
   if (library != NULL) *(void**)&query = dlsym(library, "MPIX_Query_cuda_support");
   return query == NULL ? 0 : query();
