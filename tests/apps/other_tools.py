@@ -43,17 +43,20 @@ class OtherTools(unittest.TestCase):
         self.assert_counted(self.run_program(f"{self.tool}:{self.library}"))
 
     def test_linked(self):
+        if not self.linked:
+            self.skipTest("no program is linked with the tool")
         for program in self.linked:
             with self.subTest(os.path.basename(program)):
                 self.assert_counted(self.run_program("", program))
 
     def test_tool_that_looks_names_up_first(self):
-        if self.chained:
-            self.assert_counted(self.run_program(f"{self.chained}:{self.library}"))
+        if not self.chained:
+            self.skipTest("no such tool")
+        self.assert_counted(self.run_program(f"{self.chained}:{self.library}"))
 
     def test_tool_that_looks_names_up_is_passed_by(self):
         if not self.chained:
-            return
+            self.skipTest("no such tool")
         done = self.run_program(f"{self.library}:{self.chained}")
         said = [line for line in done.stderr.splitlines() if "gpudt" in line]
         self.assertEqual(len(said), 1, done.stderr)
