@@ -88,10 +88,17 @@ void Engine::launch_queued() noexcept {
       for (const auto& channel : gpu->channels) channel->launch_queued();
 }
 
-Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
+Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after) {
   mark(Point::described);
   StateOwner state = channel.take();
+  const bool reached = after.reached();
   const std::lock_guard lock(channel.queue_mutex);
+  if (!reached) {
+    channel.held.push_back({work, state.get(), after});
+    state->finished = false;
+    state->queued.store(true, std::memory_order_release);
+    return Transfer(std::move(state));
+  }
   const bool waits = batches_wanted_ && may_wait(work, channel);
   const bool residential = (gathered_bytes == 0 || !waits) && is_residential(gpu, work);
   const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
@@ -109,6 +116,33 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work) {
     launch(gpu, channel, work, *state);
   }
   return Transfer(std::move(state));
+}
+
+/// Those that begin now are launched together, as they would have been within a Gathering; no more than one kernel
+/// takes, at a time.
+void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
+  const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(it); };
+  std::erase_if(channel.held, [&](const Queued& job) {
+    try {
+      if (channel.queue.size() == batch_jobs || !job.after.reached()) return false;
+      if (batches_wanted_ && std::visit(together, job.work))
+        channel.queue.push_back(job);
+      else
+        launch_alone(gpu, channel, job, is_residential(gpu, job.work));
+    } catch (const std::exception& error) {
+      job.state->fail(error);
+      job.state->queued.store(false, std::memory_order_release);
+    }
+    return true;
+  });
+}
+
+void Channel::drop_held(Transfer::State& state) noexcept {
+  const std::lock_guard lock(queue_mutex);
+  const auto dropped = std::erase_if(held, [&state](const Queued& job) { return job.state == &state; });
+  if (dropped == 0) return;  // it has begun meanwhile
+  state.finished = true;
+  state.queued.store(false, std::memory_order_release);
 }
 
 /// What is_residential() begins by itself.
@@ -149,8 +183,10 @@ bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jo
 
 void Engine::launch_queued(Channel& channel) noexcept {
   std::vector<Queued>& queue = channel.queue;
-  if (queue.empty()) return;
+  if (queue.empty() && channel.held.empty()) return;
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  if (!channel.held.empty()) release_held(here, channel);
+  if (queue.empty()) return;
   const auto prefers_copy = [&](const auto& it) {
     try {
       return prefers_copy_beside_others(foresee(here, channel, it), queue.size());

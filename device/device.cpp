@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 #include "device/division.hpp"
@@ -196,6 +197,23 @@ std::size_t staging_room() noexcept {
   return now ? now->staging().room() : 0;
 }
 
+StreamMark mark_default_stream(int ordinal) {
+  DefaultStream* const stream = current().default_stream(ordinal);
+  return stream != nullptr ? StreamMark(ordinal, stream->mark()) : StreamMark();
+}
+
+bool default_stream_idle(int ordinal) {
+  return current().runtime().default_stream_idle(ordinal);
+}
+
+bool StreamMark::reached() const {
+  return number_ == 0 || current().default_stream(ordinal_)->reached(number_);
+}
+
+void StreamMark::wait() const {
+  while (!reached()) std::this_thread::yield();
+}
+
 Transfer::Transfer() noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
 Transfer::Transfer(Transfer&&) noexcept = default;
@@ -225,12 +243,13 @@ std::vector<std::string> cost_sources() {
 }
 
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
-  return current().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind);
+               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
+               const StreamMark& after) {
+  return current().start(direction, ordinal, layout, count, user, begin, end, packed, packed_kind, after);
 }
 
-Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes) {
-  return current().copy(ordinal, to, from, bytes);
+Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
+  return current().copy(ordinal, to, from, bytes, after);
 }
 
 bool export_memory(int ordinal, const void* address, Exported& exported) noexcept try {
@@ -252,8 +271,9 @@ PeerStatistics peer_statistics() noexcept {
   return now ? now->peers().statistics() : PeerStatistics{};
 }
 
-Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
-  return current().transfer(ordinal, from, to, begin, end);
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                  const StreamMark& after) {
+  return current().transfer(ordinal, from, to, begin, end, after);
 }
 
 std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count) {

@@ -64,12 +64,20 @@ enum class ResidentUse {
   always,  ///< it is launched whenever a call waits
 };
 
+/// After what of the program's own work its memory is used (StreamMark).
+enum class Order {
+  default_stream,  ///< what is in the legacy default stream, which waits for all blocking streams
+  per_thread,      ///< what is in the default stream of the thread that makes the MPI call
+  none,
+};
+
 struct Config {
   Choice choice = Choice::automatic;
   Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
   ResidentUse resident = ResidentUse::automatic;
+  Order order = Order::default_stream;
   bool batches = true;          ///< several short transfers may be launched as one
   std::string tuning = "none";  ///< where the costs come from: "auto", "none", a file (tuning.hpp)
   // What there is to say, in sentences; null: nobody listens. They must not throw.
@@ -112,6 +120,28 @@ inline std::size_t granule() noexcept {
 
 /// False if there can be no GPU's memory in the process yet. Under 100 ns.
 bool in_use() noexcept;
+
+/// A place in the default stream of a GPU: it is reached when all work is over that the program had put there before.
+class StreamMark {
+ public:
+  StreamMark() = default;  ///< nothing to wait for
+  /// Stays true. Costs a question to the driver, unless it is known. Throws Error if the GPU has failed.
+  bool reached() const;
+  /// Polls until then.
+  void wait() const;
+
+ private:
+  friend StreamMark mark_default_stream(int ordinal);
+  StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
+  int ordinal_ = 0;
+  std::uint64_t number_ = 0;
+};
+
+/// Marks the default stream of GPU `ordinal` as it is now. To be called when the program calls MPI, not later: what it
+/// puts there meanwhile may wait for the call to end. Thread-safe. Throws Error.
+StreamMark mark_default_stream(int ordinal);
+/// Whether that stream, and the blocking streams that it waits for, have nothing to do.
+bool default_stream_idle(int ordinal);
 
 // --- staging memory ------------------------------------------------------------------------------------------------
 
@@ -171,7 +201,7 @@ std::size_t staging_room() noexcept;
 enum class Direction { pack, unpack };
 
 /// A pack or unpack under way. Movable; destroying it before it is done waits for it (the GPU still uses the
-/// buffers). Thread-compatible: one thread at a time.
+/// buffers), or has it never begin if its mark has not been reached. Thread-compatible: one thread at a time.
 class Transfer {
  public:
   struct State;
@@ -248,13 +278,15 @@ class Gathering {
 /// packed for the host is there when this transfer has been seen to be done(), put there perhaps by whoever asked;
 /// `packed` must stay until then. An empty range is done at once. Transfers run side by side: what one needs of another
 /// must be done() before it is started. A short one that is started while its GPU works may wait until somebody asks
-/// for it, as within a Gathering. Thread-safe.
+/// for it, as within a Gathering; and one whose mark has not been reached begins when somebody has asked for it then.
+/// Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {});
+               std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},
+               const StreamMark& after = {});
 
 /// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. Pageable
-/// memory may make it block.
-Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
+/// memory may make it block. `after` as for start().
+Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
 
 // --- peers: memory of other processes and other GPUs
 // ------------------------------------------------------------------
@@ -317,8 +349,10 @@ struct Side {
 /// Starts moving bytes [begin, end) of the packed stream of `from` to where they lie in `to`, without packing them in
 /// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
 /// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
-/// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. Thread-safe.
-Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
+/// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. `after` as for
+/// start(). Thread-safe.
+Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                  const StreamMark& after = {});
 
 /// The copy engine moves `count` elements of the layout to or from pinned memory in no fewer calls, and hardly more; 0:
 /// it does not move them.

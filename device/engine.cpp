@@ -111,7 +111,10 @@ void Brought::pack() {
 
 bool Transfer::State::done() {
   // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
-  if (queued.load(std::memory_order_acquire) && !channel->closed()) channel->launch_queued();
+  if (queued.load(std::memory_order_acquire) && !channel->closed()) {
+    channel->launch_queued();
+    if (queued.load(std::memory_order_acquire)) return false;  // held
+  }
   if (finished) return true;
   if (failure) throw Error(*failure);
   if (channel->closed()) {
@@ -176,6 +179,7 @@ void Transfer::State::wait() {
 }
 
 void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
+  if (state->queued.load(std::memory_order_acquire)) state->channel->drop_held(*state);
   try {
     state->wait();
   } catch (const Error&) {
@@ -495,6 +499,7 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
       generation_(next_generation()),
       way_(config.way),
+      order_(config.order),
       batches_wanted_(config.batches),
       staging_limited_(config.staging_limit != 0),
       resident_use_(config.way == Way::copy ? ResidentUse::never : config.resident),
@@ -516,8 +521,19 @@ Engine::~Engine() {
       channel->close();
     }
   }
+  for (const std::atomic<DefaultStream*>& slot : default_streams_) delete slot.load();
   for (const auto& [address, taken] : registered_)
     if (taken) runtime_->host_unregister(address);
+}
+
+DefaultStream* Engine::default_stream(int ordinal) {
+  if (order_ == Order::none || ordinal < 0 || ordinal >= max_gpus) return nullptr;
+  std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
+  if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
+  const std::lock_guard lock(gpus_mutex_);
+  if (slot.load(std::memory_order_acquire) == nullptr)
+    slot.store(new DefaultStream(*runtime_, ordinal, order_), std::memory_order_release);
+  return slot.load(std::memory_order_acquire);
 }
 
 bool Engine::register_host(int ordinal, void* address, std::size_t bytes) {
@@ -600,15 +616,16 @@ std::vector<std::string> Engine::cost_sources() const {
 // --- the ways to move a message --------------------------------------------------------------------------------------
 
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                       std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind) {
+                       std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
+                       const StreamMark& after) {
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
   const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
   const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
-  return this->begin(here, here.channel(direction), packing);
+  return this->begin(here, here.channel(direction), packing, after);
 }
 
-Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes) {
+Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
   if (bytes == 0) return {};
   const Location to_place = runtime_->classify(to), from_place = runtime_->classify(from);
   const bool pack = from_place.on_device() && from_place.ordinal == ordinal;
@@ -624,7 +641,7 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
   packing.user = pack ? const_cast<void*>(from) : to;
   packing.packed = pack ? to : const_cast<void*>(from);
   Gpu& here = gpu(ordinal);
-  return begin(here, here.channel(packing.direction), packing);
+  return begin(here, here.channel(packing.direction), packing, after);
 }
 
 namespace {
@@ -974,7 +991,8 @@ void Engine::trace(const Gpu& gpu, const Work& work, const Forecast& forecast, c
 
 // --- from layout to layout -------------------------------------------------------------------------------------------
 
-Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end) {
+Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                          const StreamMark& after) {
   if (begin >= end) return {};
   const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
   if (end > from_shape.total || end > to_shape.total)
@@ -990,13 +1008,15 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   if (from_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
                        Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end, place_of(from, from_shape),
-                               MemoryKind::device, true});
+                               MemoryKind::device, true},
+                       after);
   if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
   if (to_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
                        Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
-                               MemoryKind::device, true});
-  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end});
+                               MemoryKind::device, true},
+                       after);
+  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end}, after);
 }
 
 }  // namespace gpudt::device

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "device/chooser.hpp"
+#include "device/default_stream.hpp"
 #include "device/delay.hpp"
 #include "device/device.hpp"
 #include "device/kernel_args.hpp"
@@ -126,6 +127,7 @@ inline bool kernels_reach(const LayoutTransfer&) {
 struct Queued {
   Work work;
   Transfer::State* state;
+  StreamMark after{};
 };
 
 /// One GPU's work in one direction, in order.
@@ -158,14 +160,17 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
   std::mutex queue_mutex;
   std::vector<Queued> queue;
+  std::vector<Queued> held;  ///< until the program's default stream has come to their marks; then they are queued
   /// What sets the state's flag has been given to a kernel that runs. The caller holds queue_mutex.
   void handed_over(Transfer::State& state, const Lesson& lesson);
   /// What sets the state's flag has been given to the stream. The caller holds queue_mutex.
   void launched(Transfer::State& state);
   /// The latest launch has ended, as far as its flag says. The caller holds queue_mutex.
   bool idle() const;
-  /// Launches what is queued, all of which is then either under way or has failed.
+  /// Launches what is queued and not held any more, all of which is then either under way or has failed.
   void launch_queued() noexcept;
+  /// Has one that is held never begin.
+  void drop_held(Transfer::State& state) noexcept;
   /// The same for one that was under way and is not any more.
   void launch_again(const Queued& job) noexcept;
 
@@ -254,9 +259,13 @@ class Engine {
   Gpu& gpu(int ordinal);
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
-                 std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {});
-  Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes);
-  Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end);
+                 std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},
+                 const StreamMark& after = {});
+  Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
+  Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                    const StreamMark& after = {});
+  /// Null: the program's work is not waited for. Throws std::bad_alloc.
+  DefaultStream* default_stream(int ordinal);
   bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
@@ -308,7 +317,8 @@ class Engine {
   Resident* resident_of(int ordinal) const;
   bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;
 
-  Transfer begin(Gpu& gpu, Channel& channel, const Work& work);
+  Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
+  void release_held(Gpu& gpu, Channel& channel) noexcept;
   void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -335,6 +345,7 @@ class Engine {
   const std::unique_ptr<Runtime> runtime_;
   const std::uint64_t generation_;
   const Way way_;
+  const Order order_;
   const bool batches_wanted_;
   const bool staging_limited_;
   const ResidentUse resident_use_;
@@ -351,6 +362,7 @@ class Engine {
   std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
+  std::atomic<DefaultStream*> default_streams_[max_gpus] = {};
   std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
 };
 

@@ -82,6 +82,8 @@ class CudaRuntime final : public Runtime {
   void event_destroy(int ordinal, EventHandle event) noexcept override;
   void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
   bool event_done(int ordinal, EventHandle event) override;
+  bool event_record_default(int ordinal, EventHandle event, bool per_thread) override;
+  bool default_stream_idle(int ordinal) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
@@ -423,6 +425,40 @@ bool CudaRuntime::event_done(int ordinal, EventHandle event) {
 void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) {
   const Current current(*this, ordinal);
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+
+namespace {
+
+/// Whether work may be given to the stream, or asked for. A capture of a blocking stream makes either an error for the
+/// legacy default stream, and invalidates the capture; this question does neither.
+bool usable(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  if (error == cudaErrorStreamCaptureImplicit) {
+    cudaGetLastError();
+    return false;
+  }
+  check(error, "cudaStreamIsCapturing");
+  return status == cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+bool CudaRuntime::event_record_default(int ordinal, EventHandle event, bool per_thread) {
+  const Selected selected(*this, ordinal);
+  cudaStream_t const stream = per_thread ? cudaStreamPerThread : cudaStreamLegacy;
+  if (!usable(stream)) return false;
+  check(cudaEventRecord(event_of(event), stream), "cudaEventRecord");
+  return true;
+}
+
+bool CudaRuntime::default_stream_idle(int ordinal) {
+  const Current current(*this, ordinal);
+  if (!usable(cudaStreamLegacy)) return true;
+  const cudaError_t error = cudaStreamQuery(cudaStreamLegacy);
+  if (error != cudaErrorNotReady) check(error, "cudaStreamQuery");
+  cudaGetLastError();
+  return error == cudaSuccess;
 }
 
 void CudaRuntime::copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) {

@@ -123,6 +123,19 @@ int record_event(void* event_handle, void* handle) {
   });
 }
 
+int record_default_event(int device, void* event_handle) {
+  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
+  if (!event) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = usable(device)) return error;
+  event->record(Executor::instance().legacy(device));
+  return cudaSuccess;
+}
+
+int query_default(int device) {
+  if (const cudaError_t error = usable(device)) return error;
+  return stream_query(*Executor::instance().legacy(device));
+}
+
 int query_event(void* event_handle) {
   const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
   if (!event) return cudaErrorInvalidResourceHandle;
@@ -185,6 +198,8 @@ constexpr gpudt_sim_api_table table = {
     .event_destroy = [](void* event) -> int { return event_destroy(static_cast<cudaEvent_t>(event)); },
     .event_record = record_event,
     .event_query = query_event,
+    .event_record_default = record_default_event,
+    .default_query = query_default,
     .copy_async = copy_async,
     .copy_rows_async = copy_rows_async,
     .memset_async = memset_async,

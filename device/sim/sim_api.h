@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 4
+#define GPUDT_SIM_API_VERSION 5
 
 /* Of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -57,6 +57,8 @@ struct gpudt_sim_api_table {
   int (*event_destroy)(void* event);
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);
+  int (*event_record_default)(int device, void* event); /* in the legacy default stream */
+  int (*default_query)(int device);                     /* of that stream, as stream_query */
 
   int (*copy_async)(void* to, const void* from, size_t bytes, void* stream);
   int (*copy_rows_async)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,

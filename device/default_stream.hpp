@@ -1,0 +1,51 @@
+// Marks in the program's default streams, one of each GPU: what is done with its memory on behalf of an MPI call comes
+// after what it had put into the stream before that call (StreamMark in device.hpp).
+//
+// A mark is an event. Whoever asks whether it has been reached looks at the event from the host, and starts the work
+// then, instead of having a stream wait for it: the streams of this library are shared by all operations, so that those
+// behind the one that waits would wait, too, for something that may need them to be over; and what a stream waits for
+// would be taken for a late start (delay.hpp).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "device/runtime.hpp"
+
+namespace gpudt::device {
+
+/// The default stream of one GPU. Thread-safe.
+class DefaultStream {
+ public:
+  DefaultStream(Runtime& runtime, int ordinal, Order order);
+  ~DefaultStream();
+  DefaultStream(const DefaultStream&) = delete;
+  DefaultStream& operator=(const DefaultStream&) = delete;
+
+  /// The number of a new mark, behind all that is in the stream; 0: there is nothing to wait for. Throws Error.
+  std::uint64_t mark();
+  /// Throws Error if the GPU has failed.
+  bool reached(std::uint64_t number);
+
+ private:
+  struct Mark {
+    std::uint64_t number;
+    EventHandle event;
+  };
+  EventHandle take_event();
+  void forget_reached();
+
+  Runtime& runtime_;
+  const int ordinal_;
+  const Order order_;
+  /// Marks up to this one have been reached; of one stream alone, since those of several have no order.
+  std::atomic<std::uint64_t> reached_{0};
+  std::mutex mutex_;
+  std::uint64_t last_ = 0;
+  std::vector<Mark> pending_;  ///< by number
+  std::vector<EventHandle> idle_;
+};
+
+}  // namespace gpudt::device

@@ -1,0 +1,195 @@
+// Marks in the program's default stream, and transfers that begin when they have been reached.
+#include "device/default_stream.hpp"
+
+#include <cuda_runtime_api.h>
+#include <mpi.h>
+
+#include <atomic>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "device/device.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/stub_runtime.hpp"
+
+namespace {
+
+using namespace gpudt;
+using device::DefaultStream;
+using device::Direction;
+using device::Order;
+using device::StreamMark;
+using device::Transfer;
+
+/// Events that are done when the test says so.
+class EventRuntime : public test::HostMemoryRuntime {
+ public:
+  device::EventHandle event_create(int) override { return reinterpret_cast<device::EventHandle>(++created); }
+  void event_destroy(int, device::EventHandle) noexcept override { ++destroyed; }
+  bool event_record_default(int, device::EventHandle event, bool) override {
+    done.erase(event);
+    return !captures;
+  }
+  bool event_done(int, device::EventHandle event) override { return done.contains(event); }
+
+  bool captures = false;
+  std::uintptr_t created = 0, destroyed = 0;
+  std::set<device::EventHandle> done;
+};
+
+device::EventHandle event(std::uintptr_t number) {
+  return reinterpret_cast<device::EventHandle>(number);
+}
+
+/// The default stream waits until this object's end, or release().
+class HeldStream {
+ public:
+  HeldStream() {
+    const auto wait = [](void* held) {
+      while (!static_cast<std::atomic<bool>*>(held)->load()) std::this_thread::yield();
+    };
+    REQUIRE(cudaLaunchHostFunc(nullptr, wait, &released_) == cudaSuccess);
+  }
+  ~HeldStream() { release(); }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+  void release() {
+    released_ = true;
+    cudaStreamSynchronize(nullptr);
+  }
+
+ private:
+  std::atomic<bool> released_{false};
+};
+
+/// The engine, on rows of device memory that hold `before`.
+struct Session {
+  explicit Session(const device::Config& config = {}) {
+    device::start(config);
+    REQUIRE(cudaMalloc(&memory, bytes) == cudaSuccess);
+    REQUIRE(cudaMemset(memory, before, bytes) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    packed = device::acquire(device::StagingKind::mapped, 0, bytes);
+    std::memset(packed.data(), 0, bytes);
+    pack(0, {}).wait();  // all that takes a while the first time is there from now on
+    std::memset(packed.data(), 0, bytes);
+  }
+  ~Session() {
+    cudaFree(memory);
+    packed = {};
+    device::stop();
+  }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  Transfer pack(std::size_t row, const StreamMark& after) const {
+    return device::start(Direction::pack, 0, *layout, row_bytes / 8, static_cast<char*>(memory) + row * row_bytes, 0,
+                         row_bytes, static_cast<char*>(packed.data()) + row * row_bytes, device::MemoryKind::pinned,
+                         after);
+  }
+  /// Whether the row has been packed, and holds nothing but `value`.
+  bool holds(std::size_t row, char value) const {
+    const std::vector<char> wanted(row_bytes, value);
+    return std::memcmp(static_cast<char*>(packed.data()) + row * row_bytes, wanted.data(), row_bytes) == 0;
+  }
+
+  static constexpr std::size_t rows = 4, row_bytes = 512, bytes = rows * row_bytes;
+  static constexpr char before = 1, later = 2;
+  datatype::LayoutRef layout = datatype::decode(MPI_DOUBLE);
+  void* memory = nullptr;
+  device::Staging packed;
+};
+
+}  // namespace
+
+TEST_CASE("default stream: marks of one stream are reached in order", "[kernel]") {
+  EventRuntime runtime;
+  {
+    DefaultStream stream(runtime, 0, Order::default_stream);
+    const std::uint64_t first = stream.mark(), second = stream.mark(), third = stream.mark();
+    CHECK_FALSE(stream.reached(first));
+    runtime.done.insert(event(2));
+    CHECK(stream.reached(second));
+    CHECK(stream.reached(first));
+    CHECK_FALSE(stream.reached(third));
+    CHECK_FALSE(stream.reached(stream.mark()));
+    CHECK(runtime.created == 3);  // events are used again
+  }
+  CHECK(runtime.destroyed == runtime.created);
+}
+
+TEST_CASE("default stream: marks of several threads' streams are reached each by itself", "[kernel]") {
+  EventRuntime runtime;
+  DefaultStream stream(runtime, 0, Order::per_thread);
+  const std::uint64_t first = stream.mark(), second = stream.mark();
+  runtime.done.insert(event(2));
+  CHECK(stream.reached(second));
+  CHECK_FALSE(stream.reached(first));
+  runtime.done.insert(event(1));
+  CHECK(stream.reached(first));
+}
+
+TEST_CASE("default stream: marks that nobody asks about do not pile up", "[kernel]") {
+  EventRuntime runtime;
+  DefaultStream stream(runtime, 0, Order::per_thread);
+  for (int i = 0; i < 10000; ++i) {
+    stream.mark();
+    for (std::uintptr_t number = 1; number <= runtime.created; ++number) runtime.done.insert(event(number));
+  }
+  CHECK(runtime.created < 100);
+}
+
+TEST_CASE("default stream: there is nothing to wait for while it cannot be used", "[kernel]") {
+  EventRuntime runtime;
+  runtime.captures = true;
+  DefaultStream stream(runtime, 0, Order::default_stream);
+  CHECK(stream.mark() == 0);
+  CHECK(stream.reached(0));
+}
+
+TEST_CASE("default stream: transfers begin together when their mark has been reached", "[device]") {
+  device::Config config;
+  config.way = device::Way::kernel;
+  const Session session(config);
+  HeldStream held;
+  REQUIRE(cudaMemsetAsync(session.memory, Session::later, Session::bytes, nullptr) == cudaSuccess);
+  const StreamMark mark = device::mark_default_stream(0);
+  CHECK_FALSE(mark.reached());
+  std::vector<Transfer> transfers;
+  for (std::size_t row = 1; row < Session::rows; ++row) transfers.push_back(session.pack(row, mark));
+  for (Transfer& transfer : transfers) CHECK_FALSE(transfer.done());
+  session.pack(0, {}).wait();  // is not behind them
+  CHECK(session.holds(0, Session::before));
+  CHECK(session.holds(1, 0));
+  const device::Movements before = device::movements();
+  held.release();
+  mark.wait();
+  for (Transfer& transfer : transfers) transfer.wait();
+  const device::Movements after = device::movements();
+  for (std::size_t row = 1; row < Session::rows; ++row) CHECK(session.holds(row, Session::later));
+  CHECK(after.batches - before.batches == 1);
+  CHECK(after.batched - before.batched == Session::rows - 1);
+}
+
+TEST_CASE("default stream: a transfer that is destroyed before its mark has been reached never begins", "[device]") {
+  const Session session;
+  HeldStream held;
+  const StreamMark mark = device::mark_default_stream(0);
+  { const Transfer dropped = session.pack(0, mark); }
+  Transfer other = session.pack(1, mark);
+  held.release();
+  other.wait();
+  CHECK(session.holds(0, 0));
+  CHECK(session.holds(1, Session::before));
+}
+
+TEST_CASE("default stream: nothing waits for it if that is not wanted", "[device]") {
+  device::Config config;
+  config.order = Order::none;
+  const Session session(config);
+  const HeldStream held;
+  session.pack(0, device::mark_default_stream(0)).wait();
+  CHECK(session.holds(0, Session::before));
+}
