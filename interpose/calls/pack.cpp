@@ -16,9 +16,12 @@ namespace {
 struct PackedPlace {
   char* address;
   device::Location location;
+  device::StreamMark after{};
   PackedPlace(const void* buffer, std::int64_t position)
       : address(static_cast<char*>(const_cast<void*>(buffer)) + position),
-        location(active.load() ? device::classify(address) : device::Location{}) {}
+        location(active.load() ? device::classify(address) : device::Location{}) {
+    if (location.on_device()) after = device::mark_default_stream(location.ordinal);
+  }
   /// A kernel of GPU `ordinal` can use it.
   bool reachable_from(int ordinal) const {
     return location.kind == device::MemoryKind::pinned || (location.on_device() && location.ordinal == ordinal);
@@ -37,7 +40,7 @@ void move_bytes(const PackedPlace& place, void* staging, std::int64_t bytes, boo
   void* const to = to_place ? place.address : staging;
   const void* const from = to_place ? staging : place.address;
   if (place.location.on_device())
-    device::copy(place.location.ordinal, to, from, static_cast<std::size_t>(bytes)).wait();
+    device::copy(place.location.ordinal, to, from, static_cast<std::size_t>(bytes), place.after).wait();
   else
     std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }

@@ -36,13 +36,16 @@ class Partitioned : public Payload {
   int partitions() const { return static_cast<int>(states_.size()); }
 
   /// Brings the partition to where MPI takes it, and returns then. Threads may do so for several at once.
-  void pack(int partition) { move(device::Direction::pack, partition, partition + 1).wait(); }
+  void pack(int partition) {
+    const device::StreamMark now = device::mark_default_stream(operand_.ordinal);
+    move(device::Direction::pack, partition, partition + 1, now).wait();
+  }
 
   /// The partition has arrived: true if it is in the user's buffer now; another thread may be at it.
   bool unpack(int partition) {
     std::atomic<State>& state = state_of(partition);
     if (claim(state)) {
-      move(device::Direction::unpack, partition, partition + 1).wait();
+      move(device::Direction::unpack, partition, partition + 1, operand_.after).wait();
       state = State::unpacked;
     }
     return state == State::unpacked;
@@ -53,6 +56,7 @@ class Partitioned : public Payload {
 
   void restart() override {
     arrived_ = false;
+    operand_.mark_again();
     for (std::atomic<State>& state : states_) state = State::waiting;
   }
   void start_pack() override {}
@@ -61,7 +65,7 @@ class Partitioned : public Payload {
     for (int begin = 0; begin < partitions(); ++begin) {  // as few transfers as there can be
       int end = begin;
       while (end < partitions() && claim(state_of(end))) ++end;
-      if (end > begin) moving_.push_back({begin, end, move(device::Direction::unpack, begin, end)});
+      if (end > begin) moving_.push_back({begin, end, move(device::Direction::unpack, begin, end, operand_.after)});
       begin = std::max(begin, end);  // that one is another's
     }
   }
@@ -91,9 +95,11 @@ class Partitioned : public Payload {
     return state.compare_exchange_strong(expected, State::claimed);
   }
 
-  OperandTransfer move(device::Direction direction, int begin, int end) {
+  OperandTransfer move(device::Direction direction, int begin, int end, const device::StreamMark& after) {
     const Timed timed(Clock::transfer);
-    return {direction, operand_, begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_};
+    DeviceBuffer operand = operand_;
+    operand.after = after;
+    return {direction, operand, begin * each_, end * each_, static_cast<char*>(staging_.data()) + begin * each_};
   }
 
   DeviceBuffer operand_;

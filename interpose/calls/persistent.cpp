@@ -183,10 +183,10 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   operation->keep = persistent;
   operation->lasting = starts_real(*persistent, owner);
   if (!operation->lasting) operation->send = persistent->send;
+  persistent->payload->restart();
   if (const auto offer = offered(*persistent, *operation)) operation->payload = offer;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
-  persistent->payload->restart();
   if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
     return reserved.submit(/*issued=*/false, &persistent->active);
@@ -202,7 +202,10 @@ int start(MPI_Request* request) {
     return code;
   }
   engine_order_all();
-  return PMPI_Start(request);
+  return guarded(MPI_COMM_WORLD, "MPI_Start", [&] {
+    order_direct();
+    return PMPI_Start(request);
+  });
 }
 
 }  // namespace
@@ -303,7 +306,10 @@ GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
 GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
   if (persistent_count() == 0) {
     engine_order_all();
-    return PMPI_Startall(count, requests);
+    return guarded(MPI_COMM_WORLD, "MPI_Startall", [&] {
+      order_direct();
+      return PMPI_Startall(count, requests);
+    });
   }
   const gpudt::device::Gathering gathering(gpudt::device::Gathering::long_bytes);
   for (int i = 0; i < count; ++i) {

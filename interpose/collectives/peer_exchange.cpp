@@ -176,7 +176,7 @@ class OwnBlocks {
   void start() {
     transfers_.reserve(pairs_.size());
     for (const auto& [from, to] : pairs_)
-      transfers_.push_back(device::transfer(to.ordinal, side(from), side(to), 0, to.bytes()));
+      transfers_.push_back(device::transfer(to.ordinal, side(from), side(to), 0, to.bytes(), to.after));
   }
   void wait() {
     for (device::Transfer& transfer : transfers_) transfer.wait();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -23,8 +24,23 @@ class StagedBlocks : public Payload {
   /// Acquires `bytes` bytes of staging memory; may throw device::Error.
   StagedBlocks(std::vector<StagedBlock> blocks, std::int64_t bytes)
       : blocks_(std::move(blocks)),
-        staging_(device::acquire(device::StagingKind::mapped, a_gpu(blocks_), static_cast<std::size_t>(bytes))) {}
+        staging_(device::acquire(device::StagingKind::mapped, a_gpu(blocks_), static_cast<std::size_t>(bytes))) {
+    restart();
+  }
 
+  /// One mark serves all blocks in memory of one GPU.
+  void restart() override {
+    std::map<int, device::StreamMark> marks;
+    for (StagedBlock& block : blocks_) {
+      DeviceBuffer& operand = block.operand;
+      const auto known = marks.find(operand.ordinal);
+      if (operand.division || known == marks.end())
+        operand.mark_again();
+      else
+        operand.after = known->second;
+      if (!operand.division) marks.emplace(operand.ordinal, operand.after);
+    }
+  }
   void start_pack() override { start(device::Direction::pack); }
   /// Always all of them.
   void start_unpack(std::int64_t) override { start(device::Direction::unpack); }
@@ -64,6 +80,9 @@ constexpr std::int64_t block_alignment = 128;
 /// Everything that must live until the collective has completed, or the persistent request has been freed.
 class CallBuffers::Buffers : public Payload {
  public:
+  void restart() override {
+    for (const auto& payload : moved) payload->restart();
+  }
   void start_pack() override {
     const device::Gathering gathering(device::Gathering::long_bytes);
     for (Payload* input : inputs) input->start_pack();

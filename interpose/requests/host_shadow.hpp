@@ -19,6 +19,7 @@ class HostImage : public Payload {
 
   /// The address that stands for the user's buffer argument.
   void* buffer() const;
+  void restart() override { staged_.restart(); }
   void start_pack() override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override;

@@ -37,6 +37,7 @@ Outgoing Staged::message() const {
 Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   pull_.reset();
+  pulls_ = false;
   if (peer_checks() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
     pull_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   if (!pull_) return {bytes};
@@ -51,7 +52,7 @@ bool Staged::done() {
 /// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
 bool Staged::is_fetched() {
   if (!pull_) return true;
-  if (!pull_->done()) return false;
+  if (!start_pull() || !pull_->done()) return false;
   if (fetching_ != 0) start(device::Direction::unpack, std::exchange(fetching_, 0));
   return true;
 }
@@ -68,9 +69,19 @@ void Staged::start_pack() {
 
 void Staged::start_unpack(std::int64_t bytes) {
   if (!pull_) return start(device::Direction::unpack, bytes);
-  if (!operand_.division) return pull_->start(operand_, staging_.data());
-  fetching_ = bytes;
-  pull_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
+  if (operand_.division) fetching_ = bytes;
+  start_pull();
+}
+
+/// Not before the program's own work is over: another process may be asked to write to the buffer.
+bool Staged::start_pull() {
+  if (pulls_ || !operand_.after.reached()) return pulls_;
+  pulls_ = true;  // also if it fails: then it is not tried again
+  if (operand_.division)
+    pull_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
+  else
+    pull_->start(operand_, staging_.data());
+  return true;
 }
 
 void Staged::start(device::Direction direction, std::int64_t bytes) {

@@ -40,6 +40,22 @@ bool WindowMemory::detach(const void* base) {
   return regions_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
 }
 
+void WindowMemory::mark_again() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto mark = [this](const void* begin) {
+    const device::Location location = device::classify(begin);
+    if (location.on_device()) after_[location.ordinal] = device::mark_default_stream(location.ordinal);
+  };
+  if (size_ > 0) mark(base_);
+  for (const auto& [begin, size] : regions_) mark(reinterpret_cast<const void*>(begin));
+}
+
+device::StreamMark WindowMemory::after(int ordinal) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = after_.find(ordinal);
+  return found == after_.end() ? device::StreamMark() : found->second;
+}
+
 void* WindowMemory::address(std::int64_t displacement, const datatype::Span& span) const {
   std::int64_t low = 0, high = 0;
   if (__builtin_add_overflow(displacement, span.begin, &low) || __builtin_add_overflow(displacement, span.end, &high) ||
@@ -328,10 +344,13 @@ void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
       [this, source](const MessageHeader& answer, Block data) { send_answer(source, answer, std::move(data)); });
   const datatype::LayoutRef layout = layouts_.find(message->layout());
   void* const address = layout ? memory_.address(header.displacement, layout->span(header.count)) : nullptr;
-  if (address != nullptr)
-    access.set_place(TargetPlace(layout, header.count, address));
-  else
+  if (address != nullptr) {
+    TargetPlace place(layout, header.count, address);
+    place.order_after(memory_.after(place.ordinal()));
+    access.set_place(std::move(place));
+  } else {
     access.fail(MPI_ERR_RMA_RANGE);
+  }
   if (header.bytes == 0) return;
   std::byte* const to = access.incoming();
   if (header.data_tag == 0) {

@@ -61,6 +61,11 @@ class WindowMemory {
   bool detach(const void* base);
   /// Where `displacement` (in bytes, or absolute) leads; null if `span` around it is not window memory.
   void* address(std::int64_t displacement, const datatype::Span& span) const;
+  /// The program exposes the memory by the call that this is part of: accesses come after what it has done to it on the
+  /// GPU. Throws device::Error.
+  void mark_again();
+  /// What accesses on GPU `ordinal` come after.
+  device::StreamMark after(int ordinal) const;
 
  private:
   bool dynamic_ = false;
@@ -68,6 +73,7 @@ class WindowMemory {
   std::int64_t size_ = 0;
   mutable std::mutex mutex_;
   std::map<std::uintptr_t, std::int64_t> regions_;  ///< attached: begin and size
+  std::map<int, device::StreamMark> after_;         ///< by GPU
 };
 
 /// Pending requests of MPI and what follows them.

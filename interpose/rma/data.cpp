@@ -75,7 +75,7 @@ void* TargetPlace::contiguous() const {
 device::Transfer TargetPlace::start_read(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::pack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
-                         block.data());
+                         block.data(), device::MemoryKind::pinned, after_);
   if (const void* const from = contiguous())
     std::memcpy(block.data(), from, static_cast<std::size_t>(bytes()));
   else
@@ -86,7 +86,7 @@ device::Transfer TargetPlace::start_read(const Block& block) const {
 device::Transfer TargetPlace::start_write(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::unpack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
-                         block.data());
+                         block.data(), device::MemoryKind::pinned, after_);
   if (void* const to = contiguous())
     std::memcpy(to, block.data(), static_cast<std::size_t>(bytes()));
   else

@@ -65,6 +65,8 @@ class TargetPlace {
  public:
   TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address);
   int ordinal() const { return location_.on_device() ? location_.ordinal : -1; }
+  /// Nothing is read or written before `mark`.
+  void order_after(const device::StreamMark& mark) { after_ = mark; }
   std::int64_t bytes() const { return count_ * layout_->size(); }
   /// Between memory and all of a block made for ordinal(). Done at once in host memory. Throws device::Error.
   device::Transfer start_read(const Block& block) const;
@@ -77,6 +79,7 @@ class TargetPlace {
   std::int64_t count_;
   void* address_;
   device::Location location_;
+  device::StreamMark after_;
 };
 
 }  // namespace gpudt::interpose

@@ -108,6 +108,7 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
       posts_used_(remote_.size(), 0),
       completes_used_(remote_.size(), 0) {
   static_assert(sizeof(Remote) == 2 * sizeof(std::int64_t));
+  memory_.mark_again();
   const Remote mine{size, disp_unit};
   PMPI_Allgather(&mine, 2, MPI_INT64_T, remote_.data(), 2, MPI_INT64_T, channel_.comm());
 }
@@ -398,6 +399,7 @@ int ServedWindow::report(const char* call, int code) const {
 
 int ServedWindow::fence(int assert) {
   return guard("MPI_Win_fence", [&] {
+    memory_.mark_again();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
@@ -412,6 +414,7 @@ int ServedWindow::fence(int assert) {
 
 int ServedWindow::post(MPI_Group group, int assert) {
   return guard("MPI_Win_post", [&] {
+    memory_.mark_again();
     const std::vector<int> origins = ranks_of(group);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -507,6 +510,7 @@ int ServedWindow::unlock(int rank) {
   return guard("MPI_Win_unlock", [&] {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     check_rank(rank);
+    memory_.mark_again();
     Lock held;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -535,6 +539,7 @@ int ServedWindow::lock_all(int assert) {
 
 int ServedWindow::unlock_all() {
   return guard("MPI_Win_unlock_all", [&] {
+    memory_.mark_again();
     std::vector<int> held, unchecked;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -588,9 +593,12 @@ int ServedWindow::flush_local(const char* call, int rank) {
 /// What has been applied to this process's memory is there: nothing is cached. What the program has done itself since
 /// is made visible to other threads.
 int ServedWindow::sync() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  engine_progress();
-  return MPI_SUCCESS;
+  return guard("MPI_Win_sync", [&] {
+    memory_.mark_again();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    engine_progress();
+    return MPI_SUCCESS;
+  });
 }
 
 int ServedWindow::attach(void* base, MPI_Aint size) {
@@ -598,6 +606,7 @@ int ServedWindow::attach(void* base, MPI_Aint size) {
     if (size < 0) throw Refusal{MPI_ERR_SIZE, "argument size is negative"};
     if (size != 0 && !memory_.attach(base, size))
       throw Refusal{MPI_ERR_RMA_ATTACH, "the memory overlaps a region that is attached"};
+    memory_.mark_again();
     return MPI_SUCCESS;
   });
 }

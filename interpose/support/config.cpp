@@ -14,11 +14,11 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 13> known_names = {
+constexpr std::array<std::string_view, 14> known_names = {
     "GPUDT_DISABLE",     "GPUDT_REPORT", "GPUDT_TRACE",         "GPUDT_MPI_CUDA_AWARE",
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
-    "GPUDT_RESIDENT"};
+    "GPUDT_RESIDENT",    "GPUDT_ORDER"};
 // Read by the simulated device and by the tests, not here.
 constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
 
@@ -76,6 +76,13 @@ std::optional<device::ResidentUse> parse_resident(std::string_view text) {
   if (text == "auto" || text.empty()) return device::ResidentUse::automatic;
   if (text == "never") return device::ResidentUse::never;
   if (text == "always") return device::ResidentUse::always;
+  return std::nullopt;
+}
+
+std::optional<device::Order> parse_order(std::string_view text) {
+  if (text == "default-stream" || text.empty()) return device::Order::default_stream;
+  if (text == "per-thread") return device::Order::per_thread;
+  if (text == "none") return device::Order::none;
   return std::nullopt;
 }
 
@@ -143,6 +150,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_PROTOCOL", parse_protocol, "auto, staging, peer, shared or pipelined", config.peer, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_RESIDENT", parse_resident, "auto, never or always", config.device.resident, complaints);
+  read("GPUDT_ORDER", parse_order, "default-stream, per-thread or none", config.device.order, complaints);
   read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
   read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);

@@ -25,7 +25,7 @@ struct Config {
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
   PeerUse peer = PeerUse::automatic;
-  device::Config device;  ///< GPUDT_DEVICE, _WAY, _RESIDENT, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
+  device::Config device;  ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
 };
 
 /// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the

@@ -2,6 +2,8 @@
 #include "interpose/transport/device_buffer.hpp"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -19,6 +21,7 @@ namespace {
 struct Forwarding {
   bool cuda_aware = false;
   std::size_t max_bytes = 0;
+  std::array<std::atomic<bool>, datatype::Layout::attachment_slots> used{};  ///< GPUs with memory that MPI was given
 } forwarding;
 
 Protocol choose(const DeviceBuffer& operand, const datatype::Shape& shape) {
@@ -89,7 +92,14 @@ bool resolve_division(DeviceBuffer& operand) {
 }  // namespace
 
 void set_forwarding(bool cuda_aware, std::size_t forward_max) {
-  forwarding = {cuda_aware, forward_max};
+  forwarding.cuda_aware = cuda_aware;
+  forwarding.max_bytes = forward_max;
+}
+
+void order_direct() {
+  if (!forwarding.cuda_aware) return;
+  for (std::size_t gpu = 0; gpu < forwarding.used.size(); ++gpu)
+    if (forwarding.used[gpu].load(std::memory_order_relaxed)) device::mark_default_stream(static_cast<int>(gpu)).wait();
 }
 
 bool mpi_takes_device_memory() {
@@ -107,14 +117,18 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   if (divided && device::surely_host(reach.low, reach.high)) return false;
   const device::Location location = located ? *located : locate(reach.first);
   if (!location.on_device() && !(divided && device::in_use())) return false;
+  operand.ordinal = location.ordinal;
+  operand.division.reset();
+  if (!divided) operand.mark_again();  // first: while the rest is found out it may be reached
   device::mark(device::Point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
-  operand.ordinal = location.ordinal;
-  operand.division.reset();
-  if (divided && !resolve_division(operand)) return false;
+  if (divided) {
+    if (!resolve_division(operand)) return false;
+    operand.mark_again();
+  }
   device::mark(device::Point::laid_out);
   return true;
 }
@@ -129,12 +143,24 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
   return true;
 }
 
+void DeviceBuffer::mark_again() {
+  if (!division) {
+    after = device::mark_default_stream(ordinal);
+    return;
+  }
+  after = {};  // the host touches parts of it, and the GPUs have a mark each
+  std::set<int> gpus;
+  for (const device::Part& part : *division)
+    if (part.location.on_device() && gpus.insert(part.location.ordinal).second)
+      device::mark_default_stream(part.location.ordinal).wait();
+}
+
 OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
                                  std::int64_t end, void* packed, std::optional<device::MemoryKind> packed_kind) {
   const datatype::Layout& layout = operand.info->layout();
   if (!operand.division) {
     transfer_ = device::start(direction, operand.ordinal, layout, operand.count, operand.buffer, begin, end, packed,
-                              packed_kind);
+                              packed_kind, operand.after);
     return;
   }
   const auto for_each_part = [&](bool on_device, auto act) {
@@ -175,7 +201,10 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   const datatype::Shape shape = operand.info->layout().shape(count);
   operand.protocol = choose(operand, shape);
   record(call, operand, shape);
-  return operand.protocol != Protocol::direct;
+  if (operand.protocol != Protocol::direct) return true;
+  forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);
+  operand.after.wait();
+  return false;
 }
 
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call,

@@ -25,9 +25,12 @@ struct DeviceBuffer {
   int ordinal = 0;  ///< divided: one of the GPUs; negative: there is none
   Protocol protocol = Protocol::mapped_staging;
   std::shared_ptr<const device::Division> division{};  ///< null: all data are in memory of that GPU
+  device::StreamMark after{};  ///< what the program's own work had come to in this call; nothing touches it before
 
   std::int64_t bytes() const { return count * info->layout().size(); }
   MPI_Datatype packed_type() const { return info->packed_type(); }
+  /// The program calls MPI about it again. Waits for the program's own work on divided operands. Throws device::Error.
+  void mark_again();
 };
 
 /// Operands between the program's memory and packed bytes: one transfer, or one for each part of a divided operand, of
@@ -98,6 +101,10 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.
 device::Location locate_buffer(const void* buffer, MPI_Datatype type);
+
+/// MPI is about to use device memory that it was given by an earlier call: returns when the default streams of the GPUs
+/// have come to where they are now. Nothing where MPI takes no device pointers. Throws device::Error.
+void order_direct();
 
 /// Remembers whether the MPI library takes device pointers, and the limit on them.
 void set_forwarding(bool cuda_aware, std::size_t forward_max);

@@ -474,7 +474,7 @@ bool MessageOutflow::begin(std::int64_t limit) {
   if (!find_staging(part)) return false;
   device::mark(device::Point::part_pack_started);
   part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
-                               operand_.buffer, begun_, end, part.staging.data());
+                               operand_.buffer, begun_, end, part.staging.data(), {}, operand_.after);
   parts_.push_back(std::move(part));
   begun_ = end;
   return true;

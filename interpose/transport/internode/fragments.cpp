@@ -122,7 +122,7 @@ bool SegmentOutflow::begin() {
   packing_.push_back(std::move(part));
   device::mark(device::Point::part_pack_started);
   packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
-                                          operand_.count, operand_.buffer, begun_, end, to);
+                                          operand_.count, operand_.buffer, begun_, end, to, {}, operand_.after);
   begun_ = end;
   return true;
 }

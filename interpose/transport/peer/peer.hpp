@@ -115,6 +115,7 @@ class RendezvousSender : public Payload {
   void move_to_descriptor();
   void open(peer::State state);
   void describe(bool better_packed);
+  void make_ready();
   void pack_for_fetching();
   bool step();
   void pack_next_part();

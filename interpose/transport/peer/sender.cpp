@@ -42,7 +42,7 @@ bool goes_remote(int rank, std::int64_t bytes, bool offered) {
 
 device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
-                       0, operand.bytes(), staging.data());
+                       0, operand.bytes(), staging.data(), {}, operand.after);
 }
 
 }  // namespace
@@ -209,11 +209,17 @@ void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
-    descriptor_.ready.store(descriptor_.bytes, std::memory_order_relaxed);
+    make_ready();
     return;
   }
   if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
   pack_for_fetching();
+}
+
+/// Where they lie they are ready as soon as the program's own work is over.
+void RendezvousSender::make_ready() {
+  if (descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
+    descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
 }
 
 /// Packed, in memory of our own.
@@ -230,14 +236,15 @@ void RendezvousSender::pack_next_part() {
   const std::int64_t begin = packing_bytes_;
   const std::int64_t first = std::max(divided(descriptor_.bytes, first_fetched_fraction), least_fetched_part);
   packing_bytes_ = std::min(begin == 0 ? first : begin + begin * fetched_growth, descriptor_.bytes);
-  packing_.push_back({packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
-                                                    operand_.count, operand_.buffer, begin, packing_bytes_,
-                                                    static_cast<std::byte*>(packed_.data()) + begin)});
+  packing_.push_back(
+      {packing_bytes_, device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
+                                     operand_.buffer, begin, packing_bytes_,
+                                     static_cast<std::byte*>(packed_.data()) + begin, {}, operand_.after)});
 }
 
 /// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
 void RendezvousSender::pack_on() {
-  if (!packed_) return;
+  if (!packed_) return make_ready();
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
   while (packing_bytes_ < descriptor_.bytes && packing_.size() < fetched_parts_under_way) pack_next_part();
@@ -254,7 +261,7 @@ RendezvousSender::~RendezvousSender() {
     ended = descriptor_.state.compare_exchange_weak(state, State::failed);
   if (remote_ && state == State::offered) world->remote->withdrawn(index_);
   outflow_.reset();
-  if (state == State::claimed && packed_ && descriptor_.ready.load() < descriptor_.bytes)
+  if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
     descriptor_.ready.store(-1, std::memory_order_release);
   packing_.clear();
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
@@ -373,7 +380,7 @@ void RendezvousSender::answer() {
   }
   device::mark(device::Point::fetching);
   putting_ = device::transfer(operand_.ordinal, {&operand_.info->layout(), operand_.count, operand_.buffer},
-                              receivers_.side(), 0, descriptor_.wanted.load());
+                              receivers_.side(), 0, descriptor_.wanted.load(), operand_.after);
   report_peer(PeerEvent::put);
 }
 
