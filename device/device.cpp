@@ -109,6 +109,11 @@ Location classify_active(const void* address) noexcept {
 
 }  // namespace detail
 
+std::uint64_t allocation_id(const void* address) noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->runtime().allocation_id(address) : 0;
+}
+
 void detail::launch_queued() noexcept {
   if (Engine* const now = engine.load(std::memory_order_acquire)) now->launch_queued();
 }

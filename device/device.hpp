@@ -106,6 +106,9 @@ inline Location classify(const void* address) noexcept {
   return detail::active.load(std::memory_order_relaxed) ? detail::classify_active(address) : Location{};
 }
 
+/// Of the allocation that `address` lies in, another for each of the process's; 0: it is no GPU's.
+std::uint64_t allocation_id(const void* address) noexcept;
+
 /// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
 /// variables, so that no runtime need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
 bool surely_host(const void* address) noexcept;

@@ -21,6 +21,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/presence.hpp"
 
@@ -144,6 +145,7 @@ void start(const Settings& settings) {
   datatype::cache_start();
   stop_in_finalize();
   if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.peer, rank);
+  if (config.check) check_start(config.device.order != device::Order::none);
   active.store(true, std::memory_order_release);
   if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());
 }

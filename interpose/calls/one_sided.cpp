@@ -40,7 +40,7 @@ int check_put(const DeviceBuffer& operand, const Target& target, MPI_Win win) {
 
 int put(const Origin& origin, const Target& target, MPI_Win win) {
   if (const auto served = served_window(win)) return served->put("MPI_Put", origin, target, nullptr);
-  DeviceBuffer operand;
+  DeviceBuffer operand{.use = Use::read};
   if (target.rank == MPI_PROC_NULL || !resolve_mapped(origin.buffer, origin.count, origin.type, "MPI_Put", operand))
     return PMPI_Put(origin.buffer, origin.count, origin.type, target.rank, target.displacement, target.count,
                     target.type, win);

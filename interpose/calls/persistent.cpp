@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "device/timeline.hpp"
+#include "interpose/transport/check.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -184,6 +185,11 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   operation->lasting = starts_real(*persistent, owner);
   if (!operation->lasting) operation->send = persistent->send;
   persistent->payload->restart();
+  if (check_wanted && persistent->operand != nullptr) {
+    DeviceBuffer started = *persistent->operand;
+    started.use = persistent->kind == Operation::Kind::receive ? Use::written : Use::read;
+    operation->checked = check_operand("MPI_Start", started);
+  }
   if (const auto offer = offered(*persistent, *operation)) operation->payload = offer;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();

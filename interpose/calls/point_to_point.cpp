@@ -73,7 +73,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   const BufferPeek peek(buf, count, type);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    DeviceBuffer operand;
+    DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm);
@@ -113,7 +113,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   const BufferPeek peek(buf, count, type, located);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
-    DeviceBuffer operand;
+    DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
@@ -168,7 +168,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
   if (does == Does::receive && comes_as_it_is(peek))
     return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
-    DeviceBuffer operand;
+    DeviceBuffer operand{.use = Use::written};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
@@ -193,7 +193,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
   const BufferPeek peek(buf, count, type);
   if (comes_as_it_is(peek)) return pmpi(buf, type, request);
   return guarded(owner, call, [&] {
-    DeviceBuffer operand;
+    DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
     Outgoing into{buf, count, type};
     const bool on_device = resolve(buf, count, type, call, operand, peek.located);
@@ -249,7 +249,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
-  DeviceBuffer out;
+  DeviceBuffer out{.use = Use::read};
   const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out, going.located);
   std::optional<Staged> packed;
   if (pack) {

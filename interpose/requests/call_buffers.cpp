@@ -213,14 +213,14 @@ void* CallBuffers::stage(Role role, std::vector<StagedBlock> blocks, std::int64_
 }
 
 Given CallBuffers::buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
-  DeviceBuffer operand;
+  DeviceBuffer operand{.use = role == Role::in ? Use::read : Use::written};
   if (address == MPI_IN_PLACE || !resolve_mapped(address, count, type, call_, operand))
     return {const_cast<void*>(address), type};
   return {stage(role, operand), operand.packed_type()};
 }
 
 Given CallBuffers::reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type) {
-  DeviceBuffer operand;
+  DeviceBuffer operand{.use = role == Role::in ? Use::read : Use::written};
   if (address == MPI_IN_PLACE || !resolve_mapped(address, count, type, call_, operand))
     return {const_cast<void*>(address), type};
   const datatype::Shape shape = operand.info->layout().shape(count);

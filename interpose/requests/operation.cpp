@@ -524,6 +524,7 @@ int Engine::finish_unpacked() {
 
 void Engine::complete(Operation* operation) {
   if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
+  operation->checked.reset();
   operation->payload.reset();  // the user may reuse or free everything from here on
   device::mark(device::Point::completed);
   operation->decided.store(true, std::memory_order_release);

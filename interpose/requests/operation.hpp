@@ -153,6 +153,7 @@ struct Operation {
   MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed
   bool lasting = false;                    ///< inner is persistent, and not for the operation to free
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
+  CheckedRef checked;                      ///< of a persistent operation; of others the payload has it
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 
   // The outcome, written by the engine before the generalized request completes.

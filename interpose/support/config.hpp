@@ -20,6 +20,7 @@ enum class PeerUse {
 struct Config {
   bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
   bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
+  bool check = false;           ///< GPUDT_CHECK: what the program does wrong with its memory is said
   bool trace = false;           ///< GPUDT_TRACE: one line per choice
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support

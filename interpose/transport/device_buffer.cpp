@@ -11,6 +11,7 @@
 #include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/check.hpp"
 
 namespace gpudt::interpose {
 
@@ -43,6 +44,15 @@ void trace_choice(const char* call, const DeviceBuffer& operand, const datatype:
 void record(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   report_call(operand.protocol, shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
+}
+
+void check(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
+           bool on_device) {
+  if (on_device && operand.division) return;  // no GPU can look at all of it
+  if (on_device)
+    operand.checked = check_operand(call, operand);
+  else
+    check_host(call, buffer, count, type);
 }
 
 std::uintptr_t address_at(const void* buffer, MPI_Aint offset) {
@@ -197,7 +207,9 @@ void OperandTransfer::wait() {
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located) {
-  if (!resolve_layout(buffer, count, type, operand, located)) return false;
+  const bool on_device = resolve_layout(buffer, count, type, operand, located);
+  if (check_wanted) check(buffer, count, type, call, operand, on_device);
+  if (!on_device) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
   operand.protocol = choose(operand, shape);
   record(call, operand, shape);
@@ -209,7 +221,9 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
 
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call,
                     DeviceBuffer& operand) {
-  if (!resolve_layout(buffer, count, type, operand)) return false;
+  const bool on_device = resolve_layout(buffer, count, type, operand);
+  if (check_wanted) check(buffer, count, type, call, operand, on_device);
+  if (!on_device) return false;
   operand.protocol = Protocol::mapped_staging;
   note_operand(call, operand);
   return true;

@@ -17,15 +17,24 @@
 
 namespace gpudt::interpose {
 
+/// What a call does with a buffer; of interest to check.hpp alone.
+enum class Use : std::uint8_t { unknown, read, written };
+class CheckedBuffer;
+using CheckedRef = std::shared_ptr<const CheckedBuffer>;
+/// GPUDT_CHECK: set in MPI_Init.
+extern bool check_wanted;
+
 /// (buffer, count, datatype) in device memory, or some of it there, that MPI cannot take as it is.
 struct DeviceBuffer {
   void* buffer = nullptr;
   std::int64_t count = 0;
-  datatype::TypeInfoRef info;
+  datatype::TypeInfoRef info{};
   int ordinal = 0;  ///< divided: one of the GPUs; negative: there is none
   Protocol protocol = Protocol::mapped_staging;
   std::shared_ptr<const device::Division> division{};  ///< null: all data are in memory of that GPU
   device::StreamMark after{};  ///< what the program's own work had come to in this call; nothing touches it before
+  Use use = Use::unknown;
+  CheckedRef checked{};  ///< as long as the operation lasts
 
   std::int64_t bytes() const { return count * info->layout().size(); }
   MPI_Datatype packed_type() const { return info->packed_type(); }
@@ -72,7 +81,7 @@ struct BufferPeek {
 
   BufferPeek(const void* buffer, int count, MPI_Datatype type, Located known = {}) : located(known) {
     const int size = datatype::basic_types.size(type);
-    if (size == 0) return;
+    if (size == 0 || check_wanted) return;
     if (count > 0 && !located && !device::surely_host(buffer)) located = device::classify(buffer);
     if (located && located->on_device()) return;
     bytes_on_host = std::int64_t{count} * size;

@@ -275,6 +275,31 @@ class Environment(unittest.TestCase):
         self.assertEqual(run.code, 0, run.text)
         self.assertEqual(run.results, LARGE_TOO, run.text)
 
+    def test_check(self):
+        """What a program does wrong with its memory is said once for each call, and only when that is wanted."""
+        found = (
+            ("[gpudt 0]", "MPI_Send,", "may not be ready"),
+            ("[gpudt 1]", "MPI_Irecv,", "overlaps that of a pending MPI_Irecv"),
+            ("[gpudt 0]", "MPI_Isend,", "was changed while it was being sent"),
+            ("[gpudt 0]", "MPI_Irecv,", "was freed before the operation was over"),
+            ("[gpudt 1]", "MPI_Irecv,", "neither GPU memory nor the host's"),
+        )
+        run = Run("mistakes", "GPUDT_CHECK=1", "GPUDT_ORDER=none")
+        self.assert_right(run)
+        for words in found:
+            self.assertEqual(len(run.lines(*words, "called at", "messages+0x")), 1, run.text)
+        self.assertEqual(len(run.said), len(found), run.text)
+        self.assertEqual(Run("mistakes").said, [])
+        ordered = Run("mistakes", "GPUDT_CHECK=1")
+        self.assertEqual(len(ordered.said), len(found) - 1, ordered.text)
+        self.assertEqual(ordered.lines("may not be ready"), [], ordered.text)
+
+    def test_check_of_a_right_program(self):
+        for mode in ("device", "host"):
+            run = Run(mode, "GPUDT_CHECK=1")
+            self.assert_right(run)
+            self.assertEqual(run.said, [], run.text)
+
     def test_fatal_errors_end_the_program(self):
         run = Run("fatal")
         self.assertNotEqual(run.code, 0, run.text)

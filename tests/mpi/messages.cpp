@@ -1,6 +1,6 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|gather|turns|fatal|leave
+// usage: messages device|host|limit|again|probe|gather|turns|fatal|mistakes|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
@@ -9,11 +9,13 @@
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
 //   turns   the same, every other one with rank 0 on the host
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
+//   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -156,6 +158,94 @@ void truncate() {
   std::printf("rank %d: not stopped\n", rank);
 }
 
+/// The default stream has yet to write what is sent.
+void send_what_is_not_ready() {
+  const Buffer buffer(leaving);
+  if (rank == 0) {
+    std::atomic<bool> sent{false};
+    const auto wait = [](void* given) {
+      while (!static_cast<std::atomic<bool>*>(given)->load()) std::this_thread::yield();
+    };
+    cudaLaunchHostFunc(nullptr, wait, &sent);
+    MPI_Send(buffer.data(), leaving, MPI_INT, 1, 5, MPI_COMM_WORLD);
+    sent = true;
+    cudaStreamSynchronize(nullptr);
+  } else if (rank == 1) {
+    MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+}
+
+/// Receives that nobody sends to.
+void receive_twice_into_one_buffer() {
+  const Buffer buffer(leaving);
+  MPI_Request requests[2];
+  if (rank != 1) return;
+  MPI_Irecv(buffer.data(), leaving, MPI_INT, rank, 6, MPI_COMM_WORLD, &requests[0]);
+  MPI_Irecv(buffer.data() + leaving - 1, 1, MPI_INT, rank, 7, MPI_COMM_WORLD, &requests[1]);
+  for (MPI_Request& request : requests) MPI_Cancel(&request);
+  MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+}
+
+/// Columns of one matrix, whose elements lie between each other's.
+void receive_into_columns() {
+  constexpr int rows = 100;
+  const Buffer matrix(2 * rows);
+  MPI_Datatype column = MPI_DATATYPE_NULL;
+  MPI_Type_vector(rows, 1, 2, MPI_INT, &column);
+  MPI_Type_commit(&column);
+  MPI_Request requests[4];
+  const int other = (rank + 1) % ranks;
+  const Buffer out(2 * rows);
+  for (int i : {0, 1}) {
+    MPI_Irecv(matrix.data() + i, 1, column, other, 8 + i, MPI_COMM_WORLD, &requests[i]);
+    MPI_Isend(out.data(), 1, column, other, 8 + i, MPI_COMM_WORLD, &requests[2 + i]);
+  }
+  MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+  MPI_Type_free(&column);
+}
+
+void change_what_is_being_sent() {
+  Buffer buffer(leaving);
+  if (rank == 0) {
+    buffer.set(std::vector<int>(leaving, 1));
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(buffer.data(), leaving, MPI_INT, 1, 10, MPI_COMM_WORLD, &request);
+    buffer.set(std::vector<int>(leaving, 2));
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  } else if (rank == 1) {
+    MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 10, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+}
+
+/// A receive that nobody sends to.
+void give_up_receive(int* address, int count) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Irecv(address, count, MPI_INT, rank, 11, MPI_COMM_WORLD, &request);
+  if (count > 1) cudaFree(address);
+  MPI_Cancel(&request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+void free_what_is_received_into() {
+  int* address = nullptr;
+  cudaMalloc(reinterpret_cast<void**>(&address), leaving * sizeof(int));
+  if (rank == 0) give_up_receive(address, leaving);
+  if (rank == 1) cudaFree(address);
+  if (rank == 1) give_up_receive(address, 1);
+}
+
+void make_mistakes() {
+  const char* const order = std::getenv("GPUDT_ORDER");
+  for (int i = 0; i < 2; ++i) {
+    if (order != nullptr && std::string(order) == "none") send_what_is_not_ready();
+    receive_twice_into_one_buffer();
+    receive_into_columns();
+    change_what_is_being_sent();
+    free_what_is_received_into();
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+}
+
 /// What is left under way here has to reach the other side while this one is in MPI_Finalize.
 void send_and_leave(const Buffer& freed, const Buffer& buffered, std::vector<char>& attached) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -188,6 +278,7 @@ int main(int argc, char** argv) {
   if (mode == "probe") probe();
   if (mode == "gather") gather(6, 6);
   if (mode == "turns") gather(30, 2);
+  if (mode == "mistakes") make_mistakes();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);

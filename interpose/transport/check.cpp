@@ -1,0 +1,274 @@
+#include "interpose/transport/check.hpp"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "datatype/runs.hpp"
+#include "interpose/support/log.hpp"
+
+namespace gpudt::interpose {
+
+bool check_wanted = false;
+
+namespace {
+
+/// More runs of a buffer than this are not compared with others'.
+constexpr std::int64_t most_runs = 1 << 20;
+/// How long a call waits for the default stream to know what is sent: something may have to wait for the call.
+constexpr std::chrono::seconds most_waiting{1};
+constexpr int most_frames = 64;
+
+struct Run {
+  std::uintptr_t begin, end;
+};
+
+/// Of the program's call: the first return address that is not this library's.
+const void* call_site() {
+  Dl_info here{}, there{};
+  dladdr(reinterpret_cast<const void*>(&call_site), &here);
+  std::array<void*, most_frames> frames;
+  const int count = backtrace(frames.data(), most_frames);
+  for (void* const frame : std::span(frames).first(static_cast<std::size_t>(std::max(count, 0))))
+    if (dladdr(frame, &there) == 0 || there.dli_fbase != here.dli_fbase) return frame;
+  return nullptr;
+}
+
+/// "./app(main+0x1f) [0x4011f]", as addr2line takes it.
+std::string text_of(const void* site) {
+  Dl_info info{};
+  if (dladdr(site, &info) == 0 || info.dli_fname == nullptr) return "an unknown place";
+  const auto offset_from = [site](const void* base) {
+    return reinterpret_cast<std::uintptr_t>(site) - reinterpret_cast<std::uintptr_t>(base);
+  };
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "+0x%zx", static_cast<std::size_t>(offset_from(info.dli_fbase)));
+  return std::string(info.dli_fname) + text.data() +
+         (info.dli_sname != nullptr ? std::string(" (") + info.dli_sname + ")" : std::string());
+}
+
+std::string text_of(const DeviceBuffer& operand) {
+  std::array<char, 32> address;
+  std::snprintf(address.data(), address.size(), "%p", operand.buffer);
+  return std::string("buffer ") + address.data() + " (" + std::to_string(operand.bytes()) + " B on GPU " +
+         std::to_string(operand.ordinal) + ")";
+}
+
+enum class Wrong { not_ready, overlaps, freed, changed, not_mapped };
+
+struct Checks {
+  bool order = true;
+  std::mutex mutex;
+  std::set<std::pair<const void*, Wrong>> said;
+  std::vector<const CheckedBuffer*> pending;
+};
+
+Checks& checks() {
+  static auto* const made = new Checks;  // never destroyed: operations may end after the program's static objects
+  return *made;
+}
+
+void say(const void* site, const char* call, Wrong wrong, const std::string& what) {
+  {
+    const std::lock_guard<std::mutex> lock(checks().mutex);
+    if (!checks().said.emplace(site, wrong).second) return;
+  }
+  log_warning(std::string("GPUDT_CHECK: ") + call + ", called at " + text_of(site) + ": " + what);
+}
+
+/// The memory that the operand's bytes lie in, in order; empty if there are too many runs.
+std::vector<Run> runs_of(const DeviceBuffer& operand) {
+  std::vector<Run> runs;
+  const auto base = reinterpret_cast<std::uintptr_t>(operand.buffer);
+  datatype::for_each_run(operand.info->layout(), 0, operand.bytes(),
+                         [&](std::int64_t at, std::int64_t, std::int64_t length) {
+                           const std::uintptr_t begin = base + static_cast<std::uintptr_t>(at);
+                           const std::uintptr_t end = begin + static_cast<std::uintptr_t>(length);
+                           if (!runs.empty() && runs.back().end == begin)
+                             runs.back().end = end;
+                           else if (runs.size() <= most_runs)
+                             runs.push_back({begin, end});
+                         });
+  if (runs.size() > most_runs) return {};
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  return runs;
+}
+
+bool overlap(const std::vector<Run>& some, const std::vector<Run>& others) {
+  for (auto a = some.begin(), b = others.begin(); a != some.end() && b != others.end();) {
+    if (a->begin < b->end && b->begin < a->end) return true;
+    (a->end <= b->begin ? a : b)++;
+  }
+  return false;
+}
+
+std::uint64_t hash(const void* data, std::size_t bytes) {
+  return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
+}
+
+/// Of what the operand's bytes are when the mark has been reached. May throw device::Error.
+std::uint64_t checksum(const DeviceBuffer& operand, const device::StreamMark& after) {
+  const auto bytes = static_cast<std::size_t>(operand.bytes());
+  const device::Staging staging = device::acquire(device::StagingKind::mapped, operand.ordinal, bytes);
+  device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer, 0,
+                operand.bytes(), staging.data(), device::MemoryKind::pinned, after)
+      .wait();
+  return hash(staging.data(), bytes);
+}
+
+bool reached_soon(const device::StreamMark& mark) {
+  const auto timeout = std::chrono::steady_clock::now() + most_waiting;
+  while (!mark.reached()) {
+    if (std::chrono::steady_clock::now() >= timeout) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+const void* first_byte(const DeviceBuffer& operand) {
+  return static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+}
+
+}  // namespace
+
+/// A buffer in the hands of an operation.
+class CheckedBuffer {
+ public:
+  CheckedBuffer(const char* call, const DeviceBuffer& operand)
+      : call_(call),
+        site_(call_site()),
+        operand_(operand),
+        allocation_(device::allocation_id(first_byte(operand))),
+        runs_(runs_of(operand)) {
+    operand_.checked = nullptr;
+    check_ready();
+    check_overlap();
+    if (operand_.use == Use::read && reached_soon(operand_.after)) checksum_ = checksum(operand_, {});
+    const std::lock_guard<std::mutex> lock(checks().mutex);
+    checks().pending.push_back(this);
+  }
+
+  ~CheckedBuffer() {
+    {
+      const std::lock_guard<std::mutex> lock(checks().mutex);
+      std::erase(checks().pending, this);
+    }
+    try {
+      check_end();
+    } catch (const std::exception& failure) {
+      log_warning(std::string("GPUDT_CHECK: ") + call_ + ": " + failure.what());
+    }
+  }
+  CheckedBuffer(const CheckedBuffer&) = delete;
+  CheckedBuffer& operator=(const CheckedBuffer&) = delete;
+
+ private:
+  void say(Wrong wrong, const std::string& what) const {
+    interpose::say(site_, call_, wrong, text_of(operand_) + " " + what);
+  }
+
+  void check_ready() const {
+    if (checks().order || device::default_stream_idle(operand_.ordinal)) return;
+    say(Wrong::not_ready,
+        "may not be ready: the default stream has work to do, which GPUDT_ORDER=none does not wait for");
+  }
+
+  void check_overlap() const {
+    if (operand_.use == Use::unknown) return;
+    std::string other;
+    {
+      const std::lock_guard<std::mutex> lock(checks().mutex);
+      const auto found = std::find_if(checks().pending.begin(), checks().pending.end(), [this](const auto* each) {
+        const bool known = each->operand_.use != Use::unknown;
+        const bool written = each->operand_.use == Use::written || operand_.use == Use::written;
+        return known && written && overlap(runs_, each->runs_);
+      });
+      if (found == checks().pending.end()) return;
+      other = std::string((*found)->call_) + " on " + text_of((*found)->operand_) + ", called at " +
+              text_of((*found)->site_);
+    }
+    say(Wrong::overlaps, "overlaps that of a pending " + other);
+  }
+
+  void check_end() const {
+    if (allocation_ != 0 && device::allocation_id(first_byte(operand_)) != allocation_)
+      say(Wrong::freed, "was freed before the operation was over");
+    else if (checksum_ && checksum(operand_, {}) != *checksum_)
+      say(Wrong::changed, "was changed while it was being sent");
+  }
+
+  const char* call_;
+  const void* site_;
+  DeviceBuffer operand_;
+  std::uint64_t allocation_;
+  std::vector<Run> runs_;
+  std::optional<std::uint64_t> checksum_;
+};
+
+void check_start(bool order) {
+  checks().order = order;
+  check_wanted = true;
+}
+
+CheckedRef check_operand(const char* call, const DeviceBuffer& operand) try {
+  // A persistent request is checked each time that it is started.
+  if (std::string_view(call).find("_init") != std::string_view::npos) return nullptr;
+  return std::make_shared<const CheckedBuffer>(call, operand);
+} catch (const std::exception& failure) {
+  log_warning(std::string("GPUDT_CHECK: ") + call + ": " + failure.what());
+  return nullptr;
+}
+
+namespace {
+
+/// As the kernel sees it: without a signal.
+class Probe {
+ public:
+  Probe() { usable_ = pipe(ends_.data()) == 0; }
+  bool reads(const void* address) {
+    if (!usable_) return true;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (write(ends_[1], address, 1) != 1) return false;
+    char byte = 0;
+    return read(ends_[0], &byte, 1) == 1;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<int, 2> ends_{};
+  bool usable_;
+};
+
+}  // namespace
+
+void check_host(const char* call, const void* buffer, std::int64_t count, MPI_Datatype type) {
+  static auto* const probe = new Probe;
+  const datatype::TypeInfoRef info = count > 0 && type != MPI_DATATYPE_NULL ? datatype::type_info(type) : nullptr;
+  if (!info || info->layout().size() == 0) return;
+  const datatype::Span span = info->layout().span(count);
+  const auto base = reinterpret_cast<std::uintptr_t>(buffer);
+  for (const std::int64_t at : {span.begin, span.end - 1}) {
+    const auto* const address = reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(at));
+    if (device::classify(address).on_device() || probe->reads(address)) continue;
+    std::array<char, 32> text;
+    std::snprintf(text.data(), text.size(), "%p", address);
+    say(call_site(), call, Wrong::not_mapped,
+        std::string("address ") + text.data() + " of the buffer is neither GPU memory nor the host's: was it freed?");
+    return;
+  }
+}
+
+}  // namespace gpudt::interpose
