@@ -127,6 +127,18 @@ part_steps() {
   done
 }
 
+# What it costs to come after the program's default stream, which is idle here, beside not doing so. Twice, in turns, so
+# that the difference can be told from noise.
+part_order() {
+  local order turn
+  for turn in 1 2; do
+    for order in default-stream per-thread none; do
+      measure "order-$order-$turn" by 2 "GPUDT_ORDER=$order" -- "$bin/gpudt-pingpong" --ways mpi \
+        --layouts contiguous,vector:8 --sizes 8,1K,64K --iterations $((iterations * 20)) "${short[@]}"
+    done
+  done
+}
+
 # Packing alone: one buffer at all sizes, then buffers in rotation so that no cache helps.
 part_packing() {
   measure packbench alone_with "$bin/gpudt-packbench" --sizes "1K:$most" --iterations "$iterations" --seconds 0.05 "${few_layouts[@]}"
@@ -215,7 +227,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong onegpu protocols steps collectives packing lengths applications contention host scale)
+parts=(tune pingpong onegpu protocols steps order collectives packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do

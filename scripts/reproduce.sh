@@ -3,8 +3,8 @@
 # (scripts/measure.sh), draws, and writes FOLDER/results.md with the paper's own figures beside ours.
 #
 # usage: reproduce.sh [--simulated] FOLDER [PART...]
-#   PART   a part of measure.sh (tune pingpong onegpu protocols steps packing lengths applications contention host scale),
-#          to be measured now, for where a command may not last long enough for all of them; or `page`: only from what FOLDER
+#   PART   a part of measure.sh (tune pingpong onegpu protocols steps order packing lengths applications contention host
+#          scale), to be measured now, for where a command may not last long enough for all of them; or `page`: only from what FOLDER
 #          holds already.
 #          The page is made from all that FOLDER holds, whichever parts are named. Without any: all.
 set -euo pipefail
