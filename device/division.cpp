@@ -162,17 +162,21 @@ TooManyParts::TooManyParts()
           std::to_string(most_parts) +
           " times; send what lies in each memory by a datatype of its own, or list it together") {}
 
-Division divide(const datatype::Layout& layout, std::int64_t count, const void* user, FindRegion find) {
-  const datatype::Shape shape = layout.shape(count);
-  if (shape.total == 0) return {};
+std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
+                                   FindRegion find) {
   const datatype::Span span = layout.span(count);
   const Region first = find(reinterpret_cast<const void*>(at(user, layout.true_lb())));
   if (first.holds(at(user, span.begin), at(user, span.end - 1)) ||
-      (!has_known_end(first.location) && !may_be_divided(shape)) || in_one_memory(layout, count, user, first, find))
-    return {{0, shape.total, first.location}};
+      (!has_known_end(first.location) && !may_be_divided(layout.shape(count))) ||
+      in_one_memory(layout, count, user, first, find))
+    return first.location;
+  return std::nullopt;
+}
+
+Division divide(const datatype::Layout& layout, std::int64_t count, const void* user, FindRegion find) {
   Division parts;
   Regions regions(find);
-  datatype::for_each_run(layout, 0, shape.total, [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+  datatype::for_each_run(layout, 0, count * layout.size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
     const std::uintptr_t end = at(user, offset + length);
     for (std::uintptr_t next = end - static_cast<std::uintptr_t>(length); next < end;) {
       const Region& region = regions.of(next, end);

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
@@ -45,11 +46,16 @@ class TooManyParts : public std::runtime_error {
 /// Tells the region of an address: region_of(), or a test's.
 using FindRegion = Region (*)(const void* address);
 
-/// The parts of `count` elements of `layout` at `user` (possibly MPI_BOTTOM): one if all data lie in one memory, none
-/// if there are no data. A contiguous run that begins in host or managed memory is taken to lie there, and so are
-/// regular strides but for a few long ones. Where the data lie in few allocations this costs little more than a
-/// question for each of them, but the first time for each layout, and whenever there are several parts, the time to go
-/// through all runs. Throws TooManyParts and std::bad_alloc. Thread-safe.
+/// The memory that holds all data of `count` elements (at least one, not empty) of `layout` at `user` (possibly
+/// MPI_BOTTOM); nothing if there are several. A contiguous run that begins in host or managed memory is taken to lie
+/// there, and so are regular strides but for a few long ones. Costs little more than a question to the driver for each
+/// allocation, but the first time for each layout the time to go through its runs. May throw std::bad_alloc.
+/// Thread-safe.
+std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
+                                   FindRegion find = region_of);
+
+/// The parts of such a message that lies in several memories, in the time to go through all its runs. Throws
+/// TooManyParts and std::bad_alloc. Thread-safe.
 Division divide(const datatype::Layout& layout, std::int64_t count, const void* user, FindRegion find = region_of);
 
 }  // namespace gpudt::device

@@ -89,8 +89,12 @@ device::Location locate(std::uintptr_t address) {
 
 /// Of a buffer that may be divided. True if some of it is in device memory.
 bool resolve_division(DeviceBuffer& operand) {
-  auto division =
-      std::make_shared<device::Division>(device::divide(operand.info->layout(), operand.count, operand.buffer));
+  const datatype::Layout& layout = operand.info->layout();
+  if (const auto memory = device::one_memory(layout, operand.count, operand.buffer)) {
+    operand.ordinal = memory->ordinal;
+    return memory->on_device();
+  }
+  auto division = std::make_shared<device::Division>(device::divide(layout, operand.count, operand.buffer));
   const auto on_device = std::find_if(division->begin(), division->end(),
                                       [](const device::Part& part) { return part.location.on_device(); });
   if (on_device == division->end()) return false;
