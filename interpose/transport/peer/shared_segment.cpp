@@ -1,11 +1,15 @@
-// Segments are files of POSIX shared memory. The process that has made one keeps it locked, so that others can tell
-// that it has ended, however that came about; what is left of jobs that were killed is removed by the next.
+// Segments are files in a folder of shared memory that belongs to this job and this user alone. The process that has
+// made one keeps it locked, so that others can tell that it has ended, however that came about; what is left of jobs
+// that were killed is removed by the next.
+//
+// Everybody may write to /dev/shm: a folder or file that another user has made, or might have written to, is refused.
+// In a folder of one's own nobody else can make or see any. Locks are POSIX's: unlike flock()'s they are not inherited
+// by fork(), so that a child does not pass for its dead parent; but they end when the process closes any descriptor of
+// the file, so that nobody opens a file of its own a second time.
 #include "interpose/transport/peer/shared_segment.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -16,9 +20,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace gpudt::interpose::peer {
@@ -27,43 +33,141 @@ namespace {
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
-const std::string folder = "/dev/shm";
+const std::string shared_memory = "/dev/shm/";
+/// Another job's process that has just ended may remove the folder before there is a file in it.
+constexpr int attempts_at_folder = 100;
 
-// Never destroyed: handlers at the process's end, and in its children, look at them.
-auto& own_names = *new std::vector<std::string>;  // to be removed when the process ends
-auto& own_files = *new std::vector<int>;          // whose locks tell that it has not
+/// A descriptor, closed at the end.
+class File {
+ public:
+  explicit File(int number = -1) : number_(number) {}
+  File(File&& other) noexcept : number_(other.release()) {}
+  File& operator=(File&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~File() {
+    const int error = errno;
+    if (number_ >= 0) close(number_);
+    errno = error;
+  }
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+  int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_;
+};
+
+/// A file of this process's, to be removed when it ends.
+struct Own {
+  std::string folder, name;
+  bool made = false;
+  int announced = 0;  ///< by announce()
+};
+std::vector<Own> own_files;
 pid_t own_process = 0;
 
-/// A child shares the locks of its parent as long as it has the files open, and may outlive it.
-void close_in_child() {
-  for (const int file : own_files) close(file);
-  own_files.clear();
+std::string prefix() {
+  return "gpudt-" + std::to_string(geteuid()) + "-";
 }
 
-constexpr const char* memory_purpose = "memory";
-constexpr const char* announcement_purpose = "here";
-
-void close_own(int file) {
-  std::erase(own_files, file);
-  close(file);
+/// The job's name has parts that other users cannot know, so that they cannot be there first.
+std::string folder_of(const std::string& job) {
+  return shared_memory + prefix() + std::to_string(std::hash<std::string>()(job));
 }
 
-/// Another process's file; negative if there is none. `why`, unless null, says so of one that is not to be trusted.
-int open_of(const std::string& job, int rank, const char* purpose, int access, std::string* why) {
-  const std::string name = name_of(job, rank, purpose);
-  const int file = shm_open(name.c_str(), access | O_NONBLOCK | O_CLOEXEC, 0);
-  std::string reason;
-  if (file < 0 || is_private(file, &reason)) return file;
-  if (why != nullptr) *why = "shared memory " + name + " is not used: " + reason;
-  close(file);
-  return -1;
+std::string notice_name(int rank) {
+  return std::to_string(rank) + "-here";
 }
 
-/// Gives `bytes` bytes of the file from `first` on memory; the error, or 0. Piece by piece, and again if a signal
-/// interrupts it: it undoes what it has done.
-int allocate(int file, off_t first, off_t bytes) {
+/// Null if it is another process's, if anyone's.
+Own* own_file(const std::string& folder, const std::string& name) {
+  const auto at = std::find_if(own_files.begin(), own_files.end(),
+                               [&](const Own& own) { return own.made && own.folder == folder && own.name == name; });
+  return at == own_files.end() ? nullptr : &*at;
+}
+
+/// Whether nobody but this user can have made or changed it.
+bool is_private(const struct stat& status, mode_t type) {
+  return (status.st_mode & S_IFMT) == type && status.st_uid == geteuid() && (status.st_mode & (S_IRWXG | S_IRWXO)) == 0;
+}
+
+/// Nothing if there is none, or it is not for this user alone (EPERM).
+File open_folder(const std::string& folder) {
+  File file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status;
+  if (!file || fstat(file.get(), &status) != 0) return File();
+  if (is_private(status, S_IFDIR)) return file;
+  errno = EPERM;
+  return File();
+}
+
+/// Likewise. `status` is the file's.
+File open_in(const File& folder, const std::string& name, int access, struct stat& status) {
+  // A FIFO must not make it wait.
+  File file(openat(folder.get(), name.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file || fstat(file.get(), &status) != 0) return File();
+  if (is_private(status, S_IFREG) && status.st_nlink <= 1) return file;
+  errno = EPERM;
+  return File();
+}
+
+struct flock whole_file() {
+  struct flock all = {};
+  all.l_type = F_WRLCK;
+  all.l_whence = SEEK_SET;
+  return all;
+}
+
+bool lock(int file) {
+  struct flock wanted = whole_file();
+  return fcntl(file, F_SETLK, &wanted) == 0;
+}
+
+/// By another process, as far as can be told.
+bool is_locked(int file) {
+  struct flock found = whole_file();
+  return fcntl(file, F_GETLK, &found) != 0 || found.l_type != F_UNLCK;
+}
+
+/// Another process may have removed the file meanwhile, and made a new one of that name.
+bool still_named(const File& folder, const std::string& name, const struct stat& status) {
+  struct stat now;
+  return fstatat(folder.get(), name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == status.st_ino &&
+         now.st_dev == status.st_dev;
+}
+
+/// The names in a folder; none if it cannot be read.
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  DIR* const list = opendir(folder.c_str());
+  if (list == nullptr) return names;
+  while (const dirent* const entry = readdir(list)) names.emplace_back(entry->d_name);
+  closedir(list);
+  return names;
+}
+
+void remove_abandoned() {
+  for (const std::string& job : names_in(shared_memory)) {
+    if (!job.starts_with(prefix())) continue;
+    const std::string path = shared_memory + job;
+    const File folder = open_folder(path);
+    if (!folder) continue;
+    for (const std::string& name : names_in(path)) {
+      struct stat status;
+      const File file = open_in(folder, name, O_RDWR, status);
+      // One of no size is being made.
+      if (file && status.st_size != 0 && lock(file.get()) && still_named(folder, name, status))
+        unlinkat(folder.get(), name.c_str(), 0);
+    }
+    rmdir(path.c_str());  // if it is empty
+  }
+}
+
+/// Gives the bytes [first, end) memory. Piece by piece: a signal may undo one. Returns 0, or what is wrong.
+int allocate(int file, off_t first, off_t end) {
   constexpr off_t piece = 256 << 10;
-  const off_t end = first + bytes;
   for (off_t place = first; place < end; place += piece) {
     int error = EINTR;
     while (error == EINTR) error = posix_fallocate(file, place, std::min(piece, end - place));
@@ -72,80 +176,71 @@ int allocate(int file, off_t first, off_t bytes) {
   return 0;
 }
 
-bool lock(int file) {
-  return flock(file, LOCK_EX | LOCK_NB) == 0;
-}
-
-/// Another process may have removed the file meanwhile, and made a new one of that name.
-bool still_named(const std::string& name, const struct stat& status) {
-  struct stat now;
-  return stat((folder + name).c_str(), &now) == 0 && now.st_ino == status.st_ino && now.st_dev == status.st_dev;
-}
-
-void remove_abandoned() {
-  DIR* const list = opendir(folder.c_str());
-  if (list == nullptr) return;
-  while (const dirent* const entry = readdir(list)) {
-    if (!std::string_view(entry->d_name).starts_with(name_prefix())) continue;
-    const std::string name = std::string("/") + entry->d_name;
-    const int file = shm_open(name.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC, 0);
-    if (file < 0) continue;
-    // One of no size is being made.
-    struct stat status;
-    if (is_private(file) && fstat(file, &status) == 0 && status.st_size != 0 && lock(file) && still_named(name, status))
-      shm_unlink(name.c_str());
-    close(file);
-  }
-  closedir(list);
-}
-
 Image* map(int file) {
   void* const address = mmap(nullptr, sizeof(Image), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   return address == MAP_FAILED ? nullptr : static_cast<Image*>(address);
 }
 
 [[noreturn]] void give_up(int file, const std::string& what, int error) {
-  if (file >= 0) close_own(file);
+  if (file >= 0) close(file);
   throw std::runtime_error(what + ": " + std::strerror(error));
 }
 
 // Not in a child, which may end before.
 void remove_own() {
-  if (own_process == getpid())
-    for (const std::string& name : own_names) shm_unlink(name.c_str());
+  if (own_process != getpid()) return;
+  for (const Own& own : own_files) {
+    if (own.made) unlink((own.folder + "/" + own.name).c_str());
+    rmdir(own.folder.c_str());  // the last one does
+  }
+}
+
+/// A new file in the job's folder, which is made if need be; nothing if it cannot be made, and `errno` says why.
+File make_in(const std::string& folder, const std::string& name) {
+  for (int attempt = 0; attempt < attempts_at_folder; ++attempt) {
+    if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) break;
+    const File in = open_folder(folder);
+    File file(in ? openat(in.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1);
+    if (file || errno != ENOENT) return file;
+  }
+  return File();
 }
 
 /// A new file of this process's own, of `bytes` bytes, locked. Negative if there cannot be one, and `errno` says why.
 /// Before the first, what is left of other jobs goes.
-int make_own(const std::string& name, off_t bytes) {
-  if (own_names.empty()) remove_abandoned();
-  const int file = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (file < 0) return -1;
-  if (own_names.empty()) {
+int make_own(const std::string& folder, const std::string& name, off_t bytes) {
+  if (own_files.empty()) {
+    remove_abandoned();
     std::atexit(remove_own);
-    pthread_atfork(nullptr, nullptr, close_in_child);
   }
-  own_names.push_back(name);
-  own_files.push_back(file);
+  Own& own = own_files.emplace_back(Own{folder, name});
   own_process = getpid();
+  File file = make_in(folder, name);
+  if (!file) return -1;
   // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
-  const int error = lock(file) ? allocate(file, 0, bytes) : errno;
-  if (error == 0) return file;
-  shm_unlink(name.c_str());
-  close_own(file);
+  const int error = lock(file.get()) ? allocate(file.get(), 0, bytes) : errno;
+  own.made = error == 0;
+  if (own.made) return file.release();
+  unlink((folder + "/" + name).c_str());
   errno = error;
   return -1;
+}
+
+/// What make_own() could not do.
+std::string reason(const std::string& folder, int error) {
+  return error == EPERM ? folder + " belongs to another user, or others may use it" : std::strerror(error);
 }
 
 }  // namespace
 
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
-  const std::string name = name_of(job, rank, memory_purpose);
-  const int file = make_own(name, size_without_chunks);
-  if (file < 0) give_up(file, "shared memory " + name + " of " + std::to_string(size_without_chunks) + " bytes", errno);
+  const std::string folder = folder_of(job);
+  const int file = make_own(folder, std::to_string(rank), size_without_chunks);
+  if (file < 0)
+    throw std::runtime_error("shared memory of " + std::to_string(size_without_chunks) +
+                             " bytes: " + reason(folder, errno));
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
-  madvise(image, sizeof(Image), MADV_DONTFORK);  // a mapping keeps the file open, and locked, in a child
   // What follows the file's end may be mapped, but not touched.
   for (Descriptor& descriptor : image->descriptors) new (&descriptor) Descriptor;
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up(file, "random numbers", errno);
@@ -155,17 +250,13 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   return std::unique_ptr<Segment>(new Segment(file, image, sizeof(Image)));
 }
 
-std::unique_ptr<Segment> Segment::open(const std::string& job, int rank, std::string* why) {
-  const int file = open_of(job, rank, memory_purpose, O_RDWR, why);
-  if (file < 0) return nullptr;
+std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
+  const File folder = open_folder(folder_of(job));
   struct stat status;
-  const bool whole = fstat(file, &status) == 0 && status.st_size >= size_without_chunks;
-  Image* const image = whole ? map(file) : nullptr;
-  if (image == nullptr) {
-    close(file);
-    return nullptr;
-  }
-  std::unique_ptr<Segment> segment(new Segment(file, image, sizeof(Image)));
+  File file = folder ? open_in(folder, std::to_string(rank), O_RDWR, status) : File();
+  Image* const image = file && status.st_size >= size_without_chunks ? map(file.get()) : nullptr;
+  if (image == nullptr) return nullptr;
+  std::unique_ptr<Segment> segment(new Segment(file.release(), image, sizeof(Image)));
   const bool valid = std::atomic_ref<std::uint64_t>(image->magic).load(std::memory_order_acquire) == image_magic &&
                      image->version == peer_version && image->rank == rank;
   return valid ? std::move(segment) : nullptr;
@@ -186,7 +277,7 @@ std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2
 
 Segment::~Segment() {
   munmap(image_, mapped_);
-  if (file_ >= 0) close_own(file_);
+  if (file_ >= 0) close(file_);
 }
 
 off_t Segment::place_of(const void* address) const {
@@ -195,7 +286,8 @@ off_t Segment::place_of(const void* address) const {
 
 /// `address`, of `bytes` bytes, is in the image.
 bool Segment::make(const void* address, std::size_t bytes) {
-  return allocate(file_, place_of(address), static_cast<off_t>(bytes)) == 0;
+  const off_t first = place_of(address);
+  return allocate(file_, first, first + static_cast<off_t>(bytes)) == 0;
 }
 
 bool Segment::make_chunks() {
@@ -215,28 +307,44 @@ void Segment::drop_layout_slot(int slot) {
 }
 
 bool Segment::orphaned() const {
-  if (file_ < 0) return false;  // MPI ends the job if a process of another node does
-  if (!lock(file_)) return false;
-  flock(file_, LOCK_UN);
-  return true;
+  return file_ >= 0 && !is_locked(file_);  // MPI ends the job if a process of another node does
 }
 
 bool announce(const std::string& job, int rank, int what) {
-  const int file = make_own(name_of(job, rank, announcement_purpose), 1);
-  if (file < 0) return false;
+  const std::string folder = folder_of(job), name = notice_name(rank);
+  const int file = make_own(folder, name, 1);
   const auto said = static_cast<unsigned char>(what);
-  if (pwrite(file, &said, 1, 0) == 1) return true;  // open, and so locked, from now on
-  close_own(file);
-  return false;
+  if (file < 0 || pwrite(file, &said, 1, 0) != 1) return false;
+  own_file(folder, name)->announced = what;
+  return true;  // the file is open, and so locked, from now on
 }
 
 int announced(const std::string& job, int rank) {
-  const int file = open_of(job, rank, announcement_purpose, O_RDONLY, nullptr);
-  if (file < 0) return 0;
+  const std::string folder = folder_of(job), name = notice_name(rank);
+  if (const Own* const own = own_file(folder, name)) return own->announced;
+  const File in = open_folder(folder);
+  struct stat status;
+  const File file = in ? open_in(in, name, O_RDONLY, status) : File();
   unsigned char said = 0;
-  const bool there = pread(file, &said, 1, 0) == 1 && flock(file, LOCK_SH | LOCK_NB) != 0;
-  close(file);
-  return there ? said : 0;
+  return file && pread(file.get(), &said, 1, 0) == 1 && is_locked(file.get()) ? said : 0;
+}
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace
+
+std::string job_name() {
+  for (const char* const name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+    if (const std::string value = variable(name); !value.empty())
+      // The last is a random number that mpirun has drawn; other users cannot read the environment.
+      return std::string(name) + "=" + value + ";" + variable("PMIX_SERVER_URI2") + ";" +
+             variable("OMPI_MCA_orte_precondition_transports");
+  return {};
 }
 
 }  // namespace gpudt::interpose::peer

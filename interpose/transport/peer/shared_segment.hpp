@@ -1,6 +1,6 @@
 // The memory that the processes of one node share for peer transfers (transport/peer/peer.hpp): each process has a
 // segment of its own, which the others open by its name when they first need it. Nothing here is collective, so that
-// processes without the library may be part of the job.
+// processes without the library may be part of the job. What another user has made, or might have changed, is refused.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
 // and fills it while it is `free`; from `offered` on, `state` says whose turn it is.
@@ -13,7 +13,6 @@
 #include <string>
 
 #include "device/device.hpp"
-#include "interpose/transport/peer/segment_names.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -154,9 +153,8 @@ class Segment {
   /// This process's own, of rank `rank`; throws std::runtime_error if there cannot be one. It goes when the process
   /// ends, not before: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
-  /// Another process's; null if there is none on this node. `why`, unless null, says so of one that is not to be
-  /// trusted, since it is another user's or open to others.
-  static std::unique_ptr<Segment> open(const std::string& job, int rank, std::string* why = nullptr);
+  /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.
+  static std::unique_ptr<Segment> open(const std::string& job, int rank);
   /// In private memory, for what a process tells that has one elsewhere; null if there is no memory.
   static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);
   ~Segment();
@@ -171,7 +169,7 @@ class Segment {
   bool make_layout_slot(int slot, std::size_t bytes);
   /// Gives its memory back; nobody may be reading it.
   void drop_layout_slot(int slot);
-  /// Whether the process that made it has ended.
+  /// Whether the process that made it has ended; not to be asked of one's own.
   bool orphaned() const;
 
  private:
@@ -189,5 +187,9 @@ class Segment {
 bool announce(const std::string& job, int rank, int what);
 /// What process `rank` of this node has announced; 0: nothing.
 int announced(const std::string& job, int rank);
+
+/// What the processes of this job on this node, and no others, have in common; empty if it cannot be told. Under mpirun
+/// other users do not know it.
+std::string job_name();
 
 }  // namespace gpudt::interpose::peer
