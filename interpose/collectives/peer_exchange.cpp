@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,7 +67,6 @@ struct CommState {
 std::atomic<bool> asking{false};
 PeerUse announced_use = PeerUse::never;
 int keyval = MPI_KEYVAL_INVALID;
-std::vector<bool> askable;  ///< by rank in MPI_COMM_WORLD
 
 /// What processes that can be asked together announce alike.
 int announcement(PeerUse use) {
@@ -80,7 +80,7 @@ std::int64_t least_wanted(Flow flow) {
 }
 
 bool can_be_asked(int rank) {
-  return rank >= 0 && static_cast<std::size_t>(rank) < askable.size() && askable[static_cast<std::size_t>(rank)];
+  return rank >= 0 && presence_announced(rank) == announcement(announced_use);
 }
 
 bool all_can_be_asked(MPI_Comm comm) {
@@ -91,15 +91,16 @@ bool all_can_be_asked(MPI_Comm comm) {
   return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), can_be_asked);
 }
 
-/// Null if there is no memory.
-CommState* comm_state_of(MPI_Comm comm) {
+/// Throws std::bad_alloc if there is no memory, which the caller must not take for an answer: others have none such.
+CommState& comm_state_of(MPI_Comm comm) {
   void* value = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
-  if (found != 0) return static_cast<CommState*>(value);
+  if (found != 0) return *static_cast<CommState*>(value);
   auto made = std::make_unique<CommState>();
   made->together = all_can_be_asked(comm);
-  return PMPI_Comm_set_attr(comm, keyval, made.get()) == MPI_SUCCESS ? made.release() : nullptr;
+  if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
+  return *made.release();
 }
 
 int drop_circle(MPI_Comm, int, void* value, void*) {
@@ -272,11 +273,9 @@ void collectives_announce(PeerUse use) {
   if (presence_announce(announcement(use)) && has_messages && all_receives_are_known()) announced_use = use;
 }
 
+// Nobody announces anything from here on, so that all see the same.
 void collectives_start() {
   if (announced_use == PeerUse::never || !init_waits_for_all() || !has_hidden_messages()) return;
-  int size = 0;
-  PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  for (int rank = 0; rank < size; ++rank) askable.push_back(presence_announced(rank) == announcement(announced_use));
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_circle, &keyval, nullptr);
   asking.store(true);
 }
@@ -292,16 +291,15 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
                         known.bytes() < least_wanted(flow) * known.blocks))
     return false;
-  CommState* const comm_state = comm_state_of(comm);
-  return comm_state != nullptr && comm_state->together &&
-         !comm_state->backoff_for(call.name, length_of(known)).passes();
+  CommState& comm_state = comm_state_of(comm);
+  return comm_state.together && !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
   const bool all_right = listed && right(blocks.given) && right(blocks.taken);
   if (!all_right) blocks = {};
-  CommState& comm_state = *comm_state_of(comm);
+  CommState& comm_state = comm_state_of(comm);
   const std::int64_t least = least_wanted(flow);
   const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
   const bool fit = all_right && !comm_state.spoilt && active.load(std::memory_order_acquire) &&

@@ -63,10 +63,18 @@ class File {
 struct Own {
   std::string folder, name;
   bool made = false;
-  int announced = 0;  ///< by announce()
 };
 std::vector<Own> own_files;
 pid_t own_process = 0;
+
+/// The file of a job with what its processes have announced, a byte for each, which all that announce anything keep
+/// open: none can fail to see what others see. Each keeps its own byte locked.
+struct Notices {
+  std::string folder;
+  int file;
+};
+const std::string notices_name = "notices";
+std::vector<Notices> notices;
 
 std::string prefix() {
   return "gpudt-" + std::to_string(geteuid()) + "-";
@@ -75,17 +83,6 @@ std::string prefix() {
 /// The job's name has parts that other users cannot know, so that they cannot be there first.
 std::string folder_of(const std::string& job) {
   return shared_memory + prefix() + std::to_string(std::hash<std::string>()(job));
-}
-
-std::string notice_name(int rank) {
-  return std::to_string(rank) + "-here";
-}
-
-/// Null if it is another process's, if anyone's.
-Own* own_file(const std::string& folder, const std::string& name) {
-  const auto at = std::find_if(own_files.begin(), own_files.end(),
-                               [&](const Own& own) { return own.made && own.folder == folder && own.name == name; });
-  return at == own_files.end() ? nullptr : &*at;
 }
 
 /// Whether nobody but this user can have made or changed it.
@@ -106,28 +103,30 @@ File open_folder(const std::string& folder) {
 /// Likewise. `status` is the file's.
 File open_in(const File& folder, const std::string& name, int access, struct stat& status) {
   // A FIFO must not make it wait.
-  File file(openat(folder.get(), name.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  File file(openat(folder.get(), name.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file || fstat(file.get(), &status) != 0) return File();
   if (is_private(status, S_IFREG) && status.st_nlink <= 1) return file;
   errno = EPERM;
   return File();
 }
 
-struct flock whole_file() {
-  struct flock all = {};
-  all.l_type = F_WRLCK;
-  all.l_whence = SEEK_SET;
-  return all;
+/// `bytes` bytes of a file; 0: all.
+struct flock range(short type, off_t first = 0, off_t bytes = 0) {
+  struct flock wanted = {};
+  wanted.l_type = type;
+  wanted.l_whence = SEEK_SET;
+  wanted.l_start = first;
+  wanted.l_len = bytes;
+  return wanted;
 }
 
-bool lock(int file) {
-  struct flock wanted = whole_file();
+bool lock(int file, struct flock wanted = range(F_WRLCK)) {
   return fcntl(file, F_SETLK, &wanted) == 0;
 }
 
 /// By another process, as far as can be told.
 bool is_locked(int file) {
-  struct flock found = whole_file();
+  struct flock found = range(F_WRLCK);
   return fcntl(file, F_GETLK, &found) != 0 || found.l_type != F_UNLCK;
 }
 
@@ -186,36 +185,50 @@ Image* map(int file) {
   throw std::runtime_error(what + ": " + std::strerror(error));
 }
 
+/// If no other process of the job needs it any more.
+void leave(const Notices& kept) {
+  const bool last = lock(kept.file, range(F_UNLCK)) && lock(kept.file);
+  if (last) unlink((kept.folder + "/" + notices_name).c_str());
+  rmdir(kept.folder.c_str());  // if it is empty
+}
+
 // Not in a child, which may end before.
 void remove_own() {
   if (own_process != getpid()) return;
   for (const Own& own : own_files) {
     if (own.made) unlink((own.folder + "/" + own.name).c_str());
-    rmdir(own.folder.c_str());  // the last one does
+    rmdir(own.folder.c_str());
   }
+  for (const Notices& kept : notices) leave(kept);
 }
 
-/// A new file in the job's folder, which is made if need be; nothing if it cannot be made, and `errno` says why.
-File make_in(const std::string& folder, const std::string& name) {
+/// Before the first file of this process, what is left of other jobs goes.
+void prepare() {
+  if (std::exchange(own_process, getpid()) != 0) return;
+  remove_abandoned();
+  std::atexit(remove_own);
+}
+
+/// make(folder) in the job's folder, which is made if need be, until there is a file or it cannot be made: `errno` says
+/// why.
+template <class Make>
+File make_in(const std::string& folder, Make make) {
   for (int attempt = 0; attempt < attempts_at_folder; ++attempt) {
     if (mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) break;
     const File in = open_folder(folder);
-    File file(in ? openat(in.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1);
+    File file = in ? make(in) : File();
     if (file || errno != ENOENT) return file;
   }
   return File();
 }
 
 /// A new file of this process's own, of `bytes` bytes, locked. Negative if there cannot be one, and `errno` says why.
-/// Before the first, what is left of other jobs goes.
 int make_own(const std::string& folder, const std::string& name, off_t bytes) {
-  if (own_files.empty()) {
-    remove_abandoned();
-    std::atexit(remove_own);
-  }
+  prepare();
   Own& own = own_files.emplace_back(Own{folder, name});
-  own_process = getpid();
-  File file = make_in(folder, name);
+  File file = make_in(folder, [&](const File& in) {
+    return File(openat(in.get(), name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  });
   if (!file) return -1;
   // Not ftruncate alone: writing to memory that turns out not to be there would be the program's end.
   const int error = lock(file.get()) ? allocate(file.get(), 0, bytes) : errno;
@@ -224,6 +237,17 @@ int make_own(const std::string& folder, const std::string& name, off_t bytes) {
   unlink((folder + "/" + name).c_str());
   errno = error;
   return -1;
+}
+
+/// The job's file of control messages, with the byte of process `rank` locked.
+File open_notices(const std::string& folder, int rank) {
+  return make_in(folder, [&](const File& in) {
+    struct stat status;
+    File file = open_in(in, notices_name, O_RDWR | O_CREAT, status);
+    if (file && lock(file.get(), range(F_WRLCK, rank, 1)) && still_named(in, notices_name, status)) return file;
+    if (file) errno = ENOENT;  // another job's process is removing what it takes for abandoned
+    return File();
+  });
 }
 
 /// What make_own() could not do.
@@ -311,22 +335,24 @@ bool Segment::orphaned() const {
 }
 
 bool announce(const std::string& job, int rank, int what) {
-  const std::string folder = folder_of(job), name = notice_name(rank);
-  const int file = make_own(folder, name, 1);
+  prepare();
+  Notices& kept = notices.emplace_back(Notices{folder_of(job), -1});
+  File file = open_notices(kept.folder, rank);
   const auto said = static_cast<unsigned char>(what);
-  if (file < 0 || pwrite(file, &said, 1, 0) != 1) return false;
-  own_file(folder, name)->announced = what;
-  return true;  // the file is open, and so locked, from now on
+  if (!file || pwrite(file.get(), &said, 1, rank) != 1) {
+    notices.pop_back();
+    return false;
+  }
+  kept.file = file.release();
+  return true;
 }
 
 int announced(const std::string& job, int rank) {
-  const std::string folder = folder_of(job), name = notice_name(rank);
-  if (const Own* const own = own_file(folder, name)) return own->announced;
-  const File in = open_folder(folder);
-  struct stat status;
-  const File file = in ? open_in(in, name, O_RDONLY, status) : File();
+  const std::string folder = folder_of(job);
+  const auto kept =
+      std::find_if(notices.begin(), notices.end(), [&](const Notices& each) { return each.folder == folder; });
   unsigned char said = 0;
-  return file && pread(file.get(), &said, 1, 0) == 1 && is_locked(file.get()) ? said : 0;
+  return kept != notices.end() && pread(kept->file, &said, 1, rank) == 1 ? said : 0;
 }
 
 namespace {

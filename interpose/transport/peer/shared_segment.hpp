@@ -182,10 +182,11 @@ class Segment {
   std::size_t mapped_;  ///< bytes
 };
 
-/// Tells the processes of this node, as long as this one lives, that process `rank` is there and says `what`, 1 to 255.
-/// False if it cannot.
+/// Tells the processes of this node that process `rank`, this one, is there and says `what`, 1 to 255. False if it
+/// cannot; then nobody sees anything of it. Once in each job.
 bool announce(const std::string& job, int rank, int what);
-/// What process `rank` of this node has announced; 0: nothing.
+/// What process `rank` of this node has announced, who may have ended since; 0: nothing, or this process has announced
+/// nothing itself. It cannot fail: all processes that have announced something get the same answer.
 int announced(const std::string& job, int rank);
 
 /// What the processes of this job on this node, and no others, have in common; empty if it cannot be told. Under mpirun
