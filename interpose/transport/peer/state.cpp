@@ -75,9 +75,7 @@ Segment* reach(int rank) {
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
     neighbour.next_attempt = 2 * neighbour.attempts;
-    std::string why;
-    neighbour.segment = Segment::open(world->job, rank, &why);
-    if (!why.empty() && !std::exchange(neighbour.distrusted, true)) log_warning(why);
+    neighbour.segment = Segment::open(world->job, rank);
   }
   return neighbour.segment.get();
 }

@@ -66,7 +66,6 @@ struct Traffic {
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
   bool awaited_in_vain = false;             ///< a control message
-  bool distrusted = false;                  ///< its segment, and that has been said
   bool shares_gpu = false;                  ///< with this process, as its messages have shown
   unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
   static constexpr std::size_t backoffs_of_tag = 3;
