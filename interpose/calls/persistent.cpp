@@ -89,6 +89,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
       persistent->payload = peer_host_receive(given, count, type);
     }
+    if (form.kind == Operation::Kind::send) peer_sends_plain_again(count, type, form.peer, form.tag, comm);
     if (!persistent->payload) return init(given, as, request);
     persistent->kind = form.kind;
     persistent->owner.comm = comm;

@@ -42,17 +42,21 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
   return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
 }
 
-/// Messages as long as RTS messages go through shared memory where there are RTS messages, so that probes tell the two
-/// apart.
-template <class Pmpi, class... More>
-int send_from_host(Pmpi pmpi, const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                   More... more) {
-  if (!peer_token_long(count, type)) return pmpi(buf, count, type, dest, tag, comm, more...);
-  const auto offer = RendezvousSender::of_host(buf, count, type, dest, tag, comm);
-  if (!offer) return pmpi(buf, count, type, dest, tag, comm, more...);
-  const int code = send_now(pmpi, offer->message(), dest, tag, comm, more...);
-  if (code != MPI_SUCCESS) offer->give_up();
-  return code;
+/// Gives MPI the RTS of an offer, and returns when it has been sent. In other threads plain messages may wait for MPI
+/// to have it: a synchronous send, or one that waits for its receive, tells so too late.
+int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
+  const Outgoing token = offer.message();
+  mark(Point::given);
+  if (!peer_has_threads()) {
+    const int code = send_now(pmpi, token, dest, tag, comm);
+    offer.given();
+    return code;
+  }
+  const NonblockingSend nonblocking = pmpi == PMPI_Ssend ? PMPI_Issend : pmpi == PMPI_Rsend ? PMPI_Irsend : PMPI_Isend;
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = send_now(nonblocking, token, dest, tag, comm, &request);
+  offer.given();
+  return code == MPI_SUCCESS ? PMPI_Wait(&request, MPI_STATUS_IGNORE) : code;
 }
 
 /// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
@@ -76,14 +80,13 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
-      return send_from_host(pmpi, buf, count, type, dest, tag, comm);
+      peer_sends_plain(count, type, dest, tag, comm);
+      return pmpi(buf, count, type, dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
     if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
       engine_order(comm, dest);
-      const Outgoing token = offer->message();
-      mark(Point::given);
-      const int code = send_now(pmpi, token, dest, tag, comm);
+      const int code = send_token(pmpi, *offer, dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
       mark(Point::sent);
       offer->start_unpack(0);
@@ -96,11 +99,10 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     engine_order(comm, dest);
     device::about_to_wait(device::WaitKind::transfer);
     staged.wait();
+    peer_sends_plain(operand.bytes(), dest, tag, comm);
     const Timed timed(Clock::mpi);
-    const Outgoing out = staged.message();
     mark(Point::given);
-    const int code = is_buffered(pmpi) ? send_from_host(pmpi, out.data, out.count, out.type, dest, tag, comm)
-                                       : send_now(pmpi, out, dest, tag, comm);
+    const int code = send_now(pmpi, staged.message(), dest, tag, comm);
     mark(Point::sent);
     return code;
   });
@@ -116,12 +118,16 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
-      return send_from_host(pmpi, buf, count, type, dest, tag, comm, request);
+      peer_sends_plain(count, type, dest, tag, comm);
+      return pmpi(buf, count, type, dest, tag, comm, request);
     }
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
-    if (!payload) payload = std::make_shared<Staged>(operand);
+    if (!payload) {
+      payload = std::make_shared<Staged>(operand);
+      peer_sends_plain(operand.bytes(), dest, tag, comm);
+    }
     payload->start_pack();
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
@@ -134,9 +140,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (!is_buffered(pmpi)) return reserved.submit(/*issued=*/false, request);
     engine_order(comm, dest);
     payload->wait();
-    const Outgoing out = payload->message();
     mark(Point::given);
-    const int code = send_from_host(pmpi, out.data, out.count, out.type, dest, tag, comm, &reserved->inner);
+    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
     return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
   });
 }
@@ -150,7 +155,7 @@ bool comes_as_it_is(const BufferPeek& peek) {
 int came_as_it_is(int code, const char* call, const MPI_Status& status, const ErrorOwner& owner) {
   if (code == MPI_SUCCESS || !peer_checks()) return code;
   return guarded(owner, call, [&] {
-    if (is_truncation(code)) peer_truncated(status);
+    if (is_truncation(code)) peer_truncated(owner.comm, status);
     return code;
   });
 }
@@ -257,6 +262,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     packed->start_pack();
   }
   engine_order(comm, dest);
+  peer_sends_plain(sendcount, sendtype, dest, sendtag, comm);
   return receive_blocking<Does::send_first>(
       [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
         if (packed) {
@@ -269,37 +275,24 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       call, recvbuf, most, recvtype, {.comm = comm}, status, coming.located);
 }
 
-/// In place, on host memory. What is as long as an RTS goes by one: then it is out of the way already.
-int replace_on_host(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
-                    MPI_Comm comm, MPI_Status* status) {
-  const auto offer = peer_checks() && valid_target(comm, dest, sendtag)
-                         ? RendezvousSender::of_host(buf, count, type, dest, sendtag, comm)
-                         : nullptr;
-  if (!offer) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-  const Outgoing out = offer->message();
-  const int code =
-      PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, buf, count, type, source, recvtag, comm, status);
-  if (code != MPI_SUCCESS && !is_truncation(code)) offer->give_up();  // else it has been sent
-  return code;
-}
-
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
                      MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv_replace";
   DeviceBuffer operand;
   engine_order(comm, dest);
+  peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    const int code = replace_on_host(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
+    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm});
   }
   Staged staged(operand);
   staged.start_pack();
   device::about_to_wait(device::WaitKind::transfer);
   staged.wait();
-  const int code =
-      replace_on_host(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag, comm, seen.get());
+  const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
+                                         comm, seen.get());
   return peer_received(code, call, staged, *seen, {.comm = comm});
 }
 
@@ -390,6 +383,7 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     const bool sends = out.stage(call), receives = in.stage(call);
     if (!sends && !receives) {
       engine_order(comm, out.peer);
+      peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
       return pmpi();
     }
     auto operation = std::make_unique<Operation>();
@@ -399,6 +393,7 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     operation->payload = payload;
     payload->start_pack();
     engine_order(comm, out.peer);
+    peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
     payload->wait();
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();

@@ -4,6 +4,7 @@
 // the errors of operations on device buffers to the right error handler, which MPI cannot know. When no request is
 // ours they pass straight through.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <new>
 #include <utility>
@@ -122,33 +123,79 @@ class Requests {
   std::unique_ptr<Ours> ours_;  ///< null if none can be
 };
 
-/// The statuses of one call: the program's, or others if it wants none, for what peer transfers must know.
+/// `own`, if it is large enough, else memory that `many` keeps; null if there is none.
+template <class Each, std::size_t few>
+Each* room_for(int count, Each (&own)[few], std::unique_ptr<Each[]>& many) {
+  if (static_cast<std::size_t>(count) <= few) return own;
+  many.reset(new (std::nothrow) Each[static_cast<std::size_t>(count)]);
+  return many.get();
+}
+
+/// The contexts of the communicators of requests, which these tell no longer once they are freed. As a rule it is one.
+class Contexts {
+ public:
+  Contexts() = default;
+  Contexts(const Contexts&) = delete;
+  Contexts& operator=(const Contexts&) = delete;
+
+  void note(int count, const MPI_Request* requests) {
+    MPI_Comm first = MPI_COMM_NULL;
+    for (int i = 0; i < count; ++i) {
+      if (requests[i] == MPI_REQUEST_NULL || (first != MPI_COMM_NULL && request_has_comm(requests[i], first))) continue;
+      const MPI_Comm comm = request_comm(requests[i]);
+      if (comm == MPI_COMM_NULL) continue;
+      if (first != MPI_COMM_NULL) return note_each(count, requests);
+      first = comm;
+      all_ = context_of(comm);
+    }
+  }
+  /// Negative: not known.
+  std::int64_t of(int index) const { return each_ == nullptr || index < 0 ? all_ : each_[index]; }
+
+ private:
+  void note_each(int count, const MPI_Request* requests) {
+    all_ = -1;
+    each_ = room_for(count, own_, many_);
+    for (int i = 0; each_ != nullptr && i < count; ++i) each_[i] = request_context(requests[i]);
+  }
+
+  std::int64_t all_ = -1;
+  std::int64_t* each_ = nullptr;  ///< null: all_ holds for all
+  std::int64_t own_[8];
+  std::unique_ptr<std::int64_t[]> many_;
+};
+
+/// What peer transfers must know of the requests that fail in one call: their statuses, the program's or others if it
+/// wants none, and the contexts of their communicators.
 class Statuses {
  public:
-  Statuses(int count, MPI_Status* user) : seen_(user) {
-    if (user != MPI_STATUS_IGNORE || count <= 0 || !peer_checks()) return;
-    if (count > few) many_.reset(new (std::nothrow) MPI_Status[static_cast<std::size_t>(count)]);
-    if (count <= few || many_) seen_ = count > few ? many_.get() : own_;
+  /// `filled`: how many statuses the call fills at most.
+  Statuses(int count, const MPI_Request* requests, int filled, MPI_Status* user) : seen_(user) {
+    if (count <= 0 || !peer_checks()) return;
+    contexts_.note(count, requests);
+    if (user == MPI_STATUS_IGNORE) seen_ = room_for(filled, own_, many_);
   }
   MPI_Status* data() { return seen_; }
 
-  /// After a call that completes one request.
-  int seen(int code) {
-    if (code != MPI_SUCCESS && peer_checks() && is_truncation(code)) peer_truncated(*seen_);
+  /// After a call that completes one request, the first if `index` is not told.
+  int seen(int code, int index = 0) {
+    if (code != MPI_SUCCESS && peer_checks() && is_truncation(code)) truncated(index, *seen_);
     return code;
   }
-  /// After a call that has filled `count` statuses.
-  int seen_many(int code, int count) {
+  /// After a call that has filled `count` statuses: of request i or, if they are told, of requests `indices[i]`.
+  int seen_many(int code, int count, const int* indices = nullptr) {
     if (code == MPI_ERR_IN_STATUS && seen_ != MPI_STATUSES_IGNORE && peer_checks())
       for (int i = 0; i < count; ++i)
-        if (is_truncation(seen_[i].MPI_ERROR)) peer_truncated(seen_[i]);
+        if (is_truncation(seen_[i].MPI_ERROR)) truncated(indices == nullptr ? i : indices[i], seen_[i]);
     return code;
   }
 
  private:
-  static constexpr int few = 32;
+  void truncated(int index, const MPI_Status& status) const { peer_truncated_in(contexts_.of(index), status); }
+
   MPI_Status* seen_;
-  MPI_Status own_[few];
+  Contexts contexts_;
+  MPI_Status own_[32];
   std::unique_ptr<MPI_Status[]> many_;
 };
 
@@ -173,54 +220,56 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
   Requests requests(1, request, Ends::when_done);
-  Statuses statuses(1, status);
+  Statuses statuses(1, requests.data(), 1, status);
   return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
   Requests requests(1, request, Ends::at_once);
-  Statuses statuses(1, status);
+  Statuses statuses(1, requests.data(), 1, status);
   return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
 }
 
 GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
   Requests requests(count, array, Ends::when_done);
-  Statuses statuses(1, status);
-  return requests.finish_one(statuses.seen(PMPI_Waitany(count, requests.data(), index, statuses.data())));
+  Statuses statuses(count, requests.data(), 1, status);
+  const int code = PMPI_Waitany(count, requests.data(), index, statuses.data());
+  return requests.finish_one(statuses.seen(code, *index));
 }
 
 GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
   Requests requests(count, array, Ends::at_once);
-  Statuses statuses(1, status);
-  return requests.finish_one(statuses.seen(PMPI_Testany(count, requests.data(), index, flag, statuses.data())));
+  Statuses statuses(count, requests.data(), 1, status);
+  const int code = PMPI_Testany(count, requests.data(), index, flag, statuses.data());
+  return requests.finish_one(statuses.seen(code, *index));
 }
 
 GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* user) {
   Requests requests(count, array, Ends::when_done);
-  Statuses statuses(count, user);
+  Statuses statuses(count, requests.data(), count, user);
   const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
   return requests.finish_many(code, by_request(user));
 }
 
 GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* user) {
   Requests requests(count, array, Ends::at_once);
-  Statuses statuses(count, user);
+  Statuses statuses(count, requests.data(), count, user);
   const int code = statuses.seen_many(PMPI_Testall(count, requests.data(), flag, statuses.data()), count);
   return requests.finish_many(code, by_request(user));
 }
 
 GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
   Requests requests(count, array, Ends::when_done);
-  Statuses statuses(count, user);
+  Statuses statuses(count, requests.data(), count, user);
   const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
-  return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
+  return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
 }
 
 GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
   Requests requests(count, array, Ends::at_once);
-  Statuses statuses(count, user);
+  Statuses statuses(count, requests.data(), count, user);
   const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
-  return requests.finish_many(statuses.seen_many(code, *done), by_completion(*done, indices, user));
+  return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace gpudt::interpose {
 
@@ -26,6 +27,54 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
 
 /// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
 bool all_receives_are_known();
+
+/// Looks where communicators have their contexts, and requests their communicators; to be called once, in MPI_Init.
+/// `own`: a communicator that this library has made of MPI_COMM_SELF. False if that cannot be found; then the functions
+/// that follow may not be called, or know nothing.
+bool find_contexts(MPI_Comm own);
+bool find_request_contexts(MPI_Comm own);
+#ifdef OPEN_MPI
+/// In bytes, in what the handles point to.
+struct ContextOffsets {
+  std::size_t context;                ///< in a communicator
+  std::size_t comm, kind;             ///< in a request; `comm` is 0 if they have not been found
+  static constexpr int messages = 0;  ///< the kind of sends and receives
+};
+extern ContextOffsets context_offsets;
+
+/// What MPI tells the messages of one communicator from those of all others of this process by: the same in all
+/// processes of the communicator.
+inline std::uint32_t context_of(MPI_Comm comm) {
+  std::uint32_t context = 0;
+  std::memcpy(&context, reinterpret_cast<const char*>(comm) + context_offsets.context, sizeof context);
+  return context;
+}
+/// The communicator of a send or receive that has not been freed, be it that the handle has; MPI_COMM_NULL if it is not
+/// known, or the request is another one. It may be MPI_REQUEST_NULL.
+inline MPI_Comm request_comm(MPI_Request request) {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int kind = 0;
+  std::memcpy(&kind, reinterpret_cast<const char*>(request) + context_offsets.kind, sizeof kind);
+  if (context_offsets.comm != 0 && kind == ContextOffsets::messages)
+    std::memcpy(&comm, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof comm);
+  return comm;
+}
+/// Whether `comm`, which another request has told, is that of this one, too.
+inline bool request_has_comm(MPI_Request request, MPI_Comm comm) {
+  MPI_Comm own = MPI_COMM_NULL;
+  std::memcpy(&own, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof own);
+  return own == comm;
+}
+#else
+std::uint32_t context_of(MPI_Comm comm);
+MPI_Comm request_comm(MPI_Request request);
+bool request_has_comm(MPI_Request request, MPI_Comm comm);
+#endif
+/// The context of that communicator; negative if there is none.
+inline std::int64_t request_context(MPI_Request request) {
+  const MPI_Comm comm = request_comm(request);
+  return comm == MPI_COMM_NULL ? -1 : std::int64_t{context_of(comm)};
+}
 
 /// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
 bool init_waits_for_all();

@@ -107,6 +107,26 @@ bool all_receives_are_known() {
   return false;
 }
 
+bool find_contexts(MPI_Comm) {
+  return false;
+}
+
+bool find_request_contexts(MPI_Comm) {
+  return false;
+}
+
+std::uint32_t context_of(MPI_Comm) {
+  return 0;
+}
+
+MPI_Comm request_comm(MPI_Request) {
+  return MPI_COMM_NULL;
+}
+
+bool request_has_comm(MPI_Request, MPI_Comm) {
+  return false;
+}
+
 bool has_hidden_messages() {
   return false;
 }

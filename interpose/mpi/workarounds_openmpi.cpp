@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 
 #include <cstddef>
+#include <cstring>
+#include <optional>
 
 namespace gpudt::interpose {
 namespace {
@@ -33,12 +35,120 @@ struct Messaging {
 
 constexpr int standard_mode = 4;
 
+// The insides of communicators and requests, as in Open MPI 4 (ompi/communicator/communicator.h,
+// ompi/request/request.h): a communicator has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the
+// process's rank; a request has its kind, its status, pointers to functions and then the communicator. Where that is
+// hangs on the build's options.
+
+constexpr std::size_t communicator_size = 512, request_size = 256;  ///< of the predefined ones, at least
+constexpr std::size_t from_kind_to_comm = 96;
+constexpr int generalized_kind = 2, null_kind = 5;
+
+template <class Value, class Handle>
+Value value_in(Handle handle, std::size_t offset) {
+  Value value;
+  std::memcpy(&value, reinterpret_cast<const char*>(handle) + offset, sizeof value);
+  return value;
+}
+
+/// Of the name in a predefined communicator; nothing if it is not there, or more than once.
+std::optional<std::size_t> place_of_name(MPI_Comm comm) {
+  char name[MPI_MAX_OBJECT_NAME] = {};
+  int length = 0;
+  PMPI_Comm_get_name(comm, name, &length);
+  std::optional<std::size_t> found;
+  const std::size_t end = communicator_size - MPI_MAX_OBJECT_NAME - sizeof(std::uint32_t) - sizeof(int);
+  const auto bytes = static_cast<std::size_t>(length) + 1;
+  for (std::size_t place = 0; length > 0 && place <= end; ++place) {
+    if (std::memcmp(reinterpret_cast<const char*>(comm) + place, name, bytes) != 0) continue;
+    if (found) return std::nullopt;
+    found = place;
+  }
+  return found;
+}
+
+/// Whether what stands there could be the context and the rank of `comm`.
+bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uint32_t highest) {
+  int rank = -1;
+  PMPI_Comm_rank(comm, &rank);
+  const auto context = value_in<std::uint32_t>(comm, place);
+  return context >= lowest && context <= highest && value_in<int>(comm, place + sizeof context) == rank;
+}
+
+/// Receives that nothing matches, for as long as it lives.
+class Probe {
+ public:
+  explicit Probe(MPI_Comm comm) { PMPI_Irecv(&room_, 1, MPI_CHAR, 0, 0, comm, &request_); }
+  ~Probe() {
+    PMPI_Cancel(&request_);
+    PMPI_Wait(&request_, MPI_STATUS_IGNORE);
+  }
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+  MPI_Request request() const { return request_; }
+
+ private:
+  char room_ = 0;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+/// The same of a request that is not MPI's own.
+class Generalized {
+ public:
+  Generalized() {
+    PMPI_Grequest_start([](void*, MPI_Status*) { return int(MPI_SUCCESS); }, [](void*) { return int(MPI_SUCCESS); },
+                        [](void*, int) { return int(MPI_SUCCESS); }, nullptr, &request_);
+  }
+  ~Generalized() {
+    PMPI_Grequest_complete(request_);
+    PMPI_Request_free(&request_);
+  }
+  Generalized(const Generalized&) = delete;
+  Generalized& operator=(const Generalized&) = delete;
+  MPI_Request request() const { return request_; }
+
+ private:
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
 const Messaging* messaging() {
   static const auto* const found = static_cast<const Messaging*>(dlsym(RTLD_DEFAULT, "mca_pml"));
   return found;
 }
 
 }  // namespace
+
+ContextOffsets context_offsets = {};
+
+bool find_contexts(MPI_Comm own) {
+  constexpr std::uint32_t first_free = 2, last = 1U << 30;
+  const auto name = place_of_name(MPI_COMM_WORLD);
+  if (!name || name != place_of_name(MPI_COMM_SELF)) return false;
+  context_offsets.context = *name + MPI_MAX_OBJECT_NAME;
+  return is_context(context_offsets.context, MPI_COMM_WORLD, 0, 0) &&
+         is_context(context_offsets.context, MPI_COMM_SELF, 1, 1) &&
+         is_context(context_offsets.context, own, first_free, last);
+}
+
+bool find_request_contexts(MPI_Comm own) {
+  const Probe one(MPI_COMM_SELF), other(own);
+  const Generalized generalized;
+  for (std::size_t place = from_kind_to_comm; place + sizeof(MPI_Comm) <= request_size; place += alignof(MPI_Comm)) {
+    if (value_in<MPI_Comm>(one.request(), place) != MPI_COMM_SELF || value_in<MPI_Comm>(other.request(), place) != own)
+      continue;
+    // The next place like that is a part of receives alone.
+    const std::size_t kind = place - from_kind_to_comm;
+    if (value_in<int>(one.request(), kind) != ContextOffsets::messages ||
+        value_in<int>(other.request(), kind) != ContextOffsets::messages ||
+        value_in<int>(generalized.request(), kind) != generalized_kind ||
+        value_in<int>(MPI_REQUEST_NULL, kind) != null_kind)
+      return false;
+    context_offsets.comm = place;
+    context_offsets.kind = kind;
+    return true;
+  }
+  return false;
+}
 
 bool init_waits_for_all() {
   const auto* const asynchronous = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_async_mpi_init"));

@@ -1,6 +1,8 @@
 // The engine: one owner at a time moves operations from packing to issued to unpacking to done.
 #include "interpose/requests/operation.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -128,6 +130,7 @@ class Engine {
   void remove(Operation* operation);
   void retire(Operation* operation);
   int progress(Tests tests = Tests::some);
+  void settle();
   void order(const Channel& channel);
   template <class Wanted>
   void order_each(Wanted wanted);
@@ -147,6 +150,7 @@ class Engine {
   int live() const { return live_.load(std::memory_order_relaxed); }
 
  private:
+  int pass(Tests tests);
   void let_pass_end();
   void take_incoming();
   int issue_packed();
@@ -155,6 +159,7 @@ class Engine {
   int test_inner(Tests tests);
   int test_next_window();
   void inner_completed(Operation* operation, const MPI_Status& status, int error);
+  void truncated(const Operation& operation, const MPI_Status& status);
   void take_arrived(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
@@ -286,8 +291,19 @@ int Engine::progress(Tests tests) {
   if (!due && !busy) return 0;
   if (busy_.exchange(true, std::memory_order_acquire)) return 0;
   const Hold hold(busy_);
-  int completions = due && background_.load() != nullptr ? background->run() : 0;
-  if (!busy) return completions;
+  const int completions = due && background_.load() != nullptr ? background->run() : 0;
+  return busy ? completions + pass(tests) : completions;
+}
+
+void Engine::settle() {
+  if (inside_engine || !pending()) return;
+  while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
+  const Hold hold(busy_);
+  pass(Tests::all);
+}
+
+int Engine::pass(Tests tests) {
+  int completions = 0;
   // What has arrived together is unpacked together.
   const device::Gathering gathering(device::Gathering::short_bytes);
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
@@ -375,6 +391,7 @@ void Engine::issue(Operation* operation) {
     device::mark(device::Point::given);
     operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
                                        &operation->inner);
+    operation->payload->given();
     operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
   }
   issued(*operation);
@@ -469,10 +486,18 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   operation->bytes = bytes;
   if (operation->kind != Operation::Kind::receive) return;
   if (operation->error != MPI_SUCCESS) {
-    if (is_truncation(operation->error)) peer_truncated(status);
+    if (is_truncation(operation->error)) truncated(*operation, status);
     return;
   }
   take_arrived(operation);
+}
+
+void Engine::truncated(const Operation& operation, const MPI_Status& status) {
+  const MPI_Comm comm = owner(operation).comm;
+  if (comm != MPI_COMM_NULL)
+    peer_truncated(comm, status);
+  else if (operation.inner != MPI_REQUEST_NULL)  // the communicator's handle has been freed
+    peer_truncated_in(request_context(operation.inner), status);
 }
 
 /// What has come may stand for a message that is to be fetched.
@@ -480,6 +505,8 @@ void Engine::take_arrived(Operation* operation) {
   const bool any = operation->bytes != 0 || operation->payload->always_unpacks();
   try {
     const Announced announced = operation->payload->announced(operation->bytes);
+    if (!announced.fetched && peer::rts_index(operation->bytes) >= 0)
+      peer_received_plain(operation->bytes, operation->from, owner(*operation).comm);
     operation->bytes = announced.bytes;
     if (any) start_unpack(operation, announced.bytes);
     if (operation->error == MPI_SUCCESS) operation->error = announced.error;
@@ -693,6 +720,9 @@ int Reservation::submit(bool issued, MPI_Request* request) {
 
 int engine_progress(Tests tests) {
   return engine.progress(tests);
+}
+void engine_settle() {
+  engine.settle();
 }
 int engine_progress_logged(Tests tests) noexcept try {
   return engine.progress(tests);

@@ -40,6 +40,7 @@ struct Outgoing {
 struct Announced {
   std::int64_t bytes;
   int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
+  bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
 };
 
 /// The status that a call fills in for this library to read: the program's, or another one if it wants none.
@@ -79,6 +80,8 @@ class Payload {
   virtual bool always_unpacks() const { return false; }
   /// Of sends, once they are packed.
   virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
+  /// MPI has been given message(), or has refused it.
+  virtual void given() {}
   /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
 };
@@ -245,7 +248,10 @@ enum class Tests { some, all };
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress(Tests tests = Tests::some);
-/// The same for callers that must not throw: what goes wrong is logged.
+/// Looks once at all real operations that are under way now, and waits for whoever drives them just now. Does nothing
+/// within the engine.
+void engine_settle();
+/// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
 int engine_progress_logged(Tests tests = Tests::some) noexcept;
 
 /// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then

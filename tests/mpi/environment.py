@@ -103,6 +103,17 @@ class Environment(unittest.TestCase):
             if protocol == "shared":
                 self.assertNotIn(" 0 through shared memory", told[0], run.text)
 
+    def test_lengths(self):
+        """No message is offered while others are under way that are as long as each token would be; later some are."""
+        everywhere = sorted(ALL_RIGHT + [f"rank {rank}: lengths: right" for rank in range(RANKS)])
+        for protocol in ("peer", "pipelined"):
+            with self.subTest(protocol):
+                run = Run("lengths", f"GPUDT_PROTOCOL={protocol}", "GPUDT_TRACE=1")
+                self.assertEqual(run.code, 0, run.text)
+                self.assertEqual(run.results, everywhere, run.text)
+                self.assertEqual(len(run.lines("as long as tokens would be")), 1, run.text)
+                self.assertEqual(len(run.lines("message of 200000 B offered")), 1, run.text)
+
     def test_collectives(self):
         """Long collectives go as messages where all processes agree; one with host memory puts it off for two calls."""
         everywhere = sorted(ALL_RIGHT + [f"rank {rank}: gather: right" for rank in range(RANKS)])

@@ -1,6 +1,7 @@
 #include "tests/mpi/exchange.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace gpudt::test {
 namespace {
@@ -134,6 +135,11 @@ void exchange_both_ways(const Ends& ends, int tag) {
   const int low = std::min(rank(), partner()), high = std::max(rank(), partner());
   exchange(send_modes[0], receive_modes[0], ends, low, high, tag);
   exchange(send_modes[0], receive_modes[0], ends, high, low, tag + 2);
+}
+
+Type not_sent_before_received() {
+  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
+  return vector(protocol != nullptr && std::string(protocol) == "peer" ? 3000 : 400, 1, 2);
 }
 
 }  // namespace gpudt::test

@@ -76,6 +76,10 @@ void exchange(const SendMode& mode, const ReceiveMode& receive_mode, const Ends&
 /// Standard mode, blocking, both ways between partners.
 void exchange_both_ways(const Ends& ends, int tag);
 
+/// Of device messages: longer than what is sent though nobody receives it, where each message is offered. Open MPI
+/// writes long ones that are not beyond the end of the receive buffer.
+Type not_sent_before_received();
+
 /// The status of a message of `bytes` bytes in elements of `type`.
 void check_status(const MPI_Status& status, int source, int tag, const Type& type, std::int64_t bytes);
 

@@ -1,11 +1,12 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|gather|turns|fatal|mistakes|leave
+// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
 //   again   large messages, the last of them verified, then small ones
 //   probe   large messages, probed by one who does nothing else for a while
+//   lengths host messages of all odd lengths of 515 to 769 bytes, received after a device message; then another one
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
 //   turns   the same, every other one with rank 0 on the host
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
@@ -135,6 +136,41 @@ void probe() {
     }
   }
   std::printf("rank %d: probe: %s\n", rank, right == messages ? "right" : "wrong");
+}
+
+/// The first rank sends. What the second receives last has been sent first, so that all of it is under way before.
+void lengths() {
+  constexpr int shortest = 515, longest = 769, room = 1000;
+  std::vector<std::vector<char>> out;
+  for (int length = shortest; length <= longest; length += 2)
+    out.emplace_back(static_cast<std::size_t>(length), static_cast<char>(length));
+  Buffer buffer(leaving);
+  buffer.set(std::vector<int>(leaving, 1));
+  bool right = true;
+  int received = 0;
+  if (rank == 0) {
+    std::vector<MPI_Request> requests(out.size());
+    for (std::size_t i = 0; i < out.size(); ++i)
+      MPI_Isend(out[i].data(), static_cast<int>(out[i].size()), MPI_CHAR, 1, 5, MPI_COMM_WORLD, &requests[i]);
+    MPI_Send(buffer.data(), leaving, MPI_INT, 1, 6, MPI_COMM_WORLD);
+    MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
+    MPI_Recv(&received, 1, MPI_INT, 1, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Send(buffer.data(), leaving, MPI_INT, 1, 6, MPI_COMM_WORLD);
+  } else if (rank == 1) {
+    MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 6, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    for (const std::vector<char>& wanted : out) {
+      std::vector<char> in(room);
+      MPI_Status status;
+      int count = 0;
+      MPI_Recv(in.data(), room, MPI_CHAR, 0, 5, MPI_COMM_WORLD, &status);
+      MPI_Get_count(&status, MPI_CHAR, &count);
+      in.resize(static_cast<std::size_t>(count));
+      right = right && in == wanted;
+    }
+    MPI_Send(&received, 1, MPI_INT, 0, 7, MPI_COMM_WORLD);
+    MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 6, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+  std::printf("rank %d: lengths: %s\n", rank, right ? "right" : "wrong");
 }
 
 const char* verdict(int error, bool right) {
@@ -281,7 +317,8 @@ int main(int argc, char** argv) {
   if (mode == "mistakes") make_mistakes();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
-  for (int i = 0; mode == "again" && i < 20; ++i) exchange(beyond_limit, 2, right);
+  for (int i = 0; (mode == "again" || mode == "lengths") && i < 20; ++i) exchange(beyond_limit, 2, right);
+  if (mode == "lengths") lengths();
   if (mode == "again") report("large", beyond_limit, 2);
   report("contiguous", 1000, 1);
   report("strided", 1000, 3);

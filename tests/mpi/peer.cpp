@@ -32,13 +32,6 @@ SendMode mode_named(const std::string& name) {
   return *std::find_if(send_modes.begin(), send_modes.end(), [&](const SendMode& mode) { return name == mode.name; });
 }
 
-/// Longer than what is sent though nobody receives it, where each message is offered. Open MPI writes long ones that
-/// are not beyond the end of the receive buffer.
-Type not_sent_before_received() {
-  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
-  return vector(protocol != nullptr && std::string(protocol) == "peer" ? 3000 : 400, 1, 2);
-}
-
 void expect_message(Buffer& in, const Type& type, int from, int number) {
   in.expect(stream_of(type, 1, key_of(from, number)));
   CHECK(in.difference() == "");

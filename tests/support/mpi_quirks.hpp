@@ -28,6 +28,13 @@ inline constexpr bool checks_operators = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
 inline constexpr bool pack_checks_room = !mpich;
 
+/// With threads MPI_Waitall of Open MPI 4.1 never returns if a request has failed before the call.
+inline bool waits_for_failed_requests() {
+  int level = MPI_THREAD_SINGLE;
+  PMPI_Query_thread(&level);
+  return mpich || level != MPI_THREAD_MULTIPLE;
+}
+
 /// Says that a test case is impossible over this MPI library: `why`.
 void not_possible(const char* why);
 

@@ -36,7 +36,7 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
   descriptor.generation = id.generation;
   descriptor.destination = destination;
   descriptor.bytes = bytes;
-  descriptor.issued.store(1, std::memory_order_relaxed);
+  descriptor.issue.store(Issue::issued, std::memory_order_relaxed);
   descriptor.matched.store(0, std::memory_order_relaxed);
   descriptor.ready.store(0, std::memory_order_relaxed);
 }
@@ -201,9 +201,9 @@ void Remote::say_all() noexcept {
 void Remote::say_one(int rank, const ControlMessage& said) {
   const auto handed = std::make_shared<MpiTransfer>();
   handed->notice = std::make_unique<ControlMessage>(said);
-  const int bytes = static_cast<int>(offsetof(ControlMessage, data)) + said.data_bytes;
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->notice.get(), bytes, MPI_BYTE, rank, control_tag, MPI_COMM_WORLD, &request) == MPI_SUCCESS)
+  if (hidden_send(handed->notice.get(), sizeof said, MPI_BYTE, rank, control_tag, MPI_COMM_WORLD, &request) ==
+      MPI_SUCCESS)
     watch(request, handed);
   else
     log_error("process " + std::to_string(rank) + " cannot be told about a message");
@@ -219,6 +219,7 @@ void Remote::take(const ControlMessage& notice) {
   switch (notice.kind) {
     case ControlKind::hello:
     case ControlKind::welcome:
+    case ControlKind::met:
       return meet(notice);
     case ControlKind::offer:
     case ControlKind::withdrawn:
@@ -230,21 +231,34 @@ void Remote::take(const ControlMessage& notice) {
       if (descriptor.generation == notice.generation) descriptor.state.store(State::done, std::memory_order_release);
       return;
     }
+    case ControlKind::plain: {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      auto& messages = partners_[notice.from].plain_out;
+      if (!messages) messages = std::make_unique<PlainMessages>();
+      (*messages)[static_cast<std::size_t>(notice.index)] = static_cast<std::uint32_t>(notice.bytes);
+      return;
+    }
     case ControlKind::bye:
       if (Segment* const image = this->image(notice.from)) (*image)->checking.store(0, std::memory_order_release);
       return;
   }
 }
 
-/// The answer is the first that the other process hears from here.
+/// An answer to hello or to welcome tells that the other process knows this one's segment.
 void Remote::meet(const ControlMessage& notice) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
   if (notice.version != peer_version) return;
-  if (!partner.image) partner.image = Segment::image(notice.from, notice.nonce);
-  if (notice.kind == ControlKind::hello && partner.image && !stopping_)
-    enter(notice.from, this->notice(ControlKind::welcome));
+  const bool first = !partner.image;
+  if (first) partner.image = Segment::image(notice.from, notice.nonce);
+  if (!partner.image || stopping_) return;
+  if (notice.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
+  if (notice.kind != ControlKind::met)
+    enter(notice.from, this->notice(notice.kind == ControlKind::hello ? ControlKind::welcome : ControlKind::met));
+  for (int index = 0; first && partner.plain_in && index < descriptor_count; ++index)
+    if (const std::uint32_t messages = (*partner.plain_in)[static_cast<std::size_t>(index)]; messages != 0)
+      enter(notice.from, plain_notice(index, messages));
 }
 
 void Remote::greet(int rank) {
@@ -267,16 +281,11 @@ Segment* Remote::image(int rank) {
   return partner == partners_.end() ? nullptr : partner->second.image.get();
 }
 
-void Remote::offer(int index, const std::byte* data) {
+void Remote::offer(int index) {
   const Descriptor& descriptor = own_->descriptors[index];
   ControlMessage said = notice(ControlKind::offer, {index, descriptor.generation});
-  said.source = descriptor.source;
-  said.tag = descriptor.tag;
+  said.envelope = descriptor.envelope;
   said.bytes = descriptor.bytes;
-  if (data != nullptr) {
-    said.data_bytes = static_cast<std::int32_t>(descriptor.bytes);
-    std::copy_n(data, said.data_bytes, said.data);
-  }
   say(descriptor.destination, said);
 }
 
@@ -288,29 +297,19 @@ void Remote::withdrawn(int index) {
 void Remote::take_offer(const ControlMessage& notice) {
   Segment* const image = this->image(notice.from);
   if (image == nullptr) return;
-  const bool void_now = notice.kind == ControlKind::withdrawn;
+  const State now = notice.kind == ControlKind::withdrawn ? State::failed : State::offered;
   const std::lock_guard<std::mutex> lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[notice.index];
   // Of a message that has come and gone, its RTS having been here first.
   if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
-  const bool known = descriptor.generation == notice.generation;  // also if its RTS was here first
-  if (void_now && known) {
-    for (State open : {State::offered, State::withdrawing, State::buffered})
-      if (descriptor.state.compare_exchange_strong(open, State::failed)) return;
+  if (descriptor.generation == notice.generation) {  // also if its RTS was here first
+    State open = State::offered;
+    if (now == State::failed) descriptor.state.compare_exchange_strong(open, now);
     return;
   }
-  if (!known) describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
-  descriptor.source = notice.source;
-  descriptor.tag = notice.tag;
-  std::copy_n(notice.data, notice.data_bytes, descriptor.data_for_message());
-  State next = State::offered;
-  if (void_now) next = State::failed;
-  if (notice.data_bytes != 0) next = State::buffered;
-  State expected = State::withdrawing;
-  if (known)
-    descriptor.state.compare_exchange_strong(expected, next);
-  else
-    descriptor.state.store(next, std::memory_order_release);
+  describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
+  descriptor.envelope = notice.envelope;
+  descriptor.state.store(now, std::memory_order_release);
 }
 
 Descriptor& Remote::expect(const RendezvousRequest& rts) {
@@ -319,8 +318,7 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
   Descriptor& descriptor = (*image)->descriptors[rts.index];
   if (descriptor.generation == rts.generation) return descriptor;
   describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
-  const bool data_follow = (rts.flags & rts_data_follow) != 0;
-  descriptor.state.store(data_follow ? State::withdrawing : State::offered, std::memory_order_release);
+  descriptor.state.store(State::offered, std::memory_order_release);
   return descriptor;
 }
 
@@ -351,6 +349,32 @@ void Remote::take_want(const ControlMessage& notice) {
 
 void Remote::done(int rank, const MessageId& id) {
   say(rank, notice(ControlKind::done, id));
+}
+
+ControlMessage Remote::plain_notice(int index, std::uint32_t messages) const {
+  ControlMessage said = notice(ControlKind::plain, {index, 0});
+  said.bytes = messages;
+  return said;
+}
+
+/// A process that has never been met hears of it when it is.
+void Remote::received_plain(int rank, int index) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Partner& partner = partners_[rank];
+    if (!partner.plain_in) partner.plain_in = std::make_unique<PlainMessages>();
+    const std::uint32_t messages = ++(*partner.plain_in)[static_cast<std::size_t>(index)];
+    if (!partner.image) return;
+    enter(rank, plain_notice(index, messages));
+  }
+  say_all();
+}
+
+std::uint32_t Remote::plain_messages(int rank, int index) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto partner = partners_.find(rank);
+  if (partner == partners_.end() || !partner->second.plain_out) return 0;
+  return (*partner->second.plain_out)[static_cast<std::size_t>(index)];
 }
 
 // --- turns -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,10 +32,12 @@ namespace gpudt::interpose::peer {
 enum class ControlKind : std::uint32_t {
   hello,      ///< would offer messages to those who look for RTS messages
   welcome,    ///< looks for RTS messages, and would offer messages, too: the answer to hello
-  offer,      ///< of a descriptor, ahead of its RTS; the data follow if they are short
+  met,        ///< knows the other's segment: the answer to welcome
+  offer,      ///< of a descriptor, ahead of its RTS
   withdrawn,  ///< the offer is void
   want,       ///< is ready for so many bytes of the message
   done,       ///< needs nothing more of the message
+  plain,      ///< has received so many plain messages as long as the descriptor's RTS messages
   bye,        ///< looks for RTS messages no longer
 };
 
@@ -44,11 +47,9 @@ struct ControlMessage {
   std::uint64_t nonce[2];  ///< hello, welcome: of the segment
   std::int32_t index;      ///< of the descriptor
   std::uint32_t generation;
-  std::uint32_t version;     ///< hello, welcome: peer_version
-  std::int32_t source, tag;  ///< offer: as the receiver's status has them
-  std::int64_t bytes;        ///< offer, want
-  std::int32_t data_bytes;   ///< offer: in `data`
-  std::byte data[longest_rts];
+  std::uint32_t version;  ///< hello, welcome: peer_version
+  Envelope envelope;      ///< offer
+  std::int64_t bytes;     ///< offer, want; plain: messages
 };
 
 /// A message among those between two processes.
@@ -88,15 +89,18 @@ class Remote {
 
   /// Says hello, once.
   void greet(int rank);
-  /// Of a process that has said hello or welcome; else null.
+  /// Of a process that has said hello or welcome; else null. It checks for RTS messages of this one (peer::checks())
+  /// from when it knows this one's segment: so whoever sends RTS messages is known here.
   Segment* image(int rank);
   /// Whether the process has been said hello to, or has said so: it may send RTS messages.
   bool greeted(int rank);
 
   // --- of the sender
-  /// Of a descriptor that has been filled; `data`, which may be null, are all of the message's.
-  void offer(int index, const std::byte* data);
+  /// Of a descriptor that has been filled.
+  void offer(int index);
   void withdrawn(int index);
+  /// Plain messages as long as RTS `index` that the process has said it has received.
+  std::uint32_t plain_messages(int rank, int index);
 
   // --- of the receiver
   /// The descriptor in the image of the sender. The RTS may have come before the control message.
@@ -105,6 +109,8 @@ class Remote {
   void want(int rank, const MessageId& id, std::int64_t bytes);
   void say_all() noexcept;
   void done(int rank, const MessageId& id);
+  /// A plain message as long as RTS `index` has come.
+  void received_plain(int rank, int index);
 
   // --- parts
   enum class Way { out, in };
@@ -127,10 +133,12 @@ class Remote {
     std::int64_t given_up = -1;  ///< bytes that are still to be made up for; negative: it has not been given up
     std::int64_t part_bytes = 0;
   };
+  using PlainMessages = std::array<std::uint32_t, descriptor_count>;  ///< by length
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;
     std::deque<Turn> out, in;
+    std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
   };
   struct Watched {
     MPI_Request request;
@@ -143,6 +151,7 @@ class Remote {
   };
   std::deque<Turn>& turns(Way way, int rank);
   ControlMessage notice(ControlKind kind, const MessageId& id = {}) const;
+  ControlMessage plain_notice(int index, std::uint32_t messages) const;
   void say(int rank, const ControlMessage& notice);
   void enter(int rank, const ControlMessage& notice);
   void say_one(int rank, const ControlMessage& notice);

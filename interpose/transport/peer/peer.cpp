@@ -53,22 +53,34 @@ void peer_start(PeerUse use, int world_rank) {
   const std::string job = job_name();
   if (job.empty()) return impossible("this MPI library does not tell processes what job they belong to");
   auto made = std::make_unique<World>();
+  made->self = bare_self(self_tag);
+  if (!find_contexts(made->self)) {
+    PMPI_Comm_free(&made->self);
+    return impossible("this MPI library does not tell communicators apart as Open MPI 4 does");
+  }
+  if (!find_request_contexts(made->self))
+    log_trace(
+        "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
+        "a few bytes do not release their senders");
   try {
     made->own = Segment::create(job, world_rank);
   } catch (const std::exception& error) {
+    PMPI_Comm_free(&made->self);
     log_warning(std::string("no peer transfers: ") + error.what());
     return;
   }
   made->job = job;
   made->rank = world_rank;
   made->use = use;
+  int level = MPI_THREAD_SINGLE;
+  PMPI_Query_thread(&level);
+  made->threads = level == MPI_THREAD_MULTIPLE;
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   made->neighbours.resize(static_cast<std::size_t>(size));
   made->idle.set();
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
-  made->self = bare_self(self_tag);
   made->abandoned.reserve(descriptor_count);
   world = made.release();
   if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);
@@ -88,6 +100,10 @@ bool peer_stop() {
   return quiet;
 }
 
+bool peer_has_threads() {
+  return world->threads;
+}
+
 bool peer_has_room(std::size_t messages) {
   if (!peer_checks()) return false;
   const std::lock_guard<std::mutex> lock(world->mutex);
@@ -97,40 +113,65 @@ bool peer_has_room(std::size_t messages) {
 
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
-  const std::int64_t bytes = received_bytes(*status);
-  if (rts_index(bytes) < 0) return;
-  // Tokens that have been received no longer count.
-  if (world->remote)
-    receive_control_messages();
-  else
-    engine_progress();
+  const int index = rts_index(received_bytes(*status));
+  if (index < 0) return;
+  if (world->remote) receive_control_messages();
+  const Envelope envelope{context_of(comm), status->MPI_SOURCE, status->MPI_TAG};
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
+  const auto find = [&] { return open_offer(sender, envelope, index); };
   const std::chrono::microseconds timeout = control_timeout_for(sender);
-  const Offered offered = find_awaiting_control_messages(timeout, [&] { return open_offer(sender, *status, bytes); });
+  Offered offered = find_awaiting_control_messages(timeout, find);
   if (timeout.count() != 0) {
     const std::lock_guard<std::mutex> lock(world->mutex);
     world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
   if (!offered) return;
+  engine_settle();  // a receive may have the RTS, and what was probed is a plain message after it
+  offered = find();
+  if (!offered) return;
   if (matched) offered.descriptor->matched.store(1);
   PMPI_Status_set_elements_x(status, MPI_BYTE, offered.descriptor->bytes);
 }
 
-// All processes are looked through, since it is not known here which communicator the receive was on.
-void peer_truncated(const MPI_Status& status) {
-  const std::int64_t bytes = received_bytes(status);
-  if (!peer_checks() || rts_index(bytes) < 0) return;
-  Offered found = only_offer([&](int rank) { return open_offer(rank, status, bytes); });
-  if (!found && world->remote)
-    found = find_awaiting_control_messages(control_timeout, [&] {
-      return only_offer([&](int rank) { return offer_by_control_message(rank, status, bytes); });
-    });
-  if (!found) return;
+namespace {
+
+/// The RTS of an offer has been received, but not what it stands for.
+void release_sender(const Offered& offered, int index) {
+  const MessageId id{index, offered.descriptor->generation};
+  offered.descriptor->matched.store(1);
   for (State state : {State::offered, State::withdrawing, State::buffered}) {
-    if (!found.descriptor->state.compare_exchange_strong(state, State::done)) continue;
-    if (found.remote >= 0) world->remote->done(found.remote, {rts_index(bytes), found.descriptor->generation});
+    if (!offered.descriptor->state.compare_exchange_strong(state, State::done)) continue;
+    if (offered.remote >= 0) world->remote->done(offered.remote, id);
     return;
   }
+}
+
+/// What `find()` finds is released; false if it finds nothing.
+template <class Find>
+bool release_found(int index, Find find) {
+  const Offered offered =
+      find_awaiting_control_messages(world->remote ? control_timeout : std::chrono::microseconds(0), find);
+  if (offered) release_sender(offered, index);
+  return bool{offered};
+}
+
+}  // namespace
+
+void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
+  const std::int64_t bytes = received_bytes(status);
+  const int index = rts_index(bytes);
+  if (!peer_checks() || index < 0 || comm == MPI_COMM_NULL) return;
+  const int sender = world_rank_of(comm, status.MPI_SOURCE);
+  const Envelope envelope{context_of(comm), status.MPI_SOURCE, status.MPI_TAG};
+  if (release_found(index, [&] { return open_offer(sender, envelope, index); })) return;
+  if (!may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
+}
+
+void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
+  const int index = rts_index(received_bytes(status));
+  if (!peer_checks() || index < 0 || context < 0) return;
+  const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
+  release_found(index, [&] { return open_offer(envelope, index); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------
@@ -178,11 +219,12 @@ bool is_truncation(int code) {
 
 int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner) {
   if (code != MPI_SUCCESS) {
-    if (is_truncation(code)) peer_truncated(status);
+    if (is_truncation(code)) peer_truncated(owner.comm, status);
     return code;
   }
   const std::int64_t bytes = received_bytes(status);
   const Announced announced = payload.announced(bytes);
+  if (!announced.fetched) peer_received_plain(bytes, status.MPI_SOURCE, owner.comm);
   if (announced.bytes != bytes) PMPI_Status_set_elements_x(&status, MPI_BYTE, announced.bytes);
   payload.start_unpack(announced.bytes);
   payload.wait();

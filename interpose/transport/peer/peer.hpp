@@ -1,11 +1,12 @@
 // Peer transfer: a message in device memory is offered, and on one node the receiver's GPU fetches it from the
 // sender's, by one kernel from the sender's layout to the receiver's.
 //
-// What travels through MPI, with the program's communicator and tag, is an RTS (transport/peer/shared_segment.hpp)
-// that names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers
-// messages also checks everything that it receives for RTS messages, wherever a receive puts it: in device or host
-// memory, by blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent
-// RTS messages.
+// What travels through MPI, with the program's communicator and tag, is an RTS (transport/peer/shared_segment.hpp) that
+// names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages
+// also checks everything that it receives for RTS messages, wherever a receive puts it: in device or host memory, by
+// blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent RTS
+// messages. Messages in host memory, and short ones, go as they are; those as long as RTS messages are counted
+// (transport/peer/plain_messages.cpp), so that an RTS is known by its envelope and its length.
 //
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
 // part while the rest is being packed.
@@ -67,35 +68,46 @@ inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
 
+/// Whether several threads may call MPI at a time; once something has been offered.
+bool peer_has_threads();
+
 /// Whether so many messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
-/// Whether a message in host memory is as long as an RTS, so that it is to go as one (RendezvousSender::of_host).
-bool peer_token_long(int count, MPI_Datatype type);
+/// For messages that go to MPI as they are, to be called before MPI is given one: those as long as an RTS are noted.
+/// May wait for another thread to give MPI an RTS. Arguments that MPI will reject do no harm.
+void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
+void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm);
+inline void peer_sends_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm) {
+  if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_plain(bytes, dest, tag, comm);
+}
+/// The same for all messages of a persistent request that is about to be made.
+void peer_sends_plain_again(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
+
+/// Of a message that has come as it was sent, to be called once; `comm` may be MPI_COMM_NULL if it is not known.
+void peer_note_received(std::int64_t bytes, int source, MPI_Comm comm);
+inline void peer_received_plain(std::int64_t bytes, int source, MPI_Comm comm) {
+  if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_received(bytes, source, comm);
+}
 
 /// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: by
 /// MPI_Mprobe, so that later probes do not mean this message.
 void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
 
-/// A receive has failed, with `status`, because the message was longer: if it was an RTS, its sender may go on.
-/// Nothing is done if it could be one of several.
-void peer_truncated(const MPI_Status& status);
+/// A receive on `comm` has failed, with `status`, because the message was longer: if it was an RTS, its sender may go
+/// on. Nothing is done if the communicator is not known (MPI_COMM_NULL).
+void peer_truncated(MPI_Comm comm, const MPI_Status& status);
+/// The same where only the context of the communicator is known (request_context()); negative: nor is that.
+void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
 /// A message offered. As a payload, it is packed at once, as far as the RTS goes, and done when the receiver has the
 /// data.
 class RendezvousSender : public Payload {
  public:
-  /// Null if the message is to go another way. One that is shorter than what is offered, but as long as an RTS, goes
-  /// through the segment. May throw device::Error.
+  /// Null if the message is to go another way. May throw device::Error.
   static std::shared_ptr<RendezvousSender> of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm);
   /// Whether of() might say yes. If that takes to ask where the buffer lies, `located` has the answer.
   static bool likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm);
-  /// A message in host memory that is as long as an RTS; null for all others. The receiver finds it in the segment, so
-  /// that the send is over when that of the RTS is.
-  static std::shared_ptr<RendezvousSender> of_host(const void* buf, int count, MPI_Datatype type, int dest, int tag,
-                                                   MPI_Comm comm);
-  /// MPI has refused the RTS.
-  void give_up();
   ~RendezvousSender() override;
 
   void start_pack() override {}
@@ -106,14 +118,15 @@ class RendezvousSender : public Payload {
   void wait() override;
   bool always_unpacks() const override { return true; }
   Outgoing message() const override;
+  void given() override;
 
  private:
   struct Place;
-  static std::optional<Place> place_for(int rank, const peer::Traffic& traffic, bool offered);
-  RendezvousSender(const Place& place, int tag, MPI_Comm comm);
+  static std::optional<Place> place_for(int rank, const peer::Traffic& traffic, const peer::Envelope& envelope);
+  RendezvousSender(const Place& place, const DeviceBuffer& operand);
   void offer(bool afar);
-  void move_to_descriptor();
-  void open(peer::State state);
+  void open();
+  void give_up();
   void describe(bool better_packed);
   void make_ready();
   void pack_for_fetching();
@@ -133,9 +146,9 @@ class RendezvousSender : public Payload {
 
   const int index_;
   peer::Descriptor& descriptor_;
-  const int world_;       ///< rank of the receiver in MPI_COMM_WORLD
-  const bool remote_;     ///< who shares no memory with this process
-  DeviceBuffer operand_;  ///< none of a message from the host
+  const int world_;    ///< rank of the receiver in MPI_COMM_WORLD
+  const bool remote_;  ///< who shares no memory with this process
+  const DeviceBuffer operand_;
   struct Packing {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
@@ -159,7 +172,7 @@ class RendezvousSender : public Payload {
 /// A message that has been announced by an RTS and is fetched.
 class RendezvousReceiver {
  public:
-  /// Null if what has come, `bytes` bytes that begin like `head`, is the message itself.
+  /// Null if what has come, `bytes` bytes that begin like `head`, is the message itself. May throw device::Error.
   static std::unique_ptr<RendezvousReceiver> recognise(const peer::RendezvousRequest& head, std::int64_t bytes);
   /// Gives up what is not done, and lets the sender know.
   ~RendezvousReceiver();

@@ -18,10 +18,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Of what is an RTS its sender's control messages do come, however late.
-constexpr std::chrono::seconds rts_timeout{30};
 /// For a sender that has been asked to write to this process's memory: it may be long in calling MPI again.
 constexpr std::chrono::microseconds answer_timeout{100};
+
+/// Of a process that offers messages by control message.
+Segment* known_segment(int rank) {
+  return world->remote ? world->remote->image(rank) : nullptr;
+}
 
 }  // namespace
 
@@ -29,15 +32,16 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const Rendezvo
   const int index = rts_index(bytes);
   if (index < 0 || head.mark != rts_mark || head.index != index) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
-  if (remote && !world->remote) return nullptr;
-  if (remote) receive_control_messages();
-  Segment* const segment = find_awaiting_control_messages(remote ? rts_timeout : 0us, [&] {
-    return remote ? world->remote->image(head.sender) : reach_sender(head.sender);
-  });
-  if (segment == nullptr) lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
-  if ((*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1]) return nullptr;
+  // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
+  Segment* const segment = remote ? known_segment(head.sender) : reach_token_sender(head.sender);
+  if (segment == nullptr && !remote && is_process(head.sender) && Segment::is_there(world->job, head.sender))
+    lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
+  if (segment == nullptr || (*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1])
+    return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
+  if (descriptor.destination != world->rank) return nullptr;  // a copy of another process's RTS
+  descriptor.matched.store(1);
   return std::unique_ptr<RendezvousReceiver>(new RendezvousReceiver(*segment, descriptor, head));
 }
 
@@ -51,7 +55,7 @@ RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descr
 
 Announced RendezvousReceiver::announced(std::int64_t capacity) const {
   const std::int64_t bytes = descriptor_.bytes;
-  return {std::min(bytes, capacity), bytes > capacity ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+  return {std::min(bytes, capacity), bytes > capacity ? MPI_ERR_TRUNCATE : MPI_SUCCESS, /*fetched=*/true};
 }
 
 RendezvousReceiver::~RendezvousReceiver() {

@@ -31,12 +31,11 @@ constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 
 /// Of a message to a process that shares no memory with this one.
-bool goes_remote(int rank, std::int64_t bytes, bool offered) {
-  if (!world->remote || rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return false;
-  const bool long_enough = bytes >= (world->use == PeerUse::pipelined ? least_remote_forced : least_remote);
-  if (offered && !long_enough) return false;
+bool goes_remote(int rank, std::int64_t bytes) {
+  if (!world->remote || !is_process(rank)) return false;
+  if (bytes < (world->use == PeerUse::pipelined ? least_remote_forced : least_remote)) return false;
   if (reach_remote(rank) != nullptr) return true;
-  if (offered) world->remote->greet(rank);  // for the next time
+  world->remote->greet(rank);  // for the next time
   return false;
 }
 
@@ -47,7 +46,7 @@ device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& st
 
 }  // namespace
 
-/// What a message needs to be offered, or to be buffered at once.
+/// What a message needs to be offered.
 struct RendezvousSender::Place {
   int world;
   int index;
@@ -56,27 +55,31 @@ struct RendezvousSender::Place {
 };
 
 /// Nothing if it is to go another way. Takes a descriptor.
-std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic, bool offered) {
-  const std::int64_t bytes = traffic.bytes;
+std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic,
+                                                                   const Envelope& envelope) {
   std::unique_lock<std::mutex> lock(world->mutex);
   const bool remote = !checks(reach(rank));
   if (remote) {
     lock.unlock();  // MPI may be called
-    if (!goes_remote(rank, bytes, offered)) return std::nullopt;
+    if (!goes_remote(rank, traffic.bytes)) return std::nullopt;
     lock.lock();
-  } else if (offered && abstains(rank, traffic)) {
+  } else if (abstains(rank, traffic)) {
     return std::nullopt;
   }
-  // What is not offered may meet a receive with no more room than for the message.
-  const int last = offered ? descriptor_count - 1 : rts_index(bytes);
-  int index = take_descriptor(last);
+  int index = take_descriptor(rank, envelope);
   if (index < 0 && remote) {
     lock.unlock();
     receive_control_messages();  // that messages are done
     lock.lock();
-    index = take_descriptor(last);
+    index = take_descriptor(rank, envelope);
   }
-  if (index < 0) return std::nullopt;
+  if (index < 0) {
+    if (tracing())
+      log_trace("message not offered to process " + std::to_string(rank) +
+                (world->idle.none() ? ": as many are already as can be"
+                                    : ": others are under way that are as long as RTS messages would be"));
+    return std::nullopt;
+  }
   const bool fetched = !remote && world->use != PeerUse::shared && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};
@@ -86,33 +89,25 @@ bool RendezvousSender::likely(const void* buf, int count, MPI_Datatype type, Loc
                               MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
-  const auto on_device = [&] {
-    if (!located) located = locate_buffer(buf, type);
-    return located->on_device();
-  };
-  if (rts_index(bytes) < 0 && (bytes < least_offered || !on_device())) return false;
+  if (bytes < least_offered) return false;
+  if (!located) located = locate_buffer(buf, type);
+  if (!located->on_device()) return false;
   const int rank = world_rank_of(comm, dest);
   {
     const std::lock_guard<std::mutex> lock(world->mutex);
     if (checks(reach(rank))) return true;
   }
-  return goes_remote(rank, bytes, bytes >= least_offered);
+  return goes_remote(rank, bytes);
 }
 
-RendezvousSender::RendezvousSender(const Place& place, int tag, MPI_Comm comm)
+RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& operand)
     : index_(place.index),
       descriptor_((*world->own)->descriptors[place.index]),
       world_(place.world),
       remote_(place.remote),
+      operand_(operand),
       offered_at_(SteadyClock::now()) {
-  ++descriptor_.generation;
-  int source = 0;
-  PMPI_Comm_rank(comm, &source);
-  descriptor_.destination = world_;
-  descriptor_.source = source;
-  descriptor_.tag = tag;
-  descriptor_.issued.store(0, std::memory_order_relaxed);
-  descriptor_.matched.store(0, std::memory_order_relaxed);
+  descriptor_.bytes = operand.bytes();
   descriptor_.ready.store(0, std::memory_order_relaxed);
   descriptor_.produced.store(0, std::memory_order_relaxed);
   descriptor_.consumed.store(0, std::memory_order_relaxed);
@@ -121,32 +116,23 @@ RendezvousSender::RendezvousSender(const Place& place, int tag, MPI_Comm comm)
 }
 
 /// Makes the RTS, when all else of the descriptor is there; from now on the receiver may have it.
-void RendezvousSender::open(State state) {
+void RendezvousSender::open() {
   opened_ = true;
   const Image& own = **world->own;
-  RendezvousRequest rts = {
-      rts_mark, {own.nonce[0], own.nonce[1]}, world->rank, index_, descriptor_.generation, 0, descriptor_.bytes};
-  if (remote_) rts.flags = state == State::buffered ? rts_remote | rts_data_follow : rts_remote;
+  const RendezvousRequest rts = {rts_mark,         {own.nonce[0], own.nonce[1]}, world->rank,
+                                 index_,           descriptor_.generation,       remote_ ? rts_remote : 0,
+                                 descriptor_.bytes};
   std::memcpy(descriptor_.rts, &rts, sizeof rts);
-  descriptor_.state.store(state, std::memory_order_release);
-  if (remote_) world->remote->offer(index_, state == State::buffered ? descriptor_.data : nullptr);
+  descriptor_.state.store(State::offered, std::memory_order_release);
+  if (remote_) world->remote->offer(index_);
 }
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const std::int64_t bytes = operand.bytes();
-  const bool offered = bytes >= least_offered;
-  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || (!offered && rts_index(bytes) < 0))
-    return nullptr;
-  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, offered);
+  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || bytes < least_offered) return nullptr;
+  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;
-  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, tag, comm));
-  offer->operand_ = operand;
-  offer->descriptor_.bytes = bytes;
-  if (!offered) {
-    offer->move_to_descriptor();
-    device::mark(device::Point::offered);
-    return offer;
-  }
+  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
   try {
     offer->offer(place->afar);
     device::mark(device::Point::offered);
@@ -155,17 +141,6 @@ std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& opera
     throw;
   }
   return offer;
-}
-
-/// A short message goes with the descriptor.
-void RendezvousSender::move_to_descriptor() {
-  staging_ =
-      device::acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(descriptor_.bytes));
-  moving_ = pack_all(operand_, staging_);
-  if (!remote_) return open(State::withdrawing);
-  moving_.wait();  // they go with the control message
-  std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
-  open(State::buffered);
 }
 
 void RendezvousSender::offer(bool afar) {
@@ -180,28 +155,7 @@ void RendezvousSender::offer(bool afar) {
   if (tracing())
     log_trace("message of " + std::to_string(descriptor_.bytes) + " B offered to process " + std::to_string(world_) +
               (packed_ ? ", packed" : "") + (remote_ ? ", in fragments" : ""));
-  open(State::offered);
-}
-
-bool peer_token_long(int count, MPI_Datatype type) {
-  // More elements than an RTS has bytes: the type need not be asked about.
-  if (!peer_checks() || count <= 0 || count > longest_rts || type == MPI_DATATYPE_NULL) return false;
-  return rts_index(bytes_in(count, type)) >= 0;
-}
-
-std::shared_ptr<RendezvousSender> RendezvousSender::of_host(const void* buf, int count, MPI_Datatype type, int dest,
-                                                            int tag, MPI_Comm comm) {
-  if (!peer_token_long(count, type) || dest < 0) return nullptr;
-  const std::int64_t bytes = bytes_in(count, type);
-  const datatype::TypeInfoRef info = datatype::type_info(type);
-  if (!info) return nullptr;
-  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes}, /*offered=*/false);
-  if (!place) return nullptr;
-  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, tag, comm));
-  offer->descriptor_.bytes = bytes;
-  datatype::pack(info->layout(), count, buf, 0, bytes, offer->descriptor_.data_for_message());
-  offer->open(State::buffered);
-  return offer;
+  open();
 }
 
 /// Where the receiver finds the data.
@@ -251,7 +205,7 @@ void RendezvousSender::pack_on() {
 }
 
 RendezvousSender::~RendezvousSender() {
-  if (!sent_ && descriptor_.state.load(std::memory_order_acquire) != State::buffered) give_up();  // nobody knows of it
+  if (!sent_) give_up();  // nobody knows of it
   putting_ = {};
   State state = descriptor_.state.load(std::memory_order_acquire);
   // One that is given up after an error: the receiver hears of it if it asks.
@@ -267,7 +221,8 @@ RendezvousSender::~RendezvousSender() {
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
-/// Where MPI says that the RTS has failed the receiver may have it nevertheless; then it is the destructor's matter.
+/// MPI has not sent the RTS. Where it says that this has failed the receiver may have it nevertheless; then it is the
+/// destructor's matter.
 void RendezvousSender::give_up() {
   State state = descriptor_.state.load(std::memory_order_acquire);
   const auto is_ours = [](State now) {
@@ -280,8 +235,12 @@ void RendezvousSender::give_up() {
 }
 
 Outgoing RendezvousSender::message() const {
-  descriptor_.issued.store(1);
+  descriptor_.issue.store(Issue::being_issued);
   return {descriptor_.rts, static_cast<int>(rts_bytes(index_)), MPI_BYTE};
+}
+
+void RendezvousSender::given() {
+  descriptor_.issue.store(Issue::issued);
 }
 
 void RendezvousSender::start_unpack(std::int64_t) {
@@ -406,12 +365,12 @@ bool RendezvousSender::put() {
 }
 
 void RendezvousSender::note_outcome(bool refused) const {
-  peer::note_outcome(world_, {descriptor_.tag, descriptor_.bytes, operand_.info ? &operand_ : nullptr}, refused);
+  peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes, &operand_}, refused);
 }
 
 void RendezvousSender::note_what_receiver_found() {
   const std::uint32_t found = descriptor_.found.load(std::memory_order_relaxed);
-  if ((found & found_on_one_gpu) != 0 && operand_.info) note_shared_gpu(world_, operand_.ordinal);
+  if ((found & found_on_one_gpu) != 0) note_shared_gpu(world_, operand_.ordinal);
   put_off_ = put_off_ || (found & found_not_now) != 0;
 }
 
@@ -430,7 +389,6 @@ void RendezvousSender::stream() {
 }
 
 bool RendezvousSender::step_remote() {
-  if (!outflow_) return true;  // the data have gone with the control message
   const State state = descriptor_.state.load(std::memory_order_acquire);
   all_sent_ = all_sent_ || outflow_->step();
   if (all_sent_) return true;

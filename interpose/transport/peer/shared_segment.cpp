@@ -286,6 +286,10 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
   return valid ? std::move(segment) : nullptr;
 }
 
+bool Segment::is_there(const std::string& job, int rank) {
+  return access((folder_of(job) + "/" + std::to_string(rank)).c_str(), F_OK) == 0;
+}
+
 /// Without what only processes of one node use. What is not written takes no memory.
 std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2]) {
   constexpr auto bytes = static_cast<std::size_t>(size_without_chunks);
@@ -295,7 +299,6 @@ std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2
   auto* const image = static_cast<Image*>(address);
   image->rank = rank;
   std::copy(std::begin(nonce), std::end(nonce), std::begin(image->nonce));
-  image->checking.store(1);
   return std::unique_ptr<Segment>(new Segment(-1, image, bytes));
 }
 

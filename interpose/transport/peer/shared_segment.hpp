@@ -17,12 +17,12 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 8;
+inline constexpr std::uint32_t peer_version = 9;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
-/// An RTS's length tells its descriptor, so that a probe, which sees no more than the length, finds the message's true
-/// size: odd lengths from this on. Messages of such lengths are sent as RTS messages, too, as long or shorter
-/// (transport/peer/peer.hpp).
+/// An RTS's length tells its descriptor, so that a probe, which sees an envelope and a length, finds the message's
+/// true size: odd lengths from this on. Other messages may be as long ("plain" ones): as long as any is under way to a
+/// process, no RTS of that length is sent there (transport/peer/plain_messages.cpp).
 inline constexpr std::int64_t shortest_rts = 515;
 inline constexpr std::int64_t rts_bytes(int index) {
   return shortest_rts + 2 * std::int64_t{index};
@@ -49,7 +49,21 @@ struct RendezvousRequest {
 inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
 inline constexpr std::uint32_t rts_remote =
     1;  ///< the offer has been made by control message (transport/internode/control_messages.hpp)
-inline constexpr std::uint32_t rts_data_follow = 2;  ///< or have come, with that control message
+
+/// What MPI matches a message by, of one receiver; the same on both sides.
+struct Envelope {
+  std::uint32_t context;  ///< of the communicator (context_of())
+  std::int32_t source;    ///< the sender's rank in the communicator, as the receiver's status has it
+  std::int32_t tag;
+  bool operator==(const Envelope&) const = default;
+};
+
+/// Whether a receiver can have the RTS.
+enum class Issue : std::uint32_t {
+  not_yet,
+  being_issued,  ///< MPI may have it
+  issued,        ///< MPI has it, ahead of all that it is given from now on
+};
 
 enum class State : std::uint32_t {
   free,
@@ -93,10 +107,9 @@ struct alignas(64) Descriptor {
   std::atomic<State> state;
   std::uint32_t generation;
   std::int32_t destination;  ///< rank in MPI_COMM_WORLD
-  std::int32_t source;       ///< the sender's rank in the communicator, as the receiver's status has it
-  std::int32_t tag;
-  std::atomic<std::uint32_t> issued;   ///< the RTS has been given to MPI
-  std::atomic<std::uint32_t> matched;  ///< the receiver has matched the RTS, by MPI_Mprobe
+  Envelope envelope;
+  std::atomic<Issue> issue;
+  std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
 
   RemoteBuffer from;  ///< offered
@@ -135,6 +148,14 @@ inline constexpr std::int64_t layout_memory = 32 << 20;
 inline constexpr int chunk_count = 8;
 inline constexpr std::int64_t chunk_size = 512 << 10;
 
+/// How many plain messages of each length of an RTS a process has received from the owner of the segment.
+struct PlainReceived {
+  std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: this is nobody's yet
+  std::atomic<std::uint32_t> messages[descriptor_count];
+};
+/// What more processes receive is not counted, so that those lengths stay unused.
+inline constexpr int plain_receivers = 128;
+
 struct alignas(4096) Image {
   std::uint64_t magic;
   std::uint32_t version;
@@ -142,6 +163,7 @@ struct alignas(4096) Image {
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;  ///< the process looks for RTS messages in everything it receives
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
+  alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
@@ -155,7 +177,9 @@ class Segment {
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
   /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
-  /// In private memory, for what a process tells that has one elsewhere; null if there is no memory.
+  /// Whether another process has one on this node, be it that it cannot be opened.
+  static bool is_there(const std::string& job, int rank);
+  /// In private memory, for what a process tells that has one elsewhere; null if there is no memory. `checking` is 0.
   static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);
   ~Segment();
   Segment(const Segment&) = delete;

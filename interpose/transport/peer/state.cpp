@@ -68,16 +68,33 @@ int world_rank_of(MPI_Comm comm, int peer) {
   return static_cast<std::size_t>(peer) < ranks.size() ? ranks[static_cast<std::size_t>(peer)] : -1;
 }
 
-Segment* reach(int rank) {
+bool is_process(int rank) {
+  return rank >= 0 && static_cast<std::size_t>(rank) < world->neighbours.size();
+}
+
+Envelope envelope_of(int tag, MPI_Comm comm) {
+  int source = 0;
+  PMPI_Comm_rank(comm, &source);
+  return {context_of(comm), source, tag};
+}
+
+namespace {
+
+Segment* segment_of(int rank) {
   if (rank == world->rank) return world->own.get();
-  if (world->use == PeerUse::pipelined) return nullptr;
-  if (rank < 0 || static_cast<std::size_t>(rank) >= world->neighbours.size()) return nullptr;
+  if (!is_process(rank)) return nullptr;
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
   if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
     neighbour.next_attempt = 2 * neighbour.attempts;
     neighbour.segment = Segment::open(world->job, rank);
   }
   return neighbour.segment.get();
+}
+
+}  // namespace
+
+Segment* reach(int rank) {
+  return rank == world->rank || world->use != PeerUse::pipelined ? segment_of(rank) : nullptr;
 }
 
 bool checks(const Segment* segment) {
@@ -91,9 +108,14 @@ Segment* reach_remote(int rank) {
 
 Segment* reach_sender(int rank) {
   const std::lock_guard<std::mutex> lock(world->mutex);
-  if (rank >= 0 && static_cast<std::size_t>(rank) < world->neighbours.size())
-    world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
   return reach(rank);
+}
+
+Segment* reach_token_sender(int rank) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  return segment_of(rank);
 }
 
 [[noreturn]] void lost(const std::string& what) {
@@ -284,11 +306,21 @@ void reclaim_descriptors() {
   abandoned.erase(still, abandoned.end());
 }
 
-int take_descriptor(int last) {
+int take_descriptor(int rank, const Envelope& envelope) {
   reclaim_descriptors();
-  while (last >= 0 && !world->idle.test(static_cast<std::size_t>(last))) --last;
-  if (last >= 0) world->idle.reset(static_cast<std::size_t>(last));
-  return last;
+  int index = 0;
+  while (index < descriptor_count &&
+         (!world->idle.test(static_cast<std::size_t>(index)) || plain_under_way(rank, index)))
+    ++index;
+  if (index == descriptor_count) return -1;
+  world->idle.reset(static_cast<std::size_t>(index));
+  Descriptor& descriptor = (*world->own)->descriptors[index];
+  ++descriptor.generation;
+  descriptor.destination = rank;
+  descriptor.envelope = envelope;
+  descriptor.issue.store(Issue::not_yet, std::memory_order_relaxed);
+  descriptor.matched.store(0, std::memory_order_relaxed);
+  return index;
 }
 
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published) {
@@ -301,27 +333,40 @@ void put_descriptor(int index, bool done, device::Staging packed, PublishedRef p
 
 namespace {
 
-/// The open offer in a segment, or image of one, that a status of `bytes` bytes stands for; null if it has none.
-Descriptor* open_offer(Segment* segment, const MPI_Status& status, std::int64_t bytes) {
+/// Whether the descriptor is of a message with this envelope whose RTS this process may have, and has not received.
+bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
+  return descriptor.destination == world->rank && descriptor.envelope == envelope &&
+         descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0;
+}
+
+/// In a segment, or the image of one; null if it has none.
+Descriptor* open_offer(Segment* segment, const Envelope& envelope, int index) {
   if (segment == nullptr) return nullptr;
-  Descriptor& descriptor = (*segment)->descriptors[rts_index(bytes)];
+  Descriptor& descriptor = (*segment)->descriptors[index];
   const State state = descriptor.state.load(std::memory_order_acquire);
   const bool open = state == State::offered || state == State::withdrawing || state == State::buffered;
-  const bool meant = descriptor.destination == world->rank && descriptor.tag == status.MPI_TAG &&
-                     descriptor.source == status.MPI_SOURCE && descriptor.issued.load() != 0 &&
-                     descriptor.matched.load() == 0;
-  return open && meant ? &descriptor : nullptr;
+  return open && is_meant(descriptor, envelope) ? &descriptor : nullptr;
 }
 
 }  // namespace
 
-Offered offer_by_control_message(int sender, const MPI_Status& status, std::int64_t bytes) {
-  return {open_offer(world->remote ? world->remote->image(sender) : nullptr, status, bytes), sender};
+Offered open_offer(int sender, const Envelope& envelope, int index) {
+  Segment* const image = world->remote ? world->remote->image(sender) : nullptr;
+  if (Descriptor* const noticed = open_offer(image, envelope, index)) return {noticed, sender};
+  return {open_offer(reach_sender(sender), envelope, index)};
 }
 
-Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes) {
-  const Offered noticed = offer_by_control_message(sender, status, bytes);
-  return noticed ? noticed : Offered{open_offer(reach_sender(sender), status, bytes)};
+Offered open_offer(const Envelope& envelope, int index) {
+  Offered found;
+  for (std::size_t rank = 0; !found && rank < world->neighbours.size(); ++rank)
+    found = open_offer(static_cast<int>(rank), envelope, index);
+  return found;
+}
+
+bool may_have_issued(int sender, const Envelope& envelope, int index) {
+  const Segment* const segment = reach_sender(sender);
+  if (segment != nullptr) return is_meant((*segment)->descriptors[index], envelope);
+  return world->remote && world->remote->greeted(sender);
 }
 
 // --- control messages ------------------------------------------------------------------------------------------------

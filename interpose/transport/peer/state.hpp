@@ -59,7 +59,13 @@ struct Turns {
 struct Traffic {
   int tag;
   std::int64_t bytes;
-  const DeviceBuffer* operand = nullptr;  ///< none of a message from the host
+  const DeviceBuffer* operand;
+};
+
+/// Plain messages, as long as RTS messages, that this process has sent to another one (transport/peer/plain_messages.cpp).
+struct PlainSent {
+  std::array<std::uint32_t, descriptor_count> messages{};  ///< by length
+  std::bitset<descriptor_count> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
 /// A process of this job, as this one sees it.
@@ -71,6 +77,7 @@ struct PeerProcess {
   static constexpr std::size_t backoffs_of_tag = 3;
   std::unique_ptr<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>> backoffs;  ///< made when first needed
   Backoff& backoff(const Traffic& traffic);
+  std::unique_ptr<PlainSent> plain;  ///< likewise
 };
 
 /// A descriptor that its offer has left before the receiver was done.
@@ -85,6 +92,7 @@ struct World {
   std::string job;
   int rank = 0;
   PeerUse use = PeerUse::automatic;
+  bool threads = false;  ///< several may call MPI at a time
   std::unique_ptr<Segment> own;
   int keyval = MPI_KEYVAL_INVALID;
   MPI_Comm self = MPI_COMM_NULL;  ///< where nothing is ever sent
@@ -119,8 +127,14 @@ Segment* reach(int rank);
 bool checks(const Segment* segment);
 /// The same of a process that shares no memory with this one, if it is known to check for RTS messages.
 Segment* reach_remote(int rank);
-/// An RTS that another process has sent: it has a segment, and nobody minds how long it takes to find.
+/// A process that has sent something which may be an RTS: nobody minds how long its segment takes to find.
 Segment* reach_sender(int rank);
+/// The same of a process that has sent what looks like an RTS that was offered by segment, whatever this process does.
+Segment* reach_token_sender(int rank);
+/// Whether this is a rank in MPI_COMM_WORLD.
+bool is_process(int rank);
+/// Of a message that this process sends.
+Envelope envelope_of(int tag, MPI_Comm comm);
 /// Of `count` elements.
 std::int64_t bytes_in(int count, MPI_Datatype type);
 /// Throws device::Error.
@@ -166,8 +180,9 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 /// Makes those idle that are done. The caller holds the mutex.
 void reclaim_descriptors();
-/// An idle descriptor, of `last` and those before, or -1. The caller holds the mutex.
-int take_descriptor(int last);
+/// An idle descriptor for a message to process `rank`, or -1: there is none, or all have the length of a plain message
+/// under way. The caller holds the mutex.
+int take_descriptor(int rank, const Envelope& envelope);
 /// Of an offer that has ended; `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 
@@ -178,21 +193,18 @@ struct Offered {
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
-/// The open offer of process `sender` that a status of `bytes` bytes stands for, if it has been made by control
-/// message.
-Offered offer_by_control_message(int sender, const MPI_Status& status, std::int64_t bytes);
-/// The same, however it has been made.
-Offered open_offer(int sender, const MPI_Status& status, std::int64_t bytes);
-/// What `find_of(rank)` finds of all processes; nothing if it could be one of several.
-template <class FindOf>
-Offered only_offer(FindOf find_of) {
-  Offered found;
-  for (std::size_t rank = 0; rank < world->neighbours.size(); ++rank) {
-    const Offered offered = find_of(static_cast<int>(rank));
-    if (offered && std::exchange(found, offered)) return {};
-  }
-  return found;
-}
+/// The open offer of process `sender` whose RTS is `index`, with this envelope, and has not been received.
+Offered open_offer(int sender, const Envelope& envelope, int index);
+/// Of any process. The envelope tells which: of all communicators that this process is in one has the context.
+Offered open_offer(const Envelope& envelope, int index);
+/// Whether process `sender` may have sent such an RTS, be it that it has given up the message since.
+bool may_have_issued(int sender, const Envelope& envelope, int index);
+
+// --- plain messages --------------------------------------------------------------------------------------------------
+
+/// Whether plain messages to process `rank` that are as long as RTS `index` may be under way. The caller holds the
+/// mutex.
+bool plain_under_way(int rank, int index);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,110 @@
+// Plain messages: those that are as long as an RTS, and go as the program sends them. A probe could not tell one from
+// an RTS with its envelope that comes after it. So no RTS has the length of a plain message on its way to the same
+// process. The sender counts what it sends of each length; the receiver counts what it receives, in the sender's
+// segment or, where the two share no memory, by control message. As long as the counts differ the length is not used,
+// so that a message whose receive nobody counts (past the library, on a communicator freed meanwhile, truncated) costs
+// one length of 128.
+//
+// A plain message that comes after an RTS is no matter: MPI keeps their order, and what has received the RTS says
+// so.
+#include <sched.h>
+
+#include <optional>
+#include <utility>
+
+#include "interpose/transport/peer/state.hpp"
+
+namespace gpudt::interpose {
+
+using namespace peer;
+
+namespace {
+
+/// Where a process counts what it receives from the owner of `image`: the entry of process `receiver`; if there is
+/// none, a free one if it is to be taken, or null.
+PlainReceived* find_entry(Image& image, int receiver, bool take) {
+  const std::int32_t name = receiver + 1;
+  for (int i = 0; i < plain_receivers; ++i) {
+    PlainReceived& entry = image.plain_received[(receiver + i) % plain_receivers];
+    std::int32_t owner = entry.receiver.load(std::memory_order_acquire);
+    if (owner == 0 && (!take || entry.receiver.compare_exchange_strong(owner, name))) return take ? &entry : nullptr;
+    if (owner == name) return &entry;
+  }
+  return nullptr;
+}
+
+/// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of the two is first is
+/// not known before MPI has it.
+bool is_being_issued(int rank, int index, const Envelope& envelope) {
+  const std::lock_guard<std::mutex> lock(world->mutex);
+  const Descriptor& descriptor = (*world->own)->descriptors[index];
+  return !world->idle.test(static_cast<std::size_t>(index)) && descriptor.destination == rank &&
+         descriptor.envelope == envelope && descriptor.issue.load() != Issue::issued;
+}
+
+void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
+  const int rank = world_rank_of(comm, dest);
+  if (!is_process(rank)) return;
+  {
+    const std::lock_guard<std::mutex> lock(world->mutex);
+    auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
+    if (!plain) plain = std::make_unique<PlainSent>();
+    if (persistent)
+      plain->persistent.set(static_cast<std::size_t>(index));
+    else
+      ++plain->messages[static_cast<std::size_t>(index)];
+  }
+  const Envelope envelope = envelope_of(tag, comm);
+  while (!engine_within() && is_being_issued(rank, index, envelope))
+    if (engine_progress() == 0) sched_yield();
+}
+
+/// -1 if it is no plain message.
+int plain_index(int count, MPI_Datatype type) {
+  // More elements than an RTS has bytes: the type need not be asked about.
+  if (!peer_checks() || count <= 0 || count > longest_rts || type == MPI_DATATYPE_NULL) return -1;
+  return rts_index(bytes_in(count, type));
+}
+
+}  // namespace
+
+namespace peer {
+
+bool plain_under_way(int rank, int index) {
+  const auto at = static_cast<std::size_t>(index);
+  const auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
+  if (!plain) return false;
+  if (plain->persistent.test(at)) return true;
+  const PlainReceived* const entry = find_entry(**world->own, rank, /*take=*/false);
+  std::uint32_t received = entry == nullptr ? 0 : entry->messages[at].load(std::memory_order_acquire);
+  if (world->remote) received += world->remote->plain_messages(rank, index);
+  return plain->messages[at] != received;
+}
+
+}  // namespace peer
+
+void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm) {
+  note_sent(rts_index(bytes), dest, tag, comm, /*persistent=*/false);
+}
+
+void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  if (const int index = plain_index(count, type); index >= 0) note_sent(index, dest, tag, comm, /*persistent=*/false);
+}
+
+void peer_sends_plain_again(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  if (const int index = plain_index(count, type); index >= 0) note_sent(index, dest, tag, comm, /*persistent=*/true);
+}
+
+void peer_note_received(std::int64_t bytes, int source, MPI_Comm comm) {
+  const int index = rts_index(bytes);
+  const int rank = world_rank_of(comm, source);
+  if (!is_process(rank)) return;
+  if (Segment* const segment = reach_sender(rank)) {
+    PlainReceived* const entry = find_entry(**segment, world->rank, /*take=*/true);
+    if (entry != nullptr) entry->messages[index].fetch_add(1, std::memory_order_release);
+  } else if (world->remote) {
+    world->remote->received_plain(rank, index);
+  }
+}
+
+}  // namespace gpudt::interpose
