@@ -1,5 +1,5 @@
 // What comes by peer transfer is told from what comes as it is, by probes and by receives, whatever the program sends:
-// host messages as long as tokens, on several communicators, with one tag, many at a time.
+// host messages as long as RTS messages, on several communicators, with one tag, many at a time.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -159,7 +159,7 @@ TEST_CASE("probes tell the sizes of host messages of persistent and buffered sen
   if (!all_have_partners()) return;
   constexpr int messages = peer::descriptor_count;
   const BsendBuffer attached(2 * messages * 1000);
-  const auto size = [](int i) {  // every length of a token, twice, between device messages
+  const auto size = [](int i) {  // every length of an RTS, twice, between device messages
     return static_cast<std::size_t>(i % 3 == 2 ? 1500 + i : peer::rts_bytes((i * 37) % peer::descriptor_count));
   };
   for (const auto& [name, init] : {std::pair<const char*, Sends::Init>{"MPI_Send_init", MPI_Send_init},
@@ -182,7 +182,7 @@ TEST_CASE("probes tell the sizes of host messages of persistent and buffered sen
     }
 }
 
-TEST_CASE("device messages among host messages as long as tokens, on several communicators", "[peer]") {
+TEST_CASE("device messages among host messages as long as RTS messages, on several communicators", "[peer]") {
   if (!all_have_partners()) return;
   const Duplicates comms(4);
   std::mt19937_64 random = random_numbers("identity");
@@ -250,8 +250,8 @@ TEST_CASE("host messages of all odd lengths after device messages that have been
   }
 }
 
-// As long as nobody has received the host messages, no token can be told from them by its length.
-TEST_CASE("device messages after host messages of all the lengths that tokens have", "[peer]") {
+// As long as nobody has received the host messages, no RTS can be told from them by its length.
+TEST_CASE("device messages after host messages of all the lengths that RTS messages have", "[peer]") {
   if (!all_have_partners()) return;
   for (const Probing how : probings) {
     Sends sends;
@@ -268,7 +268,7 @@ TEST_CASE("device messages after host messages of all the lengths that tokens ha
   }
 }
 
-// The host message is as long as the token before it, which a receive has that nobody has asked about. There are too
+// The host message is as long as the RTS before it, which a receive has that nobody has asked about. There are too
 // many others for all of them to be looked at whenever MPI is called.
 TEST_CASE("a probe behind a receive that is complete", "[peer]") {
   if (!all_have_partners()) return;
@@ -334,7 +334,7 @@ TEST_CASE("a truncated host message leaves messages of other communicators alone
       step("room for " + std::to_string(room));
       Sends sends;
       const auto wanted = [&](int from, int i) { return bytes_of(from, i, 3000 + static_cast<std::size_t>(i)); };
-      // So many that they have all the lengths of tokens.
+      // So many that they have all the lengths of RTS messages.
       for (int i = 0; i < peer::descriptor_count; ++i) sends.send(Place::device, wanted(rank(), i), comms[0]);
       for (int index = 45; index < peer::descriptor_count; index += 4)
         sends.send(Place::host, bytes_of(rank(), index, static_cast<std::size_t>(peer::rts_bytes(index))), comms[1]);
@@ -477,17 +477,17 @@ TEST_CASE("host messages received past the library", "[peer]") {
 
 namespace {
 
-/// Data that look like a token of process `sender`, but for the number that nobody can guess.
-std::vector<char> like_token(int index, int sender, std::uint32_t flags) {
+/// Data that look like an RTS of process `sender`, but for the number that nobody can guess.
+std::vector<char> like_rts(int index, int sender, std::uint32_t flags) {
   std::vector<char> bytes = bytes_of(rank(), index, static_cast<std::size_t>(peer::rts_bytes(index)));
-  const peer::Token token{peer::rts_mark, {1, 2}, sender, index, 1, flags, 5000};
-  std::memcpy(bytes.data(), &token, sizeof token);
+  const peer::RendezvousRequest rts{peer::rts_mark, {1, 2}, sender, index, 1, flags, 5000};
+  std::memcpy(bytes.data(), &rts, sizeof rts);
   return bytes;
 }
 
 }  // namespace
 
-TEST_CASE("data that begin as tokens do are data", "[peer]") {
+TEST_CASE("data that begin as RTS messages do are data", "[peer]") {
   if (!all_have_partners()) return;
   int index = 0;
   for (const int sender : {ranks(), 1 << 20, -1, rank(), partner()})
@@ -499,7 +499,7 @@ TEST_CASE("data that begin as tokens do are data", "[peer]") {
             INFO("of process " << sender << ", flags " << flags << ", from " << place_name(from) << " to "
                                << place_name(to));
             step("of process " + std::to_string(sender) + ", flags " + std::to_string(flags));
-            const std::vector<char> bytes = like_token(index, sender, flags);
+            const std::vector<char> bytes = like_rts(index, sender, flags);
             Sends sends;
             if (from == Place::host && index % 2 == 0)
               sends.send_past_library(bytes, comm());
@@ -524,7 +524,7 @@ TEST_CASE("data that begin as tokens do are data", "[peer]") {
 }
 
 // Two threads send at once, so that either message may be first; the size that a probe tells is its message's.
-TEST_CASE("probes while threads send host messages as long as tokens and device messages", "[.][threads]") {
+TEST_CASE("probes while threads send host messages as long as RTS messages and device messages", "[.][threads]") {
   if (!all_have_partners()) return;
   constexpr int messages = 600;
   const int gpu = current_gpu();
