@@ -111,7 +111,7 @@ class Environment(unittest.TestCase):
                 run = Run("lengths", f"GPUDT_PROTOCOL={protocol}", "GPUDT_TRACE=1")
                 self.assertEqual(run.code, 0, run.text)
                 self.assertEqual(run.results, everywhere, run.text)
-                self.assertEqual(len(run.lines("as long as tokens would be")), 1, run.text)
+                self.assertEqual(len(run.lines("as long as RTS messages would be")), 1, run.text)
                 self.assertEqual(len(run.lines("message of 200000 B offered")), 1, run.text)
 
     def test_collectives(self):

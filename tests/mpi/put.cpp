@@ -13,13 +13,12 @@ class Window {
   Window(const Type& type, int count, int slots) : type_(&type), count_(count) {
     for (int i = 0; i < slots; ++i) images_.emplace_back(type, count);
     stride_ = images_[0].bytes().size();
-    memory_.resize(stride_ * static_cast<std::size_t>(slots));
-    expected_ = memory_;
-    for (std::size_t i = 0; i < images_.size(); ++i) {
-      std::copy(images_[i].bytes().begin(), images_[i].bytes().end(), memory_.data() + i * stride_);
-    }
-    expected_ = memory_;
-    PMPI_Win_create(memory_.data(), static_cast<MPI_Aint>(memory_.size()), 1, MPI_INFO_NULL, comm(), &window_);
+    for (const Image& image : images_) expected_.insert(expected_.end(), image.bytes().begin(), image.bytes().end());
+    // Allocated by MPI, which may have no windows over other memory.
+    PMPI_Win_allocate(static_cast<MPI_Aint>(expected_.size()), 1, MPI_INFO_NULL, comm(), static_cast<void*>(&memory_),
+                      &window_);
+    std::copy(expected_.begin(), expected_.end(), memory_);
+    PMPI_Barrier(comm());
     PMPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN);
   }
   ~Window() { MPI_Win_free(&window_); }
@@ -37,14 +36,15 @@ class Window {
     std::copy(image.bytes().begin(), image.bytes().end(),
               expected_.begin() + static_cast<std::ptrdiff_t>(stride_) * slot);
   }
-  bool matches() const { return memory_ == expected_; }
+  bool matches() const { return std::equal(expected_.begin(), expected_.end(), memory_); }
 
  private:
   const Type* type_;
   int count_;
   std::vector<Image> images_;
   std::size_t stride_ = 0;
-  std::vector<char> memory_, expected_;
+  char* memory_ = nullptr;
+  std::vector<char> expected_;
   MPI_Win window_ = MPI_WIN_NULL;
 };
 

@@ -28,8 +28,11 @@ class Together(unittest.TestCase):
         return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
     def test_neighbourhood(self):
-        """All blocks of a call by one launch each way: three blocking and three nonblocking calls."""
-        self.assertEqual(self.launches("neighbour", *STAGED), (RANKS * 6 * 2 * PIECES, RANKS * 6 * 2))
+        """All blocks of a call by few launches each way: three blocking and three nonblocking calls. By one, unless the
+        service thread comes while the call still adds blocks."""
+        transfers, launches = self.launches("neighbour", *STAGED)
+        self.assertEqual(transfers, RANKS * 6 * 2 * PIECES)
+        self.assertLessEqual(launches, 2 * RANKS * 6 * 2)
 
     def test_startall(self):
         """At least all packs of each of three starts."""
