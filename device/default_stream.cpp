@@ -27,6 +27,8 @@ EventHandle DefaultStream::take_event() {
 }
 
 std::uint64_t DefaultStream::mark() {
+  const bool per_thread = order_ == Order::per_thread;
+  if (runtime_.default_stream_idle(ordinal_, per_thread)) return 0;
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= most_pending) forget_reached();
   pending_.reserve(pending_.size() + 1);
@@ -34,7 +36,7 @@ std::uint64_t DefaultStream::mark() {
   EventHandle const event = take_event();
   bool recorded = false;
   try {
-    recorded = runtime_.event_record_default(ordinal_, event, order_ == Order::per_thread);
+    recorded = runtime_.event_record_default(ordinal_, event, per_thread);
   } catch (const Error&) {
     idle_.push_back(event);
     throw;

@@ -128,6 +128,11 @@ bool in_use() noexcept;
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
+  /// A mark that is made when reached() or wait() is called first, of a copy or of this one: for blocking calls, which
+  /// have something to do before. Not to outlive the program's call.
+  static StreamMark at_first_use(int ordinal);
+  /// Known to be reached, without asking the driver.
+  bool nothing_to_wait_for() const { return number_ == 0; }
   /// Stays true. Costs a question to the driver, unless it is known. Throws Error if the GPU has failed.
   bool reached() const;
   /// Polls until then.
@@ -136,14 +141,15 @@ class StreamMark {
  private:
   friend StreamMark mark_default_stream(int ordinal);
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
+  static constexpr std::uint64_t unmade = ~std::uint64_t{0};
   int ordinal_ = 0;
-  std::uint64_t number_ = 0;
+  mutable std::uint64_t number_ = 0;  ///< see DefaultStream
 };
 
 /// Marks the default stream of GPU `ordinal` as it is now. To be called when the program calls MPI, not later: what it
 /// puts there meanwhile may wait for the call to end. Thread-safe. Throws Error.
 StreamMark mark_default_stream(int ordinal);
-/// Whether that stream, and the blocking streams that it waits for, have nothing to do.
+/// Whether the legacy default stream has nothing to do.
 bool default_stream_idle(int ordinal);
 
 // --- staging memory ------------------------------------------------------------------------------------------------
@@ -329,7 +335,8 @@ class Mapping {
 /// ms and is done once: mappings are kept, within bounds, and replaced when the exporter has freed the memory and
 /// allocated anew. Empty if the GPUs do not reach each other, or the memory cannot be opened (processes isolated from
 /// each other); the reason is in *why (which may be null), and the same is answered for all memory of that GPU of the
-/// exporter's for a while, then the runtime is asked again. As long as a mapping is kept, memory that its exporter frees may stay in use. Thread-safe.
+/// exporter's for a while, then the runtime is asked again. As long as a mapping is kept, memory that its exporter
+/// frees may stay in use. Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
 /// The same of memory that is mapped already, which takes no time; empty if it is not.

@@ -83,7 +83,7 @@ class CudaRuntime final : public Runtime {
   void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
   bool event_done(int ordinal, EventHandle event) override;
   bool event_record_default(int ordinal, EventHandle event, bool per_thread) override;
-  bool default_stream_idle(int ordinal) override;
+  bool default_stream_idle(int ordinal, bool per_thread) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
@@ -429,6 +429,10 @@ void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandl
 
 namespace {
 
+cudaStream_t default_stream(bool per_thread) {
+  return per_thread ? cudaStreamPerThread : cudaStreamLegacy;
+}
+
 /// Whether work may be given to the stream, or asked for. A capture of a blocking stream makes either an error for the
 /// legacy default stream, and invalidates the capture; this question does neither.
 bool usable(cudaStream_t stream) {
@@ -446,19 +450,21 @@ bool usable(cudaStream_t stream) {
 
 bool CudaRuntime::event_record_default(int ordinal, EventHandle event, bool per_thread) {
   const Selected selected(*this, ordinal);
-  cudaStream_t const stream = per_thread ? cudaStreamPerThread : cudaStreamLegacy;
+  cudaStream_t const stream = default_stream(per_thread);
   if (!usable(stream)) return false;
   check(cudaEventRecord(event_of(event), stream), "cudaEventRecord");
   return true;
 }
 
-bool CudaRuntime::default_stream_idle(int ordinal) {
-  const Current current(*this, ordinal);
-  if (!usable(cudaStreamLegacy)) return true;
-  const cudaError_t error = cudaStreamQuery(cudaStreamLegacy);
+bool CudaRuntime::default_stream_idle(int ordinal, bool per_thread) {
+  const Selected selected(*this, ordinal);
+  cudaStream_t const stream = default_stream(per_thread);
+  if (!usable(stream)) return true;
+  const cudaError_t error = cudaStreamQuery(stream);
+  if (error == cudaSuccess) return true;
   if (error != cudaErrorNotReady) check(error, "cudaStreamQuery");
   cudaGetLastError();
-  return error == cudaSuccess;
+  return false;
 }
 
 void CudaRuntime::copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) {

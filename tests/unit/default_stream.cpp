@@ -34,8 +34,9 @@ class EventRuntime : public test::HostMemoryRuntime {
     return !captures;
   }
   bool event_done(int, device::EventHandle event) override { return done.contains(event); }
+  bool default_stream_idle(int, bool) override { return idle; }
 
-  bool captures = false;
+  bool captures = false, idle = false;
   std::uintptr_t created = 0, destroyed = 0;
   std::set<device::EventHandle> done;
 };
@@ -147,6 +148,25 @@ TEST_CASE("default stream: there is nothing to wait for while it cannot be used"
   DefaultStream stream(runtime, 0, Order::default_stream);
   CHECK(stream.mark() == 0);
   CHECK(stream.reached(0));
+}
+
+TEST_CASE("default stream: a mark in an idle stream has been reached", "[kernel]") {
+  EventRuntime runtime;
+  runtime.idle = true;
+  DefaultStream stream(runtime, 0, Order::default_stream);
+  CHECK(stream.mark() == 0);
+  CHECK(runtime.created == 0);
+}
+
+TEST_CASE("default stream: a mark that is made late covers what was there when it was used", "[device]") {
+  const Session session;
+  const StreamMark idle = StreamMark::at_first_use(0), busy = StreamMark::at_first_use(0);
+  CHECK(idle.reached());
+  HeldStream held;
+  CHECK_FALSE(busy.reached());
+  CHECK(idle.reached());
+  held.release();
+  CHECK(busy.reached());
 }
 
 TEST_CASE("default stream: transfers begin together when their mark has been reached", "[device]") {
