@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares runs of mpi4py's tests: says what failed in the first run, and where the others differ from it.
 
-usage: mpi4py_results.py [--numpy-refuses] FOLDER...
+usage: mpi4py_results.py FOLDER...
 
 Each FOLDER is what `mpirun --output-filename` has made of `test/main.py -v`: a file stderr for each rank. The exit
 status is 0 if all runs have ended, and all others failed in the same tests as the first; of a single run, if no test
-failed. With --numpy-refuses those do not count that failed since NumPy 2 refuses array(-1, unsigned).
+failed.
 """
 
 import glob
@@ -14,7 +14,6 @@ import sys
 
 HEADING = re.compile(r"^(?:FAIL|ERROR): (\S+ \(\S+\))")
 RULE = "=" * 70
-REFUSED = re.compile(r"^OverflowError: Python integer -1 out of bounds for uint", re.MULTILINE)
 
 
 class Rank:
@@ -36,29 +35,22 @@ def ranks_of(folder):
     return [Rank(path) for path in sorted(glob.glob(f"{folder}/**/stderr", recursive=True))]
 
 
-def failures(ranks, numpy_refuses):
-    """(rank, test) of all that count."""
-    return {
-        (number, name)
-        for number, rank in enumerate(ranks)
-        for name, entry in rank.failed.items()
-        if not (numpy_refuses and REFUSED.search(entry))
-    }
+def failures(ranks):
+    """(rank, test) of all."""
+    return {(number, name) for number, rank in enumerate(ranks) for name in rank.failed}
 
 
 def tell(folder, ranks, failed):
     for number, rank in enumerate(ranks):
         count = sum(1 for of, _ in failed if of == number)
-        others = len(rank.failed) - count
         ended = f"{rank.ran} tests, {count} failed" if rank.ran is not None else f"DID NOT END: {rank.last[:120]}"
-        print(f"{folder}: rank {number}: {ended}" + (f" ({others} more that NumPy refuses)" if others else ""))
+        print(f"{folder}: rank {number}: {ended}")
 
 
 def main():
-    numpy_refuses = sys.argv[1:2] == ["--numpy-refuses"]
-    folders = sys.argv[2 if numpy_refuses else 1:]
+    folders = sys.argv[1:]
     runs = [ranks_of(folder) for folder in folders]
-    failed = [failures(ranks, numpy_refuses) for ranks in runs]
+    failed = [failures(ranks) for ranks in runs]
     expected = failed[0] if len(runs) > 1 else set()
     good = True
     for folder, ranks, those in zip(folders, runs, failed):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs mpi4py's own tests (4.1.2) on two ranks over Open MPI and compares: on host memory without libgpudt-pmpi.so and
 # with it, with and without a device; the same tests must fail, or none. With --cupy once, with the library, on CuPy's
-# arrays: no test may fail but those of array(-1, unsigned), which NumPy 2 refuses.
+# arrays: no test may fail. Arrays of unsigned numbers are filled with -1 there as NumPy 1 did, modulo 2^n: NumPy 2
+# refuses that, in some ranks only, whose collectives then match those of the next test in the others.
 #
 # usage: mpi4py_suite.sh [--cupy] [ARGUMENTS...]
 #   ARGUMENTS are for mpi4py's test/main.py, as `-i p2p` or `-e spawn` (Open MPI 4.1.4 may hang in tests of spawned
@@ -74,8 +75,15 @@ results() { "$python" "$root/scripts/mpi4py_results.py" "$@"; }
 library=$build/libgpudt-pmpi.so
 export GPUDT_TUNING=none
 if [ "$cupy" = yes ]; then
+  rm -rf "$work/cupy-tests"
+  cp -r "$tests" "$work/cupy-tests"
+  tests=$work/cupy-tests
+  fill='self.array.fill(arg)'
+  wraps='self.array.fill(numpy.array(arg).astype(typecode).item())'
+  sed -i "/class GPUArrayCuPy/,/def address/s/$fill/$wraps/" "$tests/arrayimpl.py"
+  grep -qF "$wraps" "$tests/arrayimpl.py" || die "$tests/arrayimpl.py is not that of mpi4py $version"
   suite cupy "LD_PRELOAD=$library" -- --cupy "$@"
-  results --numpy-refuses "$work/cupy"
+  results "$work/cupy"
   exit
 fi
 suite without -- "$@"
