@@ -1,8 +1,8 @@
 // What waits in a channel's queue, and how it is launched: together, by one kernel, where that is cheaper.
 //
 // A message that finds its channel idle is launched at once. While the channel works, further short ones wait: the
-// first question whether one of them is done launches them all. Within a Gathering they wait in any case. A message
-// waits no longer than until somebody waits for it, and whoever asks for nothing has no use of its being done.
+// first poll whether one of them is done launches them all. Within a Gathering they wait in any case. So a message
+// waits no longer than until it is polled or waited for.
 #include "device/batch_body.hpp"
 
 #include <algorithm>

@@ -183,7 +183,7 @@ void Transfer::State::operator delete(State* state, std::destroying_delete_t) no
   try {
     state->wait();
   } catch (const Error&) {
-    // The GPU has failed and nothing runs on it any more; whoever asks done() elsewhere hears of it.
+    // The GPU has failed and nothing runs on it any more; done() reports it elsewhere.
   }
   const std::shared_ptr<Channel> channel = std::move(state->channel);
   channel->put(state);
