@@ -27,7 +27,7 @@ ALLOWED = {
                       "datatype"],
     "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
                         "interpose/mpi", "interpose/support", "device", "datatype", "include"],
-    "interpose/fortran": ["interpose/requests", "interpose/support"],
+    "interpose/fortran": ["interpose/rma", "interpose/requests", "interpose/support"],
     "pingpong": ["device", "datatype"],
 }
 

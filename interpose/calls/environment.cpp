@@ -57,6 +57,11 @@ bool mpi_is_cuda_aware(int forced) {
   return forced >= 0 ? forced != 0 : mpi_query_cuda_support() != 0;
 }
 
+Ranks ranks_to_report() {
+  if (!presence_incomplete()) return Ranks::all;
+  return presence_speaks() ? Ranks::own : Ranks::none;
+}
+
 int stop(MPI_Comm, int, void*, void*) {
   bool ended = engine_stop();
   ended = peer_stop() && ended;
@@ -65,7 +70,7 @@ int stop(MPI_Comm, int, void*, void*) {
   matched_stop();
   one_sided_stop();
   presence_stop();
-  if (report_wanted) report_print();
+  if (report_wanted) report_print(ranks_to_report());
   if (const std::string complaint = device::timeline_stop(); !complaint.empty())
     log_warning("GPUDT_TIMELINE: " + complaint);
   active.store(false);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "interpose/requests/operation.hpp"
+#include "interpose/support/engine.hpp"
 
 namespace gpudt::interpose {
 namespace {

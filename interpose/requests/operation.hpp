@@ -24,24 +24,12 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/payload.hpp"
 
 namespace gpudt::interpose {
-
-/// What MPI is given to send.
-struct Outgoing {
-  const void* data;
-  int count;
-  MPI_Datatype type;
-};
-
-/// What a receive gets.
-struct Announced {
-  std::int64_t bytes;
-  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
-  bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
-};
 
 /// The status that a call fills in for this library to read: the program's, or another one if it wants none.
 class SeenStatus {
@@ -55,35 +43,6 @@ class SeenStatus {
  private:
   mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
   MPI_Status* const seen_;
-};
-
-/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
-class Payload {
- public:
-  Payload() = default;
-  Payload(const Payload&) = delete;
-  Payload& operator=(const Payload&) = delete;
-  virtual ~Payload() = default;
-  /// A persistent operation is about to be started.
-  virtual void restart() {}
-  /// Starts bringing the user's data to where MPI takes it.
-  virtual void start_pack() = 0;
-  /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.
-  virtual void start_unpack(std::int64_t bytes) = 0;
-  /// True when the pack or unpack started last is done.
-  virtual bool done() = 0;
-  /// Returns when done() is true.
-  virtual void wait() = 0;
-  /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
-  virtual void abandon() {}
-  /// start_unpack() is wanted even if MPI has delivered nothing.
-  virtual bool always_unpacks() const { return false; }
-  /// Of sends, once they are packed.
-  virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
-  /// MPI has been given message(), or has refused it.
-  virtual void given() {}
-  /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
-  virtual Announced announced(std::int64_t bytes) { return {bytes}; }
 };
 
 class RendezvousReceiver;
@@ -225,34 +184,6 @@ class Reservation {
   Operation* operation_;  ///< null: submitted
   int error_;
 };
-
-/// Work of another part that MPI's progress is to drive: returns the number of completions. Like the engine's own, it
-/// never runs within itself, nor in two threads at once. There is one at most; null: none, and the last call has ended.
-using EngineService = int (*)();
-void engine_service(EngineService service);
-
-/// The same for work that may never end, and must not cost much: it is done when it says that it is due. Null: none.
-struct EngineBackground {
-  EngineService run;
-  bool (*due)();
-};
-void engine_background(const EngineBackground* background);
-
-/// Whether this is called by the engine, on this thread.
-bool engine_within();
-
-/// How many of the real requests one step tests: a bounded number, the next step going on with the others; or all of
-/// them, so that what has happened before the step is seen by it.
-enum class Tests { some, all };
-
-/// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
-/// progress engine; does nothing if it is running already.
-int engine_progress(Tests tests = Tests::some);
-/// Looks once at all real operations that are under way now, and waits for whoever drives them just now. Does nothing
-/// within the engine.
-void engine_settle();
-/// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
-int engine_progress_logged(Tests tests = Tests::some) noexcept;
 
 /// Returns when the sends that are deferred on (comm, peer) now have been handed to MPI, so that a send issued then
 /// does not overtake them (MPI-4.1 section 3.5). Costs one atomic load when nothing is deferred.

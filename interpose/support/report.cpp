@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 
@@ -198,7 +197,7 @@ void report_fallback(const char* reason) {
   add_fallback(fallbacks, reason, 1);
 }
 
-void report_print() {
+void report_print(Ranks ranks) {
   int rank = 0, size = 1;
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -206,8 +205,8 @@ void report_print() {
   static Record own;
   static std::vector<Record> records;
   own = own_record();
-  if (presence_incomplete()) {  // there is no waiting for ranks that lack the library
-    if (presence_speaks()) print(sum({own}), 1, size);
+  if (ranks != Ranks::all) {  // there is no waiting for ranks that lack the library
+    if (ranks == Ranks::own) print(sum({own}), 1, size);
     return;
   }
   records.resize(rank == 0 ? static_cast<std::size_t>(size) : 0);

@@ -64,9 +64,13 @@ void report_peer(PeerEvent event);
 /// Counts a message for which a fast way was given up. `reason` must be a string literal.
 void report_fallback(const char* reason);
 
-/// Gathers the counts of all ranks of MPI_COMM_WORLD and prints one table from rank 0 on stderr. Where ranks are known
-/// to lack the library, the lowest one that has it prints its own counts and says so; where others do not answer, rank
-/// 0 does after a timeout. MPI must be active, and no user communication may follow.
-void report_print();
+/// Whose counts a rank prints.
+enum class Ranks {
+  all,   ///< of MPI_COMM_WORLD, gathered by rank 0, which prints its own alone if others do not answer in time
+  own,   ///< ranks are known to lack the library, and this is the lowest one that has it
+  none,  ///< another rank prints its own
+};
+/// Prints one table on stderr. With Ranks::all collective. MPI must be active, and no user communication may follow.
+void report_print(Ranks ranks);
 
 }  // namespace gpudt::interpose

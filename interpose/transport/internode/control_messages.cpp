@@ -9,7 +9,7 @@
 #include "datatype/reference.hpp"
 #include "device/timeline.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/operation.hpp"
+#include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose::peer {

@@ -7,6 +7,7 @@
 
 #include "datatype/reference.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/transport/peer/state.hpp"
 

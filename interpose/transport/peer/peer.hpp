@@ -32,11 +32,12 @@
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/operation.hpp"
 #include "interpose/support/config.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/control_messages.hpp"
 #include "interpose/transport/internode/fragments.hpp"
+#include "interpose/transport/payload.hpp"
 #include "interpose/transport/peer/layout_exchange.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "interpose/support/engine.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {

@@ -6,7 +6,7 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/operation.hpp"
+#include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 

@@ -1,0 +1,53 @@
+// What a message, or another operation of MPI, moves, whichever way that is.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+
+namespace gpudt::interpose {
+
+/// What MPI is given to send.
+struct Outgoing {
+  const void* data;
+  int count;
+  MPI_Datatype type;
+};
+
+/// What a receive gets.
+struct Announced {
+  std::int64_t bytes;
+  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
+  bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
+};
+
+/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
+class Payload {
+ public:
+  Payload() = default;
+  Payload(const Payload&) = delete;
+  Payload& operator=(const Payload&) = delete;
+  virtual ~Payload() = default;
+  /// A persistent operation is about to be started.
+  virtual void restart() {}
+  /// Starts bringing the user's data to where MPI takes it.
+  virtual void start_pack() = 0;
+  /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.
+  virtual void start_unpack(std::int64_t bytes) = 0;
+  /// True when the pack or unpack started last is done.
+  virtual bool done() = 0;
+  /// Returns when done() is true.
+  virtual void wait() = 0;
+  /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
+  virtual void abandon() {}
+  /// start_unpack() is wanted even if MPI has delivered nothing.
+  virtual bool always_unpacks() const { return false; }
+  /// Of sends, once they are packed.
+  virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
+  /// MPI has been given message(), or has refused it.
+  virtual void given() {}
+  /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
+  virtual Announced announced(std::int64_t bytes) { return {bytes}; }
+};
+
+}  // namespace gpudt::interpose
