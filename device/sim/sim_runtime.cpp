@@ -152,7 +152,9 @@ class SimRuntime final : public Runtime {
     check(api_.event_record_default(ordinal, event), "recording an event");
     return true;
   }
-  bool default_stream_idle(int ordinal, bool /*per_thread*/) override { return done(api_.default_query(ordinal), "running work"); }
+  bool default_stream_idle(int ordinal, bool /*per_thread*/) override {
+    return done(api_.default_query(ordinal), "running work");
+  }
 
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
     check(api_.copy_async(to, from, bytes, stream), "copying");
