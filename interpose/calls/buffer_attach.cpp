@@ -59,11 +59,13 @@ int attach(int (*pmpi)(void*, Size), const char* call, void* buffer, Size size) 
 
 template <class Size>
 int detach(int (*pmpi)(void*, Size*), void* buffer_addr, Size* size) {
-  engine_order_all();  // buffered sends whose packs are under way have yet to reach the buffer
-  const int code = pmpi(buffer_addr, size);
-  auto** const address = static_cast<void**>(buffer_addr);
-  if (code == MPI_SUCCESS) *address = stand_in.give_back(*address);
-  return code;
+  return guarded(MPI_COMM_NULL, "MPI_Buffer_detach", [&] {
+    engine_order_all();  // buffered sends whose packs are under way have yet to reach the buffer
+    const int code = pmpi(buffer_addr, size);
+    auto** const address = static_cast<void**>(buffer_addr);
+    if (code == MPI_SUCCESS) *address = stand_in.give_back(*address);
+    return code;
+  });
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 // still find gpudt alive, and programs that finalize from Fortran are served too.
 #include <dlfcn.h>
 
+#include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,6 +122,11 @@ struct Settings {
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
 };
 
+/// None if there is no memory for it: the program runs without the library then, which says so.
+std::optional<Settings> read_settings() noexcept try { return Settings(); } catch (const std::exception&) {
+  return std::nullopt;
+}
+
 void start_timeline(const std::string& prefix, int rank) {
   if (prefix.empty() || device::timeline_start(prefix + "." + std::to_string(rank) + ".json", rank)) return;
   log_warning("GPUDT_TIMELINE: there is no memory for it");
@@ -155,24 +162,37 @@ void start(const Settings& settings) {
   if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());
 }
 
+/// After MPI_Init.
+void start_if_possible(const std::optional<Settings>& settings) noexcept {
+  try {
+    if (settings) return start(*settings);
+    log_start(world_rank(), /*trace=*/false);
+    throw std::bad_alloc();
+  } catch (const std::exception& error) {
+    active.store(false);
+    log_failure("gpudt is off", error.what());
+    // What has been started of it ends in MPI_Finalize.
+  }
+}
+
 }  // namespace
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
-  const Settings settings;
-  const int level = settings.thread_level(MPI_THREAD_SINGLE);
+  const auto settings = read_settings();
+  const int level = settings ? settings->thread_level(MPI_THREAD_SINGLE) : MPI_THREAD_SINGLE;
   int provided = MPI_THREAD_SINGLE;
   const int code = level == MPI_THREAD_SINGLE ? PMPI_Init(argc, argv) : PMPI_Init_thread(argc, argv, level, &provided);
-  if (code == MPI_SUCCESS) start(settings);
+  if (code == MPI_SUCCESS) start_if_possible(settings);
   return code;
 }
 
 GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  const Settings settings;
-  const int code = PMPI_Init_thread(argc, argv, settings.thread_level(required), provided);
-  if (code == MPI_SUCCESS) start(settings);
+  const auto settings = read_settings();
+  const int code = PMPI_Init_thread(argc, argv, settings ? settings->thread_level(required) : required, provided);
+  if (code == MPI_SUCCESS) start_if_possible(settings);
   return code;
 }
 

@@ -24,6 +24,13 @@ struct Matched {
 std::mutex mutex;
 std::vector<Matched> list;
 
+int probed(const char* call, MPI_Comm comm, MPI_Status* status, bool matched) {
+  return guarded(comm, call, [&] {
+    peer_probed(comm, status, matched);
+    return MPI_SUCCESS;
+  });
+}
+
 bool is_message(MPI_Message message) {
   return message != MPI_MESSAGE_NULL && message != MPI_MESSAGE_NO_PROC;
 }
@@ -73,30 +80,24 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
   const int code = mprobe(source, tag, comm, message, status);
-  if (code == MPI_SUCCESS) {
-    matched_enter(*message, {.comm = comm});
-    peer_probed(comm, status, /*matched=*/true);
-  }
-  return code;
+  if (code != MPI_SUCCESS) return code;
+  matched_enter(*message, {.comm = comm});
+  return probed("MPI_Mprobe", comm, status, /*matched=*/true);
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
   const int code = improbe(source, tag, comm, flag, message, status);
-  if (code == MPI_SUCCESS && *flag != 0) {
-    matched_enter(*message, {.comm = comm});
-    peer_probed(comm, status, /*matched=*/true);
-  }
-  return code;
+  if (code != MPI_SUCCESS || *flag == 0) return code;
+  matched_enter(*message, {.comm = comm});
+  return probed("MPI_Improbe", comm, status, /*matched=*/true);
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
   const int code = probe(source, tag, comm, status);
-  if (code == MPI_SUCCESS) peer_probed(comm, status, /*matched=*/false);
-  return code;
+  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status, /*matched=*/false) : code;
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
   const int code = iprobe(source, tag, comm, flag, status);
-  if (code == MPI_SUCCESS && *flag != 0) peer_probed(comm, status, /*matched=*/false);
-  return code;
+  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status, /*matched=*/false) : code;
 }

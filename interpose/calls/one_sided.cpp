@@ -183,8 +183,10 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
 /// A call that completes the accesses to `rank` of a window: `own(served window)` or `pmpi()`.
 template <class Own, class Pmpi>
 int synchronise(const char* call, MPI_Win win, int rank, Own own, Pmpi pmpi) {
-  if (const auto served = served_window(win)) return own(*served);
-  return pending_accesses.synchronise(call, win, rank, pmpi);
+  return guarded(OfWindow{win}, call, [&] {
+    const auto served = served_window(win);
+    return served ? own(*served) : pending_accesses.synchronise(call, win, rank, pmpi);
+  });
 }
 
 /// A call that completes nothing.

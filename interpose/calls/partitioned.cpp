@@ -144,12 +144,14 @@ int init(Operation::Kind kind, const char* call, const void* buf, int partitions
 }
 
 /// Packs those of `partitions` that exist; MPI complains about others in `pmpi()`.
-template <class Partitions, class Pmpi>
-int ready(const char* call, MPI_Request request, const Partitions& partitions, Pmpi pmpi) {
+/// `each(pack)` calls pack() for each partition that is ready.
+template <class Each, class Pmpi>
+int ready(const char* call, MPI_Request request, Each each, Pmpi pmpi) {
   return guarded(MPI_COMM_WORLD, call, [&] {
     if (const PartitionedRef payload = find(request))
-      for (const int partition : partitions)
+      each([&](int partition) {
         if (partition >= 0 && partition < payload->partitions()) payload->pack(partition);
+      });
     return pmpi();
   });
 }
@@ -176,19 +178,27 @@ GPUDT_EXPORT int MPI_Precv_init(void* buf, int partitions, MPI_Count count, MPI_
 }
 
 GPUDT_EXPORT int MPI_Pready(int partition, MPI_Request request) {
-  return ready("MPI_Pready", request, std::vector<int>{partition}, [&] { return PMPI_Pready(partition, request); });
+  return ready(
+      "MPI_Pready", request, [&](const auto& pack) { pack(partition); },
+      [&] { return PMPI_Pready(partition, request); });
 }
 
 GPUDT_EXPORT int MPI_Pready_range(int low, int high, MPI_Request request) {
-  std::vector<int> partitions;
-  for (int partition = std::max(low, 0); partition <= high && find(request); ++partition)
-    partitions.push_back(partition);
-  return ready("MPI_Pready_range", request, partitions, [&] { return PMPI_Pready_range(low, high, request); });
+  return ready(
+      "MPI_Pready_range", request,
+      [&](const auto& pack) {
+        for (int partition = std::max(low, 0); partition <= high; ++partition) pack(partition);
+      },
+      [&] { return PMPI_Pready_range(low, high, request); });
 }
 
 GPUDT_EXPORT int MPI_Pready_list(int length, int* partitions, MPI_Request request) {
-  const std::vector<int> list(partitions, partitions + std::max(length, 0));
-  return ready("MPI_Pready_list", request, list, [&] { return PMPI_Pready_list(length, partitions, request); });
+  return ready(
+      "MPI_Pready_list", request,
+      [&](const auto& pack) {
+        for (int i = 0; i < length; ++i) pack(partitions[i]);
+      },
+      [&] { return PMPI_Pready_list(length, partitions, request); });
 }
 
 GPUDT_EXPORT int MPI_Parrived(MPI_Request request, int partition, int* flag) {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "device/timeline.hpp"
-#include "interpose/transport/check.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
@@ -98,8 +98,9 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     persistent->send = form.send;
     const int code = init(given, as, &persistent->real);
     if (code != MPI_SUCCESS) return code;
-    *request = persistent->real;
+    const MPI_Request made = persistent->real;
     enter(std::move(persistent));
+    *request = made;
     return code;
   });
 }
@@ -160,9 +161,10 @@ class Starting {
 /// The request is known by the handle that MPI has given it in place of `before`.
 void follow(const PersistentRef& persistent, MPI_Request before) {
   const std::lock_guard<std::mutex> lock(registry_mutex);
-  const auto entry = registry.find(before);
-  if (entry != registry.end() && entry->second == persistent) registry.erase(entry);
-  registry[persistent->real] = persistent;
+  auto node = registry.extract(before);  // so that it takes no memory
+  if (!node) return;
+  if (node.mapped() == persistent) node.key() = persistent->real;
+  registry.insert(std::move(node));
 }
 
 /// The message of a start that goes by peer transfer; null if it does not.
@@ -180,6 +182,7 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   operation->kind = persistent->kind;
   operation->payload = persistent->payload;
   operation->owner = owner;
+  operation->on_device = persistent->operand != nullptr;
   operation->channel = {owner.comm, persistent->peer};
   operation->tag = persistent->tag;
   operation->keep = persistent;
@@ -208,8 +211,8 @@ int start(MPI_Request* request) {
     if (persistent->real != *request) follow(persistent, std::exchange(*request, persistent->real));
     return code;
   }
-  engine_order_all();
-  return guarded(MPI_COMM_WORLD, "MPI_Start", [&] {
+  return guarded(MPI_COMM_NULL, "MPI_Start", [&] {
+    engine_order_all();
     order_direct();
     return PMPI_Start(request);
   });
@@ -311,13 +314,12 @@ GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
 }
 
 GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
-  if (persistent_count() == 0) {
-    engine_order_all();
-    return guarded(MPI_COMM_WORLD, "MPI_Startall", [&] {
+  if (persistent_count() == 0)
+    return guarded(MPI_COMM_NULL, "MPI_Startall", [&] {
+      engine_order_all();
       order_direct();
       return PMPI_Startall(count, requests);
     });
-  }
   const gpudt::device::Gathering gathering(gpudt::device::Gathering::long_bytes);
   for (int i = 0; i < count; ++i) {
     const int code = start(&requests[i]);

@@ -214,6 +214,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     operation->kind = Operation::Kind::receive;
     operation->payload = payload;
     operation->owner = owner;
+    operation->on_device = on_device;
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     if (on_device) mark(Point::posted);
@@ -499,10 +500,14 @@ GPUDT_EXPORT int MPI_Isendrecv_replace(void* buf, int count, MPI_Datatype type, 
 #endif
 
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
-  forget(*comm);
-  return PMPI_Comm_free(comm);
+  return guarded(*comm, "MPI_Comm_free", [&] {
+    forget(*comm);
+    return PMPI_Comm_free(comm);
+  });
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
-  forget(*comm);
-  return PMPI_Comm_disconnect(comm);
+  return guarded(*comm, "MPI_Comm_disconnect", [&] {
+    forget(*comm);
+    return PMPI_Comm_disconnect(comm);
+  });
 }

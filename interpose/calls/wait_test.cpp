@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,7 @@ enum class Ends { when_done, at_once };
 /// The user's requests as MPI is to see them during one call.
 class Requests {
  public:
+  /// May throw std::bad_alloc; nothing else of it does.
   Requests(int count, MPI_Request* user, Ends ends) : user_(user) {
     if (count > 0 && (engine_held() != 0 || persistent_count() != 0)) ours_ = std::make_unique<Ours>(count, user, ends);
   }
@@ -191,7 +193,13 @@ class Statuses {
   }
 
  private:
-  void truncated(int index, const MPI_Status& status) const { peer_truncated_in(contexts_.of(index), status); }
+  /// The receive has failed anyway.
+  void truncated(int index, const MPI_Status& status) const noexcept {
+    guarded(MPI_COMM_NULL, "a receive that was too short", [&] {
+      peer_truncated_in(contexts_.of(index), status);
+      return MPI_SUCCESS;
+    });
+  }
 
   MPI_Status* seen_;
   Contexts contexts_;
@@ -213,66 +221,87 @@ auto by_completion(int done, const int* indices, MPI_Status* statuses) {
   };
 }
 
+/// What `complete(requests)` returns. Nothing is completed for want of memory.
+template <class Complete>
+int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Complete complete) {
+  std::optional<Requests> requests;
+  try {
+    requests.emplace(count, user, ends);
+  } catch (const std::bad_alloc&) {
+    return fail(MPI_COMM_NULL, call, MPI_ERR_NO_MEM, "out of memory");
+  }
+  return complete(*requests);
+}
+
 }  // namespace
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-  Requests requests(1, request, Ends::when_done);
-  Statuses statuses(1, requests.data(), 1, status);
-  return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
+  return with_requests("MPI_Wait", 1, request, Ends::when_done, [&](Requests& requests) {
+    Statuses statuses(1, requests.data(), 1, status);
+    return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
+  });
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  Requests requests(1, request, Ends::at_once);
-  Statuses statuses(1, requests.data(), 1, status);
-  return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
+  return with_requests("MPI_Test", 1, request, Ends::at_once, [&](Requests& requests) {
+    Statuses statuses(1, requests.data(), 1, status);
+    return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
+  });
 }
 
 GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
-  Requests requests(count, array, Ends::when_done);
-  Statuses statuses(count, requests.data(), 1, status);
-  const int code = PMPI_Waitany(count, requests.data(), index, statuses.data());
-  return requests.finish_one(statuses.seen(code, *index));
+  return with_requests("MPI_Waitany", count, array, Ends::when_done, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), 1, status);
+    const int code = PMPI_Waitany(count, requests.data(), index, statuses.data());
+    return requests.finish_one(statuses.seen(code, *index));
+  });
 }
 
 GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
-  Requests requests(count, array, Ends::at_once);
-  Statuses statuses(count, requests.data(), 1, status);
-  const int code = PMPI_Testany(count, requests.data(), index, flag, statuses.data());
-  return requests.finish_one(statuses.seen(code, *index));
+  return with_requests("MPI_Testany", count, array, Ends::at_once, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), 1, status);
+    const int code = PMPI_Testany(count, requests.data(), index, flag, statuses.data());
+    return requests.finish_one(statuses.seen(code, *index));
+  });
 }
 
 GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* user) {
-  Requests requests(count, array, Ends::when_done);
-  Statuses statuses(count, requests.data(), count, user);
-  const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
-  return requests.finish_many(code, by_request(user));
+  return with_requests("MPI_Waitall", count, array, Ends::when_done, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), count, user);
+    const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
+    return requests.finish_many(code, by_request(user));
+  });
 }
 
 GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Status* user) {
-  Requests requests(count, array, Ends::at_once);
-  Statuses statuses(count, requests.data(), count, user);
-  const int code = statuses.seen_many(PMPI_Testall(count, requests.data(), flag, statuses.data()), count);
-  return requests.finish_many(code, by_request(user));
+  return with_requests("MPI_Testall", count, array, Ends::at_once, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), count, user);
+    const int code = statuses.seen_many(PMPI_Testall(count, requests.data(), flag, statuses.data()), count);
+    return requests.finish_many(code, by_request(user));
+  });
 }
 
 GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
-  Requests requests(count, array, Ends::when_done);
-  Statuses statuses(count, requests.data(), count, user);
-  const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
-  return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+  return with_requests("MPI_Waitsome", count, array, Ends::when_done, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), count, user);
+    const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
+    return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+  });
 }
 
 GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
-  Requests requests(count, array, Ends::at_once);
-  Statuses statuses(count, requests.data(), count, user);
-  const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
-  return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+  return with_requests("MPI_Testsome", count, array, Ends::at_once, [&](Requests& requests) {
+    Statuses statuses(count, requests.data(), count, user);
+    const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
+    return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+  });
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {
-  Requests requests(1, &request, Ends::at_once);
-  return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
+  return with_requests("MPI_Request_get_status", 1, &request, Ends::at_once, [&](Requests& requests) {
+    return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
+  });
 }

@@ -10,12 +10,12 @@
 #include <string>
 #include <string_view>
 
-#include "interpose/transport/presence.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {

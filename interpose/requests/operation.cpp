@@ -4,9 +4,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <new>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -108,7 +111,7 @@ namespace {
 constexpr int test_window = 64;
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr std::size_t blocked_peers_max = 16;
-constexpr std::chrono::seconds stop_timeout{2};  ///< for receives at MPI_Finalize
+constexpr std::chrono::seconds stop_timeout{2};  ///< for receives into device memory at MPI_Finalize
 
 struct ChannelHash {
   std::size_t operator()(const Channel& channel) const {
@@ -153,12 +156,14 @@ class Engine {
   int pass(Tests tests);
   void let_pass_end();
   void take_incoming();
+  void make_room();
   int issue_packed();
   void issue(Operation* operation);
   void watch(Operation* operation);
   int test_inner(Tests tests);
   int test_next_window();
-  void inner_completed(Operation* operation, const MPI_Status& status, int error);
+  void inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept;
+  void read_outcome(Operation* operation, const MPI_Status& status);
   void truncated(const Operation& operation, const MPI_Status& status);
   void take_arrived(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
@@ -166,7 +171,7 @@ class Engine {
   void complete(Operation* operation);
   void cancel_wanted();
   bool only_receives() const;
-  void cancel_receives();
+  void cancel_receives(bool on_device);
   void issued(const Operation& operation);
   bool is_issued(const Channel& channel, std::uint64_t number);
   void release_retired();
@@ -185,7 +190,8 @@ class Engine {
   std::unordered_map<Channel, Deferred, ChannelHash> deferred_by_channel_;
   std::uint64_t last_number_ = 0;  // of deferred sends
 
-  // Touched only by the thread that holds busy_.
+  // Touched only by the thread that holds busy_. Of these vectors each has room for all operations that are taken
+  // (make_room()), so that none gets lost on its way for want of memory.
   std::deque<Operation*> packing_;
   std::vector<MPI_Request> inner_;
   std::vector<Operation*> inner_operations_;
@@ -197,6 +203,18 @@ Engine engine;
 std::atomic<int> held{0};  // generalized requests not yet freed
 thread_local bool inside_engine = false;
 
+/// The operation fails. Whatever memory is left.
+void fail_operation(Operation& operation, const char* doing, const std::exception& failure) noexcept {
+  operation.error = error_class(failure);
+  log_failure(doing, failure.what());
+}
+
+/// Makes room for `size` elements, seldom.
+template <class Element>
+void reserve_amply(std::vector<Element>& list, std::size_t size) {
+  if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
+}
+
 int query(void* extra, MPI_Status* status) {
   auto* const operation = static_cast<Operation*>(extra);
   static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI asks when the request is complete
@@ -205,11 +223,15 @@ int query(void* extra, MPI_Status* status) {
   status->MPI_ERROR = MPI_SUCCESS;  // MPICH takes it for the result, and leaves it undefined before
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
-  if (operation->error != MPI_SUCCESS) {
-    operation->retain();
-    failed_here().push_back({operation->request, std::unique_ptr<Operation, OperationRelease>(operation)});
+  if (operation->error == MPI_SUCCESS) return MPI_SUCCESS;
+  operation->retain();
+  std::unique_ptr<Operation, OperationRelease> failed(operation);
+  try {
+    failed_here().push_back({operation->request, std::move(failed)});
+    return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
+  } catch (const std::bad_alloc&) {
+    return operation->error;  // MPI does, to whatever handler it takes for the right one
   }
-  return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
 }
 
 int free_operation(void* extra) {
@@ -334,27 +356,46 @@ void Engine::release_retired() {
   while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }
 
+/// Those that there is no memory for stay.
 void Engine::take_incoming() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [operation, issued] : incoming_) {
-    if (!issued)
-      packing_.push_back(operation);
-    else if (operation->inner == MPI_REQUEST_NULL)
-      unpacking_.push_back(operation);
-    else
-      watch(operation);
+  if (incoming_.empty()) return;
+  make_room();
+  std::size_t taken = 0;
+  try {
+    for (const auto& [operation, issued] : incoming_) {
+      if (!issued)
+        packing_.push_back(operation);
+      else if (operation->inner == MPI_REQUEST_NULL)
+        unpacking_.push_back(operation);
+      else
+        watch(operation);
+      ++taken;
+    }
+  } catch (const std::bad_alloc&) {
+    incoming_.erase(incoming_.begin(), incoming_.begin() + static_cast<std::ptrdiff_t>(taken));
+    throw;
   }
   incoming_.clear();
+}
+
+/// The caller holds the mutex.
+void Engine::make_room() {
+  const std::size_t all = packing_.size() + inner_.size() + unpacking_.size() + incoming_.size();
+  reserve_amply(inner_, all);
+  reserve_amply(inner_operations_, all);
+  reserve_amply(unpacking_, all);
 }
 
 /// Hands packed sends to MPI, in program order for each peer.
 int Engine::issue_packed() {
   int completions = 0;
-  std::vector<Channel> blocked;
-  for (auto entry = packing_.begin(); entry != packing_.end() && blocked.size() < blocked_peers_max;) {
+  std::array<Channel, blocked_peers_max> blocked;
+  auto blocked_end = blocked.begin();
+  for (auto entry = packing_.begin(); entry != packing_.end() && blocked_end != blocked.end();) {
     Operation* operation = *entry;
     const Channel& channel = operation->channel;
-    if (std::find(blocked.begin(), blocked.end(), channel) != blocked.end()) {
+    if (std::find(blocked.begin(), blocked_end, channel) != blocked_end) {
       ++entry;
       continue;
     }
@@ -362,11 +403,10 @@ int Engine::issue_packed() {
     try {
       packed = operation->payload->done();
     } catch (const std::exception& error) {
-      log_error(std::string("packing a message: ") + error.what());
-      operation->error = error_class(error);
+      fail_operation(*operation, "packing a message", error);
     }
     if (!packed) {
-      blocked.push_back(channel);
+      *blocked_end++ = channel;
       ++entry;
       continue;
     }
@@ -434,12 +474,12 @@ int Engine::test_next_window() {
   int done = 0;
   const int code = test_some(count, inner_.data() + window_, &done, indices, statuses);
   if (done == MPI_UNDEFINED) done = 0;
-  std::vector<Operation*> completed;
-  completed.reserve(static_cast<std::size_t>(done));
+  std::array<Operation*, test_window> list;
+  const std::span<Operation*> completed(list.data(), static_cast<std::size_t>(done));
   for (int i = 0; i < done; ++i) {
     const std::size_t at = window_ + static_cast<std::size_t>(indices[i]);
     Operation* const operation = inner_operations_[at];
-    completed.push_back(operation);
+    completed[static_cast<std::size_t>(i)] = operation;
     inner_operations_[at] = nullptr;
     operation->inner = operation->lasting ? MPI_REQUEST_NULL : inner_[at];
     inner_completed(operation, statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
@@ -465,8 +505,16 @@ int Engine::test_next_window() {
   return completions;
 }
 
-void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) {
+void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept {
   operation->error = error < 0 ? MPI_ERR_OTHER : error;  // Open MPI's inner numbers, which it translates for handlers
+  try {
+    read_outcome(operation, status);
+  } catch (const std::exception& failure) {
+    if (operation->error == MPI_SUCCESS) fail_operation(*operation, "receiving a message", failure);
+  }
+}
+
+void Engine::read_outcome(Operation* operation, const MPI_Status& status) {
   if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
   if (operation->owner.file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
     int cancelled = 0;
@@ -503,17 +551,12 @@ void Engine::truncated(const Operation& operation, const MPI_Status& status) {
 /// What has come may stand for a message that is to be fetched.
 void Engine::take_arrived(Operation* operation) {
   const bool any = operation->bytes != 0 || operation->payload->always_unpacks();
-  try {
-    const Announced announced = operation->payload->announced(operation->bytes);
-    if (!announced.fetched && peer::rts_index(operation->bytes) >= 0)
-      peer_received_plain(operation->bytes, operation->from, owner(*operation).comm);
-    operation->bytes = announced.bytes;
-    if (any) start_unpack(operation, announced.bytes);
-    if (operation->error == MPI_SUCCESS) operation->error = announced.error;
-  } catch (const std::exception& failure) {
-    log_error(std::string("receiving a message: ") + failure.what());
-    operation->error = MPI_ERR_OTHER;
-  }
+  const Announced announced = operation->payload->announced(operation->bytes);
+  if (!announced.fetched && peer::rts_index(operation->bytes) >= 0)
+    peer_received_plain(operation->bytes, operation->from, owner(*operation).comm);
+  operation->bytes = announced.bytes;
+  if (any) start_unpack(operation, announced.bytes);
+  if (operation->error == MPI_SUCCESS) operation->error = announced.error;
 }
 
 void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
@@ -522,8 +565,7 @@ void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
     operation->payload->start_unpack(bytes);
     operation->unpacks = true;
   } catch (const std::exception& failure) {
-    log_error(std::string("unpacking a message: ") + failure.what());
-    operation->error = error_class(failure);
+    fail_operation(*operation, "unpacking a message", failure);
   }
 }
 
@@ -535,8 +577,7 @@ int Engine::finish_unpacked() {
     try {
       done = operation->payload->done();
     } catch (const std::exception& error) {
-      log_error(std::string("moving the data of a message: ") + error.what());
-      operation->error = error_class(error);
+      fail_operation(*operation, "moving the data of a message", error);
     }
     if (!done) {
       unpacking_[kept++] = operation;
@@ -658,22 +699,28 @@ bool Engine::only_receives() const {
                      [](const Operation* operation) { return may_never_end(*operation); });
 }
 
-void Engine::cancel_receives() {
-  log_warning("MPI_Finalize: " + std::to_string(live()) +
-              " operations on device buffers are still pending; the receives among them are cancelled");
+/// On the device, or the others: these are generalized requests only because a message of another way may come to them,
+/// and without this library MPI_Finalize would not wait for them.
+void Engine::cancel_receives(bool on_device) {
   for (Operation* operation : inner_operations_)
-    if (may_never_end(*operation)) operation->cancel_wanted = true;
+    if (may_never_end(*operation) && operation->on_device == on_device) operation->cancel_wanted = true;
   cancels_.fetch_add(1);
 }
 
 bool Engine::stop() {
   order_each([](const Channel&) { return true; });
+  progress();  // what has come is received
+  cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
   bool cancelled = false;
   while (live() != 0) {
     progress();
     const auto now = std::chrono::steady_clock::now();
-    if (now >= timeout && only_receives() && !std::exchange(cancelled, true)) cancel_receives();
+    if (now >= timeout && only_receives() && !std::exchange(cancelled, true)) {
+      log_warning("MPI_Finalize: " + std::to_string(live()) +
+                  " operations on device buffers are still pending; the receives among them are cancelled");
+      cancel_receives(/*on_device=*/true);
+    }
     if (now >= timeout + stop_timeout && only_receives()) break;
   }
   progress_stop();
@@ -712,9 +759,10 @@ Reservation::~Reservation() {
 }
 
 int Reservation::submit(bool issued, MPI_Request* request) {
-  *request = operation_->request;
+  const MPI_Request made = operation_->request;
   engine.submit(operation_, issued);
   operation_ = nullptr;
+  *request = made;
   return MPI_SUCCESS;
 }
 
@@ -727,7 +775,7 @@ void engine_settle() {
 int engine_progress_logged(Tests tests) noexcept try {
   return engine.progress(tests);
 } catch (const std::exception& error) {
-  log_error(std::string("progress: ") + error.what());
+  log_failure("progress", error.what());
   return 0;
 }
 void engine_order(MPI_Comm comm, int peer) {

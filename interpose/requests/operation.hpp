@@ -114,6 +114,7 @@ struct Operation {
   NonblockingSend send = nullptr;          ///< send: how to start it, if it is not issued when it is submitted
   MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed
   bool lasting = false;                    ///< inner is persistent, and not for the operation to free
+  bool on_device = true;                   ///< its buffer
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
   CheckedRef checked;                      ///< of a persistent operation; of others the payload has it
   std::shared_ptr<void> keep;              ///< what else must outlive the operation

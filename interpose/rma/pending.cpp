@@ -103,6 +103,8 @@ PendingAccesses::Claim::Claim(PendingAccesses& all, MPI_Win win, int rank) : all
   const std::lock_guard<std::mutex> lock(all.mutex_);
   const auto entry = all.pending_.find(win);
   if (entry == all.pending_.end()) return;
+  mine_.reserve(entry->second.size());  // what is claimed is not to be lost
+  theirs_.reserve(entry->second.size());
   for (const auto& access : entry->second)
     if (rank == all_ranks || access->rank() == rank)
       (access->claimed_.exchange(true) ? theirs_ : mine_).push_back(access);

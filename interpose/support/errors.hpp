@@ -6,7 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <string>
+#include <string_view>
 #include <utility>
 
 #include "device/division.hpp"
@@ -65,10 +65,10 @@ struct ErrorOwner {
 };
 int raise(const ErrorOwner& owner, int code);
 
-/// Logs `what`, naming the MPI call and its argument, and raises `code`.
+/// Logs `what`, naming the MPI call and its argument, and raises `code`. It takes no memory that has to be there.
 template <class Handle>
-int fail(const Handle& handle, const char* call, int code, const std::string& what) {
-  log_error(std::string(call) + ": " + what);
+int fail(const Handle& handle, const char* call, int code, std::string_view what) {
+  log_failure(call, what);
   return raise(handle, code);
 }
 

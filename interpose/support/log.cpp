@@ -31,6 +31,9 @@ void log_stop() noexcept {
 void log_error(const std::string& text) noexcept {
   write(spdlog::level::err, text);
 }
+void log_failure(const char* doing, std::string_view what) noexcept {
+  if (logger) logger->log(spdlog::level::err, "{}: {}", doing, what);
+}
 void log_warning(const std::string& text) noexcept {
   write(spdlog::level::warn, text);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace gpudt::interpose {
 
@@ -12,5 +13,7 @@ void log_stop() noexcept;
 void log_error(const std::string& text) noexcept;
 void log_warning(const std::string& text) noexcept;
 void log_trace(const std::string& text) noexcept;
+/// "`doing`: `what`" as an error, without memory that may not be there.
+void log_failure(const char* doing, std::string_view what) noexcept;
 
 }  // namespace gpudt::interpose

@@ -324,6 +324,12 @@ class Environment(unittest.TestCase):
                 left = [f"rank {rank}: left {tag}: right" for rank in range(RANKS) for tag in (2, 3)]
                 self.assertEqual(run.results, sorted(ALL_RIGHT + left), run.text)
 
+    def test_receive_that_nothing_comes_to(self):
+        """Of host buffers MPI_Finalize says nothing, whatever is still pending."""
+        run = Run("unmatched")
+        self.assert_right(run)
+        self.assertEqual(run.said, [], run.text)
+
     def test_forward(self):
         """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory."""
         run = Run("device", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1")

@@ -1,6 +1,6 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave
+// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave|unmatched
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
@@ -12,6 +12,7 @@
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
+//   unmatched  between host buffers, and a receive that no message comes to
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
@@ -305,7 +306,7 @@ void receive_what_was_left() {
 
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  device_wanted = mode != "host" && std::getenv("GPUDT_TEST_HOST") == nullptr;
+  device_wanted = mode != "host" && mode != "unmatched" && std::getenv("GPUDT_TEST_HOST") == nullptr;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -332,6 +333,9 @@ int main(int argc, char** argv) {
     MPI_Finalize();
     return 0;
   }
+  std::vector<int> never(leaving);
+  MPI_Request unmatched = MPI_REQUEST_NULL;
+  if (mode == "unmatched") MPI_Irecv(never.data(), leaving, MPI_INT, MPI_ANY_SOURCE, 9, MPI_COMM_WORLD, &unmatched);
   MPI_Finalize();
   return 0;
 }
