@@ -181,9 +181,28 @@ bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jo
   return forecast.kernel_late_us + forecast.copy_late_us == 0 || forecast.copy_better;
 }
 
+namespace {
+
+void fail_all(std::vector<Queued>& jobs, const std::exception& failure) noexcept {
+  for (const Queued& job : jobs) {
+    job.state->fail(failure);
+    job.state->queued.store(false, std::memory_order_release);
+  }
+  jobs.clear();
+}
+
+}  // namespace
+
 void Engine::launch_queued(Channel& channel) noexcept {
   std::vector<Queued>& queue = channel.queue;
   if (queue.empty() && channel.held.empty()) return;
+  try {
+    channel.check_context();
+  } catch (const std::exception& ended) {
+    fail_all(queue, ended);
+    fail_all(channel.held, ended);
+    return;
+  }
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
   if (!channel.held.empty()) release_held(here, channel);
   if (queue.empty()) return;
@@ -297,6 +316,11 @@ void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
   kernels_.fetch_sub(1, std::memory_order_relaxed);
   job.state->lesson.delay = nullptr;
   job.state->polls = 0;
+  try {
+    channel.check_context();
+  } catch (const std::exception& ended) {
+    return job.state->fail(ended);
+  }
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
   launch_alone(here, channel, job, is_residential(here, job.work));
 }

@@ -64,6 +64,12 @@ bool DefaultStream::reached(std::uint64_t number) {
   return true;
 }
 
+void DefaultStream::lose() noexcept {
+  const std::lock_guard lock(mutex_);
+  pending_.clear();
+  idle_.clear();
+}
+
 void DefaultStream::forget_reached() {
   std::erase_if(pending_, [this](const Mark& mark) {
     const bool done = runtime_.event_done(ordinal_, mark.event);

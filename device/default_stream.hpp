@@ -29,6 +29,8 @@ class DefaultStream {
   std::uint64_t mark();
   /// Throws Error if the GPU has failed.
   bool reached(std::uint64_t number);
+  /// The GPU's context has ended, with all work in it and the events: all marks have been reached.
+  void lose() noexcept;
 
  private:
   struct Mark {

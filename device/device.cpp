@@ -179,10 +179,12 @@ const char* runtime_name() noexcept {
 }
 
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes) {
+  static_cast<void>(current().gpu(ordinal));  // whose context may have ended
   return current().staging().acquire(kind, ordinal, bytes);
 }
 
 Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes) {
+  static_cast<void>(current().gpu(ordinal));  // as above
   return current().staging().try_acquire(kind, ordinal, bytes);
 }
 
@@ -269,10 +271,12 @@ bool export_memory(int ordinal, const void* address, Exported& exported) noexcep
 }
 
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
+  static_cast<void>(current().gpu(ordinal));  // as above
   return current().peers().import_memory(ordinal, exporter, exported, why);
 }
 
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  static_cast<void>(current().gpu(ordinal));  // as above
   return current().peers().imported_memory(ordinal, exporter, exported);
 }
 

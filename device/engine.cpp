@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "datatype/runs.hpp"
+#include "device/context_watch.hpp"
 #include "device/host_cpu.hpp"
 #include "device/resident.hpp"
 #include "device/timeline.hpp"
@@ -62,11 +63,6 @@ constexpr std::size_t most_staging_beside_spans = std::size_t{32} << 20;
 /// Runs of a message in the host's memory that are on their way to its caches at a time.
 constexpr std::size_t runs_asked_for = 32;
 
-std::uint64_t next_generation() {
-  static std::atomic<std::uint64_t> last{0};
-  return ++last;
-}
-
 /// Bytes per run; 0: not known.
 std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
@@ -118,8 +114,10 @@ bool Transfer::State::done() {
   if (finished) return true;
   if (failure) throw Error(*failure);
   if (channel->closed()) {
+    channel->check_lost();
     finished = true;
   } else if (by_event) {
+    channel->check_context();
     finished = channel->runtime().event_done(channel->ordinal(), event);
   } else {
     poll();
@@ -200,13 +198,14 @@ Lateness of_runs(Lateness lateness) {
 
 }  // namespace
 
-Channel::Channel(Engine& engine, int ordinal, const Lateness& lateness)
+Channel::Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch> watch, const Lateness& lateness)
     : kernels(lateness),
       copies(lateness),
       short_runs(of_runs(lateness)),
       engine_(&engine),
       runtime_(&engine.runtime()),
       ordinal_(ordinal),
+      watch_(std::move(watch)),
       polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
       stream_(engine.runtime().stream_create(ordinal)) {}
 
@@ -284,8 +283,21 @@ void Channel::under_way(Transfer::State& state) {
   last_sequence_ = state.sequence;
 }
 
+void Channel::check_context() const {
+  watch_->check();
+}
+
+void Channel::check_lost() const {
+  if (lost_) throw Error(Failure::runtime, ContextWatch::complaint(ordinal_));
+}
+
+std::uint64_t Channel::generation() const {
+  return watch_->number();
+}
+
 /// Throws if the stream's work has failed; then nothing is under way that further work could wait for.
 void Channel::check() {
+  check_context();
   try {
     runtime_->stream_check(ordinal_, stream_);
   } catch (const Error&) {
@@ -328,6 +340,7 @@ bool Channel::allow_for_loading(Transfer::State& state) {
 }
 
 void Channel::probe(double expected_us) noexcept try {
+  check_context();
   const std::unique_lock lock(probe_mutex_, std::try_to_lock);
   if (!lock || probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
   const bool first = probe_stream_ == nullptr;
@@ -456,6 +469,7 @@ bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Les
 
 void Channel::drain() noexcept {
   try {
+    check_context();
     runtime_->stream_synchronize(ordinal_, stream_);
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
@@ -465,39 +479,47 @@ void Channel::drain() noexcept {
 void Channel::close() noexcept {
   if (closed()) return;
   drain();
+  lost_ = watch_->ended();
   closed_.store(true, std::memory_order_release);
   if (probe_stream_) {
     const std::lock_guard lock(probe_mutex_);
     try {
+      check_context();
       runtime_->stream_synchronize(ordinal_, probe_stream_);
     } catch (const Error&) {  // as in drain()
     }
     probe_ = {};
     probing_.store(false, std::memory_order_relaxed);
-    runtime_->stream_destroy(ordinal_, probe_stream_);
+    if (!lost_) runtime_->stream_destroy(ordinal_, probe_stream_);
   }
   const std::lock_guard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
-    for (std::size_t i = 0; i < chunk_states; ++i)
-      if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
-    runtime_->device_free(ordinal_, chunk.counters);
+    if (!lost_) free_of_gpu(chunk);
     runtime_->mapped_free(chunk.flags);
   }
-  runtime_->stream_destroy(ordinal_, stream_);
+  if (!lost_) runtime_->stream_destroy(ordinal_, stream_);
+  watch_.reset();
+}
+
+void Channel::free_of_gpu(const Chunk& chunk) noexcept {
+  for (std::size_t i = 0; i < chunk_states; ++i)
+    if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
+  runtime_->device_free(ordinal_, chunk.counters);
 }
 
 // --- engine ---------------------------------------------------------------------------------------------------------
 
-Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::unique_ptr<Resident> its_resident)
+Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
+         std::unique_ptr<Resident> its_resident)
     : ordinal(its_ordinal),
       traits(std::move(its_traits)),
       tuning(std::move(its_tuning)),
+      watch(std::move(its_watch)),
       resident(std::move(its_resident)) {}
 Gpu::~Gpu() = default;
 
 Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
     : runtime_(std::move(runtime)),
-      generation_(next_generation()),
       way_(config.way),
       order_(config.order),
       batches_wanted_(config.batches),
@@ -511,6 +533,8 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       peers_(std::make_unique<Peers>(*runtime_)) {}
 
 Engine::~Engine() {
+  for (std::atomic<Gpu*>& slot : gpus_)
+    if (Gpu* const gpu = slot.load(); gpu && gpu->watch->ended()) lose(*gpu);
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
@@ -522,12 +546,33 @@ Engine::~Engine() {
     }
   }
   for (const std::atomic<DefaultStream*>& slot : default_streams_) delete slot.load();
-  for (const auto& [address, taken] : registered_)
-    if (taken) runtime_->host_unregister(address);
+  for (const auto& [address, registered] : registered_)
+    if (registered.taken) runtime_->host_unregister(address);
+}
+
+/// Its context has ended: nothing that is left of it is given back to the runtime. The caller holds gpus_mutex_, or
+/// there are no other threads.
+void Engine::lose(Gpu& gpu) noexcept {
+  if (trace_) trace_("GPU " + std::to_string(gpu.ordinal) + ": its context has ended; all begins anew");
+  recent_.store(nullptr, std::memory_order_release);
+  gpus_[gpu.ordinal].store(nullptr, std::memory_order_release);
+  lost_.emplace_back(&gpu);
+  for (const auto& channel : gpu.channels) {
+    channel->launch_queued();  // which fails
+    channel->close();
+  }
+  staging_->lose(gpu.ordinal);
+  uploads_->lose(gpu.ordinal);
+  peers_->lose(gpu.ordinal);
+  if (DefaultStream* const stream = default_streams_[gpu.ordinal].load()) stream->lose();
+  const std::lock_guard lock(registered_mutex_);
+  std::erase_if(registered_, [&](const auto& entry) { return entry.second.ordinal == gpu.ordinal; });
+  runtime_->forget(gpu.ordinal);
 }
 
 DefaultStream* Engine::default_stream(int ordinal) {
   if (order_ == Order::none || ordinal < 0 || ordinal >= max_gpus) return nullptr;
+  static_cast<void>(gpu(ordinal));  // whose context may have ended
   std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
   if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
   const std::lock_guard lock(gpus_mutex_);
@@ -537,10 +582,11 @@ DefaultStream* Engine::default_stream(int ordinal) {
 }
 
 bool Engine::register_host(int ordinal, void* address, std::size_t bytes) {
+  static_cast<void>(gpu(ordinal));
   const std::lock_guard lock(registered_mutex_);
-  const auto [at, is_new] = registered_.emplace(address, false);
-  if (is_new) at->second = runtime_->host_register(ordinal, address, bytes);
-  return at->second;
+  const auto [at, is_new] = registered_.emplace(address, Registered{ordinal, false});
+  if (is_new) at->second.taken = runtime_->host_register(ordinal, address, bytes);
+  return at->second.taken;
 }
 
 Gpu& Engine::gpu(int ordinal) {
@@ -548,16 +594,22 @@ Gpu& Engine::gpu(int ordinal) {
     throw Error(Failure::runtime, "GPU " + std::to_string(ordinal) + ": only GPUs 0 to " +
                                       std::to_string(max_gpus - 1) + " are supported");
   std::atomic<Gpu*>& slot = gpus_[ordinal];
-  if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
+  if (Gpu* gpu = slot.load(std::memory_order_acquire); gpu && !gpu->watch->ended()) return *gpu;
   const std::lock_guard lock(gpus_mutex_);
-  if (Gpu* gpu = slot.load(std::memory_order_acquire)) return *gpu;
+  if (Gpu* gpu = slot.load(std::memory_order_acquire)) {
+    if (!gpu->watch->ended()) return *gpu;
+    lose(*gpu);
+  }
   Traits traits = runtime_->traits(ordinal);
   Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
   if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
+  const auto watch = std::make_shared<const ContextWatch>(*runtime_, ordinal);
   std::unique_ptr<Resident> resident;
-  if (resident_use_ != ResidentUse::never) resident = std::make_unique<Resident>(*runtime_, ordinal, resident_use_);
-  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), std::move(resident));
-  for (auto& channel : made->channels) channel = std::make_shared<Channel>(*this, ordinal, made->tuning.model.lateness);
+  if (resident_use_ != ResidentUse::never)
+    resident = std::make_unique<Resident>(*runtime_, ordinal, resident_use_, watch);
+  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), watch, std::move(resident));
+  for (auto& channel : made->channels)
+    channel = std::make_shared<Channel>(*this, ordinal, watch, made->tuning.model.lateness);
   Gpu* const gpu = made.release();
   slot.store(gpu, std::memory_order_release);
   return *gpu;
@@ -913,6 +965,7 @@ bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) con
 
 /// A message by itself.
 void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+  channel.check_context();
   std::visit(
       [&](const auto& it) {
         const Forecast forecast = foresee(gpu, channel, it);

@@ -28,6 +28,7 @@
 namespace gpudt::device {
 
 class Channel;
+class ContextWatch;
 class Engine;
 class Resident;
 struct BatchArgs;  // batch_body.hpp
@@ -133,7 +134,7 @@ struct Queued {
 /// One GPU's work in one direction, in order.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
-  Channel(Engine& engine, int ordinal, const Lateness& lateness);
+  Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch> watch, const Lateness& lateness);
   ~Channel() { close(); }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -183,9 +184,15 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   /// Throws if the work has failed.
   void check();
+  /// Throws if the context has ended, so that the stream is none any more.
+  void check_context() const;
+  /// The same when it is closed.
+  void check_lost() const;
+  /// That of the context, which no other one of the process has had.
+  std::uint64_t generation() const;
 
   /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on; what the
-  /// host would have packed is not.
+  /// host would have packed is not. If the context has ended there is nothing to wait for or to free, and they fail.
   void close() noexcept;
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -211,10 +218,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
     void* counters;
   };
   void grow();
+  void free_of_gpu(const Chunk& chunk) noexcept;
 
   Engine* const engine_;
   Runtime* const runtime_;
   const int ordinal_;
+  std::shared_ptr<const ContextWatch> watch_;  ///< until it is closed
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
   // Of the latest launch; flags stay where they are. queue_mutex guards them.
@@ -231,15 +240,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::vector<Chunk> chunks_;
   std::atomic<bool> unprepared_{true};  ///< what is started next is no example of how long work takes
   std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
+  bool lost_ = false;                   ///< closed since the context has ended
   std::atomic<bool> closed_{false};
 };
 
 struct Gpu {
-  Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::unique_ptr<Resident> its_resident);
+  Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
+      std::unique_ptr<Resident> its_resident);
   ~Gpu();
   const int ordinal;
   const Traits traits;
   const Tuning tuning;
+  const std::shared_ptr<const ContextWatch> watch;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
   std::unique_ptr<Resident> resident;    ///< null: not wanted
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
@@ -254,8 +266,7 @@ class Engine {
   Pool& staging() const { return *staging_; }
   Pool& uploads() const { return *uploads_; }
   Peers& peers() const { return *peers_; }
-  /// Different for every engine of the process, so that what is left of an earlier one is recognised.
-  std::uint64_t generation() const { return generation_; }
+  /// Made anew if its context has ended; what has been given out of the one before fails, and is nobody's to free.
   Gpu& gpu(int ordinal);
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
@@ -340,10 +351,11 @@ class Engine {
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there);
 
+  void lose(Gpu& gpu) noexcept;
+
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 
   const std::unique_ptr<Runtime> runtime_;
-  const std::uint64_t generation_;
   const Way way_;
   const Order order_;
   const bool batches_wanted_;
@@ -358,11 +370,16 @@ class Engine {
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   std::mutex registered_mutex_;
-  std::map<void*, bool> registered_;   ///< host memory: whether the runtime has taken it
-  std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
+  struct Registered {
+    int ordinal;
+    bool taken;  ///< by the runtime
+  };
+  std::map<void*, Registered> registered_;  ///< host memory
+  std::atomic<Gpu*> recent_{nullptr};       ///< that did a short transfer last
   std::mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
   std::atomic<DefaultStream*> default_streams_[max_gpus] = {};
+  std::vector<std::unique_ptr<Gpu>> lost_;   ///< whose contexts have ended; other threads may have hold of them
   std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
 };
 

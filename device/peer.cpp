@@ -193,6 +193,17 @@ void Peers::close(Import& import) noexcept {
   --opened_;
 }
 
+void Peers::lose(int ordinal) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto lost = [&](const Import& import) {
+    const bool its = import.ordinal == ordinal;
+    if (its && import.opened) --opened_;
+    return its;
+  };
+  std::erase_if(imports_, [&](const auto& entry) { return lost(entry.second); });
+  std::erase_if(retired_, lost);
+}
+
 PeerStatistics Peers::statistics() {
   const std::lock_guard lock(mutex_);
   return {static_cast<std::int64_t>(exports_.size()), opened_};

@@ -38,6 +38,8 @@ class Peers {
   Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
   PeerStatistics statistics();
+  /// The context of GPU `ordinal` has ended, and with it what was mapped for it.
+  void lose(int ordinal) noexcept;
 
  private:
   /// What the runtime has refused. It may have been for want of something that is there later: so it is asked again,

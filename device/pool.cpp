@@ -103,7 +103,7 @@ void* Pool::grow(const Class& wanted, int ordinal, std::unique_lock<std::mutex>&
   }
   lock.lock();
   const auto of = idle_.try_emplace(wanted).first;
-  chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first});
+  chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first, ordinal});
   // Held in reverse, so that blocks are taken in the order of their addresses.
   for (std::size_t i = blocks; i-- > 0;) {
     void* const data = static_cast<char*>(address) + i * wanted.bytes;
@@ -136,7 +136,7 @@ void* Pool::allocate(const Class& wanted, int ordinal, std::size_t bytes) {
 void Pool::free_chunk(const Chunk& chunk) noexcept {
   if (chunk.of->kind == StagingKind::mapped)
     runtime_->mapped_free(chunk.address);
-  else
+  else if (!chunk.lost)
     runtime_->device_free(chunk.of->ordinal, chunk.address);
 }
 
@@ -151,15 +151,31 @@ std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
   for (Chunk* chunk : idle) {
     if (idle_bytes_ <= keep) break;
     idle_bytes_ -= chunk->bytes();
-    statistics_of(chunk->of->kind).allocated -= chunk->bytes();
-    std::erase_if(idle_.at(*chunk->of), [&](void* block) { return chunk_of_.at(block) == chunk; });
-    for (std::size_t i = 0; i < chunk->blocks; ++i)
-      chunk_of_.erase(static_cast<char*>(chunk->address) + i * chunk->of->bytes);
-    const auto at = chunks_.find(chunk->address);
-    removed.push_back(std::move(at->second));
-    chunks_.erase(at);
+    removed.push_back(take_out(*chunk));
   }
   return removed;
+}
+
+/// One without a block in use.
+std::unique_ptr<Pool::Chunk> Pool::take_out(Chunk& chunk) {
+  statistics_of(chunk.of->kind).allocated -= chunk.bytes();
+  std::erase_if(idle_.at(*chunk.of), [&](void* block) { return chunk_of_.at(block) == &chunk; });
+  for (std::size_t i = 0; i < chunk.blocks; ++i)
+    chunk_of_.erase(static_cast<char*>(chunk.address) + i * chunk.of->bytes);
+  return std::move(chunks_.extract(chunk.address).mapped());
+}
+
+void Pool::lose(int ordinal) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto at = chunks_.begin(); at != chunks_.end();) {
+    Chunk& chunk = *at++->second;
+    if (chunk.ordinal != ordinal) continue;
+    chunk.lost = true;
+    std::erase_if(idle_.at(*chunk.of), [&](void* block) { return chunk_of_.at(block) == &chunk; });
+    if (chunk.used != 0) continue;
+    idle_bytes_ -= chunk.bytes();
+    free_chunk(*take_out(chunk));
+  }
 }
 
 void Pool::release(void* data) noexcept {
@@ -171,8 +187,12 @@ void Pool::release(void* data) noexcept {
     if (!closed_) {
       Chunk& chunk = *chunk_of_.at(data);
       statistics_of(chunk.of->kind).in_use -= chunk.of->bytes;
-      idle_.at(*chunk.of).push_back(data);
-      if (--chunk.used == 0) idle_bytes_ += chunk.bytes();
+      --chunk.used;
+      if (!chunk.lost) idle_.at(*chunk.of).push_back(data);
+      if (chunk.used == 0 && chunk.lost)
+        free_chunk(*take_out(chunk));
+      else if (chunk.used == 0)
+        idle_bytes_ += chunk.bytes();
       freed = remove_idle(bounds_.cache);
     }
   }

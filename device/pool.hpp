@@ -42,6 +42,10 @@ class Pool {
   /// See device::staging_room().
   std::size_t room() const noexcept;
 
+  /// The context of GPU `ordinal` has ended: what it has given is not there any more, or nothing that a GPU knows. It
+  /// is used no more when those that hold it let go.
+  void lose(int ordinal) noexcept;
+
   /// Frees all memory, that in use too: no work may be using it. Blocks still held can be destroyed later; the pool
   /// itself goes with the last of them.
   void close() noexcept;
@@ -64,6 +68,8 @@ class Pool {
     void* address;
     std::size_t blocks, used;
     const Class* of;
+    int ordinal;  ///< of the GPU whose context has given it
+    bool lost = false;
     std::size_t bytes() const { return blocks * of->bytes; }
   };
   using Chunks = std::map<void*, std::unique_ptr<Chunk>>;
@@ -77,6 +83,7 @@ class Pool {
   void free_chunk(const Chunk& chunk) noexcept;
   std::size_t slab_blocks(const Class& wanted) const;
   std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep);
+  std::unique_ptr<Chunk> take_out(Chunk& chunk);
   void note_use(const Class& of, std::size_t bytes);
   StagingStatistics& statistics_of(StagingKind kind) { return statistics_[static_cast<int>(kind)]; }
   std::size_t allocated() const { return statistics_[0].allocated + statistics_[1].allocated; }

@@ -43,13 +43,13 @@ constexpr int most_blocked = 3;
 
 }  // namespace
 
-Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use)
-    : runtime_(runtime), ordinal_(ordinal), use_(use), launch_time_(launch_time) {}
+Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use, std::shared_ptr<const ContextWatch> watch)
+    : runtime_(runtime), ordinal_(ordinal), watch_(std::move(watch)), use_(use), launch_time_(launch_time) {}
 
 Resident::~Resident() {
   stop();
   if (!box_) return;
-  runtime_.stream_destroy(ordinal_, stream_);
+  if (!watch_->ended()) runtime_.stream_destroy(ordinal_, stream_);
   runtime_.mapped_free(box_);
 }
 
@@ -61,6 +61,7 @@ std::optional<Queued> Resident::stop() noexcept {
     send_away();
   }
   try {
+    watch_->check();
     runtime_.stream_synchronize(ordinal_, stream_);
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
@@ -140,7 +141,7 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (served_) return;  // whoever waits for it takes it back
   ready_.store(false, std::memory_order_relaxed);
   settle();
-  if (may_launch && promising(waits)) try {
+  if (may_launch && promising(waits) && !watch_->ended()) try {
       launch();
       waits.began = launched_;
       waits.launched = true;

@@ -10,9 +10,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 
+#include "device/context_watch.hpp"
 #include "device/engine.hpp"
 #include "device/resident_body.hpp"
 
@@ -20,7 +22,7 @@ namespace gpudt::device {
 
 class Resident {
  public:
-  Resident(Runtime& runtime, int ordinal, ResidentUse use);
+  Resident(Runtime& runtime, int ordinal, ResidentUse use, std::shared_ptr<const ContextWatch> watch);
   ~Resident();
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
@@ -68,6 +70,7 @@ class Resident {
 
   Runtime& runtime_;
   const int ordinal_;
+  const std::shared_ptr<const ContextWatch> watch_;
   std::mutex mutex_;
   std::atomic<ResidentUse> use_;
   StreamHandle stream_ = nullptr;

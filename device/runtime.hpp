@@ -65,7 +65,10 @@ class Runtime {
   // Everything below may create the context of GPU `ordinal`, acts on it whatever the caller's current device is,
   // restores that, is legal while another thread captures a graph, and throws Error on failure.
   virtual Traits traits(int ordinal) = 0;
-  virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;  ///< host address == device address (UVA)
+  /// The GPU's context has ended (ContextWatch): the next call for it prepares another.
+  virtual void forget(int) noexcept {}
+  /// Host address == device address (UVA). The host may touch it until it is freed, also when the context has ended.
+  virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;
   virtual void mapped_free(void* address) noexcept = 0;
   /// Makes host memory that is not the runtime's own like mapped memory. False if it refuses.
   virtual bool host_register(int ordinal, void* address, std::size_t bytes) = 0;

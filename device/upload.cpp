@@ -11,7 +11,7 @@ Upload::~Upload() = default;
 
 datatype::Program Upload::program(Engine& engine, Channel& channel, const datatype::Layout& layout) {
   const std::lock_guard lock(mutex_);
-  if (generation_ != engine.generation()) make(engine, channel, layout);
+  if (generation_ != channel.generation()) make(engine, channel, layout);
   if (copying_) {
     if (copying_->done()) {
       copying_.reset();
@@ -60,7 +60,7 @@ void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layo
   program_.nodes = static_cast<const datatype::Node*>(moved(host.nodes));
   program_.lookaside = static_cast<const std::int64_t*>(moved(host.lookaside));
   channel_ = &channel;
-  generation_ = engine.generation();
+  generation_ = channel.generation();
 }
 
 }  // namespace gpudt::device

@@ -34,7 +34,7 @@ class Upload final : public datatype::Attachment {
   std::mutex mutex_;
   std::uint64_t compared_ = 0;  // number_ of the upload that it was compared with; 0: none yet
   bool same_ = false;
-  std::uint64_t generation_ = 0;  // of the engine that the rest belongs to; 0: none yet
+  std::uint64_t generation_ = 0;  // of the context that the rest belongs to; 0: none yet
   datatype::Program program_;
   Staging image_;               // on the GPU
   Staging source_;              // pinned, until the copy has been made

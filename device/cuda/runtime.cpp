@@ -14,6 +14,7 @@
 
 #include "device/cuda/driver.hpp"
 #include "device/cuda/kernels.hpp"
+#include "device/host_pages.hpp"
 #include "device/runtime.hpp"
 
 namespace gpudt::device {
@@ -68,6 +69,7 @@ class CudaRuntime final : public Runtime {
   const char* name() const noexcept override { return "cuda"; }
   Location classify(const void* address) noexcept override;
   Traits traits(int ordinal) override;
+  void forget(int ordinal) noexcept override { primary_[static_cast<std::size_t>(ordinal)].store(nullptr); }
   void* mapped_alloc(int ordinal, std::size_t bytes) override;
   void mapped_free(void* address) noexcept override;
   bool host_register(int ordinal, void* address, std::size_t bytes) override;
@@ -124,6 +126,7 @@ class CudaRuntime final : public Runtime {
   std::unique_ptr<const cuda::Driver> driver_;
   std::array<std::atomic<CUcontext>, most_gpus> primary_ = {};
   std::mutex preparing_;
+  HostPages host_pages_;
 };
 
 /// While it lives, calls that a capture in the program would forbid are legal in this thread and do not break it.
@@ -318,18 +321,23 @@ void CudaRuntime::ipc_close(int ordinal, void* address) noexcept try {
   // As with memory that cannot be given back.
 }
 
+/// Not cudaHostAlloc, whose memory goes with the context.
 void* CudaRuntime::mapped_alloc(int ordinal, std::size_t bytes) {
-  const Current current(*this, ordinal);
-  void* address = nullptr;
-  check(cudaHostAlloc(&address, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "cudaHostAlloc");
-  return address;
+  void* const address = host_pages_.allocate(bytes);
+  try {
+    if (host_register(ordinal, address, bytes)) return address;
+  } catch (const Error&) {
+    host_pages_.free(address);
+    throw;
+  }
+  host_pages_.free(address);
+  throw Error(Failure::out_of_memory,
+              "cudaHostRegister: " + std::to_string(bytes) + " bytes of host memory cannot be mapped into the GPUs");
 }
 
-void CudaRuntime::mapped_free(void* address) noexcept try {
-  const Current current(*this, any_prepared());
-  check(cudaFreeHost(address), "cudaFreeHost");
-} catch (const std::exception&) {
-  // Nothing is left to be done about memory that cannot be given back.
+void CudaRuntime::mapped_free(void* address) noexcept {
+  host_unregister(address);
+  host_pages_.free(address);
 }
 
 bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {

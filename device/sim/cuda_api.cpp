@@ -335,10 +335,13 @@ cudaError_t cudaDeviceReset(void) {
   Executor& executor = Executor::instance();
   executor.wait_device(current_device);
   executor.destroy_device_streams(current_device);
-  gpudt::sim::forget_streams(current_device);
+  gpudt::sim::forget_streams_and_events(current_device);
   Memory::instance().release_device(current_device);
   executor.set_sticky(current_device, cudaSuccess);
   last_error = cudaSuccess;
+  const std::lock_guard lock(peers_mutex);
+  std::erase_if(peers(),
+                [](const auto& pair) { return pair.first == current_device || pair.second == current_device; });
   return cudaSuccess;
 }
 

@@ -234,6 +234,8 @@ void Memory::release_device(int device) {
     const auto block = at++;
     if (block->second.device == device) remove(block);
   }
+  std::erase_if(registered_, [device](const auto& entry) { return entry.second.device == device; });
+  registered_count_ = registered_.size();
 }
 
 cudaError_t Memory::reserve(std::size_t bytes, std::size_t alignment, void** address) {

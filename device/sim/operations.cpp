@@ -170,8 +170,9 @@ cudaError_t stream_synchronize(Stream& stream) {
   return Executor::instance().sticky(stream.device);
 }
 
-void forget_streams(int device) {
+void forget_streams_and_events(int device) {
   streams().remove_if([device](const Stream& stream) { return stream.device == device; });
+  events().remove_if([device](const Event& event) { return event.device == device; });
 }
 
 cudaError_t event_create(int device, unsigned flags, cudaEvent_t* event) {

@@ -19,7 +19,7 @@ StreamRef stream_of(cudaStream_t handle, int current_device);  ///< knows the de
 cudaError_t stream_destroy(cudaStream_t handle);
 cudaError_t stream_query(Stream& stream);
 cudaError_t stream_synchronize(Stream& stream);
-void forget_streams(int device);
+void forget_streams_and_events(int device);
 
 cudaError_t event_create(int device, unsigned flags, cudaEvent_t* event);
 cudaError_t event_open(const cudaIpcEventHandle_t& handle, int device, cudaEvent_t* event);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "device/host_pages.hpp"
 #include "device/resident_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
@@ -108,11 +109,16 @@ class SimRuntime final : public Runtime {
   Traits traits(int ordinal) override { return {multiprocessors, "gpudt simulated device", id_of(ordinal)}; }
 
   void* mapped_alloc(int ordinal, std::size_t bytes) override {
-    void* address = nullptr;
-    check(api_.pinned_malloc(ordinal, bytes, &address), "allocating pinned memory");
+    void* const address = host_pages_.allocate(bytes);
+    const int error = api_.pinned_register(ordinal, address, bytes);
+    if (error != 0) host_pages_.free(address);
+    check(error, "pinning memory");
     return address;
   }
-  void mapped_free(void* address) noexcept override { api_.pinned_free(address); }
+  void mapped_free(void* address) noexcept override {
+    api_.pinned_unregister(address);
+    host_pages_.free(address);
+  }
   bool host_register(int ordinal, void* address, std::size_t bytes) override {
     return api_.pinned_register(ordinal, address, bytes) == 0;
   }
@@ -226,6 +232,7 @@ class SimRuntime final : public Runtime {
   }
 
   const gpudt_sim_api_table& api_;
+  HostPages host_pages_;
 };
 
 }  // namespace

@@ -1,0 +1,23 @@
+// Host memory that a runtime makes known to GPUs, and that stays the process's own: the host may touch it until it is
+// freed, whatever becomes of the context that knows it.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace gpudt::device {
+
+class HostPages {
+ public:
+  /// Whole pages, all zeros. Throws Error. Children of fork() do not have it: copies on write would part the process
+  /// from what GPUs know.
+  void* allocate(std::size_t bytes);
+  void free(void* address) noexcept;
+
+ private:
+  std::mutex mutex_;
+  std::map<void*, std::size_t> bytes_;  // by address
+};
+
+}  // namespace gpudt::device
