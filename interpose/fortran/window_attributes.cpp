@@ -14,6 +14,15 @@ namespace {
 using GetAttribute = void(const MPI_Fint* win, const MPI_Fint* keyval, MPI_Aint* value, MPI_Fint* flag,
                           MPI_Fint* ierror);
 
+/// The key of the C interface, if it is a predefined one.
+int in_c(MPI_Fint keyval) {
+#ifdef MPICH_NUMVERSION
+  return keyval - 1;
+#else
+  return keyval;
+#endif
+}
+
 /// `value` as the C function gives it.
 MPI_Aint as_integer(int keyval, void* value) {
   if (keyval == MPI_WIN_BASE) return static_cast<MPI_Aint>(reinterpret_cast<std::intptr_t>(value));
@@ -23,8 +32,8 @@ MPI_Aint as_integer(int keyval, void* value) {
 void get_attribute(const MPI_Fint* win, const MPI_Fint* keyval, MPI_Aint* value, MPI_Fint* flag, MPI_Fint* ierror) {
   const auto served = served_window(PMPI_Win_f2c(*win));
   void* found = nullptr;
-  if (served && served->attribute(*keyval, static_cast<void*>(&found))) {
-    *value = as_integer(*keyval, found);
+  if (served && served->attribute(in_c(*keyval), static_cast<void*>(&found))) {
+    *value = as_integer(in_c(*keyval), found);
     *Flag(flag) = 1;
     *ierror = MPI_SUCCESS;
     return;

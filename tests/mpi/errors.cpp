@@ -582,9 +582,9 @@ TEST_CASE("Bsend without room", "[errors]") {
 
 TEST_CASE("errors of one-sided calls go to the window's handler", "[errors]") {
   const Type type = vector(10, 1, 2, MPI_INT);
-  void* memory = nullptr;
+  std::vector<char> own;
   MPI_Win window = MPI_WIN_NULL;
-  PMPI_Win_allocate(400, 1, MPI_INFO_NULL, comm(), static_cast<void*>(&memory), &window);
+  make_host_window(400, comm(), own, &window);
   PMPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
   for (const Place place : basic_places) {
     Buffer out(place, type, 1);

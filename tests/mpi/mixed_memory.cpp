@@ -155,6 +155,7 @@ TEST_CASE("Pack and Unpack of several memories", "[mixed]") {
   for_each_message("Pack", [&](const Places& places, const Type& member, int count) {
     for (const Mixed::Base base : {Mixed::Base::bottom, Mixed::Base::first})
       for (const Place packed : {Place::host, Place::device}) {
+        if (base == Mixed::Base::bottom && !packs_from_bottom) continue;
         Mixed out(places, member, count, base), in(places, member, count, base);
         Buffer wire(packed, byte, out.bytes() + 9);
         out.fill(seed());
@@ -409,9 +410,9 @@ TEST_CASE("windows and files with several memories at the origin", "[mixed]") {
     for (const Place place : {Place::host, Place::device}) {
       Buffer memory(place, byte, bytes);
       MPI_Win window = MPI_WIN_NULL;
-      void* allocated = nullptr;  // by MPI, which may have no windows over other host memory
+      std::vector<char> own;
       if (place == Place::host)
-        MPI_OK(MPI_Win_allocate(bytes, 1, MPI_INFO_NULL, comm(), static_cast<void*>(&allocated), &window));
+        make_host_window(bytes, comm(), own, &window);
       else
         MPI_OK(MPI_Win_create(memory.address(), bytes, 1, MPI_INFO_NULL, comm(), &window));
       in.poison();
@@ -423,8 +424,8 @@ TEST_CASE("windows and files with several memories at the origin", "[mixed]") {
       MPI_OK(MPI_Win_unlock(rank(), window));
       in.expect(stream);
       CHECK(in.difference() == "");
-      memory.expect(stream);
-      CHECK((allocated != nullptr || memory.difference() == ""));
+      if (place != Place::host) memory.expect(stream);
+      CHECK(memory.difference() == "");
       MPI_OK(MPI_Win_free(&window));
     }
 

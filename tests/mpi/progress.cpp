@@ -343,9 +343,9 @@ TEST_CASE("messages taken in the other order than sent", "[progress]") {
 
 TEST_CASE("a window is synchronised while device messages are under way", "[progress]") {
   if (!all_have_partners()) return;
-  void* memory = nullptr;
+  std::vector<char> own;
   MPI_Win window = MPI_WIN_NULL;
-  PMPI_Win_allocate(64, 1, MPI_INFO_NULL, comm(), static_cast<void*>(&memory), &window);
+  make_host_window(64, comm(), own, &window);
   each_message("Win_fence", [&](const Type& type, Buffer& out, Buffer& in) {
     if (first_of_pair()) {
       MPI_Request request = MPI_REQUEST_NULL;

@@ -14,9 +14,7 @@ class Window {
     for (int i = 0; i < slots; ++i) images_.emplace_back(type, count);
     stride_ = images_[0].bytes().size();
     for (const Image& image : images_) expected_.insert(expected_.end(), image.bytes().begin(), image.bytes().end());
-    // Allocated by MPI, which may have no windows over other memory.
-    PMPI_Win_allocate(static_cast<MPI_Aint>(expected_.size()), 1, MPI_INFO_NULL, comm(), static_cast<void*>(&memory_),
-                      &window_);
+    memory_ = make_host_window(static_cast<MPI_Aint>(expected_.size()), comm(), own_, &window_);
     std::copy(expected_.begin(), expected_.end(), memory_);
     PMPI_Barrier(comm());
     PMPI_Win_set_errhandler(window_, MPI_ERRORS_RETURN);
@@ -43,8 +41,8 @@ class Window {
   int count_;
   std::vector<Image> images_;
   std::size_t stride_ = 0;
+  std::vector<char> own_, expected_;
   char* memory_ = nullptr;
-  std::vector<char> expected_;
   MPI_Win window_ = MPI_WIN_NULL;
 };
 

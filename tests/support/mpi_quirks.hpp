@@ -4,6 +4,9 @@
 
 #include <mpi.h>
 
+#include <cstddef>
+#include <vector>
+
 namespace gpudt::test {
 
 #ifdef MPICH_VERSION
@@ -25,8 +28,25 @@ inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
 /// MPICH 4.0 accepts an accumulate whose operator does not suit the type if it is for MPI_PROC_NULL, which is how gpudt
 /// has operators checked before the target uses them.
 inline constexpr bool checks_operators = !mpich;
+/// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM.
+inline constexpr bool packs_from_bottom = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
 inline constexpr bool pack_checks_room = !mpich;
+
+/// A window of MPI's own over host memory. Open MPI 4.1 has none over memory that it has not allocated where
+/// btl_vader_single_copy_mechanism is `none`; MPICH 4.0 loses data of puts into memory that it has.
+/// `own` is the memory if MPI does not allocate it. Returns its address.
+inline char* make_host_window(MPI_Aint bytes, MPI_Comm comm, std::vector<char>& own, MPI_Win* window) {
+  void* memory = nullptr;
+  if (mpich) {
+    own.resize(static_cast<std::size_t>(bytes));
+    memory = own.data();
+    PMPI_Win_create(memory, bytes, 1, MPI_INFO_NULL, comm, window);
+  } else {
+    PMPI_Win_allocate(bytes, 1, MPI_INFO_NULL, comm, static_cast<void*>(&memory), window);
+  }
+  return static_cast<char*>(memory);
+}
 
 /// With threads MPI_Waitall of Open MPI 4.1 never returns if a request has failed before the call.
 inline bool waits_for_failed_requests() {
