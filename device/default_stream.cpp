@@ -1,6 +1,7 @@
 #include "device/default_stream.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 namespace gpudt::device {
@@ -8,44 +9,61 @@ namespace {
 
 /// Marks that nobody asks about any more go when there are so many.
 constexpr std::size_t most_pending = 64;
+constexpr std::size_t page_bytes = 4096;
+/// The host polls one word while the GPU writes another.
+constexpr std::size_t bytes_apart = 64;
 
 }  // namespace
+
+bool DefaultStream::Mark::reached() const {
+  return std::atomic_ref(*word).load(std::memory_order_acquire) == static_cast<std::uint32_t>(number);
+}
 
 DefaultStream::DefaultStream(Runtime& runtime, int ordinal, Order order)
     : runtime_(runtime), ordinal_(ordinal), order_(order) {}
 
 DefaultStream::~DefaultStream() {
-  for (const Mark& mark : pending_) runtime_.event_destroy(ordinal_, mark.event);
-  for (EventHandle const event : idle_) runtime_.event_destroy(ordinal_, event);
+  forget_reached();
+  if (!pending_.empty()) return;  // the GPU may still write to the words: they stay until the process ends
+  for (void* const page : pages_) runtime_.mapped_free(page);
 }
 
-EventHandle DefaultStream::take_event() {
-  if (idle_.empty()) return runtime_.event_create(ordinal_);
-  EventHandle const event = idle_.back();
+std::uint32_t* DefaultStream::take_word() {
+  if (idle_.empty()) {
+    pages_.reserve(pages_.size() + 1);
+    idle_.reserve(pending_.capacity() + page_bytes / bytes_apart);
+    auto* const page = static_cast<std::byte*>(runtime_.mapped_alloc(ordinal_, page_bytes));
+    std::memset(page, 0, page_bytes);
+    pages_.push_back(page);
+    for (std::size_t at = 0; at < page_bytes; at += bytes_apart)
+      idle_.push_back(reinterpret_cast<std::uint32_t*>(page + at));
+  }
+  std::uint32_t* const word = idle_.back();
   idle_.pop_back();
-  return event;
+  return word;
 }
 
 std::uint64_t DefaultStream::mark() {
-  const bool per_thread = order_ == Order::per_thread;
-  if (runtime_.default_stream_idle(ordinal_, per_thread)) return 0;
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= most_pending) forget_reached();
   pending_.reserve(pending_.size() + 1);
   idle_.reserve(pending_.size() + idle_.size() + 1);
-  EventHandle const event = take_event();
-  bool recorded = false;
+  Mark mark = {last_ + 1, take_word()};
+  if (static_cast<std::uint32_t>(mark.number) == 0) ++mark.number;  // words are made with 0
+  bool signals = false;
   try {
-    recorded = runtime_.event_record_default(ordinal_, event, per_thread);
+    const auto value = static_cast<std::uint32_t>(mark.number);
+    signals = runtime_.signal_default_async(ordinal_, mark.word, value, order_ == Order::per_thread);
   } catch (const Error&) {
-    idle_.push_back(event);
+    idle_.push_back(mark.word);
     throw;
   }
-  if (!recorded) {
-    idle_.push_back(event);
+  if (!signals) {
+    idle_.push_back(mark.word);
     return 0;
   }
-  pending_.push_back({++last_, event});
+  last_ = mark.number;
+  pending_.push_back(mark);
   return last_;
 }
 
@@ -55,10 +73,10 @@ bool DefaultStream::reached(std::uint64_t number) {
   const auto at = std::lower_bound(pending_.begin(), pending_.end(), number,
                                    [](const Mark& mark, std::uint64_t wanted) { return mark.number < wanted; });
   if (at == pending_.end() || at->number != number) return true;  // seen by another thread
-  if (!runtime_.event_done(ordinal_, at->event)) return false;
+  if (!at->reached()) return false;
   const bool in_order = order_ == Order::default_stream;
   const auto first = in_order ? pending_.begin() : at;
-  std::transform(first, std::next(at), std::back_inserter(idle_), [](const Mark& mark) { return mark.event; });
+  std::transform(first, std::next(at), std::back_inserter(idle_), [](const Mark& mark) { return mark.word; });
   pending_.erase(first, std::next(at));
   if (in_order) reached_.store(number, std::memory_order_release);
   return true;
@@ -68,12 +86,14 @@ void DefaultStream::lose() noexcept {
   const std::lock_guard lock(mutex_);
   pending_.clear();
   idle_.clear();
+  for (void* const page : pages_) runtime_.mapped_free(page);
+  pages_.clear();
 }
 
 void DefaultStream::forget_reached() {
   std::erase_if(pending_, [this](const Mark& mark) {
-    const bool done = runtime_.event_done(ordinal_, mark.event);
-    if (done) idle_.push_back(mark.event);
+    const bool done = mark.reached();
+    if (done) idle_.push_back(mark.word);
     return done;
   });
 }

@@ -1,11 +1,11 @@
 // Marks in the program's default streams, one of each GPU: what is done with its memory on behalf of an MPI call comes
 // after what it had put into the stream before that call (StreamMark in device.hpp).
 //
-// A mark in an idle stream has been reached: most programs have nothing there, and one query is quicker than an event,
-// which an idle GPU takes 3 us to reach. Else a mark is an event. Its completion is polled from the host, which starts
+// A mark is a word of mapped memory that the stream writes when it gets there. The host looks at the word, and starts
 // the work then, instead of having a stream wait for it: the streams of this library are shared by all operations, so
 // that those behind the one that waits would wait, too, for something that may need them to be over; and what a stream
-// waits for would be taken for a late start (delay.hpp).
+// waits for would be taken for a late start (delay.hpp). An event would do, but each poll of it, and of the stream, is
+// a call of the driver: 1.5 us.
 #pragma once
 
 #include <atomic>
@@ -27,17 +27,17 @@ class DefaultStream {
 
   /// The number of a new mark, behind all that is in the stream; 0: there is nothing to wait for. Throws Error.
   std::uint64_t mark();
-  /// Throws Error if the GPU has failed.
   bool reached(std::uint64_t number);
-  /// The GPU's context has ended, with all work in it and the events: all marks have been reached.
+  /// The GPU's context has ended, with all work in it: all marks have been reached.
   void lose() noexcept;
 
  private:
   struct Mark {
     std::uint64_t number;
-    EventHandle event;
+    std::uint32_t* word;  ///< reached: the number's lower half
+    bool reached() const;
   };
-  EventHandle take_event();
+  std::uint32_t* take_word();
   void forget_reached();
 
   Runtime& runtime_;
@@ -48,7 +48,8 @@ class DefaultStream {
   std::mutex mutex_;
   std::uint64_t last_ = 0;
   std::vector<Mark> pending_;  ///< by number
-  std::vector<EventHandle> idle_;
+  std::vector<std::uint32_t*> idle_;
+  std::vector<void*> pages_;  ///< of words
 };
 
 }  // namespace gpudt::device

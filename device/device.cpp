@@ -210,15 +210,10 @@ StreamMark mark_default_stream(int ordinal) {
 }
 
 bool default_stream_idle(int ordinal) {
-  return current().runtime().default_stream_idle(ordinal, /*per_thread=*/false);
-}
-
-StreamMark StreamMark::at_first_use(int ordinal) {
-  return current().default_stream(ordinal) != nullptr ? StreamMark(ordinal, unmade) : StreamMark();
+  return current().runtime().default_stream_idle(ordinal);
 }
 
 bool StreamMark::reached() const {
-  if (number_ == unmade) number_ = current().default_stream(ordinal_)->mark();
   return number_ == 0 || current().default_stream(ordinal_)->reached(number_);
 }
 

@@ -128,12 +128,7 @@ bool in_use() noexcept;
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
-  /// A mark that is made when reached() or wait() is called first, of a copy or of this one: for blocking calls, which
-  /// have something to do before. Not to outlive the program's call.
-  static StreamMark at_first_use(int ordinal);
-  /// Known to be reached, without asking the driver.
-  bool nothing_to_wait_for() const { return number_ == 0; }
-  /// Stays true. Costs a question to the driver, unless it is known. Throws Error if the GPU has failed.
+  /// Stays true. Costs a look at memory, and a lock unless it is known.
   bool reached() const;
   /// Polls until then.
   void wait() const;
@@ -141,9 +136,8 @@ class StreamMark {
  private:
   friend StreamMark mark_default_stream(int ordinal);
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
-  static constexpr std::uint64_t unmade = ~std::uint64_t{0};
   int ordinal_ = 0;
-  mutable std::uint64_t number_ = 0;  ///< see DefaultStream
+  std::uint64_t number_ = 0;  ///< see DefaultStream
 };
 
 /// Marks the default stream of GPU `ordinal` as it is now. To be called when the program calls MPI, not later: what it

@@ -86,11 +86,15 @@ class Runtime {
   virtual void event_destroy(int ordinal, EventHandle event) noexcept = 0;
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
   virtual bool event_done(int ordinal, EventHandle event) = 0;
-  /// Records the event in the program's legacy default stream, or in the calling thread's. False if that is impossible
-  /// since the program captures a stream that the default stream waits for: nothing of that runs.
-  virtual bool event_record_default(int /*ordinal*/, EventHandle /*event*/, bool /*per_thread*/) { return false; }
-  /// Whether that stream has nothing to do; true while the program captures.
-  virtual bool default_stream_idle(int /*ordinal*/, bool /*per_thread*/) { return true; }
+  /// Stores `value` to `*flag`, in mapped memory, when the program's legacy default stream, or the calling thread's,
+  /// has come to where it is now. False if that is impossible since the program captures a stream that the default
+  /// stream waits for: nothing of that runs.
+  virtual bool signal_default_async(int /*ordinal*/, std::uint32_t* /*flag*/, std::uint32_t /*value*/,
+                                    bool /*per_thread*/) {
+    return false;
+  }
+  /// Whether the legacy default stream, and what it waits for, has nothing to do; true while the program captures.
+  virtual bool default_stream_idle(int /*ordinal*/) { return true; }
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
   /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;

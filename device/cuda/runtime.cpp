@@ -1,9 +1,9 @@
 // The Runtime of real GPUs, over a static CUDA runtime library of its own: the program's library, whatever its
 // version, and its last error are not touched.
 //
-// All work goes to the primary context of the GPU, which the program's CUDA runtime uses too. It is created by the
-// first call that needs it; at the same time all kernels are loaded (a few milliseconds), because loading one later
-// might have to wait for the program's kernels.
+// All work of a GPU goes to one context: that of the program's memory, as a rule the primary one, which the program's
+// CUDA runtime uses too. At the first call that needs it all kernels are loaded (a few milliseconds), because loading
+// one later might have to wait for the program's kernels.
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -69,7 +69,7 @@ class CudaRuntime final : public Runtime {
   const char* name() const noexcept override { return "cuda"; }
   Location classify(const void* address) noexcept override;
   Traits traits(int ordinal) override;
-  void forget(int ordinal) noexcept override { primary_[static_cast<std::size_t>(ordinal)].store(nullptr); }
+  void forget(int ordinal) noexcept override;
   void* mapped_alloc(int ordinal, std::size_t bytes) override;
   void mapped_free(void* address) noexcept override;
   bool host_register(int ordinal, void* address, std::size_t bytes) override;
@@ -84,8 +84,8 @@ class CudaRuntime final : public Runtime {
   void event_destroy(int ordinal, EventHandle event) noexcept override;
   void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
   bool event_done(int ordinal, EventHandle event) override;
-  bool event_record_default(int ordinal, EventHandle event, bool per_thread) override;
-  bool default_stream_idle(int ordinal, bool per_thread) override;
+  bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool per_thread) override;
+  bool default_stream_idle(int ordinal) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
@@ -119,12 +119,15 @@ class CudaRuntime final : public Runtime {
   class Selected;
   class Relaxed;
   class Current;
-  CUcontext primary(int ordinal);
+  CUcontext context(int ordinal);
+  void note_context(int ordinal, CUcontext context) noexcept;
+  void write_value(cudaStream_t stream, std::uint32_t* flag, std::uint32_t value) const;
   int any_prepared() const noexcept;
   GpuId id_of(int ordinal) const noexcept;
 
   std::unique_ptr<const cuda::Driver> driver_;
-  std::array<std::atomic<CUcontext>, most_gpus> primary_ = {};
+  std::array<std::atomic<CUcontext>, most_gpus> contexts_ = {};  ///< that are used
+  std::array<std::atomic<CUcontext>, most_gpus> seen_ = {};      ///< of the memory that was seen before
   std::mutex preparing_;
   HostPages host_pages_;
 };
@@ -141,18 +144,17 @@ class CudaRuntime::Relaxed {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-/// While it lives, the primary context of a GPU is the thread's current one. The context that was current before,
+/// While it lives, the context that is used on a GPU is the thread's current one. The context that was current before,
 /// perhaps none, is restored: selecting the caller's device instead could create a context on it. This is enough for
 /// what a capture forbids nobody: launches and writes to streams of our own.
 class CudaRuntime::Selected {
  public:
   Selected(CudaRuntime& runtime, int ordinal) : driver_(*runtime.driver_) {
     driver_.ctx_get_current(&caller_);  // fails only if the driver is not initialised: no context either
-    const CUcontext wanted = runtime.primary(ordinal);
-    if (wanted != caller_) {
-      check(cudaSetDevice(ordinal), "cudaSetDevice");
-      switched_ = true;
-    }
+    const CUcontext wanted = runtime.context(ordinal);
+    if (wanted == caller_) return;
+    if (driver_.ctx_set_current(wanted) != CUDA_SUCCESS) fail(cudaErrorDeviceUninitialized, "select a GPU");
+    switched_ = true;
   }
   ~Selected() {
     if (switched_) driver_.ctx_set_current(caller_);
@@ -175,16 +177,19 @@ class CudaRuntime::Current : Selected {
   Relaxed relaxed_;  // while there is a context
 };
 
-/// The primary context of a GPU; the first time, it is made current and the kernels are loaded.
-CUcontext CudaRuntime::primary(int ordinal) {
+/// The context that is used on a GPU: that of the memory of this GPU which was seen first, since kernels of one context
+/// wait for those of others, else the primary one. The first time, the kernels are loaded.
+CUcontext CudaRuntime::context(int ordinal) {
   if (ordinal < 0 || ordinal >= most_gpus) fail(cudaErrorInvalidDevice, "select a GPU");
-  auto& known = primary_[static_cast<std::size_t>(ordinal)];
+  auto& known = contexts_[static_cast<std::size_t>(ordinal)];
   if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
   std::lock_guard<std::mutex> lock(preparing_);
   if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
   CUcontext caller = nullptr;
   driver_->ctx_get_current(&caller);
-  cudaError_t error = cudaSetDevice(ordinal);
+  const CUcontext of_memory = seen_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire);
+  cudaError_t error = cudaSuccess;
+  if (of_memory == nullptr || driver_->ctx_set_current(of_memory) != CUDA_SUCCESS) error = cudaSetDevice(ordinal);
   if (error == cudaSuccess) {
     const Relaxed relaxed;
     error = cudaFree(nullptr);  // creates the context where cudaSetDevice does not
@@ -201,10 +206,15 @@ CUcontext CudaRuntime::primary(int ordinal) {
   return context;
 }
 
+void CudaRuntime::forget(int ordinal) noexcept {
+  contexts_[static_cast<std::size_t>(ordinal)].store(nullptr);
+  seen_[static_cast<std::size_t>(ordinal)].store(nullptr);
+}
+
 /// A GPU whose context exists, or -1.
 int CudaRuntime::any_prepared() const noexcept {
   for (int ordinal = 0; ordinal < most_gpus; ++ordinal)
-    if (primary_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire)) return ordinal;
+    if (contexts_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire)) return ordinal;
   return -1;
 }
 
@@ -213,16 +223,24 @@ Location CudaRuntime::classify(const void* address) noexcept {
   // fails there, and a failure costs the driver several times as much as an answer.
   unsigned type = 0, managed = 0;
   int ordinal = -1;
+  CUcontext context = nullptr;  // null of memory that belongs to none, as a pool's
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-  void* values[] = {&type, &managed, &ordinal};
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT};
+  void* values[] = {&type, &managed, &ordinal, static_cast<void*>(&context)};
   // An uninitialised driver answers with an error: then there is no device memory.
-  if (driver_->pointer_get_attributes(3, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
+  if (driver_->pointer_get_attributes(4, attributes, values, reinterpret_cast<CUdeviceptr>(address)) != CUDA_SUCCESS ||
       type == 0)
     return {};
   if (type == CU_MEMORYTYPE_HOST && managed == 0) return {MemoryKind::pinned, -1};
   if (ordinal < 0) return {};
+  if (context != nullptr && ordinal < most_gpus) note_context(ordinal, context);
   return {managed != 0 ? MemoryKind::managed : MemoryKind::device, ordinal};
+}
+
+void CudaRuntime::note_context(int ordinal, CUcontext context) noexcept {
+  auto& seen = seen_[static_cast<std::size_t>(ordinal)];
+  CUcontext none = nullptr;
+  if (seen.load(std::memory_order_relaxed) == nullptr) seen.compare_exchange_strong(none, context);
 }
 
 Traits CudaRuntime::traits(int ordinal) {
@@ -437,10 +455,6 @@ void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandl
 
 namespace {
 
-cudaStream_t default_stream(bool per_thread) {
-  return per_thread ? cudaStreamPerThread : cudaStreamLegacy;
-}
-
 /// Whether work may be given to the stream, or asked for. A capture of a blocking stream makes either an error for the
 /// legacy default stream, and invalidates the capture; this question does neither.
 bool usable(cudaStream_t stream) {
@@ -456,23 +470,21 @@ bool usable(cudaStream_t stream) {
 
 }  // namespace
 
-bool CudaRuntime::event_record_default(int ordinal, EventHandle event, bool per_thread) {
+bool CudaRuntime::signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool per_thread) {
   const Selected selected(*this, ordinal);
-  cudaStream_t const stream = default_stream(per_thread);
+  cudaStream_t const stream = per_thread ? cudaStreamPerThread : cudaStreamLegacy;
   if (!usable(stream)) return false;
-  check(cudaEventRecord(event_of(event), stream), "cudaEventRecord");
+  write_value(stream, flag, value);
   return true;
 }
 
-bool CudaRuntime::default_stream_idle(int ordinal, bool per_thread) {
-  const Selected selected(*this, ordinal);
-  cudaStream_t const stream = default_stream(per_thread);
-  if (!usable(stream)) return true;
-  const cudaError_t error = cudaStreamQuery(stream);
-  if (error == cudaSuccess) return true;
+bool CudaRuntime::default_stream_idle(int ordinal) {
+  const Current current(*this, ordinal);
+  if (!usable(cudaStreamLegacy)) return true;
+  const cudaError_t error = cudaStreamQuery(cudaStreamLegacy);
   if (error != cudaErrorNotReady) check(error, "cudaStreamQuery");
   cudaGetLastError();
-  return false;
+  return error == cudaSuccess;
 }
 
 void CudaRuntime::copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) {
@@ -514,10 +526,14 @@ bool CudaRuntime::copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_
 }
 #endif
 
+void CudaRuntime::write_value(cudaStream_t stream, std::uint32_t* flag, std::uint32_t value) const {
+  if (driver_->stream_write_value32(stream, reinterpret_cast<CUdeviceptr>(flag), value, 0) != CUDA_SUCCESS)
+    throw Error(Failure::runtime, "cuStreamWriteValue32 failed");
+}
+
 void CudaRuntime::signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) {
   const Selected selected(*this, ordinal);
-  if (driver_->stream_write_value32(stream_of(stream), reinterpret_cast<CUdeviceptr>(flag), value, 0) != CUDA_SUCCESS)
-    throw Error(Failure::runtime, "cuStreamWriteValue32 failed");
+  write_value(stream_of(stream), flag, value);
 }
 
 void CudaRuntime::memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) {

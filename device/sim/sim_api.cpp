@@ -123,14 +123,6 @@ int record_event(void* event_handle, void* handle) {
   });
 }
 
-int record_default_event(int device, void* event_handle) {
-  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
-  if (!event) return cudaErrorInvalidResourceHandle;
-  if (const cudaError_t error = usable(device)) return error;
-  event->record(Executor::instance().legacy(device));
-  return cudaSuccess;
-}
-
 int query_default(int device) {
   if (const cudaError_t error = usable(device)) return error;
   return stream_query(*Executor::instance().legacy(device));
@@ -164,13 +156,20 @@ int memset_async(void* address, int value, std::size_t bytes, void* handle) {
   });
 }
 
+int submit(Stream& stream, void (*kernel)(void*), const void* args, std::size_t bytes) {
+  std::shared_ptr<char[]> copied(new char[bytes]);
+  std::memcpy(copied.get(), args, bytes);
+  stream.submit(Effort::device_work, [kernel, copied] { kernel(copied.get()); });
+  return cudaSuccess;
+}
+
 int launch(void* handle, void (*kernel)(void*), const void* args, std::size_t bytes) {
-  return with_stream(handle, [&](const StreamRef& stream) {
-    std::shared_ptr<char[]> copied(new char[bytes]);
-    std::memcpy(copied.get(), args, bytes);
-    stream->submit(Effort::device_work, [kernel, copied] { kernel(copied.get()); });
-    return cudaSuccess;
-  });
+  return with_stream(handle, [&](const StreamRef& stream) { return submit(*stream, kernel, args, bytes); });
+}
+
+int launch_default(int device, void (*kernel)(void*), const void* args, std::size_t bytes) {
+  if (const cudaError_t error = usable(device)) return error;
+  return submit(*Executor::instance().legacy(device), kernel, args, bytes);
 }
 
 constexpr gpudt_sim_api_table table = {
@@ -198,7 +197,7 @@ constexpr gpudt_sim_api_table table = {
     .event_destroy = [](void* event) -> int { return event_destroy(static_cast<cudaEvent_t>(event)); },
     .event_record = record_event,
     .event_query = query_event,
-    .event_record_default = record_default_event,
+    .default_launch = launch_default,
     .default_query = query_default,
     .copy_async = copy_async,
     .copy_rows_async = copy_rows_async,

@@ -57,8 +57,9 @@ struct gpudt_sim_api_table {
   int (*event_destroy)(void* event);
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);
-  int (*event_record_default)(int device, void* event); /* in the legacy default stream */
-  int (*default_query)(int device);                     /* of that stream, as stream_query */
+  /* In the legacy default stream, as launch. */
+  int (*default_launch)(int device, void (*kernel)(void*), const void* args, size_t bytes);
+  int (*default_query)(int device); /* of that stream, as stream_query */
 
   int (*copy_async)(void* to, const void* from, size_t bytes, void* stream);
   int (*copy_rows_async)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,

@@ -154,13 +154,12 @@ class SimRuntime final : public Runtime {
     check(api_.event_record(event, stream), "recording an event");
   }
   bool event_done(int, EventHandle event) override { return done(api_.event_query(event), "running work"); }
-  bool event_record_default(int ordinal, EventHandle event, bool /*per_thread*/) override {
-    check(api_.event_record_default(ordinal, event), "recording an event");
+  bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool /*per_thread*/) override {
+    const Signal signal = {flag, value};
+    check(api_.default_launch(ordinal, set_flag, &signal, sizeof signal), "signalling");
     return true;
   }
-  bool default_stream_idle(int ordinal, bool /*per_thread*/) override {
-    return done(api_.default_query(ordinal), "running work");
-  }
+  bool default_stream_idle(int ordinal) override { return done(api_.default_query(ordinal), "running work"); }
 
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
     check(api_.copy_async(to, from, bytes, stream), "copying");

@@ -77,7 +77,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   const BufferPeek peek(buf, count, type);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    DeviceBuffer operand{.use = Use::read, .blocking = true};
+    DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);

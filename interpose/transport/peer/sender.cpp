@@ -163,7 +163,7 @@ void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
-    if (operand_.after.nothing_to_wait_for()) make_ready();  // else when the RTS is on its way
+    make_ready();
     return;
   }
   if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
