@@ -213,7 +213,16 @@ bool default_stream_idle(int ordinal) {
   return current().runtime().default_stream_idle(ordinal);
 }
 
+StreamMark StreamMark::late(int ordinal) {
+  return current().default_stream(ordinal) != nullptr ? StreamMark(ordinal, unmade) : StreamMark();
+}
+
+void StreamMark::make() const {
+  if (!made()) number_ = current().default_stream(ordinal_)->mark();
+}
+
 bool StreamMark::reached() const {
+  make();
   return number_ == 0 || current().default_stream(ordinal_)->reached(number_);
 }
 

@@ -128,6 +128,12 @@ bool in_use() noexcept;
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
+  /// A mark that is made by make(), or when it is first asked about: for blocking calls, which let other work go first.
+  /// Each copy makes its own. Not to outlive the program's call.
+  static StreamMark late(int ordinal);
+  bool made() const { return number_ != unmade; }
+  /// Throws Error.
+  void make() const;
   /// Stays true. Costs a look at memory, and a lock unless it is known.
   bool reached() const;
   /// Polls until then.
@@ -136,8 +142,9 @@ class StreamMark {
  private:
   friend StreamMark mark_default_stream(int ordinal);
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
+  static constexpr std::uint64_t unmade = ~std::uint64_t{0};
   int ordinal_ = 0;
-  std::uint64_t number_ = 0;  ///< see DefaultStream
+  mutable std::uint64_t number_ = 0;  ///< see DefaultStream
 };
 
 /// Marks the default stream of GPU `ordinal` as it is now. To be called when the program calls MPI, not later: what it

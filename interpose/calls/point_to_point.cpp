@@ -1,6 +1,7 @@
 // MPI-4.1 chapter 3: blocking and nonblocking point-to-point. Each wrapper names its PMPI function; the work that
 // they share is in the templates above them.
 #include <optional>
+#include <type_traits>
 
 #include "device/timeline.hpp"
 #include "interpose/requests/matched.hpp"
@@ -43,11 +44,12 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 }
 
 /// Gives MPI the RTS of an offer, and returns when it has been sent. In other threads plain messages may wait for MPI
-/// to have it: a synchronous send, or one that waits for its receive, tells so too late.
+/// to have it: a synchronous send, or one that waits for its receive, tells so too late. And while MPI sends it, the
+/// default stream is marked.
 int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing token = offer.message();
   mark(Point::given);
-  if (!peer_has_threads()) {
+  if (!peer_has_threads() && !offer.marks_late()) {
     const int code = send_now(pmpi, token, dest, tag, comm);
     offer.given();
     return code;
@@ -56,7 +58,9 @@ int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MP
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = send_now(nonblocking, token, dest, tag, comm, &request);
   offer.given();
-  return code == MPI_SUCCESS ? PMPI_Wait(&request, MPI_STATUS_IGNORE) : code;
+  if (code != MPI_SUCCESS) return code;
+  offer.mark();
+  return PMPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
 /// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
@@ -77,7 +81,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   const BufferPeek peek(buf, count, type);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    DeviceBuffer operand{.use = Use::read};
+    DeviceBuffer operand{.use = Use::read, .blocking = true};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
@@ -163,6 +167,30 @@ int came_as_it_is(int code, const char* call, const MPI_Status& status, const Er
 /// What the function does that is given to receive_blocking().
 enum class Does { receive, send_first };
 
+/// A receive that can be started, and waited for then, with errors for the same handler.
+#ifdef OPEN_MPI
+template <class Receive>
+constexpr bool starts = std::is_invocable_v<Receive, void*, MPI_Datatype, MPI_Request*>;
+#else
+template <class Receive>
+constexpr bool starts = false;  // errors of MPICH's requests go to the handler of MPI_COMM_WORLD
+#endif
+
+/// Into staging memory. The default stream is marked while the message may be under way.
+template <class Receive>
+int receive_staged(Receive pmpi, const Staged& staged, MPI_Status* status) {
+  const MPI_Datatype type = staged.operand().packed_type();
+  if constexpr (starts<Receive>) {
+    if (!staged.operand().after.made()) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (const int code = pmpi(staged.data(), type, &request); code != MPI_SUCCESS) return code;
+      staged.operand().after.make();
+      return PMPI_Wait(&request, status);
+    }
+  }
+  return pmpi(staged.data(), type, status);
+}
+
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
@@ -173,7 +201,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
   if (does == Does::receive && comes_as_it_is(peek))
     return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
-    DeviceBuffer operand{.use = Use::written};
+    DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
       return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
@@ -185,7 +213,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
       mark(Point::posted);
       const Timed timed(Clock::mpi);
-      code = pmpi(staged.data(), operand.packed_type(), seen.get());
+      code = receive_staged(pmpi, staged, seen.get());
     }
     return peer_received(code, call, staged, *seen, owner);
   });
@@ -444,9 +472,17 @@ GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int d
 
 GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                           MPI_Status* status) {
-  return receive_blocking(
-      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Recv(to, count, as, source, tag, comm, seen); },
-      "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, status);
+  struct {
+    int count, source, tag;
+    MPI_Comm comm;
+    int operator()(void* to, MPI_Datatype as, MPI_Status* seen) const {
+      return PMPI_Recv(to, count, as, source, tag, comm, seen);
+    }
+    int operator()(void* to, MPI_Datatype as, MPI_Request* request) const {
+      return PMPI_Irecv(to, count, as, source, tag, comm, request);
+    }
+  } const receive{count, source, tag, comm};
+  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   const MessageReceive received(message);

@@ -31,7 +31,7 @@ class SignalRuntime : public test::HostMemoryRuntime {
     if (!captures) signals.push_back({flag, value});
     return !captures;
   }
-  bool default_stream_idle(int) override { return true; }
+  bool default_stream_idle(int) override { return idle; }
   /// The marks are numbered from 0.
   void come_to(std::size_t mark) const { *signals[mark].flag = signals[mark].value; }
 
@@ -39,7 +39,7 @@ class SignalRuntime : public test::HostMemoryRuntime {
     std::uint32_t* flag;
     std::uint32_t value;
   };
-  bool captures = false;
+  bool captures = false, idle = false;
   std::vector<Signal> signals;
 };
 
@@ -147,6 +147,27 @@ TEST_CASE("default stream: there is nothing to wait for while it cannot be used"
   DefaultStream stream(runtime, 0, Order::default_stream);
   CHECK(stream.mark() == 0);
   CHECK(stream.reached(0));
+}
+
+TEST_CASE("default stream: a mark in an idle stream has been reached", "[kernel]") {
+  SignalRuntime runtime;
+  runtime.idle = true;
+  DefaultStream stream(runtime, 0, Order::default_stream);
+  CHECK(stream.mark() == 0);
+  CHECK(runtime.signals.empty());
+}
+
+TEST_CASE("default stream: a late mark covers what is there when it is made", "[device]") {
+  const Session session;
+  const StreamMark idle = StreamMark::late(0), busy = StreamMark::late(0);
+  CHECK(idle.reached());
+  HeldStream held;
+  busy.make();
+  CHECK_FALSE(busy.reached());
+  CHECK(idle.reached());
+  held.release();
+  busy.wait();
+  CHECK(busy.reached());
 }
 
 TEST_CASE("default stream: transfers begin together when their mark has been reached", "[device]") {

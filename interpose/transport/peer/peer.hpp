@@ -118,6 +118,9 @@ class RendezvousSender : public Payload {
   /// Drives MPI's progress meanwhile.
   void wait() override;
   bool always_unpacks() const override { return true; }
+  /// The default stream is to be marked once MPI has the RTS.
+  bool marks_late() const;
+  void mark();
   Outgoing message() const override;
   void given() override;
 

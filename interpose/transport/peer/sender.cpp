@@ -163,7 +163,7 @@ void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
-    make_ready();
+    if (operand_.after.made()) make_ready();  // else when the RTS is on its way
     return;
   }
   if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
@@ -241,6 +241,15 @@ Outgoing RendezvousSender::message() const {
 
 void RendezvousSender::given() {
   descriptor_.issue.store(Issue::issued);
+}
+
+bool RendezvousSender::marks_late() const {
+  return !operand_.after.made();
+}
+
+void RendezvousSender::mark() {
+  operand_.after.make();
+  if (!packed_ && !remote_) make_ready();
 }
 
 void RendezvousSender::start_unpack(std::int64_t) {

@@ -62,7 +62,8 @@ struct Traffic {
   const DeviceBuffer* operand;
 };
 
-/// Plain messages, as long as RTS messages, that this process has sent to another one (transport/peer/plain_messages.cpp).
+/// Plain messages, as long as RTS messages, that this process has sent to another one
+/// (transport/peer/plain_messages.cpp).
 struct PlainSent {
   std::array<std::uint32_t, descriptor_count> messages{};  ///< by length
   std::bitset<descriptor_count> persistent;                ///< lengths of messages that may be sent again at any time
