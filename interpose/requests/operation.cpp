@@ -164,7 +164,7 @@ class Engine {
   int test_next_window();
   void inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept;
   void read_outcome(Operation* operation, const MPI_Status& status);
-  void truncated(const Operation& operation, const MPI_Status& status);
+  void release_sender(const Operation& operation) noexcept;
   void take_arrived(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
@@ -197,6 +197,7 @@ class Engine {
   std::vector<Operation*> inner_operations_;
   std::size_t window_ = 0;
   std::vector<Operation*> unpacking_;
+  int truncated_ = 0;  ///< of these, since they were looked at last
 };
 
 Engine engine;
@@ -495,7 +496,7 @@ int Engine::test_next_window() {
   window_ += static_cast<std::size_t>(count - done);
   int completions = 0;
   for (Operation* operation : completed) {
-    if (operation->unpacks) {
+    if (operation->unpacks || operation->truncated) {
       unpacking_.push_back(operation);
     } else {
       complete(operation);
@@ -534,18 +535,27 @@ void Engine::read_outcome(Operation* operation, const MPI_Status& status) {
   operation->bytes = bytes;
   if (operation->kind != Operation::Kind::receive) return;
   if (operation->error != MPI_SUCCESS) {
-    if (is_truncation(operation->error)) truncated(*operation, status);
+    operation->truncated = is_truncation(operation->error) && peer::rts_index(bytes) >= 0;
+    if (operation->truncated) ++truncated_;
     return;
   }
   take_arrived(operation);
 }
 
-void Engine::truncated(const Operation& operation, const MPI_Status& status) {
+/// Of a truncated message, if it was an RTS. RTS messages before it must have been recognised, or it would be taken for
+/// one of these.
+void Engine::release_sender(const Operation& operation) noexcept try {
+  MPI_Status status{};
+  status.MPI_SOURCE = operation.from;
+  status.MPI_TAG = operation.received_tag;
+  PMPI_Status_set_elements_x(&status, MPI_BYTE, operation.bytes);
   const MPI_Comm comm = owner(operation).comm;
   if (comm != MPI_COMM_NULL)
     peer_truncated(comm, status);
   else if (operation.inner != MPI_REQUEST_NULL)  // the communicator's handle has been freed
     peer_truncated_in(request_context(operation.inner), status);
+} catch (const std::exception& failure) {
+  log_failure("receiving a message", failure.what());
 }
 
 /// What has come may stand for a message that is to be fetched.
@@ -570,12 +580,13 @@ void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
 }
 
 int Engine::finish_unpacked() {
-  int completions = 0;
+  int completions = std::exchange(truncated_, 0) != 0 ? test_inner(Tests::all) : 0;
   std::size_t kept = 0;
   for (Operation* operation : unpacking_) {
     bool done = true;
+    if (operation->truncated) release_sender(*operation);
     try {
-      done = operation->payload->done();
+      done = operation->truncated || operation->payload->done();
     } catch (const std::exception& error) {
       fail_operation(*operation, "moving the data of a message", error);
     }

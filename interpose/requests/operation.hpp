@@ -127,6 +127,8 @@ struct Operation {
   int error = MPI_SUCCESS;
   bool told = false;     ///< the error handler has been called
   bool unpacks = false;  ///< an unpack was started
+  /// MPI has not delivered all of a message that may have been an RTS: see Engine::release_sender.
+  bool truncated = false;
 
   /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to
   /// the operation then happens before what the thread does that sees it complete, whatever MPI does in between.

@@ -150,8 +150,12 @@ void release_sender(const Offered& offered, int index) {
 /// What `find()` finds is released; false if it finds nothing.
 template <class Find>
 bool release_found(int index, Find find) {
-  const Offered offered =
+  Offered offered =
       find_awaiting_control_messages(world->remote ? control_timeout : std::chrono::microseconds(0), find);
+  if (offered) {
+    engine_settle();  // as for probes
+    offered = find();
+  }
   if (offered) release_sender(offered, index);
   return bool{offered};
 }
