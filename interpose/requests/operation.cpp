@@ -654,9 +654,12 @@ void Engine::forget_comm(MPI_Comm comm) {
   order_each([&](const Channel& channel) { return channel.comm == comm; });
   if (held.load() == 0 && live() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  for (Operation* operation : operations_)
-    if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (Operation* operation : operations_)
+      if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
+  }
+  let_pass_end();  // which may have taken the handle before
 }
 
 void Engine::forget_win(MPI_Win win) {
