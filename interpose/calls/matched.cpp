@@ -2,6 +2,8 @@
 // and the last is mostly received first.
 #include "interpose/requests/matched.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <mutex>
 #include <new>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/operation.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -18,18 +21,11 @@ namespace {
 
 struct Matched {
   MPI_Message message;
-  ErrorOwner owner;
+  MatchedFrom from;
 };
 
 std::mutex mutex;
 std::vector<Matched> list;
-
-int probed(const char* call, MPI_Comm comm, MPI_Status* status, bool matched) {
-  return guarded(comm, call, [&] {
-    peer_probed(comm, status, matched);
-    return MPI_SUCCESS;
-  });
-}
 
 bool is_message(MPI_Message message) {
   return message != MPI_MESSAGE_NULL && message != MPI_MESSAGE_NO_PROC;
@@ -37,35 +33,35 @@ bool is_message(MPI_Message message) {
 
 }  // namespace
 
-void matched_enter(MPI_Message message, const ErrorOwner& owner) noexcept {
+void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept {
   if (!is_message(message) || !active.load(std::memory_order_relaxed)) return;
   const std::lock_guard<std::mutex> lock(mutex);
   try {
-    list.push_back({message, owner});
+    list.push_back({message, from});
   } catch (const std::bad_alloc&) {
     // The message is the program's all the same; MPI_COMM_WORLD's handler would hear of its errors.
   }
 }
 
-ErrorOwner matched_take(MPI_Message message) {
+MatchedFrom matched_take(MPI_Message message) {
   if (!is_message(message)) return {};
   const std::lock_guard<std::mutex> lock(mutex);
   const auto at =
       std::find_if(list.rbegin(), list.rend(), [=](const Matched& matched) { return matched.message == message; });
   if (at == list.rend()) return {};
   std::swap(*at, list.back());
-  ErrorOwner owner = std::move(list.back().owner);
+  MatchedFrom from = std::move(list.back().from);
   list.pop_back();
-  return owner;
+  return from;
 }
 
 void matched_forget_comm(MPI_Comm comm) {
   const std::lock_guard<std::mutex> lock(mutex);
   std::shared_ptr<const KeptHandler> kept;
   for (Matched& matched : list) {
-    if (matched.owner.comm != comm) continue;
+    if (matched.from.owner.comm != comm) continue;
     if (!kept) kept = std::make_shared<const KeptHandler>(comm);
-    matched.owner.forget_comm(kept);
+    matched.from.owner.forget_comm(kept);
   }
 }
 
@@ -74,30 +70,61 @@ void matched_stop() {
   list.clear();
 }
 
+namespace {
+
+/// `look(status)` looks for a message and matches it if there is one, which `*flag` tells. Returns what the call is to return.
+template <class Look>
+int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* user, Look look) {
+  const SeenStatus status(user);
+  const auto lock = peer_matching();
+  const int code = look(status.get());
+  if (code != MPI_SUCCESS || *flag == 0) return code;
+  bool rts = false;
+  const int result = guarded(comm, call, [&] {
+    rts = peer_probed(comm, status.get(), /*matched=*/true);
+    return MPI_SUCCESS;
+  });
+  matched_enter(*message, {{.comm = comm}, rts});
+  return result;
+}
+
+int probed(const char* call, MPI_Comm comm, MPI_Status* status) {
+  return guarded(comm, call, [&] {
+    peer_probed(comm, status, /*matched=*/false);
+    return MPI_SUCCESS;
+  });
+}
+
+}  // namespace
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
-  const int code = mprobe(source, tag, comm, message, status);
-  if (code != MPI_SUCCESS) return code;
-  matched_enter(*message, {.comm = comm});
-  return probed("MPI_Mprobe", comm, status, /*matched=*/true);
+  int found = 1;
+  if (!peer_matching())
+    return match_message("MPI_Mprobe", comm, &found, message, status,
+                         [&](MPI_Status* seen) { return mprobe(source, tag, comm, message, seen); });
+  // The lock is not held while there is none.
+  while (true) {
+    const int code = match_message("MPI_Mprobe", comm, &found, message, status,
+                                   [&](MPI_Status* seen) { return improbe(source, tag, comm, &found, message, seen); });
+    if (code != MPI_SUCCESS || found != 0) return code;
+    sched_yield();
+  }
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  const int code = improbe(source, tag, comm, flag, message, status);
-  if (code != MPI_SUCCESS || *flag == 0) return code;
-  matched_enter(*message, {.comm = comm});
-  return probed("MPI_Improbe", comm, status, /*matched=*/true);
+  return match_message("MPI_Improbe", comm, flag, message, status,
+                       [&](MPI_Status* seen) { return improbe(source, tag, comm, flag, message, seen); });
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
   const int code = probe(source, tag, comm, status);
-  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status, /*matched=*/false) : code;
+  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status) : code;
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
   const int code = iprobe(source, tag, comm, flag, status);
-  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status, /*matched=*/false) : code;
+  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status) : code;
 }

@@ -191,10 +191,27 @@ int receive_staged(Receive pmpi, const Staged& staged, MPI_Status* status) {
   return pmpi(staged.data(), type, status);
 }
 
+/// Which messages a receive takes, if no probe has matched one for it.
+struct Selector {
+  int source, tag;
+};
+using Selects = std::optional<Selector>;
+
+/// While it lives, the receive is known to other threads.
+class Selecting {
+ public:
+  Selecting(const Selects& selects, MPI_Comm comm) {
+    if (selects) pending_.emplace(selects->source, selects->tag, comm);
+  }
+
+ private:
+  std::optional<PendingReceive> pending_;
+};
+
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
-                     MPI_Status* status, Located located = {}) {
+                     const Selects& selects, MPI_Status* status, Located located = {}) {
   const SeenStatus seen(status);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
@@ -204,10 +221,12 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
+      const Selecting selecting(selects, owner.comm);
       return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
+    const Selecting selecting(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
       if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
@@ -219,9 +238,23 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
   });
 }
 
+/// `pmpi(buffer, type, request)` starts the receive.
+template <class Receive>
+int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outgoing& into, const Selects& selects,
+                  MPI_Request* request) {
+  operation->kind = Operation::Kind::receive;
+  const bool on_device = operation->on_device;
+  const Selecting selecting(selects, operation->owner.comm);
+  Reservation reserved(std::move(operation));
+  if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  if (on_device) mark(Point::posted);
+  const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
+  return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+}
+
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
-                        const ErrorOwner& owner, MPI_Request* request) {
+                        const ErrorOwner& owner, const Selects& selects, MPI_Request* request) {
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
   if (comes_as_it_is(peek)) return pmpi(buf, type, request);
@@ -239,16 +272,50 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     if (!payload) return pmpi(buf, type, request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
     auto operation = std::make_unique<Operation>();
-    operation->kind = Operation::Kind::receive;
     operation->payload = payload;
     operation->owner = owner;
     operation->on_device = on_device;
-    Reservation reserved(std::move(operation));
-    if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    if (on_device) mark(Point::posted);
-    const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+    return start_receive(pmpi, std::move(operation), into, selects, request);
   });
+}
+
+/// Of a matched message that is known to be an RTS, where the receive has not even room for that. MPI is to report what
+/// else is wrong with the arguments. May throw std::bad_alloc.
+std::shared_ptr<ShortReceive> short_receive(const MessageReceive& received, int count, MPI_Datatype type) {
+  if (!received.is_rts() || count < 0) return nullptr;
+  const datatype::TypeInfoRef info = datatype::type_info(type);
+  const std::int64_t room = info ? count * info->layout().size() : 0;
+  return info && room <= ShortReceive::most_room ? std::make_shared<ShortReceive>(room) : nullptr;
+}
+
+int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
+  constexpr const char* call = "MPI_Mrecv";
+  const MessageReceive received(message);
+  if (const auto payload = short_receive(received, count, type)) {
+    const SeenStatus seen(status);
+    const Outgoing into = payload->message();
+    const int code = PMPI_Mrecv(const_cast<void*>(into.data), into.count, into.type, message, seen.get());
+    return peer_received(code, call, *payload, *seen, received.owner());
+  }
+  return receive_blocking(
+      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); }, call, buf,
+      count, type, received.owner(), {}, status);
+}
+
+int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
+  const MessageReceive received(message);
+  if (const auto payload = short_receive(received, count, type)) {
+    auto operation = std::make_unique<Operation>();
+    operation->payload = payload;
+    operation->owner = received.owner();
+    const Outgoing into = payload->message();
+    return start_receive(
+        [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, into.count, as, message, real); },
+        std::move(operation), into, {}, request);
+  }
+  return receive_nonblocking(
+      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
+      "MPI_Imrecv", buf, count, type, received.owner(), {}, request);
 }
 
 /// Elements that a receive may bring.
@@ -278,8 +345,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
     };
-    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm}, status,
-                                                        coming.located);
+    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm},
+                                                        Selector{source, recvtag}, status, coming.located);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }
@@ -301,7 +368,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.packed_type() : sendtype, dest,
                              sendtag, buf, recvcount, type, source, recvtag, comm, seen);
       },
-      call, recvbuf, most, recvtype, {.comm = comm}, status, coming.located);
+      call, recvbuf, most, recvtype, {.comm = comm}, Selector{source, recvtag}, status, coming.located);
 }
 
 int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
@@ -311,6 +378,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   engine_order(comm, dest);
   peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
+  const PendingReceive pending(source, recvtag, comm);
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
@@ -348,7 +416,7 @@ int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype 
         const int code = hidden_receive(to, count, as, source, collective_tag, comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
-      call, buf, count, type, {.comm = comm}, request);
+      call, buf, count, type, {.comm = comm}, {}, request);
 }
 
 namespace {
@@ -482,25 +550,21 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
       return PMPI_Irecv(to, count, as, source, tag, comm, request);
     }
   } const receive{count, source, tag, comm};
-  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, status);
+  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, Selector{source, tag},
+                          status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
-  const MessageReceive received(message);
-  return receive_blocking(
-      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); },
-      "MPI_Mrecv", buf, count, type, received.owner(), status);
+  return guarded(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });
 }
 GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                            MPI_Request* request) {
   return receive_nonblocking(
       [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Irecv(to, count, as, source, tag, comm, real); },
-      "MPI_Irecv", buf, most_from(source, count), type, {.comm = comm}, request);
+      "MPI_Irecv", buf, most_from(source, count), type, {.comm = comm}, Selector{source, tag}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
-  const MessageReceive received(message);
-  return receive_nonblocking(
-      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
-      "MPI_Imrecv", buf, count, type, received.owner(), request);
+  return guarded(MPI_COMM_NULL, "MPI_Imrecv",
+                 [&] { return start_receive_matched(buf, count, type, message, request); });
 }
 
 GPUDT_EXPORT int MPI_Sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,

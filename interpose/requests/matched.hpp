@@ -8,29 +8,35 @@
 
 namespace gpudt::interpose {
 
-/// Remembers where `message` came from. There is nothing to remember of MPI_MESSAGE_NULL and MPI_MESSAGE_NO_PROC.
-void matched_enter(MPI_Message message, const ErrorOwner& owner) noexcept;
+/// What is known of a message.
+struct MatchedFrom {
+  ErrorOwner owner;  ///< its communicator or, where that has been freed, the handler kept of it
+  bool rts = false;  ///< it is an RTS
+};
 
-/// Forgets `message`, whose handle may come back as soon as MPI has received it. Returns its communicator or, where
-/// that has been freed, the handler kept of it; nothing if it is not known.
-ErrorOwner matched_take(MPI_Message message);
+/// Remembers where `message` came from. There is nothing to remember of MPI_MESSAGE_NULL and MPI_MESSAGE_NO_PROC.
+void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept;
+
+/// Forgets `message`, whose handle may come back as soon as MPI has received it. Nothing if it is not known.
+MatchedFrom matched_take(MPI_Message message);
 
 /// A message while it is being received.
 class MessageReceive {
  public:
   explicit MessageReceive(MPI_Message* message)
-      : handle_(message), message_(message == nullptr ? MPI_MESSAGE_NULL : *message), owner_(matched_take(message_)) {}
+      : handle_(message), message_(message == nullptr ? MPI_MESSAGE_NULL : *message), from_(matched_take(message_)) {}
   ~MessageReceive() {
-    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, owner_);  // that has failed
+    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, from_);  // that has failed
   }
   MessageReceive(const MessageReceive&) = delete;
   MessageReceive& operator=(const MessageReceive&) = delete;
-  const ErrorOwner& owner() const { return owner_; }
+  const ErrorOwner& owner() const { return from_.owner; }
+  bool is_rts() const { return from_.rts; }
 
  private:
   MPI_Message* handle_;
   MPI_Message message_;
-  ErrorOwner owner_;
+  MatchedFrom from_;
 };
 
 /// The handle `comm` is about to become invalid.

@@ -1,6 +1,8 @@
 // Rendezvous requests that have been matched, or received, and that nobody has looked at yet: what comes behind them is
 // not taken for them, and their senders are told when they are not received.
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "interpose/transport/peer/shared_segment.hpp"
@@ -48,7 +50,74 @@ class Sent {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
+int count_in(const MPI_Status& status) {
+  int count = -1;
+  MPI_OK(MPI_Get_count(&status, MPI_CHAR, &count));
+  return count;
+}
+
+/// By MPI_Mprobe or MPI_Improbe.
+MPI_Message matched(bool blocking, MPI_Status* status) {
+  MPI_Message message = MPI_MESSAGE_NULL;
+  if (blocking) MPI_OK(MPI_Mprobe(partner(), tag, comm(), &message, status));
+  for (int found = blocking ? 1 : 0; found == 0;)
+    MPI_OK(MPI_Improbe(MPI_ANY_SOURCE, tag, comm(), &found, &message, status));
+  return message;
+}
+
+/// The next message is the plain one.
+void expect_plain() {
+  MPI_Status status{};
+  MPI_OK(MPI_Probe(partner(), tag, comm(), &status));
+  CHECK(count_in(status) == plain_bytes);
+  const Memory in(Place::host, plain_bytes);
+  MPI_OK(MPI_Recv(in.data(), plain_bytes, MPI_CHAR, partner(), tag, comm(), &status));
+  CHECK(count_in(status) == plain_bytes);
+  CHECK(holds(in, plain_bytes, plain_data));
+}
+
 }  // namespace
+
+TEST_CASE("a message matched without a status is not taken for the next", "[peer]") {
+  if (!all_have_partners()) return;
+  for (const bool blocking : {true, false}) {
+    Sent first(Place::device, device_bytes(), device_data), second(Place::host, plain_bytes, plain_data);
+    MPI_Message message = matched(blocking, MPI_STATUS_IGNORE);
+    expect_plain();
+    const Memory in(Place::device, static_cast<std::size_t>(device_bytes()));
+    MPI_OK(MPI_Mrecv(in.data(), device_bytes(), MPI_CHAR, &message, MPI_STATUS_IGNORE));
+    CHECK(holds(in, device_bytes(), device_data));
+    first.wait();
+    second.wait();
+  }
+}
+
+TEST_CASE("a matched device message that is too long for its receive releases its sender", "[peer]") {
+  if (!all_have_partners()) return;
+  for (const bool blocking : {true, false})
+    for (const Place place : basic_places)
+      for (const int room : {40, 513, 800}) {
+        const std::string what = std::string(blocking ? "Mprobe" : "Improbe") + ", room for " + std::to_string(room) +
+                                 " bytes of " + place_name(place);
+        INFO(what);
+        step(what);
+        Sent first(Place::device, device_bytes(), device_data), second(Place::host, plain_bytes, plain_data);
+        MPI_Status status{};
+        MPI_Message message = matched(blocking, &status);
+        CHECK(count_in(status) == device_bytes());
+        const Memory in(place, static_cast<std::size_t>(room));
+        if (blocking) {
+          MPI_FAILS(MPI_Mrecv(in.data(), room, MPI_CHAR, &message, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+        } else {
+          MPI_Request request = MPI_REQUEST_NULL;
+          MPI_OK(MPI_Imrecv(in.data(), room, MPI_CHAR, &message, &request));
+          MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+        }
+        first.wait();
+        expect_plain();
+        second.wait();
+      }
+}
 
 // The host message is as long as the RTS before it, which a receive has that nobody has asked about. There are too
 // many others for all of them to be looked at whenever MPI is called.
@@ -83,4 +152,64 @@ TEST_CASE("a truncated host message behind a receive that is complete", "[peer]"
         for (int i = 0; i < others; ++i) MPI_OK(MPI_Send(&i, 1, MPI_INT, partner(), other_tag, comm()));
         MPI_OK(MPI_Waitall(others, receives.data(), MPI_STATUSES_IGNORE));
       }
+}
+
+namespace {
+
+/// What two threads do with the two messages; false if a probe told a wrong size.
+enum class Takes { mprobe, improbe, recv, irecv };
+
+bool take_one(Takes how) {
+  std::vector<char> in(static_cast<std::size_t>(device_bytes()));
+  int probed = 0, received = 0, found = 0;
+  MPI_Status status{};
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (how == Takes::mprobe) MPI_Mprobe(partner(), tag, comm(), &message, &status);
+  while (how == Takes::improbe && found == 0) MPI_Improbe(partner(), MPI_ANY_TAG, comm(), &found, &message, &status);
+  PMPI_Get_count(&status, MPI_CHAR, &probed);
+  if (how == Takes::irecv) {
+    MPI_Irecv(in.data(), device_bytes(), MPI_CHAR, MPI_ANY_SOURCE, tag, comm(), &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    return true;
+  }
+  if (message == MPI_MESSAGE_NULL)
+    MPI_Recv(in.data(), device_bytes(), MPI_CHAR, partner(), tag, comm(), &status);
+  else
+    MPI_Mrecv(in.data(), device_bytes(), MPI_CHAR, &message, &status);
+  PMPI_Get_count(&status, MPI_CHAR, &received);
+  return how == Takes::recv || probed == received;
+}
+
+}  // namespace
+
+TEST_CASE("one thread probes a host message behind a device message that another one takes", "[.][threads]") {
+  if (!all_have_partners()) return;
+  const int gpu = current_gpu();
+  for (const auto& [first_takes, second_takes] : {std::pair{Takes::mprobe, Takes::improbe},
+                                                  {Takes::improbe, Takes::improbe},
+                                                  {Takes::recv, Takes::mprobe},
+                                                  {Takes::recv, Takes::improbe},
+                                                  {Takes::irecv, Takes::improbe}}) {
+    int wrong = 0;
+    for (int turn = 0; turn < scaled(500); ++turn) {
+      if ((rank() + turn) % 2 == 0) {
+        Sent first(Place::device, device_bytes(), device_data), second(Place::host, plain_bytes, plain_data);
+        first.wait();
+        second.wait();
+      } else {
+        bool right = true;
+        std::thread other([&, takes = second_takes] {
+          use_gpu(gpu);
+          right = take_one(takes);
+        });
+        if (!take_one(first_takes)) ++wrong;
+        other.join();
+        if (!right) ++wrong;
+      }
+      lock_step();
+    }
+    INFO("ways " << static_cast<int>(first_takes) << ", " << static_cast<int>(second_takes));
+    CHECK(wrong == 0);
+  }
 }

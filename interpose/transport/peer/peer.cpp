@@ -1,7 +1,9 @@
 // Begin and end of peer transfers, probes, and receives that may get RTS messages.
 #include "interpose/transport/peer/peer.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -112,10 +114,10 @@ bool peer_has_room(std::size_t messages) {
   return world->idle.count() >= messages;
 }
 
-void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
-  if (!peer_checks() || status == MPI_STATUS_IGNORE) return;
+bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
+  if (!peer_checks() || status == MPI_STATUS_IGNORE) return false;
   const int index = rts_index(received_bytes(*status));
-  if (index < 0) return;
+  if (index < 0) return false;
   if (world->remote) receive_control_messages();
   const Envelope envelope{context_of(comm), status->MPI_SOURCE, status->MPI_TAG};
   const int sender = world_rank_of(comm, status->MPI_SOURCE);
@@ -126,12 +128,13 @@ void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
     const std::lock_guard<std::mutex> lock(world->mutex);
     world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
-  if (!offered) return;
-  engine_settle();  // a receive may have the RTS, and what was probed is a plain message after it
-  offered = find();
-  if (!offered) return;
+  if (!offered) return false;
+  const auto lock = peer_matching();
+  offered = find_unreceived(envelope, find);
+  if (!offered) return false;
   if (matched) offered.descriptor->matched.store(1);
   PMPI_Status_set_elements_x(status, MPI_BYTE, offered.descriptor->bytes);
+  return true;
 }
 
 namespace {
@@ -149,13 +152,10 @@ void release_sender(const Offered& offered, int index) {
 
 /// What `find()` finds is released; false if it finds nothing.
 template <class Find>
-bool release_found(int index, Find find) {
+bool release_found(const Envelope& envelope, int index, Find find) {
   Offered offered =
       find_awaiting_control_messages(world->remote ? control_timeout : std::chrono::microseconds(0), find);
-  if (offered) {
-    engine_settle();  // as for probes
-    offered = find();
-  }
+  if (offered) offered = find_unreceived(envelope, find);
   if (offered) release_sender(offered, index);
   return bool{offered};
 }
@@ -168,7 +168,7 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   if (!peer_checks() || index < 0 || comm == MPI_COMM_NULL) return;
   const int sender = world_rank_of(comm, status.MPI_SOURCE);
   const Envelope envelope{context_of(comm), status.MPI_SOURCE, status.MPI_TAG};
-  if (release_found(index, [&] { return open_offer(sender, envelope, index); })) return;
+  if (release_found(envelope, index, [&] { return open_offer(sender, envelope, index); })) return;
   if (!may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }
 
@@ -176,7 +176,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
   const int index = rts_index(received_bytes(status));
   if (!peer_checks() || index < 0 || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
-  release_found(index, [&] { return open_offer(envelope, index); });
+  release_found(envelope, index, [&] { return open_offer(envelope, index); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------
@@ -207,6 +207,13 @@ void HostReceive::wait() {
 
 void HostReceive::abandon() {
   pull_.reset();
+}
+
+Announced ShortReceive::announced(std::int64_t bytes) {
+  RendezvousRequest head;
+  std::memcpy(&head, rts_, sizeof head);
+  const auto rts = RendezvousReceiver::recognise(head, bytes);  // releases the sender when it goes
+  return {std::min(bytes, room_), MPI_ERR_TRUNCATE, /*fetched=*/rts != nullptr};
 }
 
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {

@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "datatype/decode.hpp"
@@ -92,8 +93,26 @@ inline void peer_received_plain(std::int64_t bytes, int source, MPI_Comm comm) {
 }
 
 /// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: by
-/// MPI_Mprobe, so that later probes do not mean this message.
-void peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
+/// MPI_Mprobe, so that later probes do not mean this message; then `status` may not be MPI_STATUS_IGNORE. True if it is
+/// an RTS.
+bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
+/// Held by threads that match messages by probes, until peer_probed() has told what they are: one that is behind an RTS
+/// may be as long. Holds nothing if only one thread at a time calls MPI.
+std::unique_lock<std::recursive_mutex> peer_matching();
+
+/// A receive that another thread's probe may be behind, from before it is given to MPI until it is known whether an RTS
+/// has come, or the engine knows of it. Nothing if only one thread at a time calls MPI.
+class PendingReceive {
+ public:
+  /// May throw std::bad_alloc.
+  PendingReceive(int source, int tag, MPI_Comm comm);
+  ~PendingReceive();
+  PendingReceive(const PendingReceive&) = delete;
+  PendingReceive& operator=(const PendingReceive&) = delete;
+
+ private:
+  bool noted_;
+};
 
 /// A receive on `comm` has failed, with `status`, because the message was longer: if it was an RTS, its sender may go
 /// on. Nothing is done if the communicator is not known (MPI_COMM_NULL).
@@ -242,6 +261,25 @@ class HostReceive : public Payload {
   std::int64_t count_;
   datatype::TypeInfoRef info_;
   std::unique_ptr<RendezvousReceiver> pull_;
+};
+
+/// A receive of a matched message that is known to be an RTS, with room for `room` bytes: too little for it, and so for
+/// what it stands for. Nothing is delivered, and the sender goes on.
+class ShortReceive : public Payload {
+ public:
+  static constexpr std::int64_t most_room = peer::longest_rts;
+  explicit ShortReceive(std::int64_t room) : room_(room) {}
+  /// What MPI is to have in place of the program's buffer.
+  Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
+  void start_pack() override {}
+  Announced announced(std::int64_t bytes) override;
+  void start_unpack(std::int64_t) override {}
+  bool done() override { return true; }
+  void wait() override {}
+
+ private:
+  const std::int64_t room_;
+  alignas(peer::RendezvousRequest) mutable std::byte rts_[peer::longest_rts];
 };
 
 /// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have

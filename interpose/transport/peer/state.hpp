@@ -14,9 +14,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "interpose/support/engine.hpp"
 #include "interpose/transport/peer/layout_exchange.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -38,6 +40,8 @@ inline constexpr int opening_pause = 20;
 /// A control message is sent before its RTS, so that it is not long in coming; else what was probed is no RTS. So it is
 /// mostly from a process of which that has been found before.
 inline constexpr std::chrono::microseconds control_timeout{10000}, short_control_timeout{100};
+/// For a thread that has received a message to look at it.
+inline constexpr std::chrono::milliseconds receive_timeout{100};
 inline constexpr std::size_t backoffs_by_tag = 16;
 /// Into memory of a GPU that is shared with other processes the copy engine brings messages in so few calls sooner than
 /// a kernel that has to wait for a time slice; in more calls it takes as long.
@@ -200,6 +204,26 @@ Offered open_offer(int sender, const Envelope& envelope, int index);
 Offered open_offer(const Envelope& envelope, int index);
 /// Whether process `sender` may have sent such an RTS, be it that it has given up the message since.
 bool may_have_issued(int sender, const Envelope& envelope, int index);
+
+// --- receives of several threads
+// ---------------------------------------------------------------------------------------
+
+/// Whether another thread is in a receive that a message with this envelope may have come to.
+bool may_have_come(const Envelope& envelope);
+
+/// What `find()`, which has found an offer with this envelope, finds when all receives that may have its RTS have been
+/// looked at: a message behind it may be as long.
+template <class Find>
+Offered find_unreceived(const Envelope& envelope, Find find) {
+  // As long as a receive waits at MPI for such a message there is none to be probed. So it has come to that receive,
+  // whose thread will soon say so; unless the receive has not been given to MPI yet: then its thread waits, in vain
+  // for this one.
+  for (const auto deadline = SteadyClock::now() + receive_timeout;
+       find() && may_have_come(envelope) && SteadyClock::now() < deadline;)
+    std::this_thread::yield();
+  engine_settle();
+  return find();
+}
 
 // --- plain messages --------------------------------------------------------------------------------------------------
 
