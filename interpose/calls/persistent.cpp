@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -201,8 +200,8 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
     return reserved.submit(/*issued=*/false, &persistent->active);
-  std::optional<PendingReceive> pending;
-  if (persistent->kind == Operation::Kind::receive) pending.emplace(persistent->peer, persistent->tag, owner.comm);
+  const bool receives = persistent->kind == Operation::Kind::receive;
+  const PendingReceive pending(receives ? Selects({persistent->peer, persistent->tag}) : Selects(), owner.comm);
   const int code = start_now(*persistent, owner, &reserved->inner);
   return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, &persistent->active) : code;
 }

@@ -191,23 +191,6 @@ int receive_staged(Receive pmpi, const Staged& staged, MPI_Status* status) {
   return pmpi(staged.data(), type, status);
 }
 
-/// Which messages a receive takes, if no probe has matched one for it.
-struct Selector {
-  int source, tag;
-};
-using Selects = std::optional<Selector>;
-
-/// While it lives, the receive is known to other threads.
-class Selecting {
- public:
-  Selecting(const Selects& selects, MPI_Comm comm) {
-    if (selects) pending_.emplace(selects->source, selects->tag, comm);
-  }
-
- private:
-  std::optional<PendingReceive> pending_;
-};
-
 /// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <Does does = Does::receive, class Receive>
 int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
@@ -221,12 +204,12 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
-      const Selecting selecting(selects, owner.comm);
-      return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner);
+      PendingReceive pending(selects, owner.comm);
+      return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner, pending);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     Staged staged(operand);
-    const Selecting selecting(selects, owner.comm);
+    PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
       if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
@@ -234,7 +217,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
       const Timed timed(Clock::mpi);
       code = receive_staged(pmpi, staged, seen.get());
     }
-    return peer_received(code, call, staged, *seen, owner);
+    return peer_received(code, call, staged, *seen, owner, pending);
   });
 }
 
@@ -244,7 +227,7 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
                   MPI_Request* request) {
   operation->kind = Operation::Kind::receive;
   const bool on_device = operation->on_device;
-  const Selecting selecting(selects, operation->owner.comm);
+  const PendingReceive pending(selects, operation->owner.comm);
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (on_device) mark(Point::posted);
@@ -295,7 +278,8 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
     const SeenStatus seen(status);
     const Outgoing into = payload->message();
     const int code = PMPI_Mrecv(const_cast<void*>(into.data), into.count, into.type, message, seen.get());
-    return peer_received(code, call, *payload, *seen, received.owner());
+    PendingReceive none({}, MPI_COMM_NULL);
+    return peer_received(code, call, *payload, *seen, received.owner(), none);
   }
   return receive_blocking(
       [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); }, call, buf,
@@ -378,11 +362,11 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   engine_order(comm, dest);
   peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
-  const PendingReceive pending(source, recvtag, comm);
+  PendingReceive pending(Selector{source, recvtag}, comm);
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
-    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm});
+    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
   }
   Staged staged(operand);
   staged.start_pack();
@@ -390,7 +374,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   staged.wait();
   const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
                                          comm, seen.get());
-  return peer_received(code, call, staged, *seen, {.comm = comm});
+  return peer_received(code, call, staged, *seen, {.comm = comm}, pending);
 }
 
 /// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first, and

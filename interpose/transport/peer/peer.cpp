@@ -229,13 +229,15 @@ bool is_truncation(int code) {
   return error_class == MPI_ERR_TRUNCATE;
 }
 
-int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner) {
+int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
+                  PendingReceive& pending) {
   if (code != MPI_SUCCESS) {
     if (is_truncation(code)) peer_truncated(owner.comm, status);
     return code;
   }
   const std::int64_t bytes = received_bytes(status);
   const Announced announced = payload.announced(bytes);
+  pending.over();
   if (!announced.fetched) peer_received_plain(bytes, status.MPI_SOURCE, owner.comm);
   if (announced.bytes != bytes) PMPI_Status_set_elements_x(&status, MPI_BYTE, announced.bytes);
   payload.start_unpack(announced.bytes);
@@ -247,10 +249,10 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
 }
 
 int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
-                          const ErrorOwner& owner) {
+                          const ErrorOwner& owner, PendingReceive& pending) {
   if (code == MPI_SUCCESS && rts_index(received_bytes(status)) < 0) return code;
   HostReceive receive(buf, count, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
-  return peer_received(code, call, receive, status, owner);
+  return peer_received(code, call, receive, status, owner, pending);
 }
 
 void wait_with_progress(Payload& payload) {

@@ -100,13 +100,21 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
 /// may be as long. Holds nothing if only one thread at a time calls MPI.
 std::unique_lock<std::recursive_mutex> peer_matching();
 
+/// What a receive takes; nothing: what a probe has matched for it.
+struct Selector {
+  int source, tag;
+};
+using Selects = std::optional<Selector>;
+
 /// A receive that another thread's probe may be behind, from before it is given to MPI until it is known whether an RTS
 /// has come, or the engine knows of it. Nothing if only one thread at a time calls MPI.
 class PendingReceive {
  public:
   /// May throw std::bad_alloc.
-  PendingReceive(int source, int tag, MPI_Comm comm);
-  ~PendingReceive();
+  PendingReceive(const Selects& selects, MPI_Comm comm);
+  ~PendingReceive() { over(); }
+  /// It is known.
+  void over();
   PendingReceive(const PendingReceive&) = delete;
   PendingReceive& operator=(const PendingReceive&) = delete;
 
@@ -288,10 +296,11 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.
-int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner);
+int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
+                  PendingReceive& pending);
 /// The same for a receive into host memory.
 int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
-                          const ErrorOwner& owner);
+                          const ErrorOwner& owner, PendingReceive& pending);
 
 bool is_truncation(int code);
 

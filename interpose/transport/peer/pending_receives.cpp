@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "interpose/mpi/workarounds.hpp"
@@ -31,16 +32,16 @@ bool several_threads() {
 }  // namespace
 
 // A communicator of 0 is an error, which is MPI's to report.
-PendingReceive::PendingReceive(int source, int tag, MPI_Comm comm)
-    : noted_(several_threads() && comm != MPI_Comm{} && comm != MPI_COMM_NULL) {
+PendingReceive::PendingReceive(const Selects& selects, MPI_Comm comm)
+    : noted_(selects && several_threads() && comm != MPI_Comm{} && comm != MPI_COMM_NULL) {
   if (!noted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
-  wanted.push_back({{context_of(comm), source, tag}, std::this_thread::get_id()});
+  wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id()});
 }
 
 /// A thread's receives end in the opposite order, if there is one within another.
-PendingReceive::~PendingReceive() {
-  if (!noted_) return;
+void PendingReceive::over() {
+  if (!std::exchange(noted_, false)) return;
   const std::lock_guard<std::mutex> lock(mutex);
   const auto last = std::find_if(wanted.rbegin(), wanted.rend(),
                                  [](const Wanted& each) { return each.thread == std::this_thread::get_id(); });
