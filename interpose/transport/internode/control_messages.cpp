@@ -286,7 +286,7 @@ void Remote::offer(int index) {
   ControlMessage said = notice(ControlKind::offer, {index, descriptor.generation});
   said.envelope = descriptor.envelope;
   said.bytes = descriptor.bytes;
-  say(descriptor.destination, said);
+  say_one(descriptor.destination, said);  // now, for the RTS follows; say() may leave it to another thread
 }
 
 void Remote::withdrawn(int index) {
