@@ -319,9 +319,12 @@ int Engine::progress(Tests tests) {
 }
 
 void Engine::settle() {
-  if (inside_engine || !pending()) return;
+  if (inside_engine || (!pending() && !has_background())) return;
   while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
   const Hold hold(busy_);
+  const EngineBackground* const background = background_.load();
+  while (background != nullptr && background->run() != 0) {
+  }
   pass(Tests::all);
 }
 

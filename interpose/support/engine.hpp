@@ -25,8 +25,8 @@ enum class Tests { some, all };
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress(Tests tests = Tests::some);
-/// Looks once at all real operations that are under way now, and waits for whoever drives them just now. Does nothing
-/// within the engine.
+/// Looks once at all real operations that are under way now, does background work as long as there is any, and waits
+/// for whoever drives them just now. Does nothing within the engine.
 void engine_settle();
 /// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
 int engine_progress_logged(Tests tests = Tests::some) noexcept;

@@ -379,6 +379,33 @@ TEST_CASE("threads run collectives on communicators of their own", "[.][threads]
   });
 }
 
+// A message from host memory that is as long as a rendezvous request lets the next probes wait for less long.
+TEST_CASE("threads probe messages that others send meanwhile", "[.][threads]") {
+  if (!threads_allowed()) return;
+  const Type type = plain(MPI_CHAR);
+  in_threads([&](int thread, MPI_Comm own, Complaints& complaints) {
+    constexpr int host_bytes = 515, device_bytes = 6000;
+    Buffer from_host(Place::host, type, host_bytes), from_device(Place::device, type, device_bytes);
+    Buffer in(Place::device, type, device_bytes);
+    for (int i = 0; i < scaled(100); ++i) {
+      const bool host = i % 4 == 0;
+      const int bytes = host ? host_bytes : device_bytes;
+      Buffer& out = host ? from_host : from_device;
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_Isend(out.address(), bytes, type, partner(), thread, own, &request);
+      MPI_Message message = MPI_MESSAGE_NULL;
+      MPI_Status status{};
+      int told = 0;
+      MPI_Mprobe(partner(), thread, own, &message, &status);
+      MPI_Get_count(&status, type, &told);
+      complaints.expect(told == bytes, "message " + std::to_string(i) + ": a probe tells of " + std::to_string(told) +
+                                           " B, not " + std::to_string(bytes));
+      MPI_Mrecv(in.address(), device_bytes, type, &message, MPI_STATUS_IGNORE);
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+    }
+  });
+}
+
 TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads]") {
   if (!threads_allowed()) return;
   std::atomic<int> finished{0};

@@ -249,7 +249,9 @@ auto find_awaiting_control_messages(std::chrono::microseconds timeout, Find find
     progress_mpi();
     receive_control_messages();
   }
-  return found;
+  if (found) return found;
+  engine_settle();  // another thread may have kept the engine all the while
+  return find();
 }
 
 }  // namespace gpudt::interpose::peer
