@@ -7,12 +7,13 @@
 #include <csetjmp>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <random>
 #include <thread>
 
 namespace gpudt::sim {
 namespace {
 
-constexpr int default_delay_us = 10;
 constexpr auto shared_event_poll = std::chrono::microseconds(20);
 
 // A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to whoever
@@ -130,7 +131,7 @@ void Stream::run(Item& item) const {
   if (item.effort == Effort::bookkeeping) {
     item.work();
   } else if (executor.sticky(device) == cudaSuccess) {
-    if (executor.delay_.count() > 0) std::this_thread::sleep_for(executor.delay_);
+    executor.delay();
     if (!run_guarded(item.work)) executor.set_sticky(device, cudaErrorIllegalAddress);
   }
 }
@@ -140,9 +141,19 @@ Executor& Executor::instance() {
   return *executor;
 }
 
-Executor::Executor() : delay_(default_delay_us) {
-  if (const char* text = std::getenv("GPUDT_SIM_DELAY_US"))
-    delay_ = std::chrono::microseconds(std::max(0L, std::atol(text)));
+Executor::Executor() {
+  const char* const text = std::getenv("GPUDT_SIM_DELAY_US");
+  if (text == nullptr) return;
+  const char* const dash = std::strchr(text, '-');
+  least_delay_us_ = std::max(0, std::atoi(text));
+  most_delay_us_ = std::max(least_delay_us_, dash == nullptr ? 0 : std::atoi(dash + 1));
+}
+
+void Executor::delay() const {
+  if (most_delay_us_ == 0) return;
+  thread_local std::minstd_rand random{std::random_device{}()};
+  const int us = std::uniform_int_distribution<int>(least_delay_us_, most_delay_us_)(random);
+  std::this_thread::sleep_for(std::chrono::microseconds(us));
 }
 
 /// What must end before the work that is about to be queued on `stream`, by the rules of the legacy default stream.

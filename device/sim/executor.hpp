@@ -1,6 +1,7 @@
 // The simulated device's streams and events. Each stream has a worker thread that runs its work in order; streams are
 // independent but for the legacy default stream, which waits for all blocking streams of its device and they for it.
-// Work takes a little while (GPUDT_SIM_DELAY_US, by default 10), so that what does not wait for it sees it undone.
+// Work takes a little while (GPUDT_SIM_DELAY_US, by default 10; "0-500": at random), so that what does not wait for it
+// sees it undone.
 #pragma once
 
 #include <atomic>
@@ -120,13 +121,14 @@ class Executor {
   friend class Event;
   Executor();
   std::vector<Point> before(const Stream& stream);
+  void delay() const;
 
   std::mutex mutex_;                   // of all streams' queues and tickets
   std::condition_variable completed_;  // some work has ended
   std::vector<StreamRef> streams_;     // destroyed ones until their work has ended
   StreamRef legacy_[max_devices];
   std::atomic<int> sticky_[max_devices] = {};
-  std::chrono::microseconds delay_;
+  int least_delay_us_ = 10, most_delay_us_ = 10;
 };
 
 }  // namespace gpudt::sim

@@ -399,6 +399,7 @@ TEST_CASE("sim: environment", "[sim]") {
   CHECK(Process("no_devices", "", {{"GPUDT_SIM_DEVICES", "0"}}).wait() == 0);
   CHECK(Process("three_devices", "", {{"GPUDT_SIM_DEVICES", "3"}}).wait() == 0);
   CHECK(Process("delayed", "", {{"GPUDT_SIM_DELAY_US", "300000"}}).wait() == 0);
+  CHECK(Process("delayed", "", {{"GPUDT_SIM_DELAY_US", "300000-310000"}}).wait() == 0);
 }
 
 TEST_CASE("sim: a process may end with everything in use", "[sim]") {
