@@ -403,91 +403,6 @@ int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype 
       call, buf, count, type, {.comm = comm}, {}, request);
 }
 
-namespace {
-
-#if MPI_VERSION >= 4
-
-/// What comes in, with a send that must be complete, too, before the two are.
-class ReceivedAndSent : public Payload {
- public:
-  ReceivedAndSent(StagedRef out, StagedRef in) : out_(std::move(out)), in_(std::move(in)) {}
-  /// Only after an error is the send still under way.
-  ~ReceivedAndSent() override { PMPI_Wait(&send, MPI_STATUS_IGNORE); }
-  void start_pack() override {
-    if (out_) out_->start_pack();
-  }
-  void start_unpack(std::int64_t bytes) override {
-    if (in_ && bytes != 0) in_->start_unpack(bytes);
-  }
-  bool done() override {
-    int sent = 1;
-    PMPI_Test(&send, &sent, MPI_STATUS_IGNORE);
-    return sent != 0 && (!in_ || in_->done());
-  }
-  void wait() override {
-    for (const StagedRef& staged : {out_, in_})
-      if (staged) staged->wait();
-  }
-  bool always_unpacks() const override { return true; }
-
-  MPI_Request send = MPI_REQUEST_NULL;
-
- private:
-  StagedRef out_, in_;
-};
-
-/// One half of it, on staging memory if that is what it needs.
-struct Half {
-  const void* buf;
-  int count;
-  MPI_Datatype type;
-  int peer;
-  int tag;
-  StagedRef staged{};
-
-  /// May throw device::Error.
-  bool stage(const char* call) {
-    DeviceBuffer operand;
-    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) return false;
-    staged = std::make_shared<Staged>(operand);
-    return true;
-  }
-  void* data() const { return staged ? staged->data() : const_cast<void*>(buf); }
-  MPI_Datatype given() const { return staged ? staged->operand().packed_type() : type; }
-};
-
-/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. Whatever is on a device goes by
-/// `pmpi()`.
-template <class Pmpi>
-int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
-  return guarded(comm, call, [&] {
-    const bool sends = out.stage(call), receives = in.stage(call);
-    if (!sends && !receives) {
-      engine_order(comm, out.peer);
-      peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
-      return pmpi();
-    }
-    auto operation = std::make_unique<Operation>();
-    const auto payload = std::make_shared<ReceivedAndSent>(out.staged, in.staged);
-    operation->kind = Operation::Kind::receive;
-    operation->owner.comm = comm;
-    operation->payload = payload;
-    payload->start_pack();
-    engine_order(comm, out.peer);
-    peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
-    payload->wait();
-    Reservation reserved(std::move(operation));
-    if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    int code = PMPI_Isend(out.data(), out.count, out.given(), out.peer, out.tag, comm, &payload->send);
-    if (code == MPI_SUCCESS)
-      code = PMPI_Irecv(in.data(), in.count, in.given(), in.peer, in.tag, comm, &reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
-  });
-}
-
-#endif
-
-}  // namespace
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
@@ -564,24 +479,6 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
   return guarded(comm, "MPI_Sendrecv_replace",
                  [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
 }
-
-#if MPI_VERSION >= 4
-GPUDT_EXPORT int MPI_Isendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,
-                               void* recvbuf, int recvcount, MPI_Datatype recvtype, int source, int recvtag,
-                               MPI_Comm comm, MPI_Request* request) {
-  return isendrecv("MPI_Isendrecv", {sendbuf, sendcount, sendtype, dest, sendtag},
-                   {recvbuf, recvcount, recvtype, source, recvtag}, comm, request, [&] {
-                     return PMPI_Isendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype,
-                                           source, recvtag, comm, request);
-                   });
-}
-GPUDT_EXPORT int MPI_Isendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
-                                       int recvtag, MPI_Comm comm, MPI_Request* request) {
-  return isendrecv(
-      "MPI_Isendrecv_replace", {buf, count, type, dest, sendtag}, {buf, count, type, source, recvtag}, comm, request,
-      [&] { return PMPI_Isendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, request); });
-}
-#endif
 
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
   return guarded(*comm, "MPI_Comm_free", [&] {
