@@ -228,7 +228,7 @@ void Remote::take(const ControlMessage& notice) {
       return take_want(notice);
     case ControlKind::done: {
       Descriptor& descriptor = own_->descriptors[notice.index];
-      if (descriptor.generation == notice.generation) descriptor.state.store(State::done, std::memory_order_release);
+      if (descriptor.generation == notice.generation) descriptor.state.release();
       return;
     }
     case ControlKind::plain: {
@@ -297,19 +297,16 @@ void Remote::withdrawn(int index) {
 void Remote::take_offer(const ControlMessage& notice) {
   Segment* const image = this->image(notice.from);
   if (image == nullptr) return;
-  const State now = notice.kind == ControlKind::withdrawn ? State::failed : State::offered;
   const std::lock_guard<std::mutex> lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[notice.index];
   // Of a message that has come and gone, its RTS having been here first.
   if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
-  if (descriptor.generation == notice.generation) {  // also if its RTS was here first
-    State open = State::offered;
-    if (now == State::failed) descriptor.state.compare_exchange_strong(open, now);
-    return;
+  if (descriptor.generation != notice.generation) {  // else its RTS was here first, or this says that it is void
+    describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
+    descriptor.envelope = notice.envelope;
+    descriptor.state.announce();
   }
-  describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
-  descriptor.envelope = notice.envelope;
-  descriptor.state.store(now, std::memory_order_release);
+  if (notice.kind == ControlKind::withdrawn) descriptor.state.announce_failure();
 }
 
 Descriptor& Remote::expect(const RendezvousRequest& rts) {
@@ -318,7 +315,7 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
   Descriptor& descriptor = (*image)->descriptors[rts.index];
   if (descriptor.generation == rts.generation) return descriptor;
   describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
-  descriptor.state.store(State::offered, std::memory_order_release);
+  descriptor.state.announce();
   return descriptor;
 }
 
@@ -336,10 +333,9 @@ void Remote::take_want(const ControlMessage& notice) {
   if (descriptor.generation != notice.generation) return;
   device::mark(device::Point::wanted);
   const std::lock_guard<std::mutex> lock(mutex_);
-  State expected = State::offered;
   descriptor.wanted.store(notice.bytes, std::memory_order_release);
   Turn turn{{notice.index, notice.generation}};
-  if (!descriptor.state.compare_exchange_strong(expected, State::wanted)) {
+  if (!descriptor.state.request()) {
     turn.given_up = notice.bytes;
     turn.part_bytes = part_size(descriptor.bytes);
     any_given_up_ = true;

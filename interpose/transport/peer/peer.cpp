@@ -143,11 +143,7 @@ namespace {
 void release_sender(const Offered& offered, int index) {
   const MessageId id{index, offered.descriptor->generation};
   offered.descriptor->matched.store(1);
-  for (State state : {State::offered, State::withdrawing, State::buffered}) {
-    if (!offered.descriptor->state.compare_exchange_strong(state, State::done)) continue;
-    if (offered.remote >= 0) world->remote->done(offered.remote, id);
-    return;
-  }
+  if (offered.descriptor->state.discard() && offered.remote >= 0) world->remote->done(offered.remote, id);
 }
 
 /// What `find()` finds is released; false if it finds nothing.

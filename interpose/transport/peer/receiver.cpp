@@ -71,8 +71,7 @@ RendezvousReceiver::~RendezvousReceiver() {
 
 /// True if the data are still with the sender's GPU, and stay there until the pull is done.
 bool RendezvousReceiver::claim() {
-  State expected = State::offered;
-  if (descriptor_.state.compare_exchange_strong(expected, State::claimed)) return true;
+  if (descriptor_.state.claim()) return true;
   source_ = Source::segment;  // withdrawing, or buffered
   return false;
 }
@@ -80,7 +79,7 @@ bool RendezvousReceiver::claim() {
 void RendezvousReceiver::want() {
   source_ = Source::segment;
   device::mark(device::Point::asked);
-  descriptor_.state.store(State::wanted, std::memory_order_release);
+  descriptor_.state.want();
   if (remote_)
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.bytes, target_);
 }
@@ -132,37 +131,35 @@ bool RendezvousReceiver::ask() {
   asked_at_ = SteadyClock::now();
   descriptor_.wanted.store(wanted_, std::memory_order_relaxed);
   device::mark(device::Point::asked);
-  descriptor_.state.store(State::asked, std::memory_order_release);
+  descriptor_.state.ask();
   return true;
 }
 
 /// True when the sender has; or it has not, and the data come in another way.
 bool RendezvousReceiver::answered() {
-  State state = descriptor_.state.load(std::memory_order_acquire);
+  State state = descriptor_.state.load();
   if (state == State::failed || state == State::done) lost("the sender has given a message up");
   // The others need the sender, too.
   const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
-  if (state == State::asked && may_fetch && SteadyClock::now() - asked_at_ >= answer_timeout &&
-      descriptor_.state.compare_exchange_strong(state, State::claimed))
-    state = State::declined;
-  if (state == State::declined) go_on_alone();
+  bool ours = false;
+  if (state == State::asked && may_fetch && SteadyClock::now() - asked_at_ >= answer_timeout) {
+    const auto taken_back = descriptor_.state.take_back();
+    ours = taken_back.made;
+    state = taken_back.found;
+  }
+  if (ours || (state == State::declined && descriptor_.state.resume())) go_on_alone();
   return state == State::put;
 }
 
 /// The sender does not write to this process's memory.
 void RendezvousReceiver::go_on_alone() {
-  State state = State::declined;
-  descriptor_.state.compare_exchange_strong(state, State::claimed);
-  if (state != State::declined && state != State::claimed) return;  // given up meanwhile
   if (descriptor_.bytes < least_on_one_gpu || !fetch_from_memory()) want();
 }
 
 /// Nothing may write to the user's memory from here on. After an error alone: the sender may be long in calling MPI.
 void RendezvousReceiver::take_back() {
-  State state = State::asked;
-  descriptor_.state.compare_exchange_strong(state, State::claimed);
-  while (descriptor_.state.load(std::memory_order_acquire) == State::putting && !segment_.orphaned())
-    std::this_thread::yield();
+  descriptor_.state.take_back();
+  while (descriptor_.state.load() == State::putting && !segment_.orphaned()) std::this_thread::yield();
 }
 
 /// True if all of it has been, or is on its way.
@@ -184,7 +181,7 @@ void RendezvousReceiver::release() {
   released_ = true;
   published_.reset();
   device::mark(device::Point::released);  // before the sender can see it
-  descriptor_.state.store(State::done, std::memory_order_release);
+  descriptor_.state.release();
   if (remote_) world->remote->done(segment_->rank, id_);
 }
 
@@ -217,7 +214,7 @@ bool RendezvousReceiver::done() {
 /// What the sender has put into its segment; true if that is all.
 bool RendezvousReceiver::collect() {
   if (remote_ && inflow_) return inflow_->step();
-  const State state = descriptor_.state.load(std::memory_order_acquire);
+  const State state = descriptor_.state.load();
   const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
   if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
   if (state == State::buffered) {

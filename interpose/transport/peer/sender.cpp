@@ -123,7 +123,7 @@ void RendezvousSender::open() {
                                  index_,           descriptor_.generation,       remote_ ? rts_remote : 0,
                                  descriptor_.bytes};
   std::memcpy(descriptor_.rts, &rts, sizeof rts);
-  descriptor_.state.store(State::offered, std::memory_order_release);
+  descriptor_.state.offer();
   if (remote_) world->remote->offer(index_);
 }
 
@@ -207,12 +207,8 @@ void RendezvousSender::pack_on() {
 RendezvousSender::~RendezvousSender() {
   if (!sent_) give_up();  // nobody knows of it
   putting_ = {};
-  State state = descriptor_.state.load(std::memory_order_acquire);
   // One that is given up after an error: the receiver hears of it if it asks.
-  bool ended = state == State::wanted && all_sent_;
-  while (!ended && state != State::done && state != State::buffered && state != State::put && state != State::claimed &&
-         state != State::failed)
-    ended = descriptor_.state.compare_exchange_weak(state, State::failed);
+  const State state = all_sent_ ? descriptor_.state.load() : descriptor_.state.fail().found;
   if (remote_ && state == State::offered) world->remote->withdrawn(index_);
   outflow_.reset();
   if (state == State::claimed && descriptor_.ready.load() < descriptor_.bytes)
@@ -224,13 +220,7 @@ RendezvousSender::~RendezvousSender() {
 /// MPI has not sent the RTS. Where it says that this has failed the receiver may have it nevertheless; then it is the
 /// destructor's matter.
 void RendezvousSender::give_up() {
-  State state = descriptor_.state.load(std::memory_order_acquire);
-  const auto is_ours = [](State now) {
-    return now == State::free || now == State::offered || now == State::withdrawing || now == State::buffered ||
-           now == State::failed;
-  };
-  while (is_ours(state) && !descriptor_.state.compare_exchange_weak(state, State::done)) {
-  }
+  descriptor_.state.retract();
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }
 
@@ -268,7 +258,7 @@ void RendezvousSender::wait() {
 
 bool RendezvousSender::step() {
   if (remote_) return step_remote();
-  switch (descriptor_.state.load(std::memory_order_acquire)) {
+  switch (descriptor_.state.load()) {
     case State::done:
       device::mark(device::Point::acknowledged);
       note_what_receiver_found();
@@ -308,16 +298,13 @@ void RendezvousSender::withdraw() {
   if (descriptor_.bytes > longest_buffered || SteadyClock::now() - offered_at_ < buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;  // there is no memory just now
-  State expected = State::offered;
-  if (!descriptor_.state.compare_exchange_strong(expected, State::withdrawing)) return;
-  moving_ = pack_all(operand_, staging_);
+  if (descriptor_.state.withdraw()) moving_ = pack_all(operand_, staging_);
 }
 
 void RendezvousSender::buffer() {
   if (!moving_.done()) return;
   std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
-  State expected = State::withdrawing;
-  if (descriptor_.state.compare_exchange_strong(expected, State::buffered)) {
+  if (descriptor_.state.buffer()) {
     published_.reset();
     device::mark(device::Point::buffered);
     report_peer(PeerEvent::buffered);
@@ -333,17 +320,16 @@ void RendezvousSender::answer() {
     const std::lock_guard<std::mutex> lock(world->mutex);
     receiver = reach(world_);
   }
-  State expected = State::asked;  // the receiver may have taken it back
-  const State next = receiver != nullptr && is_willing(*receiver) ? State::putting : State::declined;
-  const bool answered = descriptor_.state.compare_exchange_strong(expected, next);
-  if (!answered || next == State::declined) {
+  const bool willing = receiver != nullptr && is_willing(*receiver);
+  if (!willing) descriptor_.state.decline();
+  if (!willing || !descriptor_.state.accept()) {  // the receiver has taken it back
     receivers_ = {};
     return;
   }
   // From now on the receiver waits, so that its memory stays.
   if (!receivers_.mapping && !map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_)) {
     receivers_ = {};
-    descriptor_.state.store(State::declined, std::memory_order_release);
+    descriptor_.state.cancel_put();
     return;
   }
   device::mark(device::Point::fetching);
@@ -367,7 +353,7 @@ bool RendezvousSender::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory
   if (putting_.way() == device::Way::kernel) note_turn(operand_.ordinal);
-  descriptor_.state.store(State::put, std::memory_order_release);
+  descriptor_.state.finish_put();
   device::mark(device::Point::acknowledged);
   note_outcome(/*refused=*/false);
   return true;
@@ -398,7 +384,7 @@ void RendezvousSender::stream() {
 }
 
 bool RendezvousSender::step_remote() {
-  const State state = descriptor_.state.load(std::memory_order_acquire);
+  const State state = descriptor_.state.load();
   all_sent_ = all_sent_ || outflow_->step();
   if (all_sent_) return true;
   return state == State::done ? descriptor_.wanted.load() < 0 : receiver_gone();

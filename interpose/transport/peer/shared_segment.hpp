@@ -3,7 +3,8 @@
 // processes without the library may be part of the job. What another user has made, or might have changed, is refused.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
-// and fills it while it is `free`; from `offered` on, `state` says whose turn it is.
+// and fills it while it is `free`; from `offered` on, `state` says whose turn it is
+// (transport/peer/rendezvous_state.hpp).
 #pragma once
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "device/device.hpp"
+#include "interpose/transport/peer/rendezvous_state.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -65,21 +67,6 @@ enum class Issue : std::uint32_t {
   issued,        ///< MPI has it, ahead of all that it is given from now on
 };
 
-enum class State : std::uint32_t {
-  free,
-  offered,      ///< the receiver's turn, when it has got the RTS; or the sender's, to take the offer back
-  claimed,      ///< the receiver reads the sender's device memory
-  asked,        ///< the sender had better write to the receiver's: the sender's turn, or the receiver's to take it back
-  putting,      ///< the sender does
-  put,          ///< the data are there; the sender has gone on
-  declined,     ///< the sender does not: the receiver's turn, as of `claimed`
-  wanted,       ///< the receiver cannot: the sender's turn, to send the data through `chunk`s
-  withdrawing,  ///< the sender is moving the data to the descriptor
-  buffered,     ///< the data are in the descriptor; the sender has gone on
-  failed,       ///< the sender could not: the message is lost, and the receive fails
-  done,         ///< the receiver needs nothing more
-};
-
 inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< that both processes use one GPU
 inline constexpr std::uint32_t found_not_now = 2;  ///< that this is no time for kernels: another message may do better
 
@@ -104,7 +91,7 @@ struct RemoteBuffer {
 };
 
 struct alignas(64) Descriptor {
-  std::atomic<State> state;
+  RendezvousState state;
   std::uint32_t generation;
   std::int32_t destination;  ///< rank in MPI_COMM_WORLD
   Envelope envelope;
@@ -137,7 +124,7 @@ struct alignas(64) Descriptor {
   }
 };
 static_assert(sizeof(Descriptor) <= 8192);
-static_assert(std::atomic<State>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// For long layouts that are sent again and again: at most 780,000 runs of an index list, or twice as many equal ones.
 /// That is room for addresses; the memory of all slots together is less.

@@ -298,7 +298,7 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 void reclaim_descriptors() {
   auto& abandoned = world->abandoned;
   const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
-    return (*world->own)->descriptors[descriptor.index].state.load(std::memory_order_acquire) != State::done;
+    return (*world->own)->descriptors[descriptor.index].state.load() != State::done;
   });
   std::for_each(still, abandoned.end(), [](const AbandonedDescriptor& descriptor) {
     world->idle.set(static_cast<std::size_t>(descriptor.index));
@@ -343,9 +343,7 @@ bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
 Descriptor* open_offer(Segment* segment, const Envelope& envelope, int index) {
   if (segment == nullptr) return nullptr;
   Descriptor& descriptor = (*segment)->descriptors[index];
-  const State state = descriptor.state.load(std::memory_order_acquire);
-  const bool open = state == State::offered || state == State::withdrawing || state == State::buffered;
-  return open && is_meant(descriptor, envelope) ? &descriptor : nullptr;
+  return descriptor.state.is_open() && is_meant(descriptor, envelope) ? &descriptor : nullptr;
 }
 
 }  // namespace
