@@ -116,7 +116,7 @@ struct Settings {
   Config config = read_config(complaints);
 
   Settings() {
-    if (!config.disable) collectives_announce(config.peer);
+    if (!config.disable) collectives_announce(config.protocol);
   }
 
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
@@ -156,7 +156,7 @@ void start(const Settings& settings) {
   set_forwarding(cuda_aware, config.forward_max);
   datatype::cache_start();
   stop_in_finalize();
-  if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.peer, rank);
+  if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.protocol, rank);
   if (config.check) check_start(config.device.order != device::Order::none);
   active.store(true, std::memory_order_release);
   if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());

@@ -15,7 +15,6 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/transport/presence.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -23,6 +22,7 @@
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/state.hpp"
+#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -65,22 +65,23 @@ struct CommState {
 };
 
 std::atomic<bool> asking{false};
-PeerUse announced_use = PeerUse::never;
+ForcedProtocol announced_protocol = Protocol::mapped_staging;
 int keyval = MPI_KEYVAL_INVALID;
 
 /// What processes that can be asked together announce alike.
-int announcement(PeerUse use) {
-  constexpr int uses = 8;
-  return agreement_version * uses + static_cast<int>(use);
+int announcement(ForcedProtocol forced) {
+  constexpr int values = 8;
+  static_assert(protocol_names.size() < values);
+  return agreement_version * values + (forced ? 1 + static_cast<int>(*forced) : 0);
 }
 
 std::int64_t least_wanted(Flow flow) {
-  if (announced_use == PeerUse::always) return 1;
+  if (announced_protocol == Protocol::peer) return 1;
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
 bool can_be_asked(int rank) {
-  return rank >= 0 && presence_announced(rank) == announcement(announced_use);
+  return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
 }
 
 bool all_can_be_asked(MPI_Comm comm) {
@@ -268,14 +269,14 @@ std::int64_t Known::bytes() const {
   return elements * datatype::size_of(type);
 }
 
-void collectives_announce(PeerUse use) {
-  const bool has_messages = use == PeerUse::automatic || use == PeerUse::always || use == PeerUse::shared;
-  if (presence_announce(announcement(use)) && has_messages && all_receives_are_known()) announced_use = use;
+void collectives_announce(ForcedProtocol forced) {
+  const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
+  if (presence_announce(announcement(forced)) && has_messages && all_receives_are_known()) announced_protocol = forced;
 }
 
 // Nobody announces anything from here on, so that all see the same.
 void collectives_start() {
-  if (announced_use == PeerUse::never || !init_waits_for_all() || !has_hidden_messages()) return;
+  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_circle, &keyval, nullptr);
   asking.store(true);
 }
@@ -309,7 +310,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   const bool agreed = all_agree(comm, !fit, weight);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   if (!agreed) {
-    if (announced_use != PeerUse::always) backoff.grow();
+    if (announced_protocol != Protocol::peer) backoff.grow();
     return std::nullopt;
   }
   backoff.reset();

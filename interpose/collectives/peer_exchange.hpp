@@ -17,12 +17,12 @@
 
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/requests/call_buffers.hpp"
-#include "interpose/support/config.hpp"
+#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
 
 /// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked.
-void collectives_announce(PeerUse use);
+void collectives_announce(ForcedProtocol forced);
 /// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
 void collectives_start();
 void collectives_stop();

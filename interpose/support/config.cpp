@@ -86,15 +86,6 @@ std::optional<device::Order> parse_order(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<PeerUse> parse_protocol(std::string_view text) {
-  if (text == "auto" || text.empty()) return PeerUse::automatic;
-  if (text == "staging") return PeerUse::never;
-  if (text == "peer") return PeerUse::always;
-  if (text == "shared") return PeerUse::shared;
-  if (text == "pipelined") return PeerUse::pipelined;
-  return std::nullopt;
-}
-
 /// Any text: a file that cannot be read is complained of when it is needed.
 std::optional<std::string> parse_text(std::string_view text) {
   return std::string(text.empty() ? "auto" : text);
@@ -148,7 +139,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
-  read("GPUDT_PROTOCOL", parse_protocol, "auto, staging, peer, shared or pipelined", config.peer, complaints);
+  read("GPUDT_PROTOCOL", parse_protocol, protocol_values().c_str(), config.protocol, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_RESIDENT", parse_resident, "auto, never or always", config.device.resident, complaints);
   read("GPUDT_ORDER", parse_order, "default-stream, per-thread or none", config.device.order, complaints);

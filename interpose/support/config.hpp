@@ -5,17 +5,9 @@
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
-
-/// GPUDT_PROTOCOL: which messages from device memory are offered to their receivers (transport/peer/peer.hpp).
-enum class PeerUse {
-  automatic,  ///< auto: to processes on this node, and long ones to all others
-  never,      ///< staging
-  always,     ///< peer: even to those that could not fetch earlier ones
-  shared,     ///< likewise, but they go through memory that the processes share, as where GPUs do not reach each other
-  pipelined,  ///< to all processes as to those of other nodes
-};
 
 struct Config {
   bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
@@ -25,8 +17,8 @@ struct Config {
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
-  PeerUse peer = PeerUse::automatic;
-  device::Config device;  ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
+  ForcedProtocol protocol{};    ///< GPUDT_PROTOCOL
+  device::Config device;        ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
 };
 
 /// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the

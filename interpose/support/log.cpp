@@ -6,6 +6,8 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
+#include <mutex>
+#include <set>
 
 namespace gpudt::interpose {
 namespace {
@@ -39,6 +41,12 @@ void log_warning(const std::string& text) noexcept {
 }
 void log_trace(const std::string& text) noexcept {
   write(spdlog::level::trace, text);
+}
+void log_trace_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said.insert(text).second) log_trace(text);
 }
 
 }  // namespace gpudt::interpose

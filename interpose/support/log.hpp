@@ -15,5 +15,7 @@ void log_warning(const std::string& text) noexcept;
 void log_trace(const std::string& text) noexcept;
 /// "`doing`: `what`" as an error, without memory that may not be there.
 void log_failure(const char* doing, std::string_view what) noexcept;
+/// Unless the same has been said before.
+void log_trace_once(const std::string& text);
 
 }  // namespace gpudt::interpose

@@ -29,8 +29,8 @@ constexpr int fallback_text = 120;
 constexpr std::chrono::seconds gather_timeout{20};  ///< how long rank 0 waits for ranks that may lack the library
 
 struct Counts {
-  std::atomic<std::int64_t> calls[protocol_count][shape_kinds];
-  std::atomic<std::int64_t> bytes[protocol_count][shape_kinds];
+  std::atomic<std::int64_t> calls[staging_protocols][shape_kinds];
+  std::atomic<std::int64_t> bytes[staging_protocols][shape_kinds];
   std::atomic<std::int64_t> nanoseconds[2];
   std::atomic<std::int64_t> peer[peer_events];
 } counts;
@@ -45,8 +45,8 @@ std::array<Fallback, fallback_slots> fallbacks{};
 
 /// What one rank tells rank 0; plain bytes on the wire.
 struct Record {
-  std::int64_t calls[protocol_count][shape_kinds];
-  std::int64_t bytes[protocol_count][shape_kinds];
+  std::int64_t calls[staging_protocols][shape_kinds];
+  std::int64_t bytes[staging_protocols][shape_kinds];
   std::int64_t nanoseconds[2];
   std::int64_t movements[6];  ///< as in device::Movements
   std::int64_t peer[peer_events];
@@ -56,7 +56,7 @@ struct Record {
 
 Record own_record() {
   Record record{};
-  for (int p = 0; p < protocol_count; ++p)
+  for (int p = 0; p < staging_protocols; ++p)
     for (int k = 0; k < shape_kinds; ++k) {
       record.calls[p][k] = counts.calls[p][k];
       record.bytes[p][k] = counts.bytes[p][k];
@@ -91,7 +91,7 @@ void add_fallback(std::array<Fallback, fallback_slots>& list, const char* reason
 Record sum(const std::vector<Record>& records) {
   Record total{};
   for (const Record& record : records) {
-    for (int p = 0; p < protocol_count; ++p)
+    for (int p = 0; p < staging_protocols; ++p)
       for (int k = 0; k < shape_kinds; ++k) {
         total.calls[p][k] += record.calls[p][k];
         total.bytes[p][k] += record.bytes[p][k];
@@ -115,7 +115,7 @@ void print(const Record& total, int ranks, int expected) {
   std::snprintf(line, sizeof line, "  %-16s %-12s %14s %20s\n", "protocol", "layout", "buffers", "bytes");
   text += line;
   std::int64_t all = 0;
-  for (int p = 0; p < protocol_count; ++p)
+  for (int p = 0; p < staging_protocols; ++p)
     for (int k = 0; k < shape_kinds; ++k) {
       if (total.calls[p][k] == 0) continue;
       all += total.calls[p][k];

@@ -12,6 +12,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
+#include "interpose/transport/choose.hpp"
 
 namespace gpudt::interpose {
 
@@ -20,18 +21,9 @@ std::atomic<bool> active{false};
 namespace {
 
 struct Forwarding {
-  bool cuda_aware = false;
-  std::size_t max_bytes = 0;
+  Route route{};                                                             ///< what is known of the MPI
   std::array<std::atomic<bool>, datatype::Layout::attachment_slots> used{};  ///< GPUs with memory that MPI was given
 } forwarding;
-
-Protocol choose(const DeviceBuffer& operand, const datatype::Shape& shape) {
-  if (operand.division) return Protocol::mapped_staging;
-  const auto bytes = static_cast<std::size_t>(shape.total);
-  if (!forwarding.cuda_aware || (forwarding.max_bytes != 0 && bytes > forwarding.max_bytes))
-    return Protocol::mapped_staging;
-  return shape.kind == datatype::ShapeKind::contiguous ? Protocol::direct : Protocol::device_staging;
-}
 
 void trace_choice(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B " +
@@ -106,18 +98,18 @@ bool resolve_division(DeviceBuffer& operand) {
 }  // namespace
 
 void set_forwarding(bool cuda_aware, std::size_t forward_max) {
-  forwarding.cuda_aware = cuda_aware;
-  forwarding.max_bytes = forward_max;
+  forwarding.route.mpi_takes_device_memory = cuda_aware;
+  forwarding.route.forward_max = forward_max;
 }
 
 void order_direct() {
-  if (!forwarding.cuda_aware) return;
+  if (!forwarding.route.mpi_takes_device_memory) return;
   for (std::size_t gpu = 0; gpu < forwarding.used.size(); ++gpu)
     if (forwarding.used[gpu].load(std::memory_order_relaxed)) device::mark_default_stream(static_cast<int>(gpu)).wait();
 }
 
 bool mpi_takes_device_memory() {
-  return forwarding.cuda_aware;
+  return forwarding.route.mpi_takes_device_memory;
 }
 
 device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
@@ -215,7 +207,10 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   if (check_wanted) check(buffer, count, type, call, operand, on_device);
   if (!on_device) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
-  operand.protocol = choose(operand, shape);
+  operand.protocol = choose({.bytes = shape.total,
+                             .contiguous = shape.kind == datatype::ShapeKind::contiguous,
+                             .divided = operand.division != nullptr},
+                            forwarding.route);
   record(call, operand, shape);
   if (operand.protocol != Protocol::direct) return true;
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);

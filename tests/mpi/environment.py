@@ -113,6 +113,8 @@ class Environment(unittest.TestCase):
                 self.assertEqual(run.results, everywhere, run.text)
                 self.assertEqual(len(run.lines("as long as RTS messages would be")), 1, run.text)
                 self.assertEqual(len(run.lines("message of 200000 B offered")), 1, run.text)
+                # The comparison of all protocols, once for each process.
+                self.assertEqual(len(run.lines("to process", f"{protocol}: taken")), RANKS, run.text)
 
     def test_collectives(self):
         """Long collectives go as messages where all processes agree; one with host memory puts it off for two calls."""

@@ -39,18 +39,18 @@ void start_remote(int processes) {
   }
   world->remote.emplace(*world->own, world->rank);
   engine_background(&notices);
-  if (world->use != PeerUse::pipelined) return;
+  if (world->forced != Protocol::pipelined) return;
   for (int rank = 0; rank < processes; ++rank)
     if (rank != world->rank) world->remote->greet(rank);
 }
 
 }  // namespace
 
-void peer_start(PeerUse use, int world_rank) {
-  if (use == PeerUse::never) return;
-  const auto impossible = [use](const char* why) {
+void peer_start(ForcedProtocol forced, int world_rank) {
+  if (forced == Protocol::mapped_staging) return;
+  const auto impossible = [forced](const char* why) {
     const std::string text = std::string("no peer transfers, messages are staged: ") + why;
-    use == PeerUse::automatic ? log_trace(text) : log_warning("GPUDT_PROTOCOL: " + text);
+    forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
   if (!all_receives_are_known()) return impossible("they need Open MPI 4");
   const std::string job = job_name();
@@ -74,7 +74,7 @@ void peer_start(PeerUse use, int world_rank) {
   }
   made->job = job;
   made->rank = world_rank;
-  made->use = use;
+  made->forced = forced;
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
   made->threads = level == MPI_THREAD_MULTIPLE;
@@ -86,7 +86,7 @@ void peer_start(PeerUse use, int world_rank) {
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   made->abandoned.reserve(descriptor_count);
   world = made.release();
-  if (use == PeerUse::pipelined || !on_one_node(size)) start_remote(size);
+  if (forced == Protocol::pipelined || !on_one_node(size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
 }

@@ -33,7 +33,6 @@
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/support/config.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/control_messages.hpp"
@@ -49,7 +48,7 @@ struct Traffic;  // transport/peer/state.hpp
 }
 
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
-void peer_start(PeerUse use, int world_rank);
+void peer_start(ForcedProtocol forced, int world_rank);
 /// After this no message is offered. Other processes may still fetch what has been. False if MPI still uses staging
 /// memory.
 bool peer_stop();

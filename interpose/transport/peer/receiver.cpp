@@ -9,6 +9,7 @@
 #include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/choose.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -99,7 +100,8 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
 }
 
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
-  if (remote_ || world->use == PeerUse::shared) return false;
+  const Route route{.receiver = remote_ ? Receiver::remote : Receiver::sharing, .forced = world->forced};
+  if (choose({.bytes = descriptor_.bytes}, route) != Protocol::peer) return false;
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
   descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);

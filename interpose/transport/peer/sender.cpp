@@ -8,6 +8,7 @@
 #include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/choose.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -18,10 +19,6 @@ namespace {
 
 /// A message that is not fetched for so long, and is no longer than longest_buffered, moves to the segment.
 constexpr std::chrono::microseconds buffering_timeout{50};
-/// From here on messages to processes that share no memory with this one are offered: the others are quicker in one
-/// piece. If all are to go so, those that programs expect to be sent without a receiver still are not.
-constexpr std::int64_t least_remote = 4 << 20;
-constexpr std::int64_t least_remote_forced = longest_buffered + 1;
 /// Data that are packed to be fetched are packed in fragments, the first so short a fraction of the message that the
 /// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
 /// sides.
@@ -30,13 +27,23 @@ constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 
-/// Of a message to a process that shares no memory with this one.
-bool goes_remote(int rank, std::int64_t bytes) {
-  if (!world->remote || !is_process(rank)) return false;
-  if (bytes < (world->use == PeerUse::pipelined ? least_remote_forced : least_remote)) return false;
+/// The caller holds the mutex.
+Route route_to(int rank) {
+  const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
+  return {.receiver = checks(reach(rank)) ? Receiver::sharing : other, .forced = world->forced};
+}
+
+/// Whether a process that shares no memory with this one is known to look for RTS messages; if not, it is asked for the
+/// next time. May call MPI.
+bool is_met(int rank) {
   if (reach_remote(rank) != nullptr) return true;
-  world->remote->greet(rank);  // for the next time
+  world->remote->greet(rank);
   return false;
+}
+
+/// Once for each process and outcome.
+void trace_comparison(int rank, const Message& message, const Route& route) {
+  if (tracing()) log_trace_once("to process " + std::to_string(rank) + ": " + comparison(message, route));
 }
 
 device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
@@ -58,13 +65,17 @@ struct RendezvousSender::Place {
 std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic,
                                                                    const Envelope& envelope) {
   std::unique_lock<std::mutex> lock(world->mutex);
-  const bool remote = !checks(reach(rank));
+  Route route = route_to(rank);
+  route.pausing = route.receiver == Receiver::sharing && abstains(rank, traffic);
+  const Message message{.bytes = traffic.bytes};
+  const Protocol protocol = choose(message, route);
+  trace_comparison(rank, message, route);
+  if (!is_offered(protocol)) return std::nullopt;
+  const bool remote = protocol == Protocol::pipelined;
   if (remote) {
     lock.unlock();  // MPI may be called
-    if (!goes_remote(rank, traffic.bytes)) return std::nullopt;
+    if (!is_met(rank)) return std::nullopt;
     lock.lock();
-  } else if (abstains(rank, traffic)) {
-    return std::nullopt;
   }
   int index = take_descriptor(rank, envelope);
   if (index < 0 && remote) {
@@ -80,7 +91,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
                                     : ": others are under way that are as long as RTS messages would be"));
     return std::nullopt;
   }
-  const bool fetched = !remote && world->use != PeerUse::shared && rank != world->rank &&
+  const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};
 }
@@ -89,15 +100,14 @@ bool RendezvousSender::likely(const void* buf, int count, MPI_Datatype type, Loc
                               MPI_Comm comm) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
-  if (bytes < least_offered) return false;
+  if (!long_enough_to_offer(bytes)) return false;
   if (!located) located = locate_buffer(buf, type);
   if (!located->on_device()) return false;
   const int rank = world_rank_of(comm, dest);
-  {
-    const std::lock_guard<std::mutex> lock(world->mutex);
-    if (checks(reach(rank))) return true;
-  }
-  return goes_remote(rank, bytes);
+  std::unique_lock<std::mutex> lock(world->mutex);
+  const Protocol protocol = choose({.bytes = bytes}, route_to(rank));
+  lock.unlock();
+  return is_offered(protocol) && (protocol != Protocol::pipelined || is_met(rank));
 }
 
 RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& operand)
@@ -129,7 +139,7 @@ void RendezvousSender::open() {
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const std::int64_t bytes = operand.bytes();
-  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || bytes < least_offered) return nullptr;
+  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || !long_enough_to_offer(bytes)) return nullptr;
   const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));

@@ -72,6 +72,10 @@ inline constexpr std::uint32_t found_not_now = 2;  ///< that this is no time for
 
 /// For a layout, or a short message.
 inline constexpr std::size_t descriptor_data = 6784;
+/// Messages that are no longer move to the segment if they are not fetched for a while, so that their sends can end:
+/// programs expect as much of short messages.
+inline constexpr std::int64_t longest_buffered = 4096;
+static_assert(longest_buffered <= std::int64_t(descriptor_data));
 
 /// Of a message that goes through the segment.
 inline constexpr int parts_in_flight = 4;

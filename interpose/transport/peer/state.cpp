@@ -94,7 +94,7 @@ Segment* segment_of(int rank) {
 }  // namespace
 
 Segment* reach(int rank) {
-  return rank == world->rank || world->use != PeerUse::pipelined ? segment_of(rank) : nullptr;
+  return rank == world->rank || world->forced != Protocol::pipelined ? segment_of(rank) : nullptr;
 }
 
 bool checks(const Segment* segment) {
@@ -150,7 +150,7 @@ Backoff& PeerProcess::backoff(const Traffic& traffic) {
 }
 
 bool abstains(int rank, const Traffic& traffic) {
-  if (rank == world->rank || world->use != PeerUse::automatic) return false;
+  if (rank == world->rank || world->forced) return false;
   if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
   Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
   if (backoff.abstain == 0) return false;
@@ -190,7 +190,7 @@ void note_shared_gpu(int rank, int ordinal) {
 // What goes by many copies, or by kernels on both sides, is not much slower by a kernel that begins late; and as long
 // as it goes by kernels on both sides, they are late.
 Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count) {
-  if (bytes >= least_on_one_gpu || world->use == PeerUse::always) return Turn::ours;
+  if (bytes >= least_on_one_gpu || world->forced == Protocol::peer) return Turn::ours;
   if (has_few_copies(layout, count))
     return device::kernels_late(ordinal) || device::yields_turns(ordinal) ? Turn::copies : Turn::ours;
   const std::lock_guard<std::mutex> lock(world->mutex);

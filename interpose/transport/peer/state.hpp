@@ -26,10 +26,6 @@ namespace gpudt::interpose::peer {
 
 using SteadyClock = std::chrono::steady_clock;
 
-/// Messages that are no longer move to the segment if they are not fetched for a while, so that their sends can end:
-/// programs expect as much of short messages.
-inline constexpr std::int64_t longest_buffered = 4096;
-static_assert(longest_buffered <= std::int64_t(descriptor_data));
 /// Between two looks at whether the other process is still there.
 inline constexpr std::chrono::milliseconds life_check{500};
 /// Shorter messages between two processes on one GPU have other ways than a kernel, for kernels of two processes take
@@ -96,7 +92,7 @@ struct AbandonedDescriptor {
 struct World {
   std::string job;
   int rank = 0;
-  PeerUse use = PeerUse::automatic;
+  ForcedProtocol forced{};
   bool threads = false;  ///< several may call MPI at a time
   std::unique_ptr<Segment> own;
   int keyval = MPI_KEYVAL_INVALID;

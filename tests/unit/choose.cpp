@@ -1,0 +1,105 @@
+// The choice among protocols, and the names by which GPUDT_PROTOCOL forces one.
+#include "interpose/transport/choose.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+
+#include "tests/support/catch.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::int64_t short_bytes = peer::least_offered - 1, long_bytes = 64 << 10, very_long_bytes = 8 << 20;
+
+Protocol chosen(std::int64_t bytes, const Route& route) {
+  return choose({.bytes = bytes}, route);
+}
+
+std::string read_text(const std::string& name) {
+  std::ifstream file(GPUDT_SOURCE_ROOT "/" + name);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+TEST_CASE("each protocol has one row, and the last of the table can always be taken", "[datatype][choose]") {
+  std::set<Protocol> seen;
+  for (const ProtocolRow& row : protocols) seen.insert(row.protocol);
+  CHECK(seen.size() == protocol_names.size());
+  for (std::size_t i = 0; i < protocol_names.size(); ++i)
+    CHECK(static_cast<std::size_t>(protocol_names[i].protocol) == i);
+  CHECK(protocols.back().obstacle({}, {}) == nullptr);
+}
+
+TEST_CASE("an MPI that takes device pointers gets them, unless the message is too long or divided",
+          "[datatype][choose]") {
+  const Route route{.mpi_takes_device_memory = true, .forward_max = long_bytes};
+  CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::direct);
+  CHECK(choose({.bytes = long_bytes}, route) == Protocol::device_staging);
+  CHECK(choose({.bytes = long_bytes + 1, .contiguous = true}, route) == Protocol::mapped_staging);
+  CHECK(choose({.bytes = long_bytes, .contiguous = true, .divided = true}, route) == Protocol::mapped_staging);
+  CHECK(choose({.bytes = long_bytes + 1, .contiguous = true}, {.mpi_takes_device_memory = true}) == Protocol::direct);
+  CHECK(choose({.bytes = 8, .contiguous = true}, {}) == Protocol::mapped_staging);
+}
+
+TEST_CASE("messages to processes that share memory are offered", "[datatype][choose]") {
+  Route route{.receiver = Receiver::sharing};
+  CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);
+  CHECK(chosen(short_bytes + 1, route) == Protocol::peer);
+  CHECK(chosen(very_long_bytes, route) == Protocol::peer);
+  CHECK(choose({.bytes = long_bytes, .divided = true}, route) == Protocol::mapped_staging);
+  route.pausing = true;
+  CHECK(chosen(long_bytes, route) == Protocol::mapped_staging);
+  route.receiver = Receiver::unreachable;
+  CHECK(chosen(long_bytes, route) == Protocol::mapped_staging);
+}
+
+TEST_CASE("only long messages to other nodes go in fragments", "[datatype][choose]") {
+  Route route{.receiver = Receiver::remote};
+  CHECK(chosen((4 << 20) - 1, route) == Protocol::mapped_staging);
+  CHECK(chosen(4 << 20, route) == Protocol::pipelined);
+  route.forced = Protocol::pipelined;
+  CHECK(chosen(peer::longest_buffered, route) == Protocol::mapped_staging);
+  CHECK(chosen(peer::longest_buffered + 1, route) == Protocol::pipelined);
+}
+
+TEST_CASE("GPUDT_PROTOCOL forces a protocol where it can be taken", "[datatype][choose]") {
+  const auto to = [](Receiver receiver, Protocol forced) {
+    return chosen(very_long_bytes, {.receiver = receiver, .forced = forced});
+  };
+  CHECK(to(Receiver::sharing, Protocol::mapped_staging) == Protocol::mapped_staging);
+  CHECK(to(Receiver::remote, Protocol::mapped_staging) == Protocol::mapped_staging);
+  CHECK(to(Receiver::sharing, Protocol::peer) == Protocol::peer);
+  CHECK(to(Receiver::sharing, Protocol::shared) == Protocol::shared);
+  CHECK(to(Receiver::remote, Protocol::shared) == Protocol::pipelined);
+  CHECK(to(Receiver::sharing, Protocol::pipelined) == Protocol::peer);  // a message to oneself: all others are remote
+  CHECK(to(Receiver::unknown, Protocol::peer) == Protocol::mapped_staging);
+}
+
+TEST_CASE("the trace tells of each protocol what is in its way", "[datatype][choose]") {
+  CHECK(comparison({.bytes = long_bytes}, {.receiver = Receiver::sharing, .forced = Protocol::shared}) ==
+        "direct: MPI takes no device pointers; device staging: MPI takes no device pointers; peer: GPUDT_PROTOCOL; "
+        "shared: taken; pipelined: the receiver shares memory; mapped staging: possible");
+}
+
+TEST_CASE("GPUDT_PROTOCOL takes what the table and the README name", "[datatype][choose]") {
+  CHECK_FALSE(parse_protocol("auto").value().has_value());
+  CHECK_FALSE(parse_protocol("").value().has_value());
+  CHECK_FALSE(parse_protocol("direct").has_value());
+  CHECK(protocol_values() == "auto, staging, peer, shared or pipelined");
+  const std::string readme = read_text("README.md");
+  const std::size_t row = readme.find("| `GPUDT_PROTOCOL` |");
+  REQUIRE(row != std::string::npos);
+  const std::string line = readme.substr(row, readme.find('\n', row) - row);
+  for (const ProtocolName& name : protocol_names) {
+    if (name.value == nullptr) continue;
+    INFO(name.value);
+    CHECK(parse_protocol(name.value).value() == name.protocol);
+    CHECK(line.find("`" + std::string(name.value) + "`") != std::string::npos);
+  }
+}
+
+}  // namespace gpudt::interpose
