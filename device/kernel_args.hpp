@@ -110,6 +110,11 @@ bool alike_forms(const datatype::Shape& from, const datatype::Shape& to);
 TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
                            const PlanHints& hints);
 
+/// A side of a transfer that a kernel starts itself (initiated/): its places are found by bytes, whatever the addresses
+/// and the word will be. `narrow`: with 32-bit arithmetic, which takes shape.total < 2^31 - 64. The shape is taken as
+/// it is.
+KernelArgs plan_bytes(const datatype::Shape& shape, bool narrow);
+
 /// A side of a job of a batch (batch_body.hpp) as its kernel takes it: forms of few nested strides as they are, others
 /// by the point-based traversal.
 datatype::Shape batch_shape(const datatype::Shape& shape);

@@ -451,6 +451,17 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   return args;
 }
 
+KernelArgs plan_bytes(const Shape& shape, bool narrow) {
+  KernelArgs args;
+  args.shape = shape;
+  args.end = shape.total;
+  args.method = Method::gather;
+  args.word = piece_bytes;
+  args.narrow = narrow ? 1 : 0;
+  set_divisors(args);
+  return args;
+}
+
 // --- batches --------------------------------------------------------------------------------------------------------
 
 Shape batch_shape(const Shape& shape) {
