@@ -29,6 +29,8 @@ ALLOWED = {
                         "interpose/mpi", "interpose/support", "device", "datatype", "include"],
     "interpose/fortran": ["interpose/rma", "interpose/requests", "interpose/support"],
     "pingpong": ["device", "datatype"],
+    "initiated": ["device", "datatype"],
+    "initiated/programs": ["initiated", "pingpong"],
 }
 
 SOURCES = {".cpp", ".hpp", ".cu", ".cuh", ".h", ".inc"}

@@ -3,16 +3,20 @@
 # Things are looked for where the compiler and Meson would, so whatever was installed in another way counts, and where
 # nothing is missing neither the network nor root is needed.
 #
-# usage: setup.sh [--tests] [--checks] [--plot]
+# usage: setup.sh [--tests] [--checks] [--plot] [--initiated]
 #   --tests   also what some tests need and are skipped without, so that failing to install it is no error: a Fortran
 #             compiler, mpi4py, MPICH beside Open MPI
 #   --checks  also what .ci/run needs: clang-format, clang-tidy
 #   --plot    also what plot.py needs: matplotlib
+#   --initiated  also NVSHMEM for initiated/ (docs/initiated.md), by pip, into the folder .nvshmem, unless there is one;
+#             failing to install it is no error
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-usage='usage: setup.sh [--tests] [--checks] [--plot]'
+usage='usage: setup.sh [--tests] [--checks] [--plot] [--initiated]'
+nvshmem=nvidia-nvshmem-cu13==3.4.5
+initiated=no
 missing=()
 wanted=()  # missing, but not needed
 
@@ -70,6 +74,7 @@ for option in "$@"; do
       need clang-tidy on_path clang-tidy
       ;;
     --plot) need python3-matplotlib python3 -c 'import matplotlib' ;;
+    --initiated) initiated=yes ;;
     *) die "unknown option '$option'; $usage" ;;
   esac
 done
@@ -97,6 +102,11 @@ if [ ${#wanted[@]} -gt 0 ]; then
   if ! install "${wanted[@]}"; then
     say "set-up: could not install ${wanted[*]}: the tests that need them will be SKIPPED"
   fi
+fi
+if [ "$initiated" = yes ] && [ -z "$("$root/scripts/find_nvshmem.py")" ]; then
+  say "set-up: $nvshmem, into $root/.nvshmem"
+  python3 -m pip install --quiet --no-deps --root-user-action ignore --target "$root/.nvshmem" "$nvshmem" ||
+    say "set-up: could not install $nvshmem: what initiated/ holds is not built"
 fi
 if [ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then
   say "set-up: everything is there"

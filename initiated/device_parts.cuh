@@ -1,0 +1,332 @@
+// What Rank (device.cuh) is made of: scopes, both ends of a transfer, waits, and access to queues.
+#pragma once
+
+#include <cuda/atomic>
+
+#include "initiated/kernel_world.hpp"
+#include "initiated/layout.hpp"
+
+namespace gpudt::initiated {
+
+// --- scopes ---------------------------------------------------------------------------------------------------------
+
+struct Thread {
+  static __device__ __forceinline__ std::int64_t index() { return 0; }
+  static __device__ __forceinline__ std::int64_t count() { return 1; }
+  /// Nothing to wait for; but the compiler is to keep accesses before and behind in order.
+  static __device__ __forceinline__ void sync() { asm volatile("" ::: "memory"); }
+};
+
+struct Warp {
+  static __device__ __forceinline__ std::int64_t index() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ std::int64_t count() { return 32; }
+  static __device__ __forceinline__ void sync() { __syncwarp(); }
+};
+
+struct Block {
+  static __device__ __forceinline__ std::int64_t index() { return threadIdx.x; }
+  static __device__ __forceinline__ std::int64_t count() { return blockDim.x; }
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
+
+struct Grid {
+  static __device__ __forceinline__ std::int64_t index() {
+    return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  }
+  static __device__ __forceinline__ std::int64_t count() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+  /// Of the block alone.
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
+
+template <class Scope>
+constexpr bool is_grid = std::is_same_v<Scope, Grid>;
+template <class Scope>
+constexpr bool is_block_wide = std::is_same_v<Scope, Block> || is_grid<Scope>;
+
+/// The one thread of each warp, block, or block of the grid that acts for it.
+template <class Scope>
+__device__ __forceinline__ bool leads() {
+  if constexpr (is_grid<Scope>) return threadIdx.x == 0;
+  return Scope::index() == 0;
+}
+/// The one that sends the notification: of a block's last warp, which has least to do with short messages.
+template <class Scope>
+__device__ __forceinline__ bool notifies() {
+  if constexpr (is_block_wide<Scope>) return threadIdx.x + 32 == blockDim.x;
+  return Scope::index() == 0;
+}
+
+// --- both ends of a transfer ----------------------------------------------------------------------------------------
+
+/// Memory of this GPU. Without a layout: contiguous.
+struct Local {
+  void* address;
+  const KernelLayout* layout;
+};
+__device__ __forceinline__ Local here(const void* address, const KernelLayout* layout = nullptr) {
+  return {const_cast<void*>(address), layout};
+}
+
+/// A place in the window of a rank's GPU. Without a layout: contiguous.
+struct Remote {
+  Window window;
+  int rank;
+  std::int64_t offset;
+  const KernelLayout* layout;
+};
+__device__ __forceinline__ Remote at(const Window& window, int rank, std::int64_t offset,
+                                     const KernelLayout* layout = nullptr) {
+  return {window, rank, offset, layout};
+}
+
+// --- what a rank keeps ----------------------------------------------------------------------------------------------
+
+/// A notification whose place in the target's queue has been reserved.
+struct Posting {
+  std::uint64_t* slot;  ///< in the symmetric memory of the target's GPU
+  std::uint64_t word;
+};
+
+/// In shared memory, for each block. Nothing of it is for callers.
+struct RankState {
+  std::uint64_t heads[most_gpus], returned[most_gpus];
+  std::uint64_t collectives[2];         ///< in which the rank has taken part: of all ranks, of its GPU's
+  std::uint64_t grid_puts, grid_waits;  ///< in which the block has taken part
+  int grid_complete;                    ///< block 0: all blocks have started
+  Posting posting;                      ///< put with signal: the notification that is being sent
+  Notification last;
+  Taken taken;
+};
+
+namespace detail {
+
+using SystemWord = ::cuda::atomic_ref<std::uint64_t, ::cuda::thread_scope_system>;
+using DeviceWord = ::cuda::atomic_ref<std::uint64_t, ::cuda::thread_scope_device>;
+
+__device__ __forceinline__ std::uint64_t acquire(std::uint64_t* word) {
+  return SystemWord(*word).load(::cuda::memory_order_acquire);
+}
+__device__ __forceinline__ std::uint64_t relaxed(const std::uint64_t* word) {
+  return SystemWord(*const_cast<std::uint64_t*>(word)).load(::cuda::memory_order_relaxed);
+}
+__device__ __forceinline__ void store_relaxed(std::uint64_t* word, std::uint64_t value) {
+  SystemWord(*word).store(value, ::cuda::memory_order_relaxed);
+}
+
+/// What the thread has written or knows to have been written comes before what it writes next, for all GPUs; what it
+/// has read before what it reads next. Lighter than __threadfence_system(), which orders all such fences, too.
+__device__ __forceinline__ void fence_all() {
+  ::cuda::atomic_thread_fence(::cuda::memory_order_acq_rel, ::cuda::thread_scope_system);
+}
+/// The same for the threads of this GPU.
+__device__ __forceinline__ void fence_gpu() {
+  ::cuda::atomic_thread_fence(::cuda::memory_order_acq_rel, ::cuda::thread_scope_device);
+}
+
+__device__ __forceinline__ std::uint64_t nanoseconds() {
+  std::uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+/// A call, for messages: its name, and those of three of its arguments.
+struct Call {
+  const char* name;
+  const char* argument[3];
+  long long value[3];
+};
+
+/// Prints what a rank could not do, and why. Ends the kernel, and with it the program.
+__device__ void fail(const KernelWorld& world, int rank, Call call, Status status);
+
+/// Says whether a wait may go on; does not return when it has taken too long.
+class WaitTimer {
+ public:
+  __device__ __forceinline__ WaitTimer(const KernelWorld& world, int rank, const Call& call)
+      : world_(world), rank_(rank), call_(call) {}
+  __device__ __forceinline__ void poll() {
+    if ((++polls_ & 1023u) != 0 || world_.timeout_ns == 0) return;
+    const std::uint64_t now = nanoseconds();
+    if (started_ == 0) started_ = now;
+    if (now - started_ > world_.timeout_ns) fail(world_, rank_, call_, Status::timed_out);
+  }
+
+ private:
+  const KernelWorld& world_;
+  int rank_;
+  Call call_;
+  unsigned polls_ = 0;
+  std::uint64_t started_ = 0;
+};
+
+// --- moving ---------------------------------------------------------------------------------------------------------
+
+// In the library (moves.cu): compiled once, for blocks of up to 1024 threads.
+
+/// Packed bytes [begin, end), by loads and stores: the part of thread `index` of `count`.
+__device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
+                              std::int64_t count);
+/// The same to another GPU's memory, word by word through NVSHMEM.
+__device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
+                             std::int64_t count);
+/// And from there.
+__device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
+                             std::int64_t count);
+/// From packed memory, where `begin` lies at `packed`, each run, or what of it lies in [begin, end), put by one thread.
+__device__ void put_runs(const SideMap& map, Address to, Address packed, int gpu, std::int64_t begin, std::int64_t end,
+                         std::int64_t index, std::int64_t count);
+
+/// What of [begin, end) is this block's part of the grid's, in steps of 16 bytes.
+__device__ __forceinline__ void block_part(std::int64_t& begin, std::int64_t& end) {
+  const std::int64_t share = ((end - begin + gridDim.x - 1) / gridDim.x + 15) / 16 * 16;
+  const std::int64_t first = min(begin + share * blockIdx.x, end);
+  end = min(first + share, end);
+  begin = first;
+}
+
+/// A put to a GPU that is not reached by loads and stores, by a block, or by each block of a grid its part.
+struct PackedPut {
+  Remote to;
+  Local from;
+  std::int64_t begin, end;
+  int gpu;
+  bool grid;
+  bool with_signal;  ///< `posting` goes behind the data; only if the target is contiguous, and not of a grid
+  Posting posting;
+};
+/// Packed into the block's staging memory part by part, and put from there. By all threads of the block.
+__device__ void put_packed(const PackedPut& put, const KernelWorld& world);
+
+// NVSHMEM's calls, likewise: its headers take long to compile.
+
+__device__ void put_by_thread(void* to, const void* from, std::size_t bytes, int gpu);
+__device__ void put_by_warp(void* to, const void* from, std::size_t bytes, int gpu);
+__device__ void put_by_block(void* to, const void* from, std::size_t bytes, int gpu);
+/// The calling thread's puts are at their targets; its later ones come behind them; a word behind none.
+__device__ void complete_puts();
+__device__ void order_puts();
+__device__ void put_word(std::uint64_t* symmetric, std::uint64_t word, int gpu);
+/// What a network adapter has written before a word that the thread has seen is there for its loads.
+__device__ void see_puts(std::uint64_t* symmetric);
+
+template <class Scope>
+__device__ __forceinline__ void put_contiguous(void* to, const void* from, std::size_t bytes, int gpu) {
+  if constexpr (std::is_same_v<Scope, Thread>)
+    put_by_thread(to, from, bytes, gpu);
+  else if constexpr (std::is_same_v<Scope, Warp>)
+    put_by_warp(to, from, bytes, gpu);
+  else
+    put_by_block(to, from, bytes, gpu);
+}
+
+/// Where memory of another GPU is for loads and stores; null if it is not reached so.
+__device__ __forceinline__ std::uint64_t* reach(const KernelWorld& world, std::uint64_t* symmetric, int gpu) {
+  return reinterpret_cast<std::uint64_t*>(world.reach(reinterpret_cast<char*>(symmetric), gpu));
+}
+__device__ __forceinline__ void send_word(const KernelWorld& world, std::uint64_t* symmetric, std::uint64_t word,
+                                          int gpu) {
+  std::uint64_t* const there = reach(world, symmetric, gpu);
+  if (there != nullptr)
+    store_relaxed(there, word);
+  else
+    put_word(symmetric, word, gpu);
+}
+
+// --- notifications --------------------------------------------------------------------------------------------------
+
+/// What notifications.hpp asks of memory.
+struct QueueAccess {
+  const KernelWorld& world;
+  int local;  ///< rank of this GPU
+  WaitTimer& timer;
+
+  __device__ __forceinline__ std::uint64_t take(std::uint64_t* counter) const {
+    return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull);
+  }
+  /// A fence follows in any case.
+  __device__ __forceinline__ std::uint64_t read_credit(const std::uint64_t* word) const { return relaxed(word); }
+  __device__ __forceinline__ std::uint64_t acquire(const std::uint64_t* word) const {
+    return detail::acquire(const_cast<std::uint64_t*>(word));
+  }
+  __device__ __forceinline__ bool go_on() const {
+    timer.poll();
+    return true;
+  }
+  __device__ __forceinline__ void store(std::uint64_t* word, std::uint64_t value) const { store_relaxed(word, value); }
+  /// Behind the marks in the slots, which the next notifications overwrite.
+  __device__ __forceinline__ void return_credit(int gpu, std::uint64_t head) const {
+    std::uint64_t* const credit = world.credit + world.target_index(world.gpu, local);
+    fence_all();
+    send_word(world, credit, head, gpu);
+  }
+};
+
+/// A warp, of which each thread looks at one slot.
+struct WarpGroup {
+  static constexpr bool looks_at_all = true;
+  const QueueAccess& access;
+
+  __device__ __forceinline__ Look look(const Inbox& inbox, int gpu, std::uint64_t base,
+                                       const RingPattern& pattern) const {
+    Look seen = look_at(inbox, true, gpu, base + threadIdx.x % 32, pattern);
+    seen.cut();
+    return seen;
+  }
+  /// `each` threads for the first slots of each ring.
+  __device__ __forceinline__ Look look_at_all(const Inbox& inbox, int each, const RingPattern& pattern) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), gpu = lane / each;
+    const bool has_ring = gpu < inbox.gpus;
+    const std::uint64_t ticket = has_ring ? inbox.heads[gpu] + static_cast<std::uint64_t>(lane % each) : 0;
+    return look_at(inbox, has_ring, gpu, ticket, pattern);
+  }
+  /// The thread's own slot, if it has one.
+  __device__ __forceinline__ Look look_at(const Inbox& inbox, bool mine, int gpu, std::uint64_t ticket,
+                                          const RingPattern& pattern) const {
+    const std::uint64_t word = mine ? access.acquire(inbox.slot(gpu, ticket)) : 0;
+    const bool there = mine && lap_in(word) == lap_of(ticket, inbox.capacity_log);
+    const bool consumed = there && window_in(word) == consumed_window;
+    Look seen;
+    seen.arrived = __ballot_sync(whole_chunk, there);
+    seen.consumed = __ballot_sync(whole_chunk, consumed);
+    seen.matching = __ballot_sync(whole_chunk, there && !consumed && pattern.matches(word));
+    seen.word = word;
+    seen.first_thread = 0;
+    return seen;
+  }
+  __device__ __forceinline__ std::uint64_t word(const Inbox&, int, std::uint64_t, int index, const Look& seen) const {
+    return __shfl_sync(whole_chunk, seen.word, seen.first_thread + index);
+  }
+  __device__ __forceinline__ void mark(const Inbox& inbox, int gpu, std::uint64_t base, std::uint32_t consumed) const {
+    const std::uint64_t ticket = base + threadIdx.x % 32;
+    if ((consumed >> threadIdx.x % 32 & 1) != 0)
+      access.store(inbox.slot(gpu, ticket), encode(lap_of(ticket, inbox.capacity_log), consumed_window, 0, 0));
+  }
+  __device__ __forceinline__ bool leads() const { return threadIdx.x % 32 == 0; }
+  __device__ __forceinline__ void sync() const { __syncwarp(); }
+  __device__ __forceinline__ void return_credit(int gpu, std::uint64_t head) const { access.return_credit(gpu, head); }
+};
+
+}  // namespace detail
+
+// --- operators of reductions ----------------------------------------------------------------------------------------
+
+struct Sum {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Min {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+}  // namespace gpudt::initiated

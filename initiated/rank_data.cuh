@@ -1,0 +1,136 @@
+// What Rank (device.cuh) is made of: who it is, the checks of arguments, and how data are moved.
+#pragma once
+
+#include "initiated/device_parts.cuh"
+
+namespace gpudt::initiated::detail {
+
+/// A rank: its world, and its block's state.
+class RankCore {
+ public:
+  __device__ __forceinline__ int rank() const { return world_.gpu * world_.ranks_per_gpu + local_; }
+  __device__ __forceinline__ int size() const { return world_.size(); }
+  __device__ __forceinline__ int gpu() const { return world_.gpu; }
+  __device__ __forceinline__ int gpus() const { return world_.gpus; }
+  __device__ __forceinline__ int local_rank() const { return local_; }  ///< among those of this GPU
+  __device__ __forceinline__ int local_size() const { return world_.ranks_per_gpu; }
+  __device__ __forceinline__ int gpu_of(int rank) const { return rank / world_.ranks_per_gpu; }
+
+ protected:
+  __device__ __forceinline__ RankCore(const KernelWorld& world, RankState& state)
+      : world_(world), state_(state), local_(world.ranks_per_gpu == 1 ? 0 : static_cast<int>(blockIdx.x)) {}
+
+  /// Inbox::heads and ::returned, from launch to launch.
+  __device__ __forceinline__ std::uint64_t* saved_heads() const {
+    return world_.heads + static_cast<std::uint64_t>(local_) * 2 * static_cast<std::uint64_t>(world_.gpus);
+  }
+
+  __device__ __forceinline__ Status failed(Status status, [[maybe_unused]] const Call& call) const {
+#if defined(GPUDT_INITIATED_CHECK)
+    fail(world_, rank(), call, status);
+#endif
+    return status;
+  }
+
+  __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
+                                          std::int64_t bytes) const {
+    if (remote.rank < 0 || remote.rank >= size()) return Status::bad_rank;
+    if (begin < 0 || bytes < 0) return Status::bad_range;
+    std::int64_t low = 0, high = begin + bytes;
+    for (const KernelLayout* layout : {remote.layout, local})
+      if (layout != nullptr && (layout->form == not_made || layout->total < begin + bytes)) return Status::bad_layout;
+    if (remote.layout != nullptr) {
+      low = remote.layout->low;
+      high = remote.layout->high;
+    }
+    return remote.offset + low < 0 || remote.offset + high > remote.window.bytes ? Status::bad_range : Status::ok;
+  }
+  /// The same with a notification in the remote side's window.
+  __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
+                                          std::int64_t bytes, int tag) const {
+    const Status status = check(remote, local, begin, bytes);
+    if (status != Status::ok) return status;
+    if (tag < 0) return Status::bad_tag;
+    return remote.window.id < 0 || remote.window.id >= most_windows ? Status::bad_window : Status::ok;
+  }
+  __device__ __forceinline__ Status check(const Pattern& pattern, int count) const {
+    if (pattern.source < any_value || pattern.source >= size()) return Status::bad_rank;
+    if (pattern.window < any_value || pattern.window > no_window) return Status::bad_window;
+    return pattern.tag < any_value || count < 1 ? Status::bad_tag : Status::ok;
+  }
+
+  const KernelWorld& world_;
+  RankState& state_;
+  int local_;
+};
+
+/// Moves data.
+class RankData : public RankCore {
+ protected:
+  using RankCore::RankCore;
+
+  /// Whether the last put of a message carries its notification.
+  template <class Scope>
+  __device__ __forceinline__ bool signals(const Remote& to) const {
+    if constexpr (!std::is_same_v<Scope, Block>) return false;
+    return to.layout == nullptr && world_.reach(to.window.base, gpu_of(to.rank)) == nullptr;
+  }
+
+  /// Positions [begin, end), which the scope moves together. `with_signal`: behind them the notification that was
+  /// reserved in the state.
+  template <class Scope>
+  __device__ __forceinline__ void put_out(const Remote& to, const Local& from, std::int64_t begin, std::int64_t end,
+                                          bool with_signal) {
+    const int gpu = gpu_of(to.rank);
+    char* const symmetric = to.window.base + to.offset;
+    char* const there = world_.reach(symmetric, gpu);
+    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu, with_signal);
+    if (there == from.address && to.layout == from.layout) return;  // dCUDA: windows that overlap
+    if (gpu != world_.gpu && to.layout == nullptr && from.layout == nullptr)
+      return put_as_it_is<Scope>(symmetric, static_cast<const char*>(from.address), begin, end, gpu);
+    move_directly(sides_of(from.address, from.layout, there, to.layout, end), begin, end, Scope::index(),
+                  Scope::count());
+  }
+
+  template <class Scope>
+  __device__ __forceinline__ void get_in(const Local& to, const Remote& from, std::int64_t begin, std::int64_t end) {
+    Scope::sync();
+    // Loads of the source must not find what this multiprocessor cached of it before.
+    if (leads<Scope>()) acquire(saved_heads());
+    Scope::sync();
+    const int gpu = gpu_of(from.rank);
+    char* const symmetric = from.window.base + from.offset;
+    char* const there = world_.reach(symmetric, gpu);
+    const Sides sides = sides_of(there != nullptr ? there : symmetric, from.layout, to.address, to.layout, end);
+    if (there != nullptr)
+      move_directly(sides, begin, end, Scope::index(), Scope::count());
+    else
+      get_by_words(sides, gpu, begin, end, Scope::index(), Scope::count());
+  }
+
+ private:
+  static __device__ __forceinline__ Sides sides_of(const void* from, const KernelLayout* from_layout, void* to,
+                                                   const KernelLayout* to_layout, std::int64_t end) {
+    return {reinterpret_cast<Address>(from), reinterpret_cast<Address>(to), {from_layout, end}, {to_layout, end}};
+  }
+
+  /// By NVSHMEM's own put. A grid's blocks take a part each.
+  template <class Scope>
+  __device__ __forceinline__ void put_as_it_is(char* to, const char* from, std::int64_t begin, std::int64_t end,
+                                               int gpu) {
+    if constexpr (is_grid<Scope>) block_part(begin, end);
+    if (begin < end) put_contiguous<Scope>(to + begin, from + begin, static_cast<std::size_t>(end - begin), gpu);
+  }
+
+  template <class Scope>
+  __device__ __forceinline__ void put_packed_to(const Remote& to, const Local& from, std::int64_t begin,
+                                                std::int64_t end, int gpu, bool with_signal) {
+    if constexpr (is_block_wide<Scope>)
+      put_packed({to, from, begin, end, gpu, is_grid<Scope>, with_signal, state_.posting}, world_);
+    else
+      put_by_words(sides_of(from.address, from.layout, to.window.base + to.offset, to.layout, end), gpu, begin, end,
+                   Scope::index(), Scope::count());
+  }
+};
+
+}  // namespace gpudt::initiated::detail

@@ -1,0 +1,334 @@
+#include "initiated/world.hpp"
+
+#include <bootstrap_device_host/nvshmem_uniqueid.h>
+#include <nvshmem_host.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "datatype/decode.hpp"
+
+// Defined in NVSHMEM's device archive, with which programs are linked; declared in a header for nvcc alone.
+int nvshmemx_collective_launch(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
+                               cudaStream_t stream);
+
+namespace gpudt::initiated {
+
+void check(cudaError_t status, const std::string& what) {
+  if (status != cudaSuccess) throw Error(what + ": " + cudaGetErrorString(status));
+}
+
+// --- layouts --------------------------------------------------------------------------------------------------------
+
+Layout::Layout(MPI_Datatype type, std::int64_t count) {
+  if (type == MPI_DATATYPE_NULL) throw Error("Layout: the datatype is MPI_DATATYPE_NULL");
+  if (count < 0) throw Error("Layout: a count of " + std::to_string(count));
+  const datatype::LayoutRef layout = datatype::decode(type);
+  const auto kind = layout->shape(count).kind;
+  datatype::Program program;
+  if (kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general) {
+    const std::span<const std::byte> bytes = layout->serialised();
+    check(cudaMalloc(&program_, bytes.size()), "Layout: memory for the datatype");
+    check(cudaMemcpy(program_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), "Layout: upload");
+    datatype::SerialisedHeader header;
+    std::memcpy(&header, bytes.data(), sizeof header);
+    program = datatype::program_at(program_, header.node_count);
+  }
+  kernel_ = make_kernel_layout(*layout, count, program);
+}
+
+Layout::Layout(Layout&& other) noexcept
+    : kernel_(other.kernel_),
+      program_(std::exchange(other.program_, nullptr)),
+      copy_(std::exchange(other.copy_, nullptr)) {}
+
+Layout& Layout::operator=(Layout&& other) noexcept {
+  std::swap(kernel_, other.kernel_);
+  std::swap(program_, other.program_);
+  std::swap(copy_, other.copy_);
+  return *this;
+}
+
+Layout::~Layout() {
+  cudaFree(program_);
+  cudaFree(copy_);
+}
+
+const KernelLayout* Layout::on_device() {
+  if (copy_ != nullptr) return copy_;
+  void* copy = nullptr;
+  check(cudaMalloc(&copy, sizeof kernel_), "Layout::on_device: memory");
+  copy_ = static_cast<KernelLayout*>(copy);
+  check(cudaMemcpy(copy, &kernel_, sizeof kernel_, cudaMemcpyHostToDevice), "Layout::on_device: upload");
+  return copy_;
+}
+
+// --- the world ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+void check_mpi(int code, const char* what) {
+  if (code != MPI_SUCCESS) throw Error(std::string("World: ") + what + " failed");
+}
+
+/// Where a process runs and on which GPU, to be compared with others.
+struct ProcessGpu {
+  char host[MPI_MAX_PROCESSOR_NAME] = {};
+  char bus[32] = {};
+};
+
+/// Lays out blocks of memory one behind the other.
+class Layers {
+ public:
+  std::size_t add(std::uint64_t count, std::size_t bytes_each) {
+    const std::size_t at = (end_ + 255) / 256 * 256;
+    end_ = at + count * bytes_each;
+    return at;
+  }
+  std::size_t bytes() const { return end_; }
+
+ private:
+  std::size_t end_ = 0;
+};
+
+}  // namespace
+
+class World::State {
+ public:
+  State(MPI_Comm comm, const Options& wanted) : options(wanted) {
+    check_options();
+    check_mpi(PMPI_Comm_rank(comm, &gpu), "MPI_Comm_rank");
+    check_mpi(PMPI_Comm_size(comm, &gpus), "MPI_Comm_size");
+    check(cudaGetDevice(&device), "World: cudaGetDevice");
+    if (gpus > most_gpus)
+      throw Error("World: " + std::to_string(gpus) + " processes; at most " + std::to_string(most_gpus));
+    check_devices(comm);
+    start_nvshmem(comm);
+    lay_out();
+  }
+  ~State() {
+    // After a failure the others do not come: to end NVSHMEM, which is collective, would be to wait for them.
+    cudaSetDevice(device);
+    if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions) return;
+    if (symmetric != nullptr) nvshmem_free(symmetric);
+    cudaFree(own);
+    nvshmem_finalize();
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  std::string who() const { return "process " + std::to_string(gpu) + ": "; }
+
+  Options options;
+  int gpu = 0, gpus = 1, device = 0, windows = 0;
+  bool reaches_all = true;
+  KernelWorld kernel;
+
+ private:
+  void check_options() const {
+    if (options.ranks < 1 || options.ranks > most_local_ranks)
+      throw Error("World: Options::ranks is " + std::to_string(options.ranks) + ", not from 1 to " +
+                  std::to_string(most_local_ranks));
+    if (options.notifications < detail::chunk || !std::has_single_bit(static_cast<unsigned>(options.notifications)))
+      throw Error("World: Options::notifications is " + std::to_string(options.notifications) +
+                  ", not a power of two from 32 on");
+    if (options.staging_bytes < 16 || options.staging_bytes % 16 != 0)
+      throw Error("World: Options::staging_bytes is " + std::to_string(options.staging_bytes) +
+                  ", not a multiple of 16");
+  }
+
+  /// Two processes on one GPU would take turns, and each wait for what the other one's kernel cannot do meanwhile. All
+  /// processes find the same.
+  void check_devices(MPI_Comm comm) {
+    ProcessGpu mine;
+    int length = 0;
+    check_mpi(PMPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
+    check(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device), "World: cudaDeviceGetPCIBusId");
+    std::vector<ProcessGpu> all(static_cast<std::size_t>(gpus));
+    check_mpi(PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm), "MPI_Allgather");
+    for (std::size_t i = 0; i < all.size(); ++i)
+      for (std::size_t other = 0; other < i; ++other)
+        if (std::strcmp(all[i].host, all[other].host) == 0 && std::strcmp(all[i].bus, all[other].bus) == 0)
+          throw Error("World: processes " + std::to_string(other) + " and " + std::to_string(i) +
+                      " have the same GPU (" + all[i].bus + " of " + all[i].host +
+                      "); each needs one of its own: cudaSetDevice before World");
+  }
+
+  void start_nvshmem(MPI_Comm comm) {
+    // Multicast is not used here, and not to be had in every container.
+    setenv("NVSHMEM_DISABLE_NVLS", "1", 0);
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
+    nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
+    int code = gpu == 0 ? nvshmemx_get_uniqueid(&id) : 0;
+    check_mpi(PMPI_Bcast(&code, 1, MPI_INT, 0, comm), "MPI_Bcast");
+    if (code != 0) throw Error("World: NVSHMEM has no unique id (code " + std::to_string(code) + ")");
+    check_mpi(PMPI_Bcast(&id, sizeof id, MPI_BYTE, 0, comm), "MPI_Bcast");
+    nvshmemx_set_attr_uniqueid_args(gpu, gpus, &id, &attributes);
+    code = nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes);
+    if (code != 0) throw Error("World: " + who() + "NVSHMEM does not start (code " + std::to_string(code) + ")");
+    if (nvshmem_n_pes() != gpus || nvshmem_my_pe() != gpu)
+      throw Error("World: " + who() + "NVSHMEM is started already, for other processes");
+  }
+
+  void lay_out() {
+    const auto ranks = static_cast<std::uint64_t>(options.ranks), all = static_cast<std::uint64_t>(gpus);
+    constexpr std::size_t word = sizeof(std::uint64_t);
+    kernel.gpu = gpu;
+    kernel.gpus = gpus;
+    kernel.most_ranks = options.ranks;
+    kernel.direct = options.direct ? 1 : 0;
+    kernel.timeout_ns = static_cast<std::uint64_t>(options.timeout_seconds * 1e9);
+    kernel.capacity_log = std::countr_zero(static_cast<unsigned>(options.notifications));
+    kernel.staging_bytes = options.staging_bytes;
+
+    Layers shared, local;
+    const std::size_t rings = shared.add(ranks * all << kernel.capacity_log, word);
+    const std::size_t credit = shared.add(all * ranks, word);
+    const std::size_t flags = shared.add(2 * all, word), values = shared.add(2 * 2 * all * most_values, word);
+    const std::size_t staging = shared.add(ranks, static_cast<std::size_t>(options.staging_bytes));
+    const std::size_t sent = local.add(all * ranks, word), heads = local.add(2 * ranks * all, word);
+    const std::size_t grid = local.add(grid_words, word);
+    const std::size_t mine = local.add(2 * ranks * most_values, word), results = local.add(2 * most_values, word);
+    const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
+
+    symmetric = static_cast<char*>(nvshmem_calloc(1, shared.bytes()));
+    if (symmetric == nullptr)
+      throw Error("World: " + who() + "no symmetric memory (" + std::to_string(shared.bytes()) +
+                  " bytes; NVSHMEM_SYMMETRIC_SIZE says how much there may be)");
+    check(cudaMalloc(&own, local.bytes()), "World: memory for queues");
+    check(cudaMemset(own, 0, local.bytes()), "World: cudaMemset");
+    check(cudaMemset(symmetric, 0, shared.bytes()), "World: cudaMemset");
+    check(cudaDeviceSynchronize(), "World: cudaDeviceSynchronize");
+
+    const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(symmetric + at); };
+    const auto local_words = [&](std::size_t at) {
+      return reinterpret_cast<std::uint64_t*>(static_cast<char*>(own) + at);
+    };
+    kernel.rings = shared_words(rings);
+    kernel.credit = shared_words(credit);
+    kernel.staging = symmetric + staging;
+    kernel.sent = local_words(sent);
+    kernel.heads = local_words(heads);
+    kernel.grid = local_words(grid);
+    for (const std::uint64_t i : {0, 1}) {
+      CollectiveState& place = i == 0 ? kernel.all : kernel.device;
+      place.flags = shared_words(flags) + i * all;
+      place.values = shared_words(values) + i * 2 * all * most_values;
+      place.local = local_words(mine) + i * ranks * most_values;
+      place.result = local_words(results) + i * most_values;
+      place.arrived = local_words(counters) + i * 32;
+      place.left = local_words(counters) + i * 32 + 16;
+    }
+    for (int other = 0; other < gpus; ++other) {
+      const auto* const there = static_cast<const char*>(nvshmem_ptr(symmetric, other));
+      kernel.distance[other] = there != nullptr ? there - symmetric : KernelWorld::unreachable;
+      reaches_all = reaches_all && there != nullptr;
+    }
+    kernel.reaches_all = reaches_all && options.direct ? 1 : 0;
+    nvshmem_barrier_all();  // the memory of all is laid out
+  }
+
+  const int exceptions = std::uncaught_exceptions();
+  char* symmetric = nullptr;
+  void* own = nullptr;
+};
+
+World::World(MPI_Comm comm, const Options& options) : state_(std::make_unique<State>(comm, options)) {}
+World::~World() = default;
+
+int World::gpu() const {
+  return state_->gpu;
+}
+int World::gpus() const {
+  return state_->gpus;
+}
+const Options& World::options() const {
+  return state_->options;
+}
+bool World::reaches_all() const {
+  return state_->reaches_all && state_->options.direct;
+}
+
+Window World::allocate(std::int64_t bytes) {
+  if (bytes < 0) throw Error("World::allocate: " + state_->who() + std::to_string(bytes) + " bytes");
+  if (state_->windows >= most_windows)
+    throw Error("World::allocate: " + state_->who() + "more than " + std::to_string(most_windows) + " windows");
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  Window window;
+  window.base = static_cast<char*>(nvshmem_align(256, (size + 255) / 256 * 256));
+  if (window.base == nullptr)
+    throw Error("World::allocate: " + state_->who() + "no " + std::to_string(bytes) +
+                " bytes of symmetric memory (NVSHMEM_SYMMETRIC_SIZE says how much there may be)");
+  // NVSHMEM's heaps are contiguous, so that kernels need but one number for each GPU.
+  for (int gpu = 0; gpu < state_->gpus; ++gpu) {
+    const auto* const there = static_cast<const char*>(nvshmem_ptr(window.base, gpu));
+    const std::int64_t distance = state_->kernel.distance[gpu];
+    if ((there != nullptr ? there - window.base : KernelWorld::unreachable) != distance)
+      throw Error("World::allocate: " + state_->who() + "NVSHMEM has mapped this memory of process " +
+                  std::to_string(gpu) + " elsewhere than the rest");
+  }
+  window.bytes = bytes;
+  window.id = state_->windows++;
+  check(cudaMemset(window.base, 0, size), "World::allocate: cudaMemset");
+  check(cudaDeviceSynchronize(), "World::allocate: cudaDeviceSynchronize");
+  nvshmem_barrier_all();
+  return window;
+}
+
+void World::free(Window& window) {
+  if (window.base != nullptr && std::uncaught_exceptions() == 0) nvshmem_free(window.base);
+  window = {};
+}
+
+KernelWorld World::view(int ranks_per_gpu) const {
+  if (ranks_per_gpu < 1 || ranks_per_gpu > state_->options.ranks)
+    throw Error("World::view: " + state_->who() + std::to_string(ranks_per_gpu) +
+                " ranks on each GPU; Options::ranks is " + std::to_string(state_->options.ranks));
+  KernelWorld view = state_->kernel;
+  view.ranks_per_gpu = ranks_per_gpu;
+  return view;
+}
+
+int World::most_blocks(const void* kernel, int threads, std::size_t shared_bytes) const {
+  int each = 0, multiprocessors = 0;
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, shared_bytes),
+        "World::most_blocks: cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, state_->device),
+        "World::most_blocks: cudaDeviceGetAttribute");
+  return each * multiprocessors;
+}
+
+void World::launch(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes,
+                   cudaStream_t stream) {
+  const auto fail = [&](const std::string& why) { throw Error("World::launch: " + state_->who() + why); };
+  if (threads < 32 || threads % 32 != 0) fail(std::to_string(threads) + " threads, not a multiple of 32");
+  if (blocks < 1 || blocks > state_->options.ranks)
+    fail(std::to_string(blocks) + " blocks; Options::ranks is " + std::to_string(state_->options.ranks));
+  const int most = most_blocks(kernel, threads, shared_bytes);
+  if (blocks > most)
+    fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, of which " +
+         std::to_string(most) + " can run at the same time: those that do not run would be waited for for ever");
+  void* arguments[] = {const_cast<void*>(argument)};
+  const int code = nvshmemx_collective_launch(kernel, dim3(static_cast<unsigned>(blocks)),
+                                              dim3(static_cast<unsigned>(threads)), arguments, shared_bytes, stream);
+  if (code != 0) fail("NVSHMEM does not start the kernel (code " + std::to_string(code) + ")");
+}
+
+void World::run(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes,
+                cudaStream_t stream) {
+  launch(kernel, blocks, threads, argument, shared_bytes, stream);
+  check(cudaStreamSynchronize(stream), "World::run: " + state_->who() + "the kernel");
+}
+
+void World::barrier() {
+  nvshmem_barrier_all();
+}
+
+}  // namespace gpudt::initiated

@@ -1,0 +1,115 @@
+// The host's side of communication that kernels start: GPUs that reach each other through NVSHMEM, windows of symmetric
+// memory, layouts, and launches whose blocks all run at the same time. The device's side is device.cuh.
+//
+// Ranks are thread blocks, as in dCUDA (Gysi et al.; in the thesis, sections 3.1 to 3.3): rank r of n on each GPU is
+// block r mod n of process r / n. With one rank per GPU a block speaks for its GPU. One process for each GPU.
+//
+// Functions that are collective must be called by all processes of the World's communicator, in the same order. What
+// goes wrong is thrown as Error, whose text names the call, the process and the argument.
+#pragma once
+
+#include <mpi.h>
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "initiated/kernel_world.hpp"
+#include "initiated/layout.hpp"
+
+namespace gpudt::initiated {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct Options {
+  /// Most ranks (or blocks) of a GPU in any launch: the memory of their queues is laid out for so many.
+  int ranks = 264;
+  /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 on. Who sends
+  /// more waits until some have been consumed.
+  int notifications = 1024;
+  /// false: never by loads and stores to other GPUs, but packed into symmetric memory and put, as between nodes.
+  bool direct = true;
+  /// After so long a wait of a kernel's prints what it waits for and ends the program; 0: never.
+  double timeout_seconds = 0;
+  /// For each rank, where data have to be packed; a multiple of 16.
+  std::int64_t staging_bytes = 64 << 10;
+};
+
+/// An MPI datatype, and how many elements of it, for kernels. The datatype may be freed afterwards. Owns device memory
+/// of the current device, which must be the World's.
+class Layout {
+ public:
+  /// The datatype need not be committed. Not collective.
+  Layout(MPI_Datatype type, std::int64_t count);
+  Layout(Layout&&) noexcept;
+  Layout& operator=(Layout&&) noexcept;
+  ~Layout();
+
+  /// Plain data for kernel parameters; valid as long as the Layout.
+  const KernelLayout& kernel() const { return kernel_; }
+  std::int64_t size() const { return kernel_.total; }  ///< packed bytes
+  /// Puts the plain data into device memory too, for kernels that choose among many. Lives as long as the Layout.
+  const KernelLayout* on_device();
+
+ private:
+  KernelLayout kernel_;
+  void* program_ = nullptr;
+  KernelLayout* copy_ = nullptr;
+};
+
+/// All GPUs of a communicator. One at a time in a process.
+class World {
+ public:
+  /// Collective. MPI must be initialised, the current device be the process's GPU, and no other process of the node
+  /// have the same one. Starts NVSHMEM by a unique id that MPI broadcasts; sets NVSHMEM_DISABLE_NVLS=1 and
+  /// NCCL_NVLS_ENABLE=0 unless they are set.
+  explicit World(MPI_Comm comm, const Options& options = {});
+  /// Collective. Waits for the device, then ends NVSHMEM. Before or after MPI_Finalize.
+  ~World();
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  int gpu() const;   ///< the process's rank in the communicator
+  int gpus() const;  ///< its size
+  const Options& options() const;
+  /// Whether all other GPUs are reached by loads and stores.
+  bool reaches_all() const;
+
+  /// Collective: `bytes` (the same everywhere) of symmetric memory, zeroed, aligned to 256 bytes. At most 2046 in a
+  /// World's life.
+  Window allocate(std::int64_t bytes);
+  /// Collective. The memory may not be in use.
+  void free(Window& window);
+
+  /// What kernels are told, for a launch with so many ranks on each GPU: as many as blocks, or 1.
+  KernelWorld view(int ranks_per_gpu) const;
+
+  /// The most blocks of `threads` threads that can be resident at the same time.
+  int most_blocks(const void* kernel, int threads, std::size_t shared_bytes = 0) const;
+  /// Collective: starts `kernel`, which takes one parameter (at `argument`), on all GPUs with as many blocks. `threads`
+  /// is a multiple of 32. Throws where the blocks cannot all be resident (a rank that does not run would be waited for
+  /// for ever). Returns when the kernel is under way; its ends is the stream's.
+  void launch(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes = 0,
+              cudaStream_t stream = nullptr);
+  /// Collective: launch() and wait for the stream.
+  void run(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes = 0,
+           cudaStream_t stream = nullptr);
+
+  /// Collective: all processes, and all that their kernels have put.
+  void barrier();
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+/// Throws Error("<what>: <CUDA's message>") unless `status` is cudaSuccess.
+void check(cudaError_t status, const std::string& what);
+
+}  // namespace gpudt::initiated
