@@ -6,6 +6,12 @@
   figure 5  packing a vector: gpudt against cudaMemcpy2D over the block length, for a fixed number of blocks
   figure 6  one-way time of a ping-pong with vectors of 8-, 32- and 128-byte blocks: gpudt against cudaMemcpy2D
 
+Of what the programs that start communication in kernels write (scripts/initiated.sh):
+
+  initiated_pingpong  one-way time over the packed size, by layout: put by a kernel, and by MPI on device memory
+  initiated_vectors   GPUrdma's multi-matrix-vector product: rate over the size of a batch, beside the paper's
+  initiated_apps      dCUDA's case studies: time of a step on one and two GPUs
+
 Each figure is drawn if a file given holds its rows:
 
   LD_PRELOAD=libgpudt-pmpi.so gpudt-packbench --targets host --json pack.json
@@ -211,6 +217,81 @@ def figure_6(rows, machine):
     return figure
 
 
+def rows_of(documents, program):
+    return [row for document in documents[program] for row in document["rows"]]
+
+
+def figure_initiated_pingpong(rows, machine):
+    """Of the kernel's ways, with any number of blocks, the fastest at each size."""
+    best = {}
+    for row in rows:
+        kind = {"rank": "kernel", "ranks": "kernel", "grid": "kernel", "mpi": "mpi"}.get(row["way"])
+        key = kind, row["layout"], row["bytes"]
+        if kind and row["median_us"] < best.get(key, float("inf")):
+            best[key] = row["median_us"]
+    if not best:
+        return None
+    figure, both = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
+    layouts = list(collections.OrderedDict.fromkeys(row["layout"] for row in rows))
+    for axes, kind, title in zip(both, ("kernel", "mpi"), ("put_notify in a kernel", "MPI_Send and MPI_Recv")):
+        for index, layout in enumerate(layouts):
+            points = sorted((key[2], us) for key, us in best.items() if key[:2] == (kind, layout))
+            if points:
+                axes.plot(*zip(*points), color=f"C{index % 10}", marker="o^"[index // 10 % 2], label=layout)
+        size_axis(axes, "packed size")
+        axes.set_title(title)
+    time_axis(both[0], "one-way time (µs)")
+    figure.legend(*both[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0), ncols=6)
+    figure.suptitle(f"Messages between two GPUs, {machine}")
+    return figure
+
+
+GPURDMA_TABLE_3 = {"GPI-2, paper": {60: 4.9, 120: 9.2, 240: 1.1, 480: 26.5, 960: 37.9, 1920: 46.3},
+                   "GPUrdma, paper": {60: 22.4, 120: 35.9, 240: 48.1, 480: 55.6, 960: 57.7, 1920: 60}}
+
+
+def figure_initiated_vectors(rows, machine):
+    rows = [row for row in rows if row["program"] == "vectors"]
+    if not rows:
+        return None
+    figure, axes = plt.subplots(figsize=(6.5, 4.5), layout="constrained")
+    for way, label in (("kernel", "kernel that communicates"), ("mpi", "kernels and MPI (gpudt)")):
+        points = sorted((row["batch_kb"], row["million_per_s"]) for row in rows if row["way"] == way)
+        if points:
+            axes.plot(*zip(*points), marker="o", label=label)
+    for label, points in GPURDMA_TABLE_3.items():
+        axes.plot(*zip(*points.items()), linestyle="--", color="gray", marker="s" if "GPI" in label else "^", label=label)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel("batch (KB)")
+    time_axis(axes, "million vectors a second")
+    axes.set_title(f"Multi-matrix-vector product, {machine}")
+    axes.legend()
+    return figure
+
+
+def figure_initiated_apps(rows, machine):
+    best = {}
+    for row in rows:
+        key = row["app"], row["gpus"], row["way"]
+        best[key] = min(row["iteration_us"], best.get(key, float("inf")))
+    if not best:
+        return None
+    apps = list(collections.OrderedDict.fromkeys(row["app"] for row in rows))
+    figure, all_axes = plt.subplots(1, len(apps), figsize=(3 * len(apps), 3.5), layout="constrained", squeeze=False)
+    for axes, app in zip(all_axes[0], apps):
+        gpus = sorted({key[1] for key in best if key[0] == app})
+        for offset, way in ((-0.2, "mpi"), (0.2, "kernel")):
+            axes.bar([index + offset for index in range(len(gpus))], [best.get((app, n, way), 0) for n in gpus],
+                     width=0.38, label="kernels and MPI" if way == "mpi" else "one kernel")
+        axes.set_xticks(range(len(gpus)), [f"{n} GPU{'s' if n > 1 else ''}" for n in gpus])
+        axes.set_title(app)
+    all_axes[0][0].set_ylabel("a step (µs)")
+    all_axes[0][0].legend()
+    figure.suptitle(f"dCUDA's case studies, as much work for each GPU, {machine}")
+    return figure
+
+
 def save(figure, path):
     if figure is None:
         return False
@@ -231,7 +312,12 @@ def main():
     plt.rcParams.update(STYLE)
     figures = [("figure4.png", figure_4(packs_to_host(of_many_kinds(packbench)), machine)),
                ("figure5.png", figure_5(packs_to_host(packbench), machine)),
-               ("figure6.png", figure_6(sends_from_device(pingpong), machine))]
+               ("figure6.png", figure_6(sends_from_device(pingpong), machine)),
+               ("initiated_pingpong.png",
+                figure_initiated_pingpong(rows_of(documents, "gpudt-initiated-pingpong"), machine)),
+               ("initiated_vectors.png",
+                figure_initiated_vectors(rows_of(documents, "gpudt-initiated-gpurdma"), machine)),
+               ("initiated_apps.png", figure_initiated_apps(rows_of(documents, "gpudt-initiated-apps"), machine))]
     drawn = [save(figure, arguments.out / name) for name, figure in figures]
     if not any(drawn):
         sys.exit("plot.py: these files hold nothing that a figure is made of")

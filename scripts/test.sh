@@ -24,7 +24,7 @@ if [ "${1:-}" = --sanitize ]; then
       if setarch -R true 2>/dev/null; then
         prefix=(setarch -R)
       fi
-      [ $# -gt 0 ] || set -- threads rma-threads
+      [ $# -gt 0 ] || set -- threads rma-threads initiated
       ;;
     address | undefined | address,undefined)
       # The library is preloaded before the sanitizer's own, and Open MPI does not free everything.
