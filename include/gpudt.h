@@ -41,8 +41,8 @@ int gpudt_active(void);
  *   int MPIX_Query_cuda_support(void)                      Open MPI, mpi-ext.h
  *   int MPIX_GPU_query_support(int gpu_type, int* answer)  MPICH, mpi.h
  *
- * Both answer 1 (for CUDA) while gpudt_active() returns 1, and otherwise what the MPI library itself answers, or 0 if it
- * has no such function. The MPI_* names, in C and in Fortran, are those of the MPI standard.
+ * Both answer 1 (for CUDA) while gpudt_active() returns 1, and otherwise what the MPI library itself answers, or 0 if
+ * it has no such function. The MPI_* names, in C and in Fortran, are those of the MPI standard.
  */
 
 #ifdef __cplusplus

@@ -72,7 +72,8 @@ void matched_stop() {
 
 namespace {
 
-/// `look(status)` looks for a message and matches it if there is one, which `*flag` tells. Returns what the call is to return.
+/// `look(status)` looks for a message and matches it if there is one, which `*flag` tells. Returns what the call is to
+/// return.
 template <class Look>
 int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* user, Look look) {
   const SeenStatus status(user);

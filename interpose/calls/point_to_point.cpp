@@ -449,8 +449,8 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
       return PMPI_Irecv(to, count, as, source, tag, comm, request);
     }
   } const receive{count, source, tag, comm};
-  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm}, Selector{source, tag},
-                          status);
+  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm},
+                          Selector{source, tag}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   return guarded(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });

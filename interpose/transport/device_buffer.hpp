@@ -35,7 +35,7 @@ struct DeviceBuffer {
   device::StreamMark after{};  ///< what the program's own work had come to in this call; nothing touches it before
   Use use = Use::unknown;
   bool blocking = false;  ///< the call returns when it has used the buffer: `after` may be made late
-  CheckedRef checked{};  ///< as long as the operation lasts
+  CheckedRef checked{};   ///< as long as the operation lasts
 
   std::int64_t bytes() const { return count * info->layout().size(); }
   MPI_Datatype packed_type() const { return info->packed_type(); }
