@@ -117,6 +117,10 @@ using Work = std::variant<Packing, LayoutTransfer>;
 inline bool is_host(MemoryKind kind) {
   return kind == MemoryKind::host || kind == MemoryKind::pinned;
 }
+/// Where a span of the user's buffer begins.
+inline std::uintptr_t first_of(const datatype::Span& span, const void* user) {
+  return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
+}
 inline bool kernels_reach(const Packing& packing) {
   return packing.packed_kind != MemoryKind::host;
 }
@@ -308,6 +312,9 @@ class Engine {
 
     bool can_copy() const { return !copy_plan.empty() || span.bytes() != 0; }
   };
+
+  // forecast.cpp
+  static CopyPlan divided(const Packing& packing, const TransferContext& context);
   TransferContext transfer_context(const Gpu& gpu, const Packing& packing) const;
   static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                               const TransferContext& context, CopyPlan copy_plan);
@@ -323,13 +330,14 @@ class Engine {
   Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
   Forecast foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const;
   bool prefers_copy(const Forecast& forecast) const;
-  bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
+  void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
+
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
   bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;
 
-  Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
-  void release_held(Gpu& gpu, Channel& channel) noexcept;
+  // launch.cpp
+  bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
   void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -344,6 +352,8 @@ class Engine {
                     Transfer::State& state);
 
   // batch.cpp
+  Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
+  void release_held(Gpu& gpu, Channel& channel) noexcept;
   void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
   void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept;
@@ -352,8 +362,6 @@ class Engine {
   TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there);
 
   void lose(Gpu& gpu) noexcept;
-
-  void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 
   const std::unique_ptr<Runtime> runtime_;
   const Way way_;
