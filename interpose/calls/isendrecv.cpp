@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"

@@ -12,6 +12,7 @@
 
 #include "device/timeline.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/check.hpp"

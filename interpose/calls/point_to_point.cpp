@@ -8,6 +8,7 @@
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/requests/point_to_point.hpp"
+#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"

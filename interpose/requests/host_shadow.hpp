@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/staged.hpp"
 
 namespace gpudt::interpose {
 

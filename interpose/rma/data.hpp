@@ -10,6 +10,7 @@
 #include "datatype/layout.hpp"
 #include "device/device.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/staged.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/pending.hpp"
 

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "interpose/requests/staged.hpp"
+
 namespace gpudt::interpose {
 
 PendingAccesses pending_accesses;

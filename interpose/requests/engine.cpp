@@ -1,0 +1,358 @@
+// Moves operations from packing to issued to unpacking to done.
+#include "interpose/requests/engine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <span>
+
+#include "device/timeline.hpp"
+#include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+// Requests looked at in one pass: bounds the cost of a pass when very many are pending; the next pass goes on
+// where this one stopped.
+constexpr int test_window = 64;
+// Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
+constexpr std::size_t blocked_peers_max = 16;
+
+/// The operation fails. Whatever memory is left.
+void fail_operation(Operation& operation, const char* doing, const std::exception& failure) noexcept {
+  operation.error = error_class(failure);
+  log_failure(doing, failure.what());
+}
+
+/// Makes room for `size` elements, seldom.
+template <class Element>
+void reserve_amply(std::vector<Element>& list, std::size_t size) {
+  if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
+}
+
+/// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
+class Hold {
+ public:
+  explicit Hold(std::atomic<bool>& busy) : busy_(busy) { Engine::inside = true; }
+  ~Hold() {
+    Engine::inside = false;
+    busy_.store(false, std::memory_order_release);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  std::atomic<bool>& busy_;
+};
+
+}  // namespace
+
+int Engine::progress(Tests tests) {
+  if (inside) return 0;
+  const EngineBackground* const background = background_.load(std::memory_order_acquire);
+  const bool due = background != nullptr && background->due();
+  const bool busy = pending();
+  if (!due && !busy) return 0;
+  if (busy_.exchange(true, std::memory_order_acquire)) return 0;
+  const Hold hold(busy_);
+  const int completions = due && background_.load() != nullptr ? background->run() : 0;
+  return busy ? completions + pass(tests) : completions;
+}
+
+void Engine::settle() {
+  if (inside || (!pending() && !has_background())) return;
+  while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
+  const Hold hold(busy_);
+  const EngineBackground* const background = background_.load();
+  while (background != nullptr && background->run() != 0) {
+  }
+  pass(Tests::all);
+}
+
+int Engine::pass(Tests tests) {
+  int completions = 0;
+  // What has arrived together is unpacked together.
+  const device::Gathering gathering(device::Gathering::short_bytes);
+  // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
+  const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
+  release_retired();
+  take_incoming();
+  if (cancels) cancel_wanted();
+  completions += issue_packed();
+  completions += test_inner(tests);
+  completions += finish_unpacked();
+  if (const EngineService service = service_.load()) completions += service();
+  return completions;
+}
+
+/// Those that there is no memory for stay.
+void Engine::take_incoming() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (incoming_.empty()) return;
+  make_room();
+  std::size_t taken = 0;
+  try {
+    for (const auto& [operation, issued] : incoming_) {
+      if (!issued)
+        packing_.push_back(operation);
+      else if (operation->inner == MPI_REQUEST_NULL)
+        unpacking_.push_back(operation);
+      else
+        watch(operation);
+      ++taken;
+    }
+  } catch (const std::bad_alloc&) {
+    incoming_.erase(incoming_.begin(), incoming_.begin() + static_cast<std::ptrdiff_t>(taken));
+    throw;
+  }
+  incoming_.clear();
+}
+
+/// The caller holds the mutex.
+void Engine::make_room() {
+  const std::size_t all = packing_.size() + inner_.size() + unpacking_.size() + incoming_.size();
+  reserve_amply(inner_, all);
+  reserve_amply(inner_operations_, all);
+  reserve_amply(unpacking_, all);
+}
+
+/// Hands packed sends to MPI, in program order for each peer.
+int Engine::issue_packed() {
+  int completions = 0;
+  std::array<Channel, blocked_peers_max> blocked;
+  auto blocked_end = blocked.begin();
+  for (auto entry = packing_.begin(); entry != packing_.end() && blocked_end != blocked.end();) {
+    Operation* operation = *entry;
+    const Channel& channel = operation->channel;
+    if (std::find(blocked.begin(), blocked_end, channel) != blocked_end) {
+      ++entry;
+      continue;
+    }
+    bool packed = true;
+    try {
+      packed = operation->payload->done();
+    } catch (const std::exception& error) {
+      fail_operation(*operation, "packing a message", error);
+    }
+    if (!packed) {
+      *blocked_end++ = channel;
+      ++entry;
+      continue;
+    }
+    entry = packing_.erase(entry);
+    issue(operation);
+    if (operation->inner == MPI_REQUEST_NULL) {
+      complete(operation);
+      ++completions;
+    }
+  }
+  return completions;
+}
+
+void Engine::issue(Operation* operation) {
+  const MPI_Comm comm = owner(*operation).comm;
+  if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
+    operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
+  } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
+    operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
+  } else if (operation->error == MPI_SUCCESS) {
+    const Outgoing out = operation->payload->message();
+    device::mark(device::Point::given);
+    operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
+                                       &operation->inner);
+    operation->payload->given();
+    operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
+  }
+  issued(*operation);
+  if (operation->error != MPI_SUCCESS || operation->cancelled)
+    operation->inner = MPI_REQUEST_NULL;
+  else
+    watch(operation);
+}
+
+void Engine::issued(const Operation& operation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto entry = deferred_by_channel_.find(operation.channel);
+  entry->second.issued = operation.number;
+  if (operation.number == entry->second.submitted) deferred_by_channel_.erase(entry);
+  deferred_.fetch_sub(1);
+}
+
+void Engine::watch(Operation* operation) {
+  inner_.push_back(operation->inner);
+  inner_operations_.push_back(operation);
+}
+
+int Engine::test_inner(Tests tests) {
+  if (tests == Tests::some) return test_next_window();
+  int completions = 0;
+  window_ = 0;
+  do {
+    completions += test_next_window();
+  } while (window_ < inner_.size());
+  return completions;
+}
+
+/// Looks at a window of the real requests. Testsome, not one Test each: it enters MPI's progress once.
+int Engine::test_next_window() {
+  if (inner_.empty()) return 0;
+  if (window_ >= inner_.size()) window_ = 0;
+  const int count = static_cast<int>(std::min<std::size_t>(test_window, inner_.size() - window_));
+  int indices[test_window];
+  MPI_Status statuses[test_window];
+  int done = 0;
+  const int code = test_some(count, inner_.data() + window_, &done, indices, statuses);
+  if (done == MPI_UNDEFINED) done = 0;
+  std::array<Operation*, test_window> list;
+  const std::span<Operation*> completed(list.data(), static_cast<std::size_t>(done));
+  for (int i = 0; i < done; ++i) {
+    const std::size_t at = window_ + static_cast<std::size_t>(indices[i]);
+    Operation* const operation = inner_operations_[at];
+    completed[static_cast<std::size_t>(i)] = operation;
+    inner_operations_[at] = nullptr;
+    operation->inner = operation->lasting ? MPI_REQUEST_NULL : inner_[at];
+    inner_completed(operation, statuses[i], code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
+  }
+  if (done == 0) {  // nor is the list gone through, which may be long
+    window_ += static_cast<std::size_t>(count);
+    return 0;
+  }
+  std::size_t kept = window_;
+  for (std::size_t at = window_; at < inner_.size(); ++at) {
+    if (inner_operations_[at] == nullptr) continue;
+    inner_[kept] = inner_[at];
+    inner_operations_[kept++] = inner_operations_[at];
+  }
+  inner_.resize(kept);
+  inner_operations_.resize(kept);
+  window_ += static_cast<std::size_t>(count - done);
+  int completions = 0;
+  for (Operation* operation : completed) {
+    if (operation->unpacks || operation->truncated) {
+      unpacking_.push_back(operation);
+    } else {
+      complete(operation);
+      ++completions;
+    }
+  }
+  return completions;
+}
+
+void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept {
+  operation->error = error < 0 ? MPI_ERR_OTHER : error;  // Open MPI's inner numbers, which it translates for handlers
+  try {
+    read_outcome(operation, status);
+  } catch (const std::exception& failure) {
+    if (operation->error == MPI_SUCCESS) fail_operation(*operation, "receiving a message", failure);
+  }
+}
+
+void Engine::read_outcome(Operation* operation, const MPI_Status& status) {
+  if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
+  if (operation->owner.file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
+    int cancelled = 0;
+    PMPI_Test_cancelled(&status, &cancelled);
+    operation->cancelled = cancelled != 0;
+  }
+  if (operation->kind == Operation::Kind::send) {
+    device::mark(device::Point::sent);
+    if (operation->payload->always_unpacks() && !operation->cancelled) start_unpack(operation, 0);
+    return;
+  }
+  operation->from = status.MPI_SOURCE;
+  operation->received_tag = status.MPI_TAG;
+  if (operation->cancelled) return;
+  MPI_Count bytes = 0;
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  operation->bytes = bytes;
+  if (operation->kind != Operation::Kind::receive) return;
+  if (operation->error != MPI_SUCCESS) {
+    operation->truncated = is_truncation(operation->error) && peer::rts_index(bytes) >= 0;
+    if (operation->truncated) ++truncated_;
+    return;
+  }
+  take_arrived(operation);
+}
+
+/// Of a truncated message, if it was an RTS. RTS messages before it must have been recognised, or it would be taken for
+/// one of these.
+void Engine::release_sender(const Operation& operation) noexcept try {
+  MPI_Status status{};
+  status.MPI_SOURCE = operation.from;
+  status.MPI_TAG = operation.received_tag;
+  PMPI_Status_set_elements_x(&status, MPI_BYTE, operation.bytes);
+  const MPI_Comm comm = owner(operation).comm;
+  if (comm != MPI_COMM_NULL)
+    peer_truncated(comm, status);
+  else if (operation.inner != MPI_REQUEST_NULL)  // the communicator's handle has been freed
+    peer_truncated_in(request_context(operation.inner), status);
+} catch (const std::exception& failure) {
+  log_failure("receiving a message", failure.what());
+}
+
+/// What has come may stand for a message that is to be fetched.
+void Engine::take_arrived(Operation* operation) {
+  const bool any = operation->bytes != 0 || operation->payload->always_unpacks();
+  const Announced announced = operation->payload->announced(operation->bytes);
+  if (!announced.fetched && peer::rts_index(operation->bytes) >= 0)
+    peer_received_plain(operation->bytes, operation->from, owner(*operation).comm);
+  operation->bytes = announced.bytes;
+  if (any) start_unpack(operation, announced.bytes);
+  if (operation->error == MPI_SUCCESS) operation->error = announced.error;
+}
+
+void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
+  if (operation->error != MPI_SUCCESS) return;
+  try {
+    operation->payload->start_unpack(bytes);
+    operation->unpacks = true;
+  } catch (const std::exception& failure) {
+    fail_operation(*operation, "unpacking a message", failure);
+  }
+}
+
+int Engine::finish_unpacked() {
+  int completions = std::exchange(truncated_, 0) != 0 ? test_inner(Tests::all) : 0;
+  std::size_t kept = 0;
+  for (Operation* operation : unpacking_) {
+    bool done = true;
+    if (operation->truncated) release_sender(*operation);
+    try {
+      done = operation->truncated || operation->payload->done();
+    } catch (const std::exception& error) {
+      fail_operation(*operation, "moving the data of a message", error);
+    }
+    if (!done) {
+      unpacking_[kept++] = operation;
+      continue;
+    }
+    complete(operation);
+    ++completions;
+  }
+  unpacking_.resize(kept);
+  return completions;
+}
+
+void Engine::complete(Operation* operation) {
+  if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
+  operation->checked.reset();
+  operation->payload.reset();  // the user may reuse or free everything from here on
+  device::mark(device::Point::completed);
+  operation->decided.store(true, std::memory_order_release);
+  PMPI_Grequest_complete(operation->request);
+  live_.fetch_sub(1);
+  operation->release();
+}
+
+void Engine::cancel_wanted() {
+  for (Operation* operation : inner_operations_)
+    if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
+}
+
+}  // namespace gpudt::interpose

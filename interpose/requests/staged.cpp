@@ -1,0 +1,90 @@
+#include "interpose/requests/staged.hpp"
+
+#include <utility>
+
+#include "device/timeline.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+
+Staged::Staged(const DeviceBuffer& operand)
+    : operand_(operand),
+      staging_(device::acquire(
+          operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
+          operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {
+  device::mark(device::Point::staged);
+}
+
+Staged::~Staged() = default;
+
+Outgoing Staged::message() const {
+  return {staging_.data(), static_cast<int>(operand_.count), operand_.packed_type()};
+}
+
+Announced Staged::announced(std::int64_t bytes) {
+  device::mark(device::Point::arrived);
+  pull_.reset();
+  pulls_ = false;
+  if (peer_checks() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+    pull_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
+  if (!pull_) return {bytes};
+  device::mark(device::Point::recognised);
+  return pull_->announced(operand_.bytes());
+}
+
+bool Staged::done() {
+  return is_fetched() && transfer_.done();
+}
+
+/// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
+bool Staged::is_fetched() {
+  if (!pull_) return true;
+  if (!start_pull() || !pull_->done()) return false;
+  if (fetching_ != 0) start(device::Direction::unpack, std::exchange(fetching_, 0));
+  return true;
+}
+
+void Staged::abandon() {
+  pull_.reset();
+  fetching_ = 0;
+  transfer_ = {};
+}
+
+void Staged::start_pack() {
+  start(device::Direction::pack, operand_.bytes());
+}
+
+void Staged::start_unpack(std::int64_t bytes) {
+  if (!pull_) return start(device::Direction::unpack, bytes);
+  if (operand_.division) fetching_ = bytes;
+  start_pull();
+}
+
+/// Not before the program's own work is over: another process may be asked to write to the buffer.
+bool Staged::start_pull() {
+  if (pulls_ || !operand_.after.reached()) return pulls_;
+  pulls_ = true;  // also if it fails: then it is not tried again
+  if (operand_.division)
+    pull_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
+  else
+    pull_->start(operand_, staging_.data());
+  return true;
+}
+
+void Staged::start(device::Direction direction, std::int64_t bytes) {
+  device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
+  const bool on_device = operand_.protocol == Protocol::device_staging;
+  transfer_ = OperandTransfer(direction, operand_, 0, bytes, staging_.data(),
+                              on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
+}
+
+void Staged::wait() {
+  const Timed timed(Clock::transfer);
+  if (pull_)
+    wait_with_progress(*this);
+  else
+    transfer_.wait();
+}
+
+}  // namespace gpudt::interpose

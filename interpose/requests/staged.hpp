@@ -1,0 +1,48 @@
+// A device buffer's staging memory: what MPI sends and receives in the buffer's place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/device.hpp"
+#include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/payload.hpp"
+
+namespace gpudt::interpose {
+
+class RendezvousReceiver;
+
+/// Staging memory with the operand it stands for.
+class Staged : public Payload {
+ public:
+  explicit Staged(const DeviceBuffer& operand);  ///< acquires the staging memory; may throw device::Error
+  ~Staged() override;
+  void restart() override { operand_.mark_again(); }
+  void start_pack() override;
+  /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
+  void start_unpack(std::int64_t bytes) override;
+  bool done() override;
+  void wait() override;
+  Outgoing message() const override;
+  void abandon() override;
+  /// An RTS that has come to the staging memory is recognised.
+  Announced announced(std::int64_t bytes) override;
+  void* data() const { return staging_.data(); }
+  const DeviceBuffer& operand() const { return operand_; }
+
+ private:
+  void start(device::Direction direction, std::int64_t bytes);
+  bool is_fetched();
+  bool start_pull();
+
+  DeviceBuffer operand_;
+  device::Staging staging_;
+  OperandTransfer transfer_;                  // after staging_: it must end before the memory goes back
+  std::unique_ptr<RendezvousReceiver> pull_;  ///< likewise; what the last receive got was an RTS
+  std::int64_t fetching_ = 0;  ///< divided: bytes that it brings to the staging memory, to be unpacked then
+  bool pulls_ = false;         ///< it has been started
+};
+
+using StagedRef = std::shared_ptr<Staged>;
+
+}  // namespace gpudt::interpose
