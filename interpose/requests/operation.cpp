@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "interpose/mpi/progress.hpp"
-#include "interpose/requests/engine.hpp"
+#include "interpose/requests/progress_engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 
-Engine engine;
+ProgressEngine engine;
 
 namespace {
 
@@ -58,7 +58,7 @@ int free_operation(void* extra) {
 
 }  // namespace
 
-int Engine::reserve(Operation* operation) {
+int ProgressEngine::reserve(Operation* operation) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     operation->place = operations_.size();
@@ -86,14 +86,14 @@ int Engine::reserve(Operation* operation) {
   return error;
 }
 
-void Engine::remove(Operation* operation) {
+void ProgressEngine::remove(Operation* operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   operations_.back()->place = operation->place;
   operations_[operation->place] = operations_.back();
   operations_.pop_back();
 }
 
-void Engine::submit(Operation* operation, bool issued) {
+void ProgressEngine::submit(Operation* operation, bool issued) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!issued) {
     operation->number = ++last_number_;
@@ -108,7 +108,7 @@ void Engine::submit(Operation* operation, bool issued) {
 
 /// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
 /// its lock there if the program has threads, and may not be called.
-void Engine::retire(Operation* operation) {
+void ProgressEngine::retire(Operation* operation) {
   static_cast<void>(operation->decided.load(std::memory_order_acquire));  // what the engine wrote comes before
   if (!operation->needs_mpi_to_end()) return operation->release();
   operation->next_retired = retired_.load(std::memory_order_relaxed);
@@ -117,12 +117,12 @@ void Engine::retire(Operation* operation) {
   progress_wake();
 }
 
-void Engine::release_retired() {
+void ProgressEngine::release_retired() {
   Operation* operation = retired_.exchange(nullptr, std::memory_order_acquire);
   while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }
 
-bool Engine::is_issued(const Channel& channel, std::uint64_t number) {
+bool ProgressEngine::is_issued(const SendChannel& channel, std::uint64_t number) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto entry = deferred_by_channel_.find(channel);
   return entry == deferred_by_channel_.end() || entry->second.issued >= number;
@@ -130,8 +130,8 @@ bool Engine::is_issued(const Channel& channel, std::uint64_t number) {
 
 // Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
 // Within the engine (an error handler that communicates) waiting would be waiting for oneself.
-void Engine::order(const Channel& channel) {
-  if (!defers() || Engine::inside) return;
+void ProgressEngine::order(const SendChannel& channel) {
+  if (!defers() || ProgressEngine::inside) return;
   std::uint64_t number = 0;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -143,9 +143,9 @@ void Engine::order(const Channel& channel) {
 }
 
 template <class Wanted>
-void Engine::order_each(Wanted wanted) {
-  if (!defers() || Engine::inside) return;
-  std::vector<std::pair<Channel, std::uint64_t>> numbers;
+void ProgressEngine::order_each(Wanted wanted) {
+  if (!defers() || ProgressEngine::inside) return;
+  std::vector<std::pair<SendChannel, std::uint64_t>> numbers;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [channel, deferred] : deferred_by_channel_)
@@ -155,8 +155,8 @@ void Engine::order_each(Wanted wanted) {
     while (!is_issued(channel, number)) progress();
 }
 
-void Engine::forget_comm(MPI_Comm comm) {
-  order_each([&](const Channel& channel) { return channel.comm == comm; });
+void ProgressEngine::forget_comm(MPI_Comm comm) {
+  order_each([&](const SendChannel& channel) { return channel.comm == comm; });
   if (held.load() == 0 && live() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
@@ -167,38 +167,38 @@ void Engine::forget_comm(MPI_Comm comm) {
   let_pass_end();  // which may have taken the handle before
 }
 
-void Engine::forget_win(MPI_Win win) {
+void ProgressEngine::forget_win(MPI_Win win) {
   if (held.load() == 0 && live() == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Operation* operation : operations_)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
 }
 
-ErrorOwner Engine::owner(const Operation& operation) {
+ErrorOwner ProgressEngine::owner(const Operation& operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   return operation.owner;
 }
 
-void Engine::serve(EngineService service) {
+void ProgressEngine::serve(EngineService service) {
   service_.store(service);
   progress_wake();
   let_pass_end();
 }
 
-void Engine::serve(const EngineBackground* background) {
+void ProgressEngine::serve(const EngineBackground* background) {
   background_.store(background);
   let_pass_end();
 }
 
 /// What has been set holds when the engine runs from here on.
-void Engine::let_pass_end() {
-  if (Engine::inside) return;  // called by an error handler: waiting would be waiting for oneself
+void ProgressEngine::let_pass_end() {
+  if (ProgressEngine::inside) return;  // called by an error handler: waiting would be waiting for oneself
   while (busy_.exchange(true, std::memory_order_acquire)) {
   }
   busy_.store(false, std::memory_order_release);
 }
 
-const char* Engine::hook() {
+const char* ProgressEngine::hook() {
   return progress_start({[] {
                            if (!engine.pending() && !engine.has_background())
                              return 0;                       // here, for MPI asks in every turn of its loops
@@ -207,7 +207,7 @@ const char* Engine::hook() {
                          [] { return engine.pending(); }});
 }
 
-bool Engine::only_receives() const {
+bool ProgressEngine::only_receives() const {
   return packing_.empty() && unpacking_.empty() &&
          std::all_of(inner_operations_.begin(), inner_operations_.end(),
                      [](const Operation* operation) { return may_never_end(*operation); });
@@ -215,14 +215,14 @@ bool Engine::only_receives() const {
 
 /// On the device, or the others: these are generalized requests only because a message of another way may come to them,
 /// and without this library MPI_Finalize would not wait for them.
-void Engine::cancel_receives(bool on_device) {
+void ProgressEngine::cancel_receives(bool on_device) {
   for (Operation* operation : inner_operations_)
     if (may_never_end(*operation) && operation->on_device == on_device) operation->cancel_wanted = true;
   cancels_.fetch_add(1);
 }
 
-bool Engine::stop() {
-  order_each([](const Channel&) { return true; });
+bool ProgressEngine::stop() {
+  order_each([](const SendChannel&) { return true; });
   progress();  // what has come is received
   cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
@@ -300,7 +300,7 @@ void engine_forget_comm(MPI_Comm comm) {
   engine.forget_comm(comm);
 }
 void engine_order_all() {
-  engine.order_each([](const Channel&) { return true; });
+  engine.order_each([](const SendChannel&) { return true; });
 }
 void engine_forget_win(MPI_Win win) {
   engine.forget_win(win);
@@ -312,7 +312,7 @@ void engine_background(const EngineBackground* background) {
   engine.serve(background);
 }
 bool engine_within() {
-  return Engine::inside;
+  return ProgressEngine::inside;
 }
 int engine_held() {
   return held.load(std::memory_order_relaxed);

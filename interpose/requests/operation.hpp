@@ -57,10 +57,10 @@ inline bool is_buffered(BlockingSend send) {
 }
 
 /// Sends that MPI keeps in order.
-struct Channel {
+struct SendChannel {
   MPI_Comm comm = MPI_COMM_NULL;
   int peer = MPI_PROC_NULL;
-  bool operator==(const Channel&) const = default;
+  bool operator==(const SendChannel&) const = default;
 };
 
 struct Operation {
@@ -73,8 +73,8 @@ struct Operation {
 
   Kind kind = Kind::send;
   std::shared_ptr<Payload> payload;
-  ErrorOwner owner;  ///< its handle goes when the user frees it: engine_forget_comm
-  Channel channel;   ///< send
+  ErrorOwner owner;     ///< its handle goes when the user frees it: engine_forget_comm
+  SendChannel channel;  ///< send
   int tag = 0;
   NonblockingSend send = nullptr;          ///< send: how to start it, if it is not issued when it is submitted
   MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed
@@ -92,7 +92,7 @@ struct Operation {
   int error = MPI_SUCCESS;
   bool told = false;     ///< the error handler has been called
   bool unpacks = false;  ///< an unpack was started
-  /// MPI has not delivered all of a message that may have been an RTS: see Engine::release_sender.
+  /// MPI has not delivered all of a message that may have been an RTS: see ProgressEngine::release_sender.
   bool truncated = false;
 
   /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to

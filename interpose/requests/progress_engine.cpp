@@ -1,5 +1,5 @@
 // Moves operations from packing to issued to unpacking to done.
-#include "interpose/requests/engine.hpp"
+#include "interpose/requests/progress_engine.hpp"
 
 #include <sched.h>
 
@@ -39,9 +39,9 @@ void reserve_amply(std::vector<Element>& list, std::size_t size) {
 /// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
 class Hold {
  public:
-  explicit Hold(std::atomic<bool>& busy) : busy_(busy) { Engine::inside = true; }
+  explicit Hold(std::atomic<bool>& busy) : busy_(busy) { ProgressEngine::inside = true; }
   ~Hold() {
-    Engine::inside = false;
+    ProgressEngine::inside = false;
     busy_.store(false, std::memory_order_release);
   }
   Hold(const Hold&) = delete;
@@ -53,7 +53,7 @@ class Hold {
 
 }  // namespace
 
-int Engine::progress(Tests tests) {
+int ProgressEngine::progress(Tests tests) {
   if (inside) return 0;
   const EngineBackground* const background = background_.load(std::memory_order_acquire);
   const bool due = background != nullptr && background->due();
@@ -65,7 +65,7 @@ int Engine::progress(Tests tests) {
   return busy ? completions + pass(tests) : completions;
 }
 
-void Engine::settle() {
+void ProgressEngine::settle() {
   if (inside || (!pending() && !has_background())) return;
   while (busy_.exchange(true, std::memory_order_acquire)) sched_yield();
   const Hold hold(busy_);
@@ -75,7 +75,7 @@ void Engine::settle() {
   pass(Tests::all);
 }
 
-int Engine::pass(Tests tests) {
+int ProgressEngine::pass(Tests tests) {
   int completions = 0;
   // What has arrived together is unpacked together.
   const device::Gathering gathering(device::Gathering::short_bytes);
@@ -92,7 +92,7 @@ int Engine::pass(Tests tests) {
 }
 
 /// Those that there is no memory for stay.
-void Engine::take_incoming() {
+void ProgressEngine::take_incoming() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (incoming_.empty()) return;
   make_room();
@@ -115,7 +115,7 @@ void Engine::take_incoming() {
 }
 
 /// The caller holds the mutex.
-void Engine::make_room() {
+void ProgressEngine::make_room() {
   const std::size_t all = packing_.size() + inner_.size() + unpacking_.size() + incoming_.size();
   reserve_amply(inner_, all);
   reserve_amply(inner_operations_, all);
@@ -123,13 +123,13 @@ void Engine::make_room() {
 }
 
 /// Hands packed sends to MPI, in program order for each peer.
-int Engine::issue_packed() {
+int ProgressEngine::issue_packed() {
   int completions = 0;
-  std::array<Channel, blocked_peers_max> blocked;
+  std::array<SendChannel, blocked_peers_max> blocked;
   auto blocked_end = blocked.begin();
   for (auto entry = packing_.begin(); entry != packing_.end() && blocked_end != blocked.end();) {
     Operation* operation = *entry;
-    const Channel& channel = operation->channel;
+    const SendChannel& channel = operation->channel;
     if (std::find(blocked.begin(), blocked_end, channel) != blocked_end) {
       ++entry;
       continue;
@@ -155,7 +155,7 @@ int Engine::issue_packed() {
   return completions;
 }
 
-void Engine::issue(Operation* operation) {
+void ProgressEngine::issue(Operation* operation) {
   const MPI_Comm comm = owner(*operation).comm;
   if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
     operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
@@ -176,7 +176,7 @@ void Engine::issue(Operation* operation) {
     watch(operation);
 }
 
-void Engine::issued(const Operation& operation) {
+void ProgressEngine::issued(const Operation& operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto entry = deferred_by_channel_.find(operation.channel);
   entry->second.issued = operation.number;
@@ -184,12 +184,12 @@ void Engine::issued(const Operation& operation) {
   deferred_.fetch_sub(1);
 }
 
-void Engine::watch(Operation* operation) {
+void ProgressEngine::watch(Operation* operation) {
   inner_.push_back(operation->inner);
   inner_operations_.push_back(operation);
 }
 
-int Engine::test_inner(Tests tests) {
+int ProgressEngine::test_inner(Tests tests) {
   if (tests == Tests::some) return test_next_window();
   int completions = 0;
   window_ = 0;
@@ -200,7 +200,7 @@ int Engine::test_inner(Tests tests) {
 }
 
 /// Looks at a window of the real requests. Testsome, not one Test each: it enters MPI's progress once.
-int Engine::test_next_window() {
+int ProgressEngine::test_next_window() {
   if (inner_.empty()) return 0;
   if (window_ >= inner_.size()) window_ = 0;
   const int count = static_cast<int>(std::min<std::size_t>(test_window, inner_.size() - window_));
@@ -244,7 +244,7 @@ int Engine::test_next_window() {
   return completions;
 }
 
-void Engine::inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept {
+void ProgressEngine::inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept {
   operation->error = error < 0 ? MPI_ERR_OTHER : error;  // Open MPI's inner numbers, which it translates for handlers
   try {
     read_outcome(operation, status);
@@ -253,7 +253,7 @@ void Engine::inner_completed(Operation* operation, const MPI_Status& status, int
   }
 }
 
-void Engine::read_outcome(Operation* operation, const MPI_Status& status) {
+void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status) {
   if (operation->kind == Operation::Kind::fill) return start_unpack(operation, 0);
   if (operation->owner.file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
     int cancelled = 0;
@@ -282,7 +282,7 @@ void Engine::read_outcome(Operation* operation, const MPI_Status& status) {
 
 /// Of a truncated message, if it was an RTS. RTS messages before it must have been recognised, or it would be taken for
 /// one of these.
-void Engine::release_sender(const Operation& operation) noexcept try {
+void ProgressEngine::release_sender(const Operation& operation) noexcept try {
   MPI_Status status{};
   status.MPI_SOURCE = operation.from;
   status.MPI_TAG = operation.received_tag;
@@ -297,7 +297,7 @@ void Engine::release_sender(const Operation& operation) noexcept try {
 }
 
 /// What has come may stand for a message that is to be fetched.
-void Engine::take_arrived(Operation* operation) {
+void ProgressEngine::take_arrived(Operation* operation) {
   const bool any = operation->bytes != 0 || operation->payload->always_unpacks();
   const Announced announced = operation->payload->announced(operation->bytes);
   if (!announced.fetched && peer::rts_index(operation->bytes) >= 0)
@@ -307,7 +307,7 @@ void Engine::take_arrived(Operation* operation) {
   if (operation->error == MPI_SUCCESS) operation->error = announced.error;
 }
 
-void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
+void ProgressEngine::start_unpack(Operation* operation, std::int64_t bytes) {
   if (operation->error != MPI_SUCCESS) return;
   try {
     operation->payload->start_unpack(bytes);
@@ -317,7 +317,7 @@ void Engine::start_unpack(Operation* operation, std::int64_t bytes) {
   }
 }
 
-int Engine::finish_unpacked() {
+int ProgressEngine::finish_unpacked() {
   int completions = std::exchange(truncated_, 0) != 0 ? test_inner(Tests::all) : 0;
   std::size_t kept = 0;
   for (Operation* operation : unpacking_) {
@@ -339,7 +339,7 @@ int Engine::finish_unpacked() {
   return completions;
 }
 
-void Engine::complete(Operation* operation) {
+void ProgressEngine::complete(Operation* operation) {
   if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
   operation->checked.reset();
   operation->payload.reset();  // the user may reuse or free everything from here on
@@ -350,7 +350,7 @@ void Engine::complete(Operation* operation) {
   operation->release();
 }
 
-void Engine::cancel_wanted() {
+void ProgressEngine::cancel_wanted() {
   for (Operation* operation : inner_operations_)
     if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
 }

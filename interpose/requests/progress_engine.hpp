@@ -1,5 +1,6 @@
-// The engine that drives all operations (operation.hpp), as its two sources see it: engine.cpp moves operations from
-// packing to issued to unpacking to done, one thread at a time; operation.cpp has what the wrappers ask of it.
+// The engine that drives all operations (operation.hpp), as its two sources see it: progress_engine.cpp moves
+// operations from packing to issued to unpacking to done, one thread at a time; operation.cpp has what the wrappers ask
+// of it.
 #pragma once
 
 #include <mpi.h>
@@ -18,7 +19,7 @@
 namespace gpudt::interpose {
 
 struct ChannelHash {
-  std::size_t operator()(const Channel& channel) const {
+  std::size_t operator()(const SendChannel& channel) const {
     return std::hash<MPI_Comm>()(channel.comm) * 31 + std::hash<int>()(channel.peer);
   }
 };
@@ -30,7 +31,7 @@ struct Deferred {
   std::uint64_t issued;
 };
 
-class Engine {
+class ProgressEngine {
  public:
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);
@@ -38,7 +39,7 @@ class Engine {
   void retire(Operation* operation);
   int progress(Tests tests = Tests::some);
   void settle();
-  void order(const Channel& channel);
+  void order(const SendChannel& channel);
   template <class Wanted>
   void order_each(Wanted wanted);
   void forget_comm(MPI_Comm comm);
@@ -80,7 +81,7 @@ class Engine {
   bool only_receives() const;
   void cancel_receives(bool on_device);
   void issued(const Operation& operation);
-  bool is_issued(const Channel& channel, std::uint64_t number);
+  bool is_issued(const SendChannel& channel, std::uint64_t number);
   void release_retired();
 
   std::atomic<int> live_{0};
@@ -94,7 +95,7 @@ class Engine {
   std::mutex mutex_;                    // guards what follows, and the owners of all operations
   std::vector<Operation*> operations_;  // all that have a generalized request
   std::vector<std::pair<Operation*, bool>> incoming_;
-  std::unordered_map<Channel, Deferred, ChannelHash> deferred_by_channel_;
+  std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_;
   std::uint64_t last_number_ = 0;  // of deferred sends
 
   // Touched only by the thread that holds busy_. Of these vectors each has room for all operations that are taken
@@ -107,6 +108,6 @@ class Engine {
   int truncated_ = 0;  ///< of these, since they were looked at last
 };
 
-extern Engine engine;
+extern ProgressEngine engine;
 
 }  // namespace gpudt::interpose
