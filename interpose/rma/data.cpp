@@ -39,12 +39,17 @@ void* UserBuffer::address() const {
   return staged_ ? staged_->data() : buffer_;
 }
 
+// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM, so that the layout is gone through here then.
+
 void UserBuffer::copy_to(std::byte* packed) const {
+  if (address() == MPI_BOTTOM) return datatype::pack(*datatype::decode(type()), count_, MPI_BOTTOM, 0, bytes_, packed);
   int position = 0;
   PMPI_Pack(address(), count_, type(), packed, static_cast<int>(bytes_), &position, MPI_COMM_SELF);
 }
 
 void UserBuffer::copy_from(const std::byte* packed) const {
+  if (address() == MPI_BOTTOM)
+    return datatype::unpack(*datatype::decode(type()), count_, MPI_BOTTOM, 0, bytes_, packed);
   int position = 0;
   PMPI_Unpack(packed, static_cast<int>(bytes_), &position, address(), count_, type(), MPI_COMM_SELF);
 }
