@@ -90,7 +90,7 @@ TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and 
 # Interposed without a row: attributes of windows, and, for C alone, the end of datatypes, where MPICH, whose Fortran
 # calls the C functions, needs help.
 OUTSIDE_THE_TABLE = ("MPI_Win_get_attr", "MPI_Type_free")
-# Of these, with wrappers for the Fortran procedures of Open MPI (interpose/fortran/window_attributes.cpp).
+# Of these, with wrappers of their own for Fortran (interpose/fortran/window_attributes.cpp).
 FORTRAN_BY_HAND = ("MPI_Win_get_attr",)
 
 # Whose large-count forms are not generated: what has a template for both kinds of counts.

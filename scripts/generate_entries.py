@@ -95,7 +95,7 @@ def entries(table, prototypes, fortran):
     """The exported symbols, each with the function that it leads to."""
     for name in OUTSIDE_THE_TABLE:
         yield name, own_name(name)
-    for name in FORTRAN_BY_HAND if fortran == "openmpi" else ():
+    for name in FORTRAN_BY_HAND if fortran != "none" else ():
         for symbol in [*older_names(name), f08_name(name)]:
             yield symbol, own_name(name.lower() + "_")
     for function in table:
