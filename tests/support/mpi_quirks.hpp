@@ -33,6 +33,9 @@ inline constexpr bool packs_from_bottom = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
 inline constexpr bool pack_checks_room = !mpich;
 
+/// To MPICH 4.0 a message that ends within a basic element of a struct is a truncated one.
+inline constexpr bool receives_parts_of_elements = !mpich;
+
 /// A window of MPI's own over host memory. Open MPI 4.1 has none over memory that it has not allocated where
 /// btl_vader_single_copy_mechanism is `none`; MPICH 4.0 loses data of puts into memory that it has.
 /// `own` is the memory if MPI does not allocate it. Returns its address.
