@@ -44,7 +44,8 @@ std::uint32_t* DefaultStream::take_word() {
 }
 
 std::uint64_t DefaultStream::mark() {
-  if (runtime_.default_stream_idle(ordinal_)) return 0;
+  // The thread's own stream may have work that is not captured.
+  if (runtime_.default_stream_idle(ordinal_, /*while_capturing=*/order_ != Order::per_thread)) return 0;
   const std::lock_guard lock(mutex_);
   if (pending_.size() >= most_pending) forget_reached();
   pending_.reserve(pending_.size() + 1);

@@ -210,7 +210,7 @@ StreamMark mark_default_stream(int ordinal) {
 }
 
 bool default_stream_idle(int ordinal) {
-  return current().runtime().default_stream_idle(ordinal);
+  return current().runtime().default_stream_idle(ordinal, /*while_capturing=*/true);
 }
 
 StreamMark StreamMark::late(int ordinal) {

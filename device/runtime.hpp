@@ -93,8 +93,10 @@ class Runtime {
                                     bool /*per_thread*/) {
     return false;
   }
-  /// Whether the legacy default stream, and what it waits for, has nothing to do; true while the program captures.
-  virtual bool default_stream_idle(int /*ordinal*/) { return true; }
+  /// Whether the legacy default stream, and what it waits for - all default streams of threads, and all other blocking
+  /// streams - has nothing to do. While the program captures a stream that it waits for, which makes that a question
+  /// nobody may ask: `while_capturing`.
+  virtual bool default_stream_idle(int /*ordinal*/, bool /*while_capturing*/) { return true; }
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
   /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;

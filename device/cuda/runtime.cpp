@@ -85,7 +85,7 @@ class CudaRuntime final : public Runtime {
   void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
   bool event_done(int ordinal, EventHandle event) override;
   bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool per_thread) override;
-  bool default_stream_idle(int ordinal) override;
+  bool default_stream_idle(int ordinal, bool while_capturing) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;
   void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
   bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) override;
@@ -478,9 +478,9 @@ bool CudaRuntime::signal_default_async(int ordinal, std::uint32_t* flag, std::ui
   return true;
 }
 
-bool CudaRuntime::default_stream_idle(int ordinal) {
+bool CudaRuntime::default_stream_idle(int ordinal, bool while_capturing) {
   const Current current(*this, ordinal);
-  if (!usable(cudaStreamLegacy)) return true;
+  if (!usable(cudaStreamLegacy)) return while_capturing;
   const cudaError_t error = cudaStreamQuery(cudaStreamLegacy);
   if (error != cudaErrorNotReady) check(error, "cudaStreamQuery");
   cudaGetLastError();

@@ -171,6 +171,11 @@ std::vector<Point> Executor::before(const Stream& stream) {
   return points;
 }
 
+bool Executor::default_idle(int device) {
+  const std::lock_guard lock(mutex_);
+  return before(*legacy_[device]).empty();
+}
+
 StreamRef Executor::create(int device, unsigned flags, int priority) {
   auto stream = std::make_shared<Stream>(device, flags, priority, false);
   const std::lock_guard lock(mutex_);

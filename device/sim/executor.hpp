@@ -105,6 +105,8 @@ class Executor {
   /// What is queued is still done, and counts as the device's work until then.
   void destroy(const StreamRef& stream);
   StreamRef legacy(int device);
+  /// Whether nothing is under way in the blocking streams that the legacy default stream waits for.
+  bool default_idle(int device);  ///< legacy() has been called
 
   void wait(const Point& point);
   void wait_device(int device);

@@ -125,7 +125,8 @@ int record_event(void* event_handle, void* handle) {
 
 int query_default(int device) {
   if (const cudaError_t error = usable(device)) return error;
-  return stream_query(*Executor::instance().legacy(device));
+  const StreamRef legacy = Executor::instance().legacy(device);
+  return Executor::instance().default_idle(device) ? stream_query(*legacy) : cudaErrorNotReady;
 }
 
 int query_event(void* event_handle) {

@@ -159,7 +159,9 @@ class SimRuntime final : public Runtime {
     check(api_.default_launch(ordinal, set_flag, &signal, sizeof signal), "signalling");
     return true;
   }
-  bool default_stream_idle(int ordinal) override { return done(api_.default_query(ordinal), "running work"); }
+  bool default_stream_idle(int ordinal, bool /*while_capturing*/) override {
+    return done(api_.default_query(ordinal), "running work");
+  }
 
   void copy_async(int, void* to, const void* from, std::size_t bytes, StreamHandle stream) override {
     check(api_.copy_async(to, from, bytes, stream), "copying");

@@ -60,7 +60,13 @@ int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MP
   const int code = send_now(nonblocking, token, dest, tag, comm, &request);
   offer.given();
   if (code != MPI_SUCCESS) return code;
-  offer.mark();
+  try {
+    offer.mark();
+  } catch (...) {
+    offer.start_unpack(0);  // the receiver may have the RTS, and is to hear that there is no message
+    PMPI_Wait(&request, MPI_STATUS_IGNORE);
+    throw;
+  }
   return PMPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
@@ -177,15 +183,33 @@ template <class Receive>
 constexpr bool starts = false;  // errors of MPICH's requests go to the handler of MPI_COMM_WORLD
 #endif
 
+/// Of a receive that MPI has, and that cannot be carried on with: no message comes to the staging memory any more.
+void end_receive(MPI_Request request, Staged& staged) {
+  MPI_Status status{};
+  int cancelled = 0;
+  MPI_Count bytes = 0;
+  PMPI_Cancel(&request);
+  if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
+  PMPI_Test_cancelled(&status, &cancelled);
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
+  staged.abandon();
+}
+
 /// Into staging memory. The default stream is marked while the message may be under way.
 template <class Receive>
-int receive_staged(Receive pmpi, const Staged& staged, MPI_Status* status) {
+int receive_staged(Receive pmpi, Staged& staged, MPI_Status* status) {
   const MPI_Datatype type = staged.operand().packed_type();
   if constexpr (starts<Receive>) {
     if (!staged.operand().after.made()) {
       MPI_Request request = MPI_REQUEST_NULL;
       if (const int code = pmpi(staged.data(), type, &request); code != MPI_SUCCESS) return code;
-      staged.operand().after.make();
+      try {
+        staged.operand().after.make();
+      } catch (...) {
+        end_receive(request, staged);
+        throw;
+      }
       return PMPI_Wait(&request, status);
     }
   }
@@ -265,31 +289,39 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
 
 /// Of a matched message that is known to be an RTS, where the receive has not even room for that. MPI is to report what
 /// else is wrong with the arguments. May throw std::bad_alloc.
-std::shared_ptr<ShortReceive> short_receive(const MessageReceive& received, int count, MPI_Datatype type) {
+std::shared_ptr<ShortReceive> short_receive(const MessageReceive& received, void* buf, int count, MPI_Datatype type) {
   if (!received.is_rts() || count < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
-  const std::int64_t room = info ? count * info->layout().size() : 0;
-  return info && room <= ShortReceive::most_room ? std::make_shared<ShortReceive>(room) : nullptr;
+  if (!info || count * info->layout().size() > ShortReceive::most_room) return nullptr;
+  return std::make_shared<ShortReceive>(buf, count, type, info);
 }
 
 int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   constexpr const char* call = "MPI_Mrecv";
   const MessageReceive received(message);
-  if (const auto payload = short_receive(received, count, type)) {
+  const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
+  if (!payload)
+    return receive_blocking(
+        [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); }, call,
+        buf, count, type, received.owner(), {}, status);
+  return guarded(received.owner(), call, [&] {
     const SeenStatus seen(status);
     const Outgoing into = payload->message();
     const int code = PMPI_Mrecv(const_cast<void*>(into.data), into.count, into.type, message, seen.get());
     PendingReceive none({}, MPI_COMM_NULL);
     return peer_received(code, call, *payload, *seen, received.owner(), none);
-  }
-  return receive_blocking(
-      [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); }, call, buf,
-      count, type, received.owner(), {}, status);
+  });
 }
 
 int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
+  constexpr const char* call = "MPI_Imrecv";
   const MessageReceive received(message);
-  if (const auto payload = short_receive(received, count, type)) {
+  const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
+  if (!payload)
+    return receive_nonblocking(
+        [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); }, call,
+        buf, count, type, received.owner(), {}, request);
+  return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
     operation->owner = received.owner();
@@ -297,10 +329,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
     return start_receive(
         [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, into.count, as, message, real); },
         std::move(operation), into, {}, request);
-  }
-  return receive_nonblocking(
-      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); },
-      "MPI_Imrecv", buf, count, type, received.owner(), {}, request);
+  });
 }
 
 /// Elements that a receive may bring.

@@ -318,7 +318,8 @@ void ProgressEngine::start_unpack(Operation* operation, std::int64_t bytes) {
 }
 
 int ProgressEngine::finish_unpacked() {
-  int completions = std::exchange(truncated_, 0) != 0 ? test_inner(Tests::all) : 0;
+  int completions = 0;
+  while (std::exchange(truncated_, 0) != 0) completions += test_inner(Tests::all);
   std::size_t kept = 0;
   for (Operation* operation : unpacking_) {
     bool done = true;

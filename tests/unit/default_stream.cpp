@@ -31,7 +31,7 @@ class SignalRuntime : public test::HostMemoryRuntime {
     if (!captures) signals.push_back({flag, value});
     return !captures;
   }
-  bool default_stream_idle(int) override { return idle; }
+  bool default_stream_idle(int, bool) override { return idle; }
   /// The marks are numbered from 0.
   void come_to(std::size_t mark) const { *signals[mark].flag = signals[mark].value; }
 

@@ -205,11 +205,27 @@ void HostReceive::abandon() {
   pull_.reset();
 }
 
+ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info)
+    : buf_(buf),
+      count_(count),
+      info_(std::move(info)),
+      on_device_(resolve_mapped(buf, count, type, "MPI_Mrecv", operand_)) {}
+
 Announced ShortReceive::announced(std::int64_t bytes) {
+  const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
   RendezvousRequest head;
   std::memcpy(&head, rts_, sizeof head);
   const auto rts = RendezvousReceiver::recognise(head, bytes);  // releases the sender when it goes
-  return {std::min(bytes, room_), MPI_ERR_TRUNCATE, /*fetched=*/rts != nullptr};
+  if (rts) return {delivered, MPI_ERR_TRUNCATE, /*fetched=*/true};
+  deliver(delivered);
+  return {delivered, bytes > room ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+}
+
+void ShortReceive::deliver(std::int64_t bytes) const {
+  if (!on_device_) return datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
+  const device::Staging staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, most_room);
+  std::memcpy(staging.data(), rts_, static_cast<std::size_t>(bytes));
+  OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), device::MemoryKind::pinned).wait();
 }
 
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {

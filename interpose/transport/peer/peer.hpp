@@ -270,12 +270,13 @@ class HostReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> pull_;
 };
 
-/// A receive of a matched message that is known to be an RTS, with room for `room` bytes: too little for it, and so for
-/// what it stands for. Nothing is delivered, and the sender goes on.
+/// A receive of a matched message that is taken for an RTS, with too little room for that, and so for what it stands
+/// for: nothing is delivered then, and the sender goes on. A message that is none is delivered.
 class ShortReceive : public Payload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
-  explicit ShortReceive(std::int64_t room) : room_(room) {}
+  /// May throw device::Error.
+  ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info);
   /// What MPI is to have in place of the program's buffer.
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   void start_pack() override {}
@@ -285,7 +286,12 @@ class ShortReceive : public Payload {
   void wait() override {}
 
  private:
-  const std::int64_t room_;
+  void deliver(std::int64_t bytes) const;
+  void* const buf_;
+  const std::int64_t count_;
+  const datatype::TypeInfoRef info_;
+  DeviceBuffer operand_{.use = Use::written};
+  bool on_device_;
   alignas(peer::RendezvousRequest) mutable std::byte rts_[peer::longest_rts];
 };
 

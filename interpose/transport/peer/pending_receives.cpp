@@ -19,10 +19,13 @@ namespace {
 struct Wanted {
   Envelope envelope;  ///< with wildcards
   std::thread::id thread;
+  std::uint64_t number;
+  bool waited_for = false;  ///< in vain: it may be the next message's, or be long in receiving an earlier one
 };
 
 std::mutex mutex;
 std::vector<Wanted> wanted;  // seldom more than a few
+std::uint64_t last_number = 0;
 std::recursive_mutex matching;
 
 bool several_threads() {
@@ -36,7 +39,7 @@ PendingReceive::PendingReceive(const Selects& selects, MPI_Comm comm)
     : noted_(selects && several_threads() && comm != MPI_Comm{} && comm != MPI_COMM_NULL) {
   if (!noted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
-  wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id()});
+  wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id(), ++last_number});
 }
 
 /// A thread's receives end in the opposite order, if there is one within another.
@@ -50,15 +53,34 @@ void PendingReceive::over() {
 
 namespace peer {
 
-bool may_have_come(const Envelope& envelope) {
-  if (!world->threads) return false;
+namespace {
+
+bool may_have(const Wanted& receive, const Envelope& envelope, std::uint64_t number) {
+  return receive.number <= number && !receive.waited_for && receive.envelope.context == envelope.context &&
+         (receive.envelope.source == MPI_ANY_SOURCE || receive.envelope.source == envelope.source) &&
+         (receive.envelope.tag == MPI_ANY_TAG || receive.envelope.tag == envelope.tag) &&
+         receive.thread != std::this_thread::get_id();
+}
+
+}  // namespace
+
+std::uint64_t receives_so_far() {
+  if (!world->threads) return 0;
   const std::lock_guard<std::mutex> lock(mutex);
-  return std::any_of(wanted.begin(), wanted.end(), [&](const Wanted& each) {
-    return each.envelope.context == envelope.context &&
-           (each.envelope.source == MPI_ANY_SOURCE || each.envelope.source == envelope.source) &&
-           (each.envelope.tag == MPI_ANY_TAG || each.envelope.tag == envelope.tag) &&
-           each.thread != std::this_thread::get_id();
-  });
+  return last_number;
+}
+
+bool may_have_come(const Envelope& envelope, std::uint64_t number) {
+  if (number == 0) return false;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return std::any_of(wanted.begin(), wanted.end(),
+                     [&](const Wanted& each) { return may_have(each, envelope, number); });
+}
+
+void waited_in_vain(const Envelope& envelope, std::uint64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (Wanted& each : wanted)
+    if (may_have(each, envelope, number)) each.waited_for = true;
 }
 
 }  // namespace peer

@@ -155,6 +155,7 @@ std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& opera
 
 void RendezvousSender::offer(bool afar) {
   if (remote_) {
+    operand_.after.make();  // the fragments share it
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
     report_peer(PeerEvent::remote);

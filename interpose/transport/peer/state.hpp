@@ -204,19 +204,29 @@ bool may_have_issued(int sender, const Envelope& envelope, int index);
 // --- receives of several threads
 // ---------------------------------------------------------------------------------------
 
-/// Whether another thread is in a receive that a message with this envelope may have come to.
-bool may_have_come(const Envelope& envelope);
+/// The number of the latest receive that a thread has begun; 0: there are no several threads.
+std::uint64_t receives_so_far();
+/// Whether another thread is in a receive, up to that number, that a message with this envelope may have come to.
+bool may_have_come(const Envelope& envelope, std::uint64_t number);
+/// Those receives are not waited for again.
+void waited_in_vain(const Envelope& envelope, std::uint64_t number);
 
 /// What `find()`, which has found an offer with this envelope, finds when all receives that may have its RTS have been
 /// looked at: a message behind it may be as long.
 template <class Find>
 Offered find_unreceived(const Envelope& envelope, Find find) {
   // As long as a receive waits at MPI for such a message there is none to be probed. So it has come to that receive,
-  // whose thread will soon say so; unless the receive has not been given to MPI yet: then its thread waits, in vain
-  // for this one.
-  for (const auto deadline = SteadyClock::now() + receive_timeout;
-       find() && may_have_come(envelope) && SteadyClock::now() < deadline;)
+  // whose thread will soon say so; unless the receive has not been given to MPI yet, or was before MPI had matched the
+  // message for a probe, or is still about an earlier message: then its thread is waited for in vain, but only once.
+  const std::uint64_t receives = receives_so_far();
+  const auto deadline = SteadyClock::now() + receive_timeout;
+  while (find() && may_have_come(envelope, receives)) {
+    if (SteadyClock::now() >= deadline) {
+      waited_in_vain(envelope, receives);
+      break;
+    }
     std::this_thread::yield();
+  }
   engine_settle();
   return find();
 }
