@@ -389,6 +389,34 @@ TEST_CASE("an unpack that fails on the GPU reaches the handler, after the commun
   }
 }
 
+// The default stream of a GPU that has failed cannot be marked any more; MPI has the receive by then.
+TEST_CASE("a receive that fails when MPI has it takes no message", "[.][fault]") {
+  const Type type = vector(500, 1, 2);
+  const int gpu = current_gpu();
+  const Watched watched;
+  Buffer host(Place::host, type, 1);
+  use_gpu(4);
+  Buffer& in = *new Buffer(Place::device, type, 1);  // nor can its memory be given back
+  std::optional<Buffer> freed(std::in_place, Place::device, type, 1);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(freed->address(), 1, type, rank(), 1, watched, &request));
+  freed.reset();
+  MPI_OK(MPI_Send(host.address(), 1, type, rank(), 1, watched));
+  MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+  MPI_FAILS(MPI_Recv(in.address(), 1, type, rank(), 1, watched, MPI_STATUS_IGNORE), MPI_ERR_OTHER);
+  use_gpu(gpu);
+  take_calls();
+
+  host.fill(7);
+  Buffer arrived(Place::host, type, 1);
+  MPI_OK(MPI_Irecv(arrived.address(), 1, type, rank(), 1, watched, &request));
+  MPI_OK(MPI_Send(host.address(), 1, type, rank(), 1, watched));
+  MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  arrived.expect(stream_of(type, 1, 7));
+  CHECK(arrived.difference() == "");
+  check_usable();
+}
+
 // With messages that go in fragments: what has been sent cannot be taken back. Then all is well again, in the same
 // order.
 TEST_CASE("a pack that fails on the GPU in the middle of a message reaches both ends", "[.][fault-midway]") {
