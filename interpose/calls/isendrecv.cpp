@@ -8,7 +8,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
-#if MPI_VERSION >= 4
+#ifdef GPUDT_MPI_ISENDRECV
 
 namespace gpudt::interpose {
 namespace {

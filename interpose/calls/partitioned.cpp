@@ -3,7 +3,7 @@
 // and unpacked by the call that finds it arrived; what no such call has asked for is unpacked when all has arrived.
 #include <mpi.h>
 
-#if MPI_VERSION >= 4
+#ifdef GPUDT_MPI_PARTITIONED
 
 #include <algorithm>
 #include <atomic>
@@ -19,6 +19,15 @@
 
 namespace gpudt::interpose {
 namespace {
+
+/// The list of MPI_Pready_list: `int*` in MPI-4.0, `const int*` since MPI-4.1.
+template <class Function>
+struct SecondArgument;
+template <class First, class Second, class... Others>
+struct SecondArgument<int(First, Second, Others...)> {
+  using type = Second;
+};
+using Partitions = SecondArgument<decltype(MPI_Pready_list)>::type;
 
 class Partitioned : public Payload {
  public:
@@ -192,7 +201,7 @@ GPUDT_EXPORT int MPI_Pready_range(int low, int high, MPI_Request request) {
       [&] { return PMPI_Pready_range(low, high, request); });
 }
 
-GPUDT_EXPORT int MPI_Pready_list(int length, int* partitions, MPI_Request request) {
+GPUDT_EXPORT int MPI_Pready_list(int length, Partitions partitions, MPI_Request request) {
   return ready(
       "MPI_Pready_list", request,
       [&](const auto& pack) {
