@@ -1,9 +1,9 @@
 // Layouts kept on datatypes: as an attribute on derived ones, in a table of our own on predefined ones.
 #include <array>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.hpp"
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 
@@ -12,6 +12,8 @@ namespace {
 
 /// Bytes of one chunk of a packed type: contiguous types count in ints.
 constexpr std::int64_t twin_chunk = std::int64_t(1) << 30;
+
+Mutex build_mutex;  ///< held while a layout is made and stored
 
 /// Types that MPI_Type_free never frees: attributes on them might never be deleted. Entries are only ever added,
 /// so that readers need no lock.
@@ -23,8 +25,7 @@ class PredefinedTable {
     return nullptr;
   }
 
-  /// The caller holds build_mutex.
-  void add(MPI_Datatype type, TypeInfoRef info) {
+  void add(MPI_Datatype type, TypeInfoRef info) REQUIRES(build_mutex) {
     std::atomic<Entry*>& head = bucket(type);
     head.store(new Entry{type, std::move(info), head.load(std::memory_order_relaxed)}, std::memory_order_release);
   }
@@ -49,7 +50,6 @@ class PredefinedTable {
 };
 
 PredefinedTable predefined;
-std::mutex build_mutex;  ///< held while a layout is made and stored
 int key = MPI_KEYVAL_INVALID;
 MPI_Comm test_comm = MPI_COMM_NULL;  ///< returns errors; nothing is ever sent on it
 std::atomic<bool> finalizing = false;
@@ -94,7 +94,7 @@ MPI_Datatype make_twin(std::int64_t size) {
 }
 
 TypeInfoRef build(MPI_Datatype type) {
-  const std::lock_guard<std::mutex> lock(build_mutex);
+  const LockGuard lock(build_mutex);
   if (const TypeInfoRef* info = find(type)) return *info;  // another thread was faster
   if (!is_committed(type)) return nullptr;
   LayoutRef layout = decode(type);

@@ -12,11 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "datatype/traverse.hpp"
 
 namespace gpudt::datatype {
@@ -128,7 +128,7 @@ class Layout {
   static constexpr int attachment_slots = gpu_slots + 1;  ///< the last one: where the runs lie (device/division.cpp)
   template <class Make>
   Attachment& attachment(int slot, Make&& make) const {
-    std::lock_guard<std::mutex> lock(attachments_mutex_);
+    const LockGuard lock(attachments_mutex_);
     if (attachments_.empty()) attachments_.resize(attachment_slots);
     auto& entry = attachments_[static_cast<std::size_t>(slot)];
     if (!entry) entry = make();
@@ -142,8 +142,8 @@ class Layout {
   std::uint64_t mask_ = 0;  ///< bitwise or of all offsets, run lengths and strides of one element
   Shape element_;           ///< the form of one element
   std::vector<std::int64_t> words_;
-  mutable std::mutex attachments_mutex_;
-  mutable std::vector<std::unique_ptr<Attachment>> attachments_;
+  mutable Mutex attachments_mutex_;
+  mutable std::vector<std::unique_ptr<Attachment>> attachments_ GUARDED_BY(attachments_mutex_);
 };
 
 using LayoutRef = std::shared_ptr<const Layout>;

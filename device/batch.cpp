@@ -58,9 +58,10 @@ bool is_residential(const Gpu& gpu, const Work& work) {
 }
 
 /// Whether it may wait for others to be launched with.
-bool may_wait(const Work& work, const Channel& channel) {
+bool may_wait(const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
   return std::visit(
       [&](const auto& it) {
+        channel.queue_mutex.assert_held();
         const std::int64_t most = gathered_bytes == 0 && !channel.idle() ? most_held_bytes : gathered_bytes;
         return it.bytes() <= most && batchable(it);
       },
@@ -78,7 +79,7 @@ Gathering::~Gathering() {
 }
 
 void Channel::launch_queued() noexcept {
-  const std::lock_guard lock(queue_mutex);
+  const LockGuard lock(queue_mutex);
   engine_->launch_queued(*this);
 }
 
@@ -92,7 +93,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
   mark(Point::described);
   StateOwner state = channel.take();
   const bool reached = after.reached();
-  const std::lock_guard lock(channel.queue_mutex);
+  const LockGuard lock(channel.queue_mutex);
   if (!reached) {
     channel.held.push_back({work, state.get(), after});
     state->finished = false;
@@ -122,7 +123,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
 /// takes, at a time.
 void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
   const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(it); };
-  std::erase_if(channel.held, [&](const Queued& job) {
+  std::erase_if(channel.held, [&](const Queued& job) REQUIRES(channel.queue_mutex) {
     try {
       if (channel.queue.size() == batch_jobs || !job.after.reached()) return false;
       if (batches_wanted_ && std::visit(together, job.work))
@@ -138,7 +139,7 @@ void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
 }
 
 void Channel::drop_held(Transfer::State& state) noexcept {
-  const std::lock_guard lock(queue_mutex);
+  const LockGuard lock(queue_mutex);
   const auto dropped = std::erase_if(held, [&state](const Queued& job) { return job.state == &state; });
   if (dropped == 0) return;  // it has begun meanwhile
   state.finished = true;
@@ -157,6 +158,7 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
   return std::visit(
       [&](const auto& it) {
+        channel.queue_mutex.assert_held();
         bool there = true;
         TransferArgs args = job_of(gpu, channel, it, there);
         if (!there) return false;  // the job would not wait for the upload
@@ -207,6 +209,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   if (!channel.held.empty()) release_held(here, channel);
   if (queue.empty()) return;
   const auto prefers_copy = [&](const auto& it) {
+    channel.queue_mutex.assert_held();
     try {
       return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
     } catch (const std::bad_alloc&) {  // for the copies
@@ -236,7 +239,12 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
   std::array<const Queued*, batch_jobs> added = {};
   for (const Queued& job : jobs) try {
       bool there = true;  // what the stream uploads is there before the kernel begins
-      TransferArgs args = std::visit([&](const auto& it) { return job_of(gpu, channel, it, there); }, job.work);
+      TransferArgs args = std::visit(
+          [&](const auto& it) {
+            channel.queue_mutex.assert_held();
+            return job_of(gpu, channel, it, there);
+          },
+          job.work);
       args.to.completion = completion_of(*job.state);
       batch.add(BatchJob(args), args.to.grid);
       added[static_cast<std::size_t>(batch.jobs - 1)] = &job;
@@ -256,7 +264,13 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
     kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);
     if (trace_)
       for (const Queued* const job : launched)
-        trace(gpu, job->work, std::visit([&](const auto& it) { return foresee(gpu, channel, it); }, job->work),
+        trace(gpu, job->work,
+              std::visit(
+                  [&](const auto& it) {
+                    channel.queue_mutex.assert_held();
+                    return foresee(gpu, channel, it);
+                  },
+                  job->work),
               "one kernel for " + std::to_string(batch.jobs));
   } catch (const std::exception& error) {
     for (const Queued* const job : launched) job->state->fail(error);
@@ -308,7 +322,7 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& la
 }
 
 void Channel::launch_again(const Queued& job) noexcept {
-  const std::lock_guard lock(queue_mutex);
+  const LockGuard lock(queue_mutex);
   engine_->launch_again(*this, job);
 }
 

@@ -200,7 +200,7 @@ void Channel::grow() {
 }
 
 StateOwner Channel::take() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (!idle_) grow();
   Transfer::State* const state = idle_;
   idle_ = state->next_idle;
@@ -220,7 +220,7 @@ StateOwner Channel::take() {
 void Channel::put(Transfer::State* state) noexcept {
   if (state->brought.memory) state->brought.memory = {};  // nobody has waited until it was packed
   if (state->resident) state->resident->done(*state);
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
   if (!state->by_event && !state->is_probe) lent_.fetch_sub(1, std::memory_order_relaxed);
@@ -267,7 +267,7 @@ void Channel::check() {
   try {
     runtime_->stream_check(ordinal_, stream_);
   } catch (const Error&) {
-    const std::lock_guard lock(queue_mutex);
+    const LockGuard lock(queue_mutex);
     last_flag_ = nullptr;
     engine_->failed(ordinal_);
     throw;
@@ -307,8 +307,9 @@ bool Channel::allow_for_loading(Transfer::State& state) {
 
 void Channel::probe(double expected_us) noexcept try {
   check_context();
-  const std::unique_lock lock(probe_mutex_, std::try_to_lock);
-  if (!lock || probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
+  if (!probe_mutex_.try_lock()) return;
+  const LockGuard lock(probe_mutex_, std::adopt_lock);
+  if (probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
   const bool first = probe_stream_ == nullptr;
   if (first) probe_stream_ = runtime_->stream_create(ordinal_);
   StateOwner state = take();
@@ -344,8 +345,9 @@ void Channel::look_in_time() noexcept {
 
 void Channel::look_after_probe() noexcept {
   if (!probing_.load(std::memory_order_relaxed)) return;
-  const std::unique_lock lock(probe_mutex_, std::try_to_lock);
-  if (!lock || !probing_.load(std::memory_order_relaxed)) return;
+  if (!probe_mutex_.try_lock()) return;
+  const LockGuard lock(probe_mutex_, std::adopt_lock);
+  if (!probing_.load(std::memory_order_relaxed)) return;
   try {
     if (!probe_.done()) return;
   } catch (const Error&) {  // as above
@@ -407,7 +409,7 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const G
 }
 
 bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson) {
-  return start_copies(state, lesson, [&] {
+  return start_copies(state, lesson, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
       if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream_)) {
         if (call > 0) drain();  // those before it are queued
@@ -420,7 +422,7 @@ bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, co
 }
 
 bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) {
-  return start_copies(state, lesson, [&] {
+  return start_copies(state, lesson, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
       last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
       if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
@@ -447,24 +449,27 @@ void Channel::close() noexcept {
   drain();
   lost_ = watch_->ended();
   closed_.store(true, std::memory_order_release);
-  if (probe_stream_) {
-    const std::lock_guard lock(probe_mutex_);
-    try {
-      check_context();
-      runtime_->stream_synchronize(ordinal_, probe_stream_);
-    } catch (const Error&) {  // as in drain()
-    }
-    probe_ = {};
-    probing_.store(false, std::memory_order_relaxed);
-    if (!lost_) runtime_->stream_destroy(ordinal_, probe_stream_);
-  }
-  const std::lock_guard lock(mutex_);
+  close_probe();
+  const LockGuard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
     if (!lost_) free_of_gpu(chunk);
     runtime_->mapped_free(chunk.flags);
   }
   if (!lost_) runtime_->stream_destroy(ordinal_, stream_);
   watch_.reset();
+}
+
+void Channel::close_probe() noexcept {
+  const LockGuard lock(probe_mutex_);
+  if (!probe_stream_) return;
+  try {
+    check_context();
+    runtime_->stream_synchronize(ordinal_, probe_stream_);
+  } catch (const Error&) {  // as in drain()
+  }
+  probe_ = {};
+  probing_.store(false, std::memory_order_relaxed);
+  if (!lost_) runtime_->stream_destroy(ordinal_, probe_stream_);
 }
 
 void Channel::free_of_gpu(const Chunk& chunk) noexcept {

@@ -46,7 +46,7 @@ std::uint32_t* DefaultStream::take_word() {
 std::uint64_t DefaultStream::mark() {
   // The thread's own stream may have work that is not captured.
   if (runtime_.default_stream_idle(ordinal_, /*while_capturing=*/order_ != Order::per_thread)) return 0;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (pending_.size() >= most_pending) forget_reached();
   pending_.reserve(pending_.size() + 1);
   idle_.reserve(pending_.size() + idle_.size() + 1);
@@ -71,7 +71,7 @@ std::uint64_t DefaultStream::mark() {
 
 bool DefaultStream::reached(std::uint64_t number) {
   if (number <= reached_.load(std::memory_order_acquire)) return true;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto at = std::lower_bound(pending_.begin(), pending_.end(), number,
                                    [](const Mark& mark, std::uint64_t wanted) { return mark.number < wanted; });
   if (at == pending_.end() || at->number != number) return true;  // seen by another thread
@@ -85,7 +85,7 @@ bool DefaultStream::reached(std::uint64_t number) {
 }
 
 void DefaultStream::lose() noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   pending_.clear();
   idle_.clear();
   for (void* const page : pages_) runtime_.mapped_free(page);
@@ -93,7 +93,7 @@ void DefaultStream::lose() noexcept {
 }
 
 void DefaultStream::forget_reached() {
-  std::erase_if(pending_, [this](const Mark& mark) {
+  std::erase_if(pending_, [this](const Mark& mark) REQUIRES(mutex_) {
     const bool done = mark.reached();
     if (done) idle_.push_back(mark.word);
     return done;

@@ -13,9 +13,9 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/runtime.hpp"
 
 namespace gpudt::device {
@@ -40,19 +40,19 @@ class DefaultStream {
     std::uint32_t* word;  ///< reached: the number's lower half
     bool reached() const;
   };
-  std::uint32_t* take_word();
-  void forget_reached();
+  std::uint32_t* take_word() REQUIRES(mutex_);
+  void forget_reached() REQUIRES(mutex_);
 
   Runtime& runtime_;
   const int ordinal_;
   const Order order_;
   /// Marks up to this one have been reached; of one stream alone, since those of several have no order.
   std::atomic<std::uint64_t> reached_{0};
-  std::mutex mutex_;
-  std::uint64_t last_ = 0;
-  std::vector<Mark> pending_;  ///< by number
-  std::vector<std::uint32_t*> idle_;
-  std::vector<void*> pages_;  ///< of words
+  Mutex mutex_;
+  std::uint64_t last_ GUARDED_BY(mutex_) = 0;
+  std::vector<Mark> pending_ GUARDED_BY(mutex_);  ///< by number
+  std::vector<std::uint32_t*> idle_ GUARDED_BY(mutex_);
+  std::vector<void*> pages_ GUARDED_BY(mutex_);  ///< of words
 };
 
 }  // namespace gpudt::device

@@ -50,8 +50,7 @@ Engine::~Engine() {
     if (registered.taken) runtime_->host_unregister(address);
 }
 
-/// Its context has ended: nothing that is left of it is given back to the runtime. The caller holds gpus_mutex_, or
-/// there are no other threads.
+/// Its context has ended: nothing that is left of it is given back to the runtime.
 void Engine::lose(Gpu& gpu) noexcept {
   if (trace_) trace_("GPU " + std::to_string(gpu.ordinal) + ": its context has ended; all begins anew");
   recent_.store(nullptr, std::memory_order_release);
@@ -65,7 +64,7 @@ void Engine::lose(Gpu& gpu) noexcept {
   uploads_->lose(gpu.ordinal);
   peers_->lose(gpu.ordinal);
   if (DefaultStream* const stream = default_streams_[gpu.ordinal].load()) stream->lose();
-  const std::lock_guard lock(registered_mutex_);
+  const LockGuard lock(registered_mutex_);
   std::erase_if(registered_, [&](const auto& entry) { return entry.second.ordinal == gpu.ordinal; });
   runtime_->forget(gpu.ordinal);
 }
@@ -75,7 +74,7 @@ DefaultStream* Engine::default_stream(int ordinal) {
   static_cast<void>(gpu(ordinal));  // whose context may have ended
   std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
   if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
-  const std::lock_guard lock(gpus_mutex_);
+  const LockGuard lock(gpus_mutex_);
   if (slot.load(std::memory_order_acquire) == nullptr)
     slot.store(new DefaultStream(*runtime_, ordinal, order_), std::memory_order_release);
   return slot.load(std::memory_order_acquire);
@@ -83,7 +82,7 @@ DefaultStream* Engine::default_stream(int ordinal) {
 
 bool Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   static_cast<void>(gpu(ordinal));
-  const std::lock_guard lock(registered_mutex_);
+  const LockGuard lock(registered_mutex_);
   const auto [at, is_new] = registered_.emplace(address, Registered{ordinal, false});
   if (is_new) at->second.taken = runtime_->host_register(ordinal, address, bytes);
   return at->second.taken;
@@ -95,7 +94,7 @@ Gpu& Engine::gpu(int ordinal) {
                                       std::to_string(max_gpus - 1) + " are supported");
   std::atomic<Gpu*>& slot = gpus_[ordinal];
   if (Gpu* gpu = slot.load(std::memory_order_acquire); gpu && !gpu->watch->ended()) return *gpu;
-  const std::lock_guard lock(gpus_mutex_);
+  const LockGuard lock(gpus_mutex_);
   if (Gpu* gpu = slot.load(std::memory_order_acquire)) {
     if (!gpu->watch->ended()) return *gpu;
     lose(*gpu);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/chooser.hpp"
 #include "device/default_stream.hpp"
 #include "device/delay.hpp"
@@ -147,44 +147,45 @@ class Channel : public std::enable_shared_from_this<Channel> {
   StateOwner take();
   void put(Transfer::State* state) noexcept;
 
-  void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson);
-  void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson);
+  void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
+  void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
-  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {});
+  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {}) REQUIRES(queue_mutex);
   /// The same of any number of copies for Runtime::copy_runs_async().
-  bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson);
+  bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
 
   /// How late this direction's work begins. Between processes that share a GPU in time slices, what goes out may begin
   /// at once where what has come in began late: the slice is this process's by then.
   Delay kernels, copies;  ///< copies: from or to the host
   /// Of copies of runs from the host by one call, of which some are shorter than CostModel::engine_row_bytes.
   Delay short_runs;
-  /// Guards the queue and the order of what is launched. Taken before any other lock of the device layer.
-  std::mutex queue_mutex;
-  std::vector<Queued> queue;
-  std::vector<Queued> held;  ///< until the program's default stream has come to their marks; then they are queued
-  /// What sets the state's flag has been given to a kernel that runs. The caller holds queue_mutex.
-  void handed_over(Transfer::State& state, const Lesson& lesson);
-  /// What sets the state's flag has been given to the stream. The caller holds queue_mutex.
-  void launched(Transfer::State& state);
-  /// The latest launch has ended, as far as its flag says. The caller holds queue_mutex.
-  bool idle() const;
+  /// Of the queue and the order of what is launched. Taken before any other lock of the device layer.
+  Mutex queue_mutex ACQUIRED_BEFORE(mutex_);
+  std::vector<Queued> queue GUARDED_BY(queue_mutex);
+  /// Until the program's default stream has come to their marks; then they are queued.
+  std::vector<Queued> held GUARDED_BY(queue_mutex);
+  /// What sets the state's flag has been given to a kernel that runs.
+  void handed_over(Transfer::State& state, const Lesson& lesson) REQUIRES(queue_mutex);
+  /// What sets the state's flag has been given to the stream.
+  void launched(Transfer::State& state) REQUIRES(queue_mutex);
+  /// The latest launch has ended, as far as its flag says.
+  bool idle() const REQUIRES(queue_mutex);
   /// Launches what is queued and not held any more, all of which is then either under way or has failed.
-  void launch_queued() noexcept;
+  void launch_queued() noexcept EXCLUDES(queue_mutex);
   /// Has one that is held never begin.
-  void drop_held(Transfer::State& state) noexcept;
-  /// The same for one that was under way and is not any more.
-  void launch_again(const Queued& job) noexcept;
+  void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
+  /// Launches one that was under way and is not any more.
+  void launch_again(const Queued& job) noexcept EXCLUDES(queue_mutex);
 
   /// Has a kernel with next to nothing to do, which takes `expected_us` if it begins at once, tell whether kernels
   /// still begin late. Nobody waits for it: those that wait for other transfers look after it. Nothing if the one
-  /// before has not ended. The caller holds queue_mutex.
-  void probe(double expected_us) noexcept;
+  /// before has not ended.
+  void probe(double expected_us) noexcept REQUIRES(queue_mutex);
   void look_after_probe() noexcept;
-  void look_in_time() noexcept;
+  void look_in_time() noexcept REQUIRES(queue_mutex);
 
   /// Throws if the work has failed.
   void check();
@@ -208,12 +209,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   template <class Give>
-  bool start_copies(Transfer::State& state, const Lesson& lesson, const Give& give);
+  bool start_copies(Transfer::State& state, const Lesson& lesson, const Give& give) REQUIRES(queue_mutex);
   void learn(Transfer::State& state, const Lesson& lesson);
-  void under_way(Transfer::State& state);
-  void kernel_launched(Transfer::State& state);
+  void under_way(Transfer::State& state) REQUIRES(queue_mutex);
+  void kernel_launched(Transfer::State& state) REQUIRES(queue_mutex);
   void set_flag_behind(const Transfer::State& state);
   void drain() noexcept;  ///< waits for the work
+  void close_probe() noexcept;
   static bool allow_for_loading(Transfer::State& state);
 
   struct Chunk {
@@ -221,7 +223,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     void* flags;
     void* counters;
   };
-  void grow();
+  void grow() REQUIRES(mutex_);
   void free_of_gpu(const Chunk& chunk) noexcept;
 
   Engine* const engine_;
@@ -230,18 +232,19 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::shared_ptr<const ContextWatch> watch_;  ///< until it is closed
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
-  // Of the latest launch; flags stay where they are. queue_mutex guards them.
-  std::uint32_t* last_flag_ = nullptr;
-  std::uint32_t last_sequence_ = 0;
-  std::mutex probe_mutex_;  // of probe_; tried, but in close(), for whoever has it may wait for queue_mutex
-  Transfer probe_;
-  StreamHandle probe_stream_ = nullptr;  ///< made with the first probe: what is late must hold nothing up
-  int slow_probes_ = 0;                  ///< in a row
-  int looks_left_ = 0;                   ///< while whoever started the probe gives its message; under queue_mutex
+  // Of the latest launch; flags stay where they are.
+  std::uint32_t* last_flag_ GUARDED_BY(queue_mutex) = nullptr;
+  std::uint32_t last_sequence_ GUARDED_BY(queue_mutex) = 0;
+  Mutex probe_mutex_;  // tried, but in close(), for whoever has it may wait for queue_mutex
+  Transfer probe_ GUARDED_BY(probe_mutex_);
+  /// Made with the first probe: what is late must hold nothing up.
+  StreamHandle probe_stream_ GUARDED_BY(probe_mutex_) = nullptr;
+  int slow_probes_ GUARDED_BY(probe_mutex_) = 0;  ///< in a row
+  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< while whoever started the probe gives its message
   std::atomic<bool> probing_{false};
-  std::mutex mutex_;  // of idle_ and chunks_
-  Transfer::State* idle_ = nullptr;
-  std::vector<Chunk> chunks_;
+  Mutex mutex_;
+  Transfer::State* idle_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
   std::atomic<bool> unprepared_{true};  ///< what is started next is no example of how long work takes
   std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
   bool lost_ = false;                   ///< closed since the context has ended
@@ -291,9 +294,9 @@ class Engine {
 
   /// Launches all that is queued.
   void launch_queued() noexcept;
-  /// The same for one channel; the caller holds its queue_mutex, as for those below.
-  void launch_queued(Channel& channel) noexcept;
-  void launch_again(Channel& channel, const Queued& job) noexcept;
+  /// The same for one channel.
+  void launch_queued(Channel& channel) noexcept REQUIRES(channel.queue_mutex);
+  void launch_again(Channel& channel, const Queued& job) noexcept REQUIRES(channel.queue_mutex);
   /// Work of the GPU has failed.
   void failed(int ordinal) noexcept;
 
@@ -317,18 +320,22 @@ class Engine {
   static CopyPlan divided(const Packing& packing, const TransferContext& context);
   TransferContext transfer_context(const Gpu& gpu, const Packing& packing) const;
   static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                              const TransferContext& context, CopyPlan copy_plan);
+                              const TransferContext& context, CopyPlan copy_plan) REQUIRES(channel.queue_mutex);
   static Forecast forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
-                                   const TransferContext& context, CopyPlan runs);
+                                   const TransferContext& context, CopyPlan runs) REQUIRES(channel.queue_mutex);
   void consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing, const TransferContext& context,
-                     Forecast& forecast) const;
+                     Forecast& forecast) const REQUIRES(channel.queue_mutex);
   bool may_bring(const Packing& packing, const datatype::Span& span) const;
   bool in_one_allocation(const Packing& packing, const datatype::Span& span) const;
-  static void compare(const Gpu& gpu, const Channel& channel, const TransferContext& context, Forecast& forecast);
+  static void compare(const Gpu& gpu, const Channel& channel, const TransferContext& context, Forecast& forecast)
+      REQUIRES(channel.queue_mutex);
   bool surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
-                       const TransferContext& context, const datatype::Layout* layout = nullptr) const;
-  Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const;
-  Forecast foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const;
+                       const TransferContext& context, const datatype::Layout* layout = nullptr) const
+      REQUIRES(channel.queue_mutex);
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const Packing& packing, bool spans = true) const
+      REQUIRES(channel.queue_mutex);
+  Forecast foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const
+      REQUIRES(channel.queue_mutex);
   bool prefers_copy(const Forecast& forecast) const;
   void trace(const Gpu& gpu, const Work& work, const Forecast& forecast, const std::string& mover) const;
 
@@ -338,30 +345,33 @@ class Engine {
 
   // launch.cpp
   bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
-  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
-  bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state);
+  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
+  bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state)
+      REQUIRES(channel.queue_mutex);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
-                         Transfer::State& state);
+                         Transfer::State& state) REQUIRES(channel.queue_mutex);
   static bool start_copy_engine(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
-                                Transfer::State& state);
+                                Transfer::State& state) REQUIRES(channel.queue_mutex);
   bool start_span(Gpu& gpu, Channel& channel, const Packing& packing, const datatype::Span& span,
-                  Transfer::State& state);
+                  Transfer::State& state) REQUIRES(channel.queue_mutex);
   void start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
-                    Transfer::State& state);
+                    Transfer::State& state) REQUIRES(channel.queue_mutex);
   void start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, const Forecast& forecast,
-                    Transfer::State& state);
+                    Transfer::State& state) REQUIRES(channel.queue_mutex);
 
   // batch.cpp
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
-  void release_held(Gpu& gpu, Channel& channel) noexcept;
+  void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void note_short(Gpu& gpu);
-  bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state);
-  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept;
-  void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept;
-  TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there);
-  TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there);
+  bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
+  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept
+      REQUIRES(channel.queue_mutex);
+  void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept REQUIRES(channel.queue_mutex);
+  TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) REQUIRES(channel.queue_mutex);
+  TransferArgs job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there)
+      REQUIRES(channel.queue_mutex);
 
-  void lose(Gpu& gpu) noexcept;
+  void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);
 
   const std::unique_ptr<Runtime> runtime_;
   const Way way_;
@@ -377,17 +387,18 @@ class Engine {
   const Pool::Owner staging_, uploads_;
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
-  std::mutex registered_mutex_;
+  Mutex registered_mutex_;
   struct Registered {
     int ordinal;
     bool taken;  ///< by the runtime
   };
-  std::map<void*, Registered> registered_;  ///< host memory
-  std::atomic<Gpu*> recent_{nullptr};       ///< that did a short transfer last
-  std::mutex gpus_mutex_;
+  std::map<void*, Registered> registered_ GUARDED_BY(registered_mutex_);  ///< host memory
+  std::atomic<Gpu*> recent_{nullptr};                                     ///< that did a short transfer last
+  Mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
   std::atomic<DefaultStream*> default_streams_[max_gpus] = {};
-  std::vector<std::unique_ptr<Gpu>> lost_;   ///< whose contexts have ended; other threads may have hold of them
+  /// Whose contexts have ended; other threads may have hold of them.
+  std::vector<std::unique_ptr<Gpu>> lost_ GUARDED_BY(gpus_mutex_);
   std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
 };
 

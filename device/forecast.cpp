@@ -62,7 +62,7 @@ Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel
   TransferContext alone = context;
   alone.runs_together = false;
   const double row_bytes = gpu.tuning.model.engine_row_bytes;
-  const auto one_by_one_of = [&] {
+  const auto one_by_one_of = [&]() REQUIRES(channel.queue_mutex) {
     Forecast forecast = forecast_of(gpu, channel, bytes, alone, in_two_rows(runs, row_bytes));
     forecast.in_pairs = forecast.copy_plan.calls() < runs.calls();
     return forecast;

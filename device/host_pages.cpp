@@ -14,7 +14,7 @@ void* HostPages::allocate(std::size_t bytes) {
   madvise(address, bytes, MADV_DONTFORK);
   madvise(address, bytes, MADV_HUGEPAGE);
   try {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     bytes_.emplace(address, bytes);
   } catch (const std::bad_alloc&) {
     munmap(address, bytes);
@@ -24,7 +24,7 @@ void* HostPages::allocate(std::size_t bytes) {
 }
 
 void HostPages::free(void* address) noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto at = bytes_.find(address);
   if (at == bytes_.end()) return;
   munmap(address, at->second);

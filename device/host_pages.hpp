@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <map>
-#include <mutex>
+
+#include "base/mutex.hpp"
 
 namespace gpudt::device {
 
@@ -16,8 +17,8 @@ class HostPages {
   void free(void* address) noexcept;
 
  private:
-  std::mutex mutex_;
-  std::map<void*, std::size_t> bytes_;  // by address
+  Mutex mutex_;
+  std::map<void*, std::size_t> bytes_ GUARDED_BY(mutex_);  // by address
 };
 
 }  // namespace gpudt::device

@@ -148,6 +148,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
   channel.check_context();
   std::visit(
       [&](const auto& it) {
+        channel.queue_mutex.assert_held();
         const Forecast forecast = foresee(gpu, channel, it);
         const bool unreachable = !kernels_reach(it);
         const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
@@ -170,6 +171,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
 bool Engine::try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state) {
   return std::visit(
       [&](const auto& it) {
+        channel.queue_mutex.assert_held();
         if (!start_copy_engine(gpu, channel, it, forecast, state)) return false;
         copies_.fetch_add(1, std::memory_order_relaxed);
         if (trace_) trace(gpu, work, forecast, "the copy engine");

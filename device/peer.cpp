@@ -62,7 +62,7 @@ Peers::~Peers() {
 
 bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported) {
   const std::uint64_t id = runtime_.allocation_id(address);
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   auto at = id != 0 ? exports_.find(id) : exports_.end();
   if (at == exports_.end()) {
     Allocation allocation;
@@ -97,7 +97,7 @@ void Peers::try_export(int ordinal, Export& entry) {
 
 // --- imports --------------------------------------------------------------------------------------------------------
 
-/// Empty if it is not mapped yet. The caller holds the mutex.
+/// Empty if it is not mapped yet.
 Mapping Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
   const auto at = imports_.find({ordinal, exporter, exported.base});
   const bool same =
@@ -108,12 +108,12 @@ Mapping Peers::find(int ordinal, std::uint64_t exporter, const Exported& exporte
 }
 
 Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return find(ordinal, exporter, exported);
 }
 
 Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (Mapping known = find(ordinal, exporter, exported)) return known;
   const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
   if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) {
@@ -169,7 +169,7 @@ void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& expo
 void Peers::make_room() {
   const auto done =
       std::partition(retired_.begin(), retired_.end(), [](const Import& import) { return import.held(); });
-  std::for_each(done, retired_.end(), [&](Import& import) { close(import); });
+  std::for_each(done, retired_.end(), [&](Import& import) REQUIRES(mutex_) { close(import); });
   retired_.erase(done, retired_.end());
   while (imports_.size() >= most_imports) {
     const auto oldest = least_recent(imports_, [](const Import& import) { return !import.held(); });
@@ -194,18 +194,18 @@ void Peers::close(Import& import) noexcept {
 }
 
 void Peers::lose(int ordinal) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto lost = [&](const Import& import) {
+  const LockGuard lock(mutex_);
+  const auto lost = [&](const Import& import) REQUIRES(mutex_) {
     const bool its = import.ordinal == ordinal;
     if (its && import.opened) --opened_;
     return its;
   };
-  std::erase_if(imports_, [&](const auto& entry) { return lost(entry.second); });
+  std::erase_if(imports_, [&](const auto& entry) REQUIRES(mutex_) { return lost(entry.second); });
   std::erase_if(retired_, lost);
 }
 
 PeerStatistics Peers::statistics() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return {static_cast<std::int64_t>(exports_.size()), opened_};
 }
 

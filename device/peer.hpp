@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "device/runtime.hpp"
 
@@ -77,22 +77,22 @@ class Peers {
   using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
 
   void try_export(int ordinal, Export& entry);
-  Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported);
-  Import open(int ordinal, const Exported& exported);
-  void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported);
-  void make_room();
-  void close(Import& import) noexcept;
-  void retire(Imports::iterator at);
+  Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  Import open(int ordinal, const Exported& exported) REQUIRES(mutex_);
+  void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  void make_room() REQUIRES(mutex_);
+  void close(Import& import) noexcept REQUIRES(mutex_);
+  void retire(Imports::iterator at) REQUIRES(mutex_);
 
   Runtime& runtime_;
   const std::uint64_t process_;  ///< a number that no other process has
-  std::mutex mutex_;
-  std::uint64_t clock_ = 0;  ///< counts uses
-  std::map<std::uint64_t, Export> exports_;
-  Imports imports_;
-  std::vector<Import> retired_;  ///< out of date, but still held
-  std::map<Gpus, Refusal> refused_;
-  std::int64_t opened_ = 0;
+  Mutex mutex_;
+  std::uint64_t clock_ GUARDED_BY(mutex_) = 0;  ///< counts uses
+  std::map<std::uint64_t, Export> exports_ GUARDED_BY(mutex_);
+  Imports imports_ GUARDED_BY(mutex_);
+  std::vector<Import> retired_ GUARDED_BY(mutex_);  ///< out of date, but still held
+  std::map<Gpus, Refusal> refused_ GUARDED_BY(mutex_);
+  std::int64_t opened_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpudt::device

@@ -33,9 +33,9 @@ Staging Pool::acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   if (bytes > largest_request)
     throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes asked for");
   const Class wanted = {kind, kind == StagingKind::mapped ? -1 : ordinal, class_bytes(bytes)};
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   void* data = take_idle(wanted);
-  if (!data) data = grow(wanted, ordinal, lock);
+  if (!data) data = grow(wanted, ordinal);
   ++held_;
   StagingStatistics& statistics = statistics_of(kind);
   statistics.in_use += wanted.bytes;
@@ -71,8 +71,8 @@ std::size_t Pool::slab_blocks(const Class& wanted) const {
   return std::max<std::size_t>(std::min(slab_bytes, room) / wanted.bytes, 1);
 }
 
-/// Allocates a chunk and takes one of its blocks. The lock is not held while the runtime allocates and frees.
-void* Pool::grow(const Class& wanted, int ordinal, std::unique_lock<std::mutex>& lock) {
+/// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees.
+void* Pool::grow(const Class& wanted, int ordinal) {
   std::vector<std::unique_ptr<Chunk>> freed;
   if (bounds_.limit != 0 && allocated() + wanted.bytes > bounds_.limit) {
     const std::size_t excess = allocated() + wanted.bytes - bounds_.limit;
@@ -86,22 +86,20 @@ void* Pool::grow(const Class& wanted, int ordinal, std::unique_lock<std::mutex>&
     statistics.allocated += bytes;
     statistics.peak_allocated = std::max(statistics.peak_allocated, statistics.allocated);
   }
-  lock.unlock();
-  for (const auto& chunk : freed) free_chunk(*chunk);
-  if (!fits)
-    throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(wanted.bytes) + " bytes of " +
-                                            kind_name(wanted.kind) + " memory asked for with " + std::to_string(held) +
-                                            " bytes in use, but GPUDT_STAGING_LIMIT is " +
-                                            std::to_string(bounds_.limit) + " bytes");
   void* address = nullptr;
   try {
+    const Unlocked unlocked(mutex_);
+    for (const auto& chunk : freed) free_chunk(*chunk);
+    if (!fits)
+      throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(wanted.bytes) + " bytes of " +
+                                              kind_name(wanted.kind) + " memory asked for with " +
+                                              std::to_string(held) + " bytes in use, but GPUDT_STAGING_LIMIT is " +
+                                              std::to_string(bounds_.limit) + " bytes");
     address = allocate(wanted, ordinal, bytes);
   } catch (...) {
-    lock.lock();
-    statistics.allocated -= bytes;
+    if (fits) statistics.allocated -= bytes;
     throw;
   }
-  lock.lock();
   const auto of = idle_.try_emplace(wanted).first;
   chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first, ordinal});
   // Held in reverse, so that blocks are taken in the order of their addresses.
@@ -126,7 +124,7 @@ void* Pool::allocate(const Class& wanted, int ordinal, std::size_t bytes) {
   }
   std::vector<std::unique_ptr<Chunk>> freed;
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     freed = remove_idle(0);
   }
   for (const auto& chunk : freed) free_chunk(*chunk);
@@ -159,19 +157,19 @@ std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
 /// One without a block in use.
 std::unique_ptr<Pool::Chunk> Pool::take_out(Chunk& chunk) {
   statistics_of(chunk.of->kind).allocated -= chunk.bytes();
-  std::erase_if(idle_.at(*chunk.of), [&](void* block) { return chunk_of_.at(block) == &chunk; });
+  std::erase_if(idle_.at(*chunk.of), [&](void* block) REQUIRES(mutex_) { return chunk_of_.at(block) == &chunk; });
   for (std::size_t i = 0; i < chunk.blocks; ++i)
     chunk_of_.erase(static_cast<char*>(chunk.address) + i * chunk.of->bytes);
   return std::move(chunks_.extract(chunk.address).mapped());
 }
 
 void Pool::lose(int ordinal) noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   for (auto at = chunks_.begin(); at != chunks_.end();) {
     Chunk& chunk = *at++->second;
     if (chunk.ordinal != ordinal) continue;
     chunk.lost = true;
-    std::erase_if(idle_.at(*chunk.of), [&](void* block) { return chunk_of_.at(block) == &chunk; });
+    std::erase_if(idle_.at(*chunk.of), [&](void* block) REQUIRES(mutex_) { return chunk_of_.at(block) == &chunk; });
     if (chunk.used != 0) continue;
     idle_bytes_ -= chunk.bytes();
     free_chunk(*take_out(chunk));
@@ -182,7 +180,7 @@ void Pool::release(void* data) noexcept {
   std::vector<std::unique_ptr<Chunk>> freed;
   bool last = false;
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     last = --held_ == 0 && closed_;
     if (!closed_) {
       Chunk& chunk = *chunk_of_.at(data);
@@ -202,12 +200,12 @@ void Pool::release(void* data) noexcept {
 
 std::size_t Pool::room() const noexcept {
   if (bounds_.limit == 0) return std::numeric_limits<std::size_t>::max();
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   return bounds_.limit - std::min(bounds_.limit, allocated() - idle_bytes_);
 }
 
 StagingStatistics Pool::statistics(StagingKind kind) const noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return statistics_[static_cast<int>(kind)];
 }
 
@@ -215,7 +213,7 @@ void Pool::close() noexcept {
   Chunks chunks;
   bool held = false;
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     closed_ = true;
     chunks.swap(chunks_);
     chunk_of_.clear();

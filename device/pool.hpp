@@ -7,11 +7,11 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "device/runtime.hpp"
 
@@ -77,27 +77,26 @@ class Pool {
   Pool(Runtime& runtime, Bounds bounds) : runtime_(&runtime), bounds_(bounds) {}
   ~Pool() = default;
 
-  void* take_idle(const Class& wanted);
-  void* grow(const Class& wanted, int ordinal, std::unique_lock<std::mutex>& lock);
-  void* allocate(const Class& wanted, int ordinal, std::size_t bytes);
+  void* take_idle(const Class& wanted) REQUIRES(mutex_);
+  void* grow(const Class& wanted, int ordinal) REQUIRES(mutex_);
+  void* allocate(const Class& wanted, int ordinal, std::size_t bytes) EXCLUDES(mutex_);
   void free_chunk(const Chunk& chunk) noexcept;
-  std::size_t slab_blocks(const Class& wanted) const;
-  std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep);
-  std::unique_ptr<Chunk> take_out(Chunk& chunk);
-  void note_use(const Class& of, std::size_t bytes);
-  StagingStatistics& statistics_of(StagingKind kind) { return statistics_[static_cast<int>(kind)]; }
-  std::size_t allocated() const { return statistics_[0].allocated + statistics_[1].allocated; }
+  std::size_t slab_blocks(const Class& wanted) const REQUIRES(mutex_);
+  std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep) REQUIRES(mutex_);
+  std::unique_ptr<Chunk> take_out(Chunk& chunk) REQUIRES(mutex_);
+  StagingStatistics& statistics_of(StagingKind kind) REQUIRES(mutex_) { return statistics_[static_cast<int>(kind)]; }
+  std::size_t allocated() const REQUIRES(mutex_) { return statistics_[0].allocated + statistics_[1].allocated; }
 
   Runtime* runtime_;
   const Bounds bounds_;
-  mutable std::mutex mutex_;
-  bool closed_ = false;
-  std::size_t held_ = 0;        // blocks in use
-  std::size_t idle_bytes_ = 0;  // of chunks without a block in use
-  std::map<Class, std::vector<void*>> idle_;
-  std::unordered_map<void*, Chunk*> chunk_of_;  // by block
-  Chunks chunks_;
-  StagingStatistics statistics_[2];
+  mutable Mutex mutex_;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  std::size_t held_ GUARDED_BY(mutex_) = 0;        // blocks in use
+  std::size_t idle_bytes_ GUARDED_BY(mutex_) = 0;  // of chunks without a block in use
+  std::map<Class, std::vector<void*>> idle_ GUARDED_BY(mutex_);
+  std::unordered_map<void*, Chunk*> chunk_of_ GUARDED_BY(mutex_);  // by block
+  Chunks chunks_ GUARDED_BY(mutex_);
+  StagingStatistics statistics_[2] GUARDED_BY(mutex_);
 };
 
 }  // namespace gpudt::device

@@ -55,7 +55,7 @@ Resident::~Resident() {
 
 std::optional<Queued> Resident::stop() noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     use_ = ResidentUse::never;
     if (!box_) return std::nullopt;
     send_away();
@@ -66,7 +66,7 @@ std::optional<Queued> Resident::stop() noexcept {
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
   }
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   Transfer::State* const state = served_;
   if (state == nullptr) return std::nullopt;
   const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
@@ -97,7 +97,7 @@ bool Resident::alive() const {
 void Resident::note_short() {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
   const auto now = Clock::now();
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, least_streak) : 0;
   passed_ = std::min(passed_ + 1, most_passed);
   last_short_ = now;
@@ -129,7 +129,7 @@ void Resident::settle() {
 
 void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (use_ == ResidentUse::never) return;
   const auto now = Clock::now();
   Waits& waits = waits_[static_cast<int>(kind)];
@@ -187,7 +187,7 @@ bool Resident::ready() const {
 }
 
 bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (served_ || !ready()) return false;
   if (!alive()) {
     ready_.store(false, std::memory_order_relaxed);
@@ -209,13 +209,12 @@ bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State&
   return true;
 }
 
-/// Without the lock: while it has a job, there is no other launch.
 bool Resident::gone() const {
   return !alive();
 }
 
 std::optional<Work> Resident::take_back(Transfer::State& state) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   // It sets the flag before it says that it has ended.
   if (served_ != &state || std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence)
     return std::nullopt;
@@ -225,14 +224,14 @@ std::optional<Work> Resident::take_back(Transfer::State& state) {
 }
 
 void Resident::done(Transfer::State& state) noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (served_ != &state) return;
   release(state);
   if (!leaving_ && use_ != ResidentUse::never) ready_.store(true, std::memory_order_relaxed);
 }
 
 void Resident::give_up() noexcept {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   use_ = ResidentUse::never;
   if (box_) send_away();
 }

@@ -11,9 +11,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "base/mutex.hpp"
 #include "device/context_watch.hpp"
 #include "device/engine.hpp"
 #include "device/resident_body.hpp"
@@ -37,7 +37,7 @@ class Resident {
   /// False if the work must be launched after all. Else `state` is under way: its flag is set when the job is done.
   bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
   /// Of one that has a job: whether the kernel has ended, perhaps before it came to that.
-  bool gone() const;
+  bool gone() const NO_THREAD_SAFETY_ANALYSIS;  // while it has a job, there is no other launch
   /// When it is: what is to be launched instead, unless the job is done.
   std::optional<Work> take_back(Transfer::State& state);
   /// The job of `state`, if it has one here, is done, or nobody waits for it any more.
@@ -61,35 +61,35 @@ class Resident {
     bool launched = false;          ///< the kernel, so that the wait began later than the call
     Clock::duration until_short{};  ///< from a wait's beginning to the next short transfer's, when that was last seen
   };
-  bool promising(const Waits& waits);
-  bool alive() const;
-  void launch();
-  void settle();
-  void send_away();
-  std::optional<Work> release(Transfer::State& state);
+  bool promising(const Waits& waits) REQUIRES(mutex_);
+  bool alive() const REQUIRES(mutex_);
+  void launch() REQUIRES(mutex_);
+  void settle() REQUIRES(mutex_);
+  void send_away() REQUIRES(mutex_);
+  std::optional<Work> release(Transfer::State& state) REQUIRES(mutex_);
 
   Runtime& runtime_;
   const int ordinal_;
   const std::shared_ptr<const ContextWatch> watch_;
-  std::mutex mutex_;
+  Mutex mutex_;
   std::atomic<ResidentUse> use_;
-  StreamHandle stream_ = nullptr;
-  Mailbox* box_ = nullptr;           ///< mapped; made for the first launch
-  std::uint32_t launch_ = 0;         ///< number of the last launch; 0: there was none
-  bool leaving_ = false;             ///< that one gets no more jobs
-  bool settled_ = true;              ///< what became of that one has been taken into account
-  std::uint32_t job_ = 0;            ///< number of the last job
-  std::int64_t jobs_of_launch_ = 0;  ///< done, or handed over
-  Clock::time_point launched_, last_short_;
-  Clock::duration launch_time_;  ///< what a launch takes
-  Waits waits_[wait_kinds];
-  int blocked_ = 0;                    ///< launches, one after the other, that took too long
-  int streak_ = 0;                     ///< short transfers that followed each other soon
-  int passed_ = 0;                     ///< short transfers since the last kernel that was not worth its launch
-  int to_pass_ = 0;                    ///< so many before the next launch
-  Transfer::State* served_ = nullptr;  ///< whose job it has
-  std::optional<Work> work_;           ///< likewise
-  std::atomic<bool> ready_{false};     ///< launched and without a job, as far as is known
+  StreamHandle stream_ = nullptr;                       ///< made for the first launch, as is the mailbox
+  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;           ///< mapped
+  std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
+  bool leaving_ GUARDED_BY(mutex_) = false;             ///< that one gets no more jobs
+  bool settled_ GUARDED_BY(mutex_) = true;              ///< what became of that one has been taken into account
+  std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
+  std::int64_t jobs_of_launch_ GUARDED_BY(mutex_) = 0;  ///< done, or handed over
+  Clock::time_point launched_ GUARDED_BY(mutex_), last_short_ GUARDED_BY(mutex_);
+  Clock::duration launch_time_ GUARDED_BY(mutex_);  ///< what a launch takes
+  Waits waits_[wait_kinds] GUARDED_BY(mutex_);
+  int blocked_ GUARDED_BY(mutex_) = 0;  ///< launches, one after the other, that took too long
+  int streak_ GUARDED_BY(mutex_) = 0;   ///< short transfers that followed each other soon
+  int passed_ GUARDED_BY(mutex_) = 0;   ///< short transfers since the last kernel not worth its launch
+  int to_pass_ GUARDED_BY(mutex_) = 0;  ///< so many before the next launch
+  Transfer::State* served_ GUARDED_BY(mutex_) = nullptr;  ///< whose job it has
+  std::optional<Work> work_ GUARDED_BY(mutex_);           ///< likewise
+  std::atomic<bool> ready_{false};                        ///< launched and without a job, as far as is known
   std::atomic<std::int64_t> jobs_{0};
 };
 

@@ -10,7 +10,7 @@ namespace gpudt::device {
 Upload::~Upload() = default;
 
 datatype::Program Upload::program(Engine& engine, Channel& channel, const datatype::Layout& layout) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (generation_ != channel.generation()) make(engine, channel, layout);
   if (copying_) {
     if (copying_->done()) {
@@ -30,7 +30,7 @@ std::uint64_t Upload::next_number() {
 
 bool Upload::same_program(const datatype::Layout& layout, const Upload& other, const datatype::Layout& others_layout) {
   if (this == &other) return true;
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   if (compared_ != other.number_) {
     const auto mine = layout.serialised(), others = others_layout.serialised();
     same_ = std::equal(mine.begin(), mine.end(), others.begin(), others.end());
@@ -40,7 +40,7 @@ bool Upload::same_program(const datatype::Layout& layout, const Upload& other, c
 }
 
 bool Upload::there() {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return !copying_;
 }
 
@@ -53,7 +53,7 @@ void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layo
   std::memcpy(source_.data(), bytes.data(), bytes.size());
   copying_ = channel.start_copy(image_.data(), source_.data(), bytes.size());
   const datatype::Program host = layout.program();
-  const auto moved = [&](const void* address) -> const void* {
+  const auto moved = [&](const void* address) REQUIRES(mutex_) -> const void* {
     const auto offset = static_cast<const std::byte*>(address) - bytes.data();
     return static_cast<const std::byte*>(image_.data()) + offset;
   };

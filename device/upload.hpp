@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 
+#include "base/mutex.hpp"
 #include "datatype/layout.hpp"
 #include "device/engine.hpp"
 
@@ -28,18 +28,18 @@ class Upload final : public datatype::Attachment {
 
  private:
   static std::uint64_t next_number();
-  void make(Engine& engine, Channel& channel, const datatype::Layout& layout);
+  void make(Engine& engine, Channel& channel, const datatype::Layout& layout) REQUIRES(mutex_);
 
   const std::uint64_t number_ = next_number();  // never that of another one
-  std::mutex mutex_;
-  std::uint64_t compared_ = 0;  // number_ of the upload that it was compared with; 0: none yet
-  bool same_ = false;
-  std::uint64_t generation_ = 0;  // of the context that the rest belongs to; 0: none yet
-  datatype::Program program_;
-  Staging image_;               // on the GPU
-  Staging source_;              // pinned, until the copy has been made
-  StateOwner copying_;          // likewise
-  Channel* channel_ = nullptr;  // whose stream makes the copy
+  Mutex mutex_;
+  std::uint64_t compared_ GUARDED_BY(mutex_) = 0;  // number_ of the upload that it was compared with; 0: none yet
+  bool same_ GUARDED_BY(mutex_) = false;
+  std::uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the context that the rest belongs to; 0: none yet
+  datatype::Program program_ GUARDED_BY(mutex_);
+  Staging image_ GUARDED_BY(mutex_);               // on the GPU
+  Staging source_ GUARDED_BY(mutex_);              // pinned, until the copy has been made
+  StateOwner copying_ GUARDED_BY(mutex_);          // likewise
+  Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream makes the copy
 };
 
 }  // namespace gpudt::device

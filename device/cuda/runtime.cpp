@@ -9,9 +9,9 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.hpp"
 #include "device/cuda/driver.hpp"
 #include "device/cuda/kernels.hpp"
 #include "device/host_pages.hpp"
@@ -128,7 +128,7 @@ class CudaRuntime final : public Runtime {
   std::unique_ptr<const cuda::Driver> driver_;
   std::array<std::atomic<CUcontext>, most_gpus> contexts_ = {};  ///< that are used
   std::array<std::atomic<CUcontext>, most_gpus> seen_ = {};      ///< of the memory that was seen before
-  std::mutex preparing_;
+  Mutex preparing_;
   HostPages host_pages_;
 };
 
@@ -183,7 +183,7 @@ CUcontext CudaRuntime::context(int ordinal) {
   if (ordinal < 0 || ordinal >= most_gpus) fail(cudaErrorInvalidDevice, "select a GPU");
   auto& known = contexts_[static_cast<std::size_t>(ordinal)];
   if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
-  std::lock_guard<std::mutex> lock(preparing_);
+  LockGuard lock(preparing_);
   if (const CUcontext context = known.load(std::memory_order_acquire)) return context;
   CUcontext caller = nullptr;
   driver_->ctx_get_current(&caller);

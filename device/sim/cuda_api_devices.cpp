@@ -1,14 +1,16 @@
 // The CUDA runtime's names of errors and devices; cuda_api.cpp has the others.
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <set>
 #include <utility>
 
+#include "base/mutex.hpp"
 #include "device/sim/api_calls.hpp"
 
 namespace {
 
+using gpudt::LockGuard;
+using gpudt::Mutex;
 using gpudt::sim::call;
 using gpudt::sim::current_device;
 using gpudt::sim::Executor;
@@ -22,7 +24,7 @@ using gpudt::sim::valid_device;
 constexpr int multiprocessors = 8;
 constexpr int bus_base = 0x10;  // the PCI bus of device 0
 
-std::mutex peers_mutex;
+Mutex peers_mutex;
 std::set<std::pair<int, int>>& peers() {
   static auto* enabled = new std::set<std::pair<int, int>>;
   return *enabled;
@@ -258,7 +260,7 @@ cudaError_t cudaDeviceReset(void) {
   Memory::instance().release_device(current_device);
   executor.set_sticky(current_device, cudaSuccess);
   last_error = cudaSuccess;
-  const std::lock_guard lock(peers_mutex);
+  const LockGuard lock(peers_mutex);
   std::erase_if(peers(),
                 [](const auto& pair) { return pair.first == current_device || pair.second == current_device; });
   return cudaSuccess;
@@ -276,14 +278,14 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags) {
     if (flags != 0) return cudaErrorInvalidValue;
     if (!valid_device(peer) || peer == current_device) return cudaErrorInvalidDevice;
     if (!gpudt::sim::devices_are_peers()) return cudaErrorPeerAccessUnsupported;
-    const std::lock_guard lock(peers_mutex);
+    const LockGuard lock(peers_mutex);
     return peers().insert({current_device, peer}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
   });
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int peer) {
   return call([&] {
-    const std::lock_guard lock(peers_mutex);
+    const LockGuard lock(peers_mutex);
     return peers().erase({current_device, peer}) ? cudaSuccess : cudaErrorPeerAccessNotEnabled;
   });
 }

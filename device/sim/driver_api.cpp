@@ -1,12 +1,14 @@
 // The driver's names for virtual memory management (cuMem...), on the simulated device. Physical memory has a place
 // only while it is mapped, so a handle can be mapped once, whole, and forgets its contents when it is unmapped.
 #include <map>
-#include <mutex>
 
+#include "base/mutex.hpp"
 #include "device/sim/include/cuda.h"
 #include "device/sim/memory.hpp"
 #include "device/sim/operations.hpp"
 
+using gpudt::LockGuard;
+using gpudt::Mutex;
 using gpudt::sim::Memory;
 
 namespace {
@@ -21,13 +23,13 @@ struct Physical {
 };
 
 struct Handles {
-  std::mutex mutex;
-  std::map<CUmemGenericAllocationHandle, Physical> made;
-  std::map<CUdeviceptr, CUmemGenericAllocationHandle> mapped;  // by the address
-  CUmemGenericAllocationHandle next = 1;
+  Mutex mutex;
+  std::map<CUmemGenericAllocationHandle, Physical> made GUARDED_BY(mutex);
+  std::map<CUdeviceptr, CUmemGenericAllocationHandle> mapped GUARDED_BY(mutex);  // by the address
+  CUmemGenericAllocationHandle next GUARDED_BY(mutex) = 1;
 
   /// Released memory lives until it is unmapped.
-  void forget(CUmemGenericAllocationHandle handle) {
+  void forget(CUmemGenericAllocationHandle handle) REQUIRES(mutex) {
     const Physical& physical = made.at(handle);
     if (physical.released && !physical.mapped) made.erase(handle);
   }
@@ -83,7 +85,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
                      unsigned long long) {
   if (!handle || !whole(size) || !supported(properties)) return CUDA_ERROR_INVALID_VALUE;
   Handles& all = handles();
-  std::lock_guard lock(all.mutex);
+  LockGuard lock(all.mutex);
   *handle = all.next++;
   all.made[*handle] = {size, properties->location.id};
   return CUDA_SUCCESS;
@@ -91,7 +93,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   Handles& all = handles();
-  std::lock_guard lock(all.mutex);
+  LockGuard lock(all.mutex);
   const auto at = all.made.find(handle);
   if (at == all.made.end() || at->second.released) return CUDA_ERROR_INVALID_VALUE;
   at->second.released = true;
@@ -102,7 +104,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long) {
   Handles& all = handles();
-  std::lock_guard lock(all.mutex);
+  LockGuard lock(all.mutex);
   const auto at = all.made.find(handle);
   if (at == all.made.end() || at->second.released || offset + size > at->second.bytes) return CUDA_ERROR_INVALID_VALUE;
   Physical& physical = at->second;
@@ -117,7 +119,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   Handles& all = handles();
-  std::lock_guard lock(all.mutex);
+  LockGuard lock(all.mutex);
   const cudaError_t error = Memory::instance().unmap(pointer(address), size);
   if (error != cudaSuccess) return result(error);
   for (auto at = all.mapped.lower_bound(address); at != all.mapped.end() && at->first < address + size;) {

@@ -20,7 +20,7 @@ constexpr auto shared_event_poll = std::chrono::microseconds(20);
 // handled them before.
 thread_local sigjmp_buf* recovery __attribute__((tls_model("initial-exec"))) = nullptr;
 struct sigaction previous_action = {};
-std::mutex handler_mutex;
+Mutex handler_mutex;
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (recovery) siglongjmp(*recovery, 1);
@@ -35,7 +35,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
 
 /// MPI and test frameworks install handlers of their own at any time, so this is looked at before each piece of work.
 void ensure_fault_handler() {
-  const std::lock_guard lock(handler_mutex);
+  const LockGuard lock(handler_mutex);
   struct sigaction current = {};
   sigaction(SIGSEGV, nullptr, &current);
   if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) return;
@@ -78,7 +78,7 @@ Stream::Stream(int device_number, unsigned stream_flags, int stream_priority, bo
 
 Point Stream::submit(Effort effort, std::function<void()> work) {
   Executor& executor = Executor::instance();
-  const std::lock_guard lock(executor.mutex_);
+  const LockGuard lock(executor.mutex_);
   queue_.push_back({effort, std::move(work), executor.before(*this)});
   ++submitted_;
   if (!started_) {
@@ -94,12 +94,12 @@ Point Stream::submit(Effort effort, std::function<void()> work) {
 }
 
 Point Stream::last() {
-  const std::lock_guard lock(Executor::instance().mutex_);
+  const LockGuard lock(Executor::instance().mutex_);
   return {shared_from_this(), submitted_};
 }
 
 bool Stream::idle() {
-  const std::lock_guard lock(Executor::instance().mutex_);
+  const LockGuard lock(Executor::instance().mutex_);
   return completed_ == submitted_;
 }
 
@@ -108,14 +108,13 @@ void Stream::work() {
   pthread_setname_np(pthread_self(), "gpudt-sim");
   prctl(PR_SET_TIMERSLACK, 1UL);
   Executor& executor = Executor::instance();
-  std::unique_lock lock(executor.mutex_);
+  UniqueLock lock(executor.mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return !queue_.empty() || closing_; });
+    while (queue_.empty() && !closing_) lock.wait(wake_);
     if (queue_.empty()) break;
     Item item = std::move(queue_.front());
     queue_.pop_front();
-    for (const Point& point : item.after)
-      executor.completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+    for (const Point& point : item.after) executor.wait(point, lock);
     lock.unlock();
     run(item);
     item = {};  // what the work holds is let go before anybody hears that it has ended
@@ -178,44 +177,47 @@ bool Executor::default_idle(int device) {
 
 StreamRef Executor::create(int device, unsigned flags, int priority) {
   auto stream = std::make_shared<Stream>(device, flags, priority, false);
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   streams_.push_back(stream);
   return stream;
 }
 
 void Executor::destroy(const StreamRef& stream) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   stream->closing_ = true;
   stream->wake_.notify_one();
   if (!stream->started_) std::erase(streams_, stream);
 }
 
 StreamRef Executor::legacy(int device) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   StreamRef& stream = legacy_[device];
   if (!stream) stream = std::make_shared<Stream>(device, 0u, 0, true);
   return stream;
 }
 
 void Executor::wait(const Point& point) {
-  std::unique_lock lock(mutex_);
-  completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+  UniqueLock lock(mutex_);
+  wait(point, lock);
+}
+
+void Executor::wait(const Point& point, UniqueLock& lock) {
+  while (point.stream->completed_ < point.ticket) lock.wait(completed_);
 }
 
 void Executor::wait_device(int device) {
-  std::unique_lock lock(mutex_);
+  UniqueLock lock(mutex_);
   std::vector<Point> points;
   for (const StreamRef& stream : streams_)
     if (stream->device == device) points.push_back({stream, stream->submitted_});
   if (legacy_[device]) points.push_back({legacy_[device], legacy_[device]->submitted_});
-  for (const Point& point : points)
-    completed_.wait(lock, [&point] { return point.stream->completed_ >= point.ticket; });
+  for (const Point& point : points) wait(point, lock);
 }
 
 void Executor::destroy_device_streams(int device) {
   std::vector<StreamRef> doomed;
   {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     for (const StreamRef& stream : streams_)
       if (stream->device == device) doomed.push_back(stream);
   }
@@ -232,7 +234,7 @@ void Event::record(const StreamRef& stream) {
   // The words outlive the event for as long as work refers to them.
   stream->submit(Effort::bookkeeping, [words = words_, timed = timed_, count] {
     {
-      const std::lock_guard lock(timed->mutex);
+      const LockGuard lock(timed->mutex);
       timed->at = std::chrono::steady_clock::now();
     }
     std::uint64_t before = words->completed.load();
@@ -240,7 +242,7 @@ void Event::record(const StreamRef& stream) {
     }
     // Under the lock, so that a waiter cannot miss it between its look and its sleep.
     Executor& executor = Executor::instance();
-    const std::lock_guard lock(executor.mutex_);
+    const LockGuard lock(executor.mutex_);
     executor.completed_.notify_all();
   });
 }
@@ -251,8 +253,8 @@ void Event::wait_for(const EventWords& words, std::uint64_t count, bool shared) 
     return;
   }
   Executor& executor = Executor::instance();
-  std::unique_lock lock(executor.mutex_);
-  executor.completed_.wait(lock, [&] { return words.completed.load() >= count; });
+  UniqueLock lock(executor.mutex_);
+  while (words.completed.load() < count) lock.wait(executor.completed_);
 }
 
 void Event::hold(const StreamRef& stream) {
@@ -262,7 +264,7 @@ void Event::hold(const StreamRef& stream) {
 }
 
 std::chrono::steady_clock::time_point Event::time() const {
-  const std::lock_guard lock(timed_->mutex);
+  const LockGuard lock(timed_->mutex);
   return timed_->at;
 }
 

@@ -6,14 +6,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/sim/include/cuda_runtime_api.h"
 
 namespace gpudt::sim {
@@ -85,8 +84,8 @@ class Event {
 
  private:
   struct Timed {
-    mutable std::mutex mutex;
-    std::chrono::steady_clock::time_point at;
+    mutable Mutex mutex;
+    std::chrono::steady_clock::time_point at GUARDED_BY(mutex);
   };
   static void wait_for(const EventWords& words, std::uint64_t count, bool shared);
 
@@ -122,13 +121,14 @@ class Executor {
   friend class Stream;
   friend class Event;
   Executor();
-  std::vector<Point> before(const Stream& stream);
+  std::vector<Point> before(const Stream& stream) REQUIRES(mutex_);
+  void wait(const Point& point, UniqueLock& lock);
   void delay() const;
 
-  std::mutex mutex_;                   // of all streams' queues and tickets
-  std::condition_variable completed_;  // some work has ended
-  std::vector<StreamRef> streams_;     // destroyed ones until their work has ended
-  StreamRef legacy_[max_devices];
+  Mutex mutex_;                                        // also of all streams' queues and tickets
+  std::condition_variable completed_;                  // some work has ended
+  std::vector<StreamRef> streams_ GUARDED_BY(mutex_);  // destroyed ones until their work has ended
+  StreamRef legacy_[max_devices] GUARDED_BY(mutex_);
   std::atomic<int> sticky_[max_devices] = {};
   int least_delay_us_ = 10, most_delay_us_ = 10;
 };

@@ -11,7 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+
+#include "base/mutex.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -203,7 +204,7 @@ cudaError_t Memory::allocate(Kind kind, int device, std::size_t bytes, void** ad
     return cudaSuccess;
   }
   if (bytes > size_) return cudaErrorMemoryAllocation;
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   Block block;
   block.region_bytes = round_up(bytes, page);
   block.bytes = bytes;
@@ -219,7 +220,7 @@ cudaError_t Memory::allocate(Kind kind, int device, std::size_t bytes, void** ad
 
 cudaError_t Memory::release(void* address, bool pinned) {
   if (!address) return cudaSuccess;
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
   if (at == blocks_.end() || (at->second.kind == Kind::pinned) != pinned || !at->second.opened_from.empty() ||
       at->second.reserved)
@@ -229,7 +230,7 @@ cudaError_t Memory::release(void* address, bool pinned) {
 }
 
 void Memory::release_device(int device) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   for (auto at = blocks_.begin(); at != blocks_.end();) {
     const auto block = at++;
     if (block->second.device == device) remove(block);
@@ -240,7 +241,7 @@ void Memory::release_device(int device) {
 
 cudaError_t Memory::reserve(std::size_t bytes, std::size_t alignment, void** address) {
   if (bytes > size_) return cudaErrorMemoryAllocation;
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   std::size_t taken = 0;
   if (!device_zone_.take(bytes + alignment + page, &taken)) return cudaErrorMemoryAllocation;
   const auto base = reinterpret_cast<std::size_t>(user_);
@@ -254,7 +255,7 @@ cudaError_t Memory::reserve(std::size_t bytes, std::size_t alignment, void** add
 }
 
 cudaError_t Memory::unreserve(void* address, std::size_t bytes) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto at = in_arena(address) ? reserved_.find(offset_of(address)) : reserved_.end();
   if (at == reserved_.end() || at->second != bytes) return cudaErrorInvalidValue;
   const auto mapped = blocks_.lower_bound(at->first);
@@ -265,7 +266,7 @@ cudaError_t Memory::unreserve(void* address, std::size_t bytes) {
 }
 
 cudaError_t Memory::map(void* address, std::size_t bytes, int device) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   if (!in_arena(address)) return cudaErrorInvalidValue;
   const std::size_t offset = offset_of(address);
   auto range = reserved_.upper_bound(offset);
@@ -305,7 +306,7 @@ std::pair<Memory::Blocks::iterator, Memory::Blocks::iterator> Memory::mappings(v
 }
 
 cudaError_t Memory::allow(void* address, std::size_t bytes) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto [first, last] = mappings(address, bytes);
   if (first == last) return cudaErrorInvalidValue;
   for (auto at = first; at != last; ++at)
@@ -314,7 +315,7 @@ cudaError_t Memory::allow(void* address, std::size_t bytes) {
 }
 
 cudaError_t Memory::unmap(void* address, std::size_t bytes) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto [first, last] = mappings(address, bytes);
   if (first == last) return cudaErrorInvalidValue;
   for (auto at = first; at != last;) remove(at++);
@@ -324,7 +325,7 @@ cudaError_t Memory::unmap(void* address, std::size_t bytes) {
 cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, unsigned flags) {
   if (!address || bytes == 0 || in_arena(address)) return cudaErrorInvalidValue;
   const char* begin = static_cast<const char*>(address);
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto next = registered_.lower_bound(begin);
   if (next != registered_.end() && next->first < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
   if (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > begin)
@@ -335,7 +336,7 @@ cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, 
 }
 
 cudaError_t Memory::unregister_host(void* address) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   if (registered_.erase(static_cast<const char*>(address)) == 0) return cudaErrorHostMemoryNotRegistered;
   registered_count_ = registered_.size();
   return cudaSuccess;
@@ -352,7 +353,7 @@ Memory::Blocks::const_iterator Memory::containing(const void* address) const {
 Lookup Memory::find(const void* address) const {
   Lookup found;
   if (in_arena(address)) {
-    std::shared_lock lock(mutex_);
+    const SharedLock lock(mutex_);
     const auto at = containing(address);
     if (at == blocks_.end()) return found;
     const Block& block = at->second;
@@ -360,7 +361,7 @@ Lookup Memory::find(const void* address) const {
     return {block.kind, block.device, user_ + at->first, block.bytes, block.flags, block.id, exportable};
   }
   if (registered_count_.load(std::memory_order_relaxed) == 0) return found;
-  std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   auto at = registered_.upper_bound(static_cast<const char*>(address));
   if (at == registered_.begin()) return found;
   --at;
@@ -370,7 +371,7 @@ Lookup Memory::find(const void* address) const {
 
 bool Memory::range_valid(const void* address, std::size_t bytes) const {
   if (!in_arena(address)) return true;
-  std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   const std::size_t end = offset_of(address) + bytes;
   auto at = containing(address);
   if (at == blocks_.end()) return false;
@@ -385,13 +386,13 @@ bool Memory::range_valid(const void* address, std::size_t bytes) const {
 }
 
 std::size_t Memory::available(int device) const {
-  std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   const auto used = used_.find(device);
   return device_bytes - (used == used_.end() ? 0 : used->second);
 }
 
 cudaError_t Memory::export_handle(const void* address, cudaIpcMemHandle_t* handle) const {
-  std::shared_lock lock(mutex_);
+  const SharedLock lock(mutex_);
   if (!in_arena(address)) return cudaErrorInvalidValue;
   const auto at = containing(address);
   if (at == blocks_.end() || !at->second.exportable || !at->second.opened_from.empty()) return cudaErrorInvalidValue;
@@ -412,7 +413,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int devices, v
   if (inside.process == getpid()) return cudaErrorDeviceUninitialized;  // as CUDA: not in the exporting process
   if (inside.device < 0 || inside.device >= devices) return cudaErrorInvalidDevice;
   const std::string key(handle.reserved, sizeof handle.reserved);
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   if (const auto open = opened_.find(key); open != opened_.end()) {
     ++blocks_.at(open->second).openings;
     *address = user_ + open->second;
@@ -444,7 +445,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int devices, v
 }
 
 cudaError_t Memory::close_handle(void* address) {
-  std::unique_lock lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
   if (at == blocks_.end() || at->second.opened_from.empty()) return cudaErrorInvalidValue;
   if (--at->second.openings == 0) remove(at);

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 
+#include "base/mutex.hpp"
 #include "device/sim/include/cuda_runtime_api.h"
 
 namespace gpudt::sim {
@@ -104,12 +104,12 @@ class Memory {
   std::size_t offset_of(const void* address) const {
     return static_cast<std::size_t>(static_cast<const char*>(address) - user_);
   }
-  Blocks::const_iterator containing(const void* address) const;
+  Blocks::const_iterator containing(const void* address) const REQUIRES_SHARED(mutex_);
   /// The mappings that make up exactly this range, as [first, last); empty if there are none.
-  std::pair<Blocks::iterator, Blocks::iterator> mappings(void* address, std::size_t bytes);
-  cudaError_t place(Block block, int file, std::size_t file_offset, void** address);
-  void remove(Blocks::iterator at);
-  Zone& zone(Kind kind);
+  std::pair<Blocks::iterator, Blocks::iterator> mappings(void* address, std::size_t bytes) REQUIRES(mutex_);
+  cudaError_t place(Block block, int file, std::size_t file_offset, void** address) REQUIRES(mutex_);
+  void remove(Blocks::iterator at) REQUIRES(mutex_);
+  Zone& zone(Kind kind) REQUIRES(mutex_);
   bool protect(const Block& block, bool accessible);
 
   struct Registered {
@@ -123,15 +123,15 @@ class Memory {
   std::size_t size_ = 0;
   char* user_ = nullptr;
   char* alias_ = nullptr;
-  mutable std::shared_mutex mutex_;
-  Blocks blocks_;
-  Zone host_zone_, device_zone_;
-  std::map<std::size_t, std::size_t> reserved_;  // ranges of addresses: offset -> bytes
-  std::map<const char*, Registered> registered_;
+  mutable SharedMutex mutex_;
+  Blocks blocks_ GUARDED_BY(mutex_);
+  Zone host_zone_ GUARDED_BY(mutex_), device_zone_ GUARDED_BY(mutex_);
+  std::map<std::size_t, std::size_t> reserved_ GUARDED_BY(mutex_);  // ranges of addresses: offset -> bytes
+  std::map<const char*, Registered> registered_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> registered_count_{0};
-  std::map<int, std::size_t> used_;  // by device; -1: pinned
-  std::map<std::string, std::size_t> opened_;
-  std::uint64_t next_id_ = 1;
+  std::map<int, std::size_t> used_ GUARDED_BY(mutex_);  // by device; -1: pinned
+  std::map<std::string, std::size_t> opened_ GUARDED_BY(mutex_);
+  std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;
 };
 
 /// The number of devices: GPUDT_SIM_DEVICES, 0 to 16, by default 2.

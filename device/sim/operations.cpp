@@ -3,9 +3,10 @@
 #include <pthread.h>
 
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <unordered_map>
+
+#include "base/mutex.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -22,17 +23,17 @@ class Registry {
  public:
   Handle add(std::shared_ptr<Object> object) {
     const auto handle = reinterpret_cast<Handle>(object.get());
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     objects_[handle] = std::move(object);
     return handle;
   }
   std::shared_ptr<Object> find(Handle handle) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     const auto at = objects_.find(handle);
     return at == objects_.end() ? nullptr : at->second;
   }
   std::shared_ptr<Object> remove(Handle handle) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     const auto at = objects_.find(handle);
     if (at == objects_.end()) return nullptr;
     auto object = std::move(at->second);
@@ -41,13 +42,13 @@ class Registry {
   }
   template <class Predicate>
   void remove_if(Predicate predicate) {
-    const std::lock_guard lock(mutex_);
+    const LockGuard lock(mutex_);
     std::erase_if(objects_, [&](const auto& entry) { return predicate(*entry.second); });
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<Handle, std::shared_ptr<Object>> objects_;
+  Mutex mutex_;
+  std::unordered_map<Handle, std::shared_ptr<Object>> objects_ GUARDED_BY(mutex_);
 };
 
 auto& streams() {

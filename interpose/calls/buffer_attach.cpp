@@ -3,9 +3,9 @@
 // at what MPI keeps there.
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <utility>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -18,23 +18,23 @@ namespace {
 class StandIn {
  public:
   void keep(void* user, std::unique_ptr<std::byte[]> memory) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     user_ = user;
     memory_ = std::move(memory);
   }
 
   /// What the program knows the detached memory by. A stand-in is gone after this.
   void* give_back(void* detached) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     if (memory_ == nullptr || detached != memory_.get()) return detached;
     memory_.reset();
     return user_;
   }
 
  private:
-  std::mutex mutex_;
-  void* user_ = nullptr;
-  std::unique_ptr<std::byte[]> memory_;
+  Mutex mutex_;
+  void* user_ GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<std::byte[]> memory_ GUARDED_BY(mutex_);
 };
 
 StandIn stand_in;

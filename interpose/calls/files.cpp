@@ -2,10 +2,10 @@
 // packed type type; under a representation other than "native" MPI converts by datatype and so sees the user's own
 // layout in a host image instead.
 #include <memory>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
@@ -104,11 +104,11 @@ int nonblocking(Access access, const char* call, MPI_File file, const void* buf,
 class SplitBuffers {
  public:
   void put(MPI_File file, FileBuffer buffer) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     buffers_[file] = std::move(buffer);
   }
   FileBuffer take(MPI_File file) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     const auto entry = buffers_.find(file);
     if (entry == buffers_.end()) return {};
     FileBuffer buffer = std::move(entry->second);
@@ -117,8 +117,8 @@ class SplitBuffers {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<MPI_File, FileBuffer> buffers_;
+  Mutex mutex_;
+  std::unordered_map<MPI_File, FileBuffer> buffers_ GUARDED_BY(mutex_);
 };
 
 SplitBuffers split_buffers;

@@ -5,11 +5,11 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/export.hpp"
@@ -24,8 +24,8 @@ struct Matched {
   MatchedFrom from;
 };
 
-std::mutex mutex;
-std::vector<Matched> list;
+Mutex mutex;
+std::vector<Matched> list GUARDED_BY(mutex);
 
 bool is_message(MPI_Message message) {
   return message != MPI_MESSAGE_NULL && message != MPI_MESSAGE_NO_PROC;
@@ -35,7 +35,7 @@ bool is_message(MPI_Message message) {
 
 void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept {
   if (!is_message(message) || !active.load(std::memory_order_relaxed)) return;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   try {
     list.push_back({message, from});
   } catch (const std::bad_alloc&) {
@@ -45,7 +45,7 @@ void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept {
 
 MatchedFrom matched_take(MPI_Message message) {
   if (!is_message(message)) return {};
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   const auto at =
       std::find_if(list.rbegin(), list.rend(), [=](const Matched& matched) { return matched.message == message; });
   if (at == list.rend()) return {};
@@ -56,7 +56,7 @@ MatchedFrom matched_take(MPI_Message message) {
 }
 
 void matched_forget_comm(MPI_Comm comm) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   std::shared_ptr<const KeptHandler> kept;
   for (Matched& matched : list) {
     if (matched.from.owner.comm != comm) continue;
@@ -66,7 +66,7 @@ void matched_forget_comm(MPI_Comm comm) {
 }
 
 void matched_stop() {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   list.clear();
 }
 

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "base/mutex.hpp"
 #include "device/timeline.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
@@ -21,19 +20,22 @@
 namespace gpudt::interpose {
 namespace {
 
+Mutex registry_mutex;
+
 struct Persistent {
   Operation::Kind kind = Operation::Kind::send;
   std::shared_ptr<Payload> payload;
   const DeviceBuffer* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
-  ErrorOwner owner;  ///< the communicator or, once the user has freed it, its error handler; registry_mutex guards it
-  std::thread::id starter;  ///< the thread that is starting it, if one is; registry_mutex guards it
+  /// The communicator or, once the user has freed it, its error handler.
+  ErrorOwner owner GUARDED_BY(registry_mutex);
+  std::thread::id starter GUARDED_BY(registry_mutex);  ///< the thread that is starting it, if one is
   int peer = MPI_PROC_NULL;
   int tag = 0;
   NonblockingSend send = nullptr;
   MPI_Request real = MPI_REQUEST_NULL;    ///< on the staging memory; also the user's handle
   MPI_Request active = MPI_REQUEST_NULL;  ///< the generalized request while started
 
-  Persistent() = default;
+  explicit Persistent(MPI_Comm comm) : owner{.comm = comm} {}
   Persistent(const Persistent&) = delete;
   Persistent& operator=(const Persistent&) = delete;
   ~Persistent() {
@@ -43,21 +45,20 @@ struct Persistent {
 
 using PersistentRef = std::shared_ptr<Persistent>;
 
-std::mutex registry_mutex;
 std::condition_variable start_ended;
 // Never destroyed: a program may exit without MPI_Finalize, and MPI with its lock held.
-auto& registry = *new std::unordered_map<MPI_Request, PersistentRef>;
+auto& registry GUARDED_BY(registry_mutex) = *new std::unordered_map<MPI_Request, PersistentRef>;
 std::atomic<int> registered{0};
 
 PersistentRef find(MPI_Request request) {
   if (persistent_count() == 0) return nullptr;
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const LockGuard lock(registry_mutex);
   const auto entry = registry.find(request);
   return entry == registry.end() ? nullptr : entry->second;
 }
 
 void enter(PersistentRef persistent) {
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const LockGuard lock(registry_mutex);
   registry[persistent->real] = std::move(persistent);
   registered.fetch_add(1);
 }
@@ -78,7 +79,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
          MPI_Request* request) {
   return guarded(comm, call, [&] {
     DeviceBuffer operand;
-    auto persistent = std::make_shared<Persistent>();
+    auto persistent = std::make_shared<Persistent>(comm);
     void* given = const_cast<void*>(buf);
     MPI_Datatype as = type;
     if (form.peer != MPI_PROC_NULL && resolve(buf, count, type, call, operand)) {
@@ -93,7 +94,6 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     if (form.kind == Operation::Kind::send) peer_sends_plain_again(count, type, form.peer, form.tag, comm);
     if (!persistent->payload) return init(given, as, request);
     persistent->kind = form.kind;
-    persistent->owner.comm = comm;
     persistent->peer = form.peer;
     persistent->tag = form.tag;
     persistent->send = form.send;
@@ -141,12 +141,12 @@ int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inne
 class Starting {
  public:
   explicit Starting(Persistent& persistent) : persistent_(persistent) {
-    const std::lock_guard<std::mutex> lock(registry_mutex);
+    const LockGuard lock(registry_mutex);
     owner_ = persistent.owner;
     persistent.starter = std::this_thread::get_id();
   }
   ~Starting() {
-    const std::lock_guard<std::mutex> lock(registry_mutex);
+    const LockGuard lock(registry_mutex);
     persistent_.starter = {};
     start_ended.notify_all();
   }
@@ -161,7 +161,7 @@ class Starting {
 
 /// The request is known by the handle that MPI has given it in place of `before`.
 void follow(const PersistentRef& persistent, MPI_Request before) {
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const LockGuard lock(registry_mutex);
   auto node = registry.extract(before);  // so that it takes no memory
   if (!node) return;
   if (node.mapped() == persistent) node.key() = persistent->real;
@@ -224,10 +224,9 @@ int start(MPI_Request* request) {
 }  // namespace
 
 void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MPI_Comm comm, MPI_Request real) {
-  auto persistent = std::make_shared<Persistent>();
+  auto persistent = std::make_shared<Persistent>(comm);
   persistent->kind = kind;
   persistent->payload = std::move(payload);
-  persistent->owner.comm = comm;
   persistent->real = real;
   enter(std::move(persistent));
 }
@@ -249,7 +248,7 @@ int persistent_count() {
 void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine) {
   mine.assign(requests.size(), false);
   if (persistent_count() == 0) return;
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const LockGuard lock(registry_mutex);
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const auto entry = registry.find(requests[i]);
     if (entry == registry.end()) continue;
@@ -265,21 +264,20 @@ void persistent_completed(MPI_Request request) {
 void persistent_forget_comm(MPI_Comm comm) {
   if (persistent_count() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
-  std::unique_lock<std::mutex> lock(registry_mutex);
+  UniqueLock lock(registry_mutex);
   // An error handler that a start has called may free the communicator, too.
-  start_ended.wait(lock, [&] {
-    return std::none_of(registry.begin(), registry.end(), [&](const auto& entry) {
-      const Persistent& persistent = *entry.second;
-      return persistent.owner.comm == comm && persistent.starter != std::thread::id() &&
-             persistent.starter != std::this_thread::get_id();
-    });
-  });
+  const auto starts = [&](const auto& entry) REQUIRES(registry_mutex) {
+    const Persistent& persistent = *entry.second;
+    return persistent.owner.comm == comm && persistent.starter != std::thread::id() &&
+           persistent.starter != std::this_thread::get_id();
+  };
+  while (std::any_of(registry.begin(), registry.end(), starts)) lock.wait(start_ended);
   for (auto& [request, persistent] : registry)
     if (persistent->owner.comm == comm) persistent->owner.forget_comm(kept);
 }
 
 void persistent_stop() {
-  const std::lock_guard<std::mutex> lock(registry_mutex);
+  const LockGuard lock(registry_mutex);
   registry.clear();
   registered.store(0);
 }
@@ -336,7 +334,7 @@ GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
   const PersistentRef persistent = find(*request);
   if (!persistent) return PMPI_Request_free(request);
   {
-    const std::lock_guard<std::mutex> lock(registry_mutex);
+    const gpudt::LockGuard lock(registry_mutex);
     registry.erase(*request);
     registered.fetch_sub(1);
   }

@@ -2,10 +2,10 @@
 #include "interpose/fortran/arguments.hpp"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <string_view>
 
+#include "base/mutex.hpp"
 #include "interpose/fortran/constants.hpp"
 #include "interpose/support/errors.hpp"
 
@@ -55,9 +55,10 @@ MPI_Datatype to_type(MPI_Fint handle) {
 Types::Types(const MPI_Fint* handles, int count, const void* buffer) : types_(types_of(handles, count, buffer)) {}
 
 const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void* buffer) {
-  static std::mutex mutex;
-  static auto& arrays = *new std::set<std::vector<MPI_Datatype>>;  // no destructor: requests may outlive it
-  const std::lock_guard lock(mutex);
+  static Mutex mutex;
+  static auto& arrays GUARDED_BY(mutex) =
+      *new std::set<std::vector<MPI_Datatype>>;  // no destructor: requests may outlive it
+  const LockGuard lock(mutex);
   return arrays.insert(types_of(handles, count, buffer)).first->data();
 }
 

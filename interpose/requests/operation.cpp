@@ -60,7 +60,7 @@ int free_operation(void* extra) {
 
 int ProgressEngine::reserve(Operation* operation) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     operation->place = operations_.size();
     operations_.push_back(operation);
     try {
@@ -87,14 +87,14 @@ int ProgressEngine::reserve(Operation* operation) {
 }
 
 void ProgressEngine::remove(Operation* operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   operations_.back()->place = operation->place;
   operations_[operation->place] = operations_.back();
   operations_.pop_back();
 }
 
 void ProgressEngine::submit(Operation* operation, bool issued) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   if (!issued) {
     operation->number = ++last_number_;
     const auto entry = deferred_by_channel_.try_emplace(operation->channel, Deferred{0, operation->number - 1}).first;
@@ -123,7 +123,7 @@ void ProgressEngine::release_retired() {
 }
 
 bool ProgressEngine::is_issued(const SendChannel& channel, std::uint64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto entry = deferred_by_channel_.find(channel);
   return entry == deferred_by_channel_.end() || entry->second.issued >= number;
 }
@@ -134,7 +134,7 @@ void ProgressEngine::order(const SendChannel& channel) {
   if (!defers() || ProgressEngine::inside) return;
   std::uint64_t number = 0;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     const auto entry = deferred_by_channel_.find(channel);
     if (entry == deferred_by_channel_.end()) return;
     number = entry->second.submitted;
@@ -147,7 +147,7 @@ void ProgressEngine::order_each(Wanted wanted) {
   if (!defers() || ProgressEngine::inside) return;
   std::vector<std::pair<SendChannel, std::uint64_t>> numbers;
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     for (const auto& [channel, deferred] : deferred_by_channel_)
       if (wanted(channel)) numbers.emplace_back(channel, deferred.submitted);
   }
@@ -160,7 +160,7 @@ void ProgressEngine::forget_comm(MPI_Comm comm) {
   if (held.load() == 0 && live() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     for (Operation* operation : operations_)
       if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
   }
@@ -169,13 +169,13 @@ void ProgressEngine::forget_comm(MPI_Comm comm) {
 
 void ProgressEngine::forget_win(MPI_Win win) {
   if (held.load() == 0 && live() == 0) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   for (Operation* operation : operations_)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
 }
 
 ErrorOwner ProgressEngine::owner(const Operation& operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   return operation.owner;
 }
 

@@ -93,7 +93,7 @@ int ProgressEngine::pass(Tests tests) {
 
 /// Those that there is no memory for stay.
 void ProgressEngine::take_incoming() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   if (incoming_.empty()) return;
   make_room();
   std::size_t taken = 0;
@@ -114,7 +114,6 @@ void ProgressEngine::take_incoming() {
   incoming_.clear();
 }
 
-/// The caller holds the mutex.
 void ProgressEngine::make_room() {
   const std::size_t all = packing_.size() + inner_.size() + unpacking_.size() + incoming_.size();
   reserve_amply(inner_, all);
@@ -177,7 +176,7 @@ void ProgressEngine::issue(Operation* operation) {
 }
 
 void ProgressEngine::issued(const Operation& operation) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto entry = deferred_by_channel_.find(operation.channel);
   entry->second.issued = operation.number;
   if (operation.number == entry->second.submitted) deferred_by_channel_.erase(entry);

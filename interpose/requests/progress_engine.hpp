@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
@@ -64,7 +64,7 @@ class ProgressEngine {
   int pass(Tests tests);
   void let_pass_end();
   void take_incoming();
-  void make_room();
+  void make_room() REQUIRES(mutex_);
   int issue_packed();
   void issue(Operation* operation);
   void watch(Operation* operation);
@@ -92,11 +92,11 @@ class ProgressEngine {
   std::atomic<const EngineBackground*> background_{nullptr};
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
-  std::mutex mutex_;                    // guards what follows, and the owners of all operations
-  std::vector<Operation*> operations_;  // all that have a generalized request
-  std::vector<std::pair<Operation*, bool>> incoming_;
-  std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_;
-  std::uint64_t last_number_ = 0;  // of deferred sends
+  Mutex mutex_;                                            // also of the owners of all operations that are reserved
+  std::vector<Operation*> operations_ GUARDED_BY(mutex_);  // all that have a generalized request
+  std::vector<std::pair<Operation*, bool>> incoming_ GUARDED_BY(mutex_);
+  std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_ GUARDED_BY(mutex_);
+  std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of deferred sends
 
   // Touched only by the thread that holds busy_. Of these vectors each has room for all operations that are taken
   // (make_room()), so that none gets lost on its way for want of memory.

@@ -25,7 +25,7 @@ constexpr std::size_t cached_layouts = 256;
 bool WindowMemory::attach(void* base, std::int64_t size) {
   const auto begin = reinterpret_cast<std::uintptr_t>(base);
   if (begin + static_cast<std::uintptr_t>(size) < begin) return false;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto next = regions_.lower_bound(begin);
   if (next != regions_.end() && begin + static_cast<std::uintptr_t>(size) > next->first) return false;
   if (next != regions_.begin()) {
@@ -36,13 +36,13 @@ bool WindowMemory::attach(void* base, std::int64_t size) {
 }
 
 bool WindowMemory::detach(const void* base) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   return regions_.erase(reinterpret_cast<std::uintptr_t>(base)) != 0;
 }
 
 void WindowMemory::mark_again() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto mark = [this](const void* begin) {
+  const LockGuard lock(mutex_);
+  const auto mark = [this](const void* begin) REQUIRES(mutex_) {
     const device::Location location = device::classify(begin);
     if (location.on_device()) after_[location.ordinal] = device::mark_default_stream(location.ordinal);
   };
@@ -51,7 +51,7 @@ void WindowMemory::mark_again() {
 }
 
 device::StreamMark WindowMemory::after(int ordinal) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto found = after_.find(ordinal);
   return found == after_.end() ? device::StreamMark() : found->second;
 }
@@ -62,7 +62,7 @@ void* WindowMemory::address(std::int64_t displacement, const datatype::Span& spa
       low < 0)
     return nullptr;
   if (!dynamic_) return high <= size_ ? static_cast<char*>(base_) + displacement : nullptr;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto next = regions_.upper_bound(static_cast<std::uintptr_t>(low));
   if (next == regions_.begin()) return nullptr;
   const auto& [begin, size] = *std::prev(next);
@@ -168,7 +168,7 @@ void WindowChannel::submit(const OriginOperationRef& operation) {
     peer(operation->rank).outstanding.fetch_add(1);
     peer(operation->rank).submitted.fetch_add(1);
   }
-  const std::lock_guard<std::mutex> lock(mailbox_mutex_);
+  const LockGuard lock(mailbox_mutex_);
   mailbox_.push_back(operation);
   mail_.store(true, std::memory_order_release);
 }
@@ -187,7 +187,7 @@ int WindowChannel::progress() {
 void WindowChannel::take_mailbox() {
   std::vector<OriginOperationRef> taken;
   {
-    const std::lock_guard<std::mutex> lock(mailbox_mutex_);
+    const LockGuard lock(mailbox_mutex_);
     taken.swap(mailbox_);
     mail_.store(false);
   }

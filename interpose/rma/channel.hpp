@@ -12,13 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "datatype/decode.hpp"
 #include "interpose/rma/data.hpp"
 #include "interpose/rma/message.hpp"
@@ -71,9 +71,9 @@ class WindowMemory {
   bool dynamic_ = false;
   void* base_ = nullptr;
   std::int64_t size_ = 0;
-  mutable std::mutex mutex_;
-  std::map<std::uintptr_t, std::int64_t> regions_;  ///< attached: begin and size
-  std::map<int, device::StreamMark> after_;         ///< by GPU
+  mutable Mutex mutex_;
+  std::map<std::uintptr_t, std::int64_t> regions_ GUARDED_BY(mutex_);  ///< attached: begin and size
+  std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
 };
 
 /// Pending requests of MPI and what follows them.
@@ -169,8 +169,8 @@ class WindowChannel {
   std::vector<Peer> peers_;
   std::atomic<int> live_{0};
 
-  std::mutex mailbox_mutex_;
-  std::vector<OriginOperationRef> mailbox_;
+  Mutex mailbox_mutex_;
+  std::vector<OriginOperationRef> mailbox_ GUARDED_BY(mailbox_mutex_);
   std::atomic<bool> mail_{false};
 
   // The engine's alone.

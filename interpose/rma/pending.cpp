@@ -69,7 +69,7 @@ class PendingRequest : public PendingAccess {
 }  // namespace
 
 void PendingAccesses::add(MPI_Win win, std::shared_ptr<PendingAccess> access) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   List& list = pending_[win];
   if (list.size() == list.capacity())  // seldom enough: requests that the program has waited for would pile up
     count_.fetch_sub(static_cast<int>(std::erase_if(list, [](const auto& old) { return old->over(); })));
@@ -78,7 +78,7 @@ void PendingAccesses::add(MPI_Win win, std::shared_ptr<PendingAccess> access) {
 }
 
 void PendingAccesses::forget(MPI_Win win) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto entry = pending_.find(win);
   if (entry == pending_.end()) return;
   count_.fetch_sub(static_cast<int>(entry->second.size()));
@@ -86,13 +86,13 @@ void PendingAccesses::forget(MPI_Win win) {
 }
 
 void PendingAccesses::clear() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   pending_.clear();
   count_.store(0);
 }
 
 void PendingAccesses::remove_finished(MPI_Win win) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto entry = pending_.find(win);
   if (entry == pending_.end()) return;
   const auto gone = std::erase_if(
@@ -102,7 +102,7 @@ void PendingAccesses::remove_finished(MPI_Win win) {
 }
 
 PendingAccesses::Claim::Claim(PendingAccesses& all, MPI_Win win, int rank) : all_(all), win_(win) {
-  const std::lock_guard<std::mutex> lock(all.mutex_);
+  const LockGuard lock(all.mutex_);
   const auto entry = all.pending_.find(win);
   if (entry == all.pending_.end()) return;
   mine_.reserve(entry->second.size());  // what is claimed is not to be lost

@@ -9,11 +9,11 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/support/errors.hpp"
@@ -103,8 +103,8 @@ class PendingAccesses {
 
   void remove_finished(MPI_Win win);
 
-  std::mutex mutex_;
-  std::unordered_map<MPI_Win, List> pending_;
+  Mutex mutex_;
+  std::unordered_map<MPI_Win, List> pending_ GUARDED_BY(mutex_);
   std::atomic<int> count_{0};
 };
 

@@ -2,20 +2,19 @@
 #include "interpose/rma/registry.hpp"
 
 #include <atomic>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-std::shared_mutex mutex;
-std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>> windows;
+SharedMutex mutex;
+std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>> windows GUARDED_BY(mutex);
 std::atomic<std::size_t> count{0};
 
 /// Nothing may be thrown into MPI's progress.
@@ -31,7 +30,7 @@ int driven_once(ServedWindow& window) {
 int progress() {
   std::vector<std::shared_ptr<ServedWindow>> driven;
   {
-    const std::shared_lock<std::shared_mutex> lock(mutex);
+    const SharedLock lock(mutex);
     driven.reserve(windows.size());
     for (const auto& [handle, window] : windows) driven.push_back(window);
   }
@@ -44,14 +43,14 @@ int progress() {
 
 std::shared_ptr<ServedWindow> served_window(MPI_Win win) {
   if (count.load(std::memory_order_acquire) == 0) return nullptr;
-  const std::shared_lock<std::shared_mutex> lock(mutex);
+  const SharedLock lock(mutex);
   const auto entry = windows.find(win);
   return entry == windows.end() ? nullptr : entry->second;
 }
 
 void registry_add(MPI_Win win, std::shared_ptr<ServedWindow> window) {
   {
-    const std::lock_guard<std::shared_mutex> lock(mutex);
+    const LockGuard lock(mutex);
     windows[win] = std::move(window);
     count.store(windows.size(), std::memory_order_release);
   }
@@ -62,7 +61,7 @@ void registry_remove(MPI_Win win) {
   std::shared_ptr<ServedWindow> window;
   bool last = false;
   {
-    const std::lock_guard<std::shared_mutex> lock(mutex);
+    const LockGuard lock(mutex);
     const auto entry = windows.find(win);
     if (entry == windows.end()) return;
     window = std::move(entry->second);
@@ -76,7 +75,7 @@ void registry_remove(MPI_Win win) {
 
 void registry_clear() {
   engine_service(nullptr);
-  const std::lock_guard<std::shared_mutex> lock(mutex);
+  const LockGuard lock(mutex);
   for (const auto& [handle, window] : windows) window->close();
   windows.clear();
   count.store(0, std::memory_order_release);

@@ -141,7 +141,7 @@ int ServedWindow::group(MPI_Group* group) const {
 }
 
 int ServedWindow::progress() {
-  const std::lock_guard<std::mutex> lock(service_mutex_);
+  const LockGuard lock(service_mutex_);
   return closed_ ? 0 : channel_.progress();
 }
 
@@ -152,7 +152,7 @@ void ServedWindow::settle() {
 }
 
 void ServedWindow::close() {
-  const std::lock_guard<std::mutex> lock(service_mutex_);
+  const LockGuard lock(service_mutex_);
   closed_ = true;
 }
 
@@ -197,7 +197,7 @@ std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const dat
 
 void ServedWindow::may_access(int rank, bool with_request) {
   const auto at = static_cast<std::size_t>(rank);
-  std::unique_lock<std::mutex> guard(mutex_);
+  UniqueLock guard(mutex_);
   if (locks_[at] == Lock::wanted) {
     locks_[at] = Lock::asked;
     guard.unlock();
@@ -207,7 +207,7 @@ void ServedWindow::may_access(int rank, bool with_request) {
   if (locks_[at] == Lock::asked) {
     guard.unlock();
     drive_until([&] {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       return locks_[at] != Lock::asked;
     });
     return;
@@ -357,7 +357,7 @@ void ServedWindow::wait_local(int rank) {
 
 void ServedWindow::acquire(int rank, int type) {
   wait_for(*tell(MessageKind::lock, rank, type));
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   locks_[static_cast<std::size_t>(rank)] = Lock::held;
 }
 
@@ -376,7 +376,7 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
     wait_local(ranks[i]);
     const int error = channel_.take_error(ranks[i]);
     if (result == MPI_SUCCESS) result = error;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     std::uint64_t& flushed = flushed_[static_cast<std::size_t>(ranks[i])];
     flushed = std::max(flushed, submitted[i]);
   }
@@ -386,9 +386,10 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
 /// Those of `ranks` that have had accesses since they were flushed last.
 int ServedWindow::flush_at(std::vector<int> ranks) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase_if(ranks,
-                  [&](int rank) { return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank); });
+    const LockGuard lock(mutex_);
+    std::erase_if(ranks, [&](int rank) REQUIRES(mutex_) {
+      return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank);
+    });
   }
   return complete_at(MessageKind::flush, ranks);
 }
@@ -401,7 +402,7 @@ int ServedWindow::fence(int assert) {
   return guard("MPI_Win_fence", [&] {
     memory_.mark_again();
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
       if (lock_all_ || targets_ || locked) throw Refusal{MPI_ERR_RMA_SYNC, "an epoch of another kind is open"};
       fence_open_ = (assert& MPI_MODE_NOSUCCEED) == 0;
@@ -417,7 +418,7 @@ int ServedWindow::post(MPI_Group group, int assert) {
     memory_.mark_again();
     const std::vector<int> origins = ranks_of(group);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       if (origins_) throw Refusal{MPI_ERR_RMA_SYNC, "an exposure epoch is open already"};
       origins_ = origins;
     }
@@ -432,7 +433,7 @@ int ServedWindow::start(MPI_Group group, int assert) {
   return guard("MPI_Win_start", [&] {
     const std::vector<int> targets = ranks_of(group);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       if (targets_ || lock_all_) throw Refusal{MPI_ERR_RMA_SYNC, "an access epoch is open already"};
       targets_ = targets;
     }
@@ -450,7 +451,7 @@ int ServedWindow::complete() {
   return guard("MPI_Win_complete", [&] {
     std::vector<int> targets;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       if (!targets_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_start has not been called"};
       targets = *std::exchange(targets_, std::nullopt);
     }
@@ -459,15 +460,15 @@ int ServedWindow::complete() {
 }
 
 bool ServedWindow::exposure_over() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   if (!origins_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_post has not been called"};
-  return std::all_of(origins_->begin(), origins_->end(), [&](int rank) {
+  return std::all_of(origins_->begin(), origins_->end(), [&](int rank) REQUIRES(mutex_) {
     return channel_.completes(rank) > completes_used_[static_cast<std::size_t>(rank)];
   });
 }
 
 int ServedWindow::end_exposure() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   for (const int rank : *origins_) ++completes_used_[static_cast<std::size_t>(rank)];
   origins_.reset();
   return MPI_SUCCESS;
@@ -496,7 +497,7 @@ int ServedWindow::lock(int type, int rank, int assert) {
       throw Refusal{MPI_ERR_LOCKTYPE, "argument lock_type is neither MPI_LOCK_EXCLUSIVE nor MPI_LOCK_SHARED"};
     const bool checked = (assert& MPI_MODE_NOCHECK) == 0;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       Lock& held = locks_[static_cast<std::size_t>(rank)];
       if (lock_all_ || held != Lock::none) throw Refusal{MPI_ERR_RMA_SYNC, "the rank is locked already"};
       held = checked ? Lock::asked : Lock::unchecked;
@@ -513,13 +514,13 @@ int ServedWindow::unlock(int rank) {
     memory_.mark_again();
     Lock held;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       held = locks_[static_cast<std::size_t>(rank)];
       if (lock_all_ || held == Lock::none) throw Refusal{MPI_ERR_RMA_SYNC, "the rank is not locked"};
     }
     const int code = held == Lock::held ? complete_at(MessageKind::unlock, {rank}) : flush_at({rank});
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       locks_[static_cast<std::size_t>(rank)] = Lock::none;
     }
     return report("MPI_Win_unlock", code);
@@ -528,7 +529,7 @@ int ServedWindow::unlock(int rank) {
 
 int ServedWindow::lock_all(int assert) {
   return guard("MPI_Win_lock_all", [&] {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
     if (lock_all_ || locked) throw Refusal{MPI_ERR_RMA_SYNC, "a rank is locked already"};
     lock_all_ = true;
@@ -542,7 +543,7 @@ int ServedWindow::unlock_all() {
     memory_.mark_again();
     std::vector<int> held, unchecked;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       if (!lock_all_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_lock_all has not been called"};
       for (const int rank : all()) {
         if (locks_[static_cast<std::size_t>(rank)] == Lock::held) held.push_back(rank);
@@ -552,7 +553,7 @@ int ServedWindow::unlock_all() {
     const int code = complete_at(MessageKind::unlock, held);
     const int other = flush_at(unchecked);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       lock_all_ = false;
       std::fill(locks_.begin(), locks_.end(), Lock::none);
     }
@@ -563,9 +564,9 @@ int ServedWindow::unlock_all() {
 /// `rank`, or all ranks, as far as they are locked.
 std::vector<int> ServedWindow::passive_targets(int rank) const {
   if (rank != all_ranks) check_rank(rank);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   std::vector<int> ranks = rank == all_ranks ? all() : std::vector<int>{rank};
-  std::erase_if(ranks, [&](int each) { return locks_[static_cast<std::size_t>(each)] == Lock::none; });
+  std::erase_if(ranks, [&](int each) REQUIRES(mutex_) { return locks_[static_cast<std::size_t>(each)] == Lock::none; });
   if (ranks.empty()) throw Refusal{MPI_ERR_RMA_SYNC, "there is no passive target epoch"};
   return ranks;
 }

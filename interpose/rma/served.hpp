@@ -8,12 +8,12 @@
 #include <mpi.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/channel.hpp"
 #include "interpose/support/errors.hpp"
@@ -123,17 +123,19 @@ class ServedWindow {
   WindowChannel channel_;
   std::vector<Remote> remote_;  ///< empty for a dynamic window
 
-  std::mutex service_mutex_;  ///< held by progress()
-  bool closed_ = false;
+  Mutex service_mutex_;  ///< held by progress()
+  bool closed_ GUARDED_BY(service_mutex_) = false;
 
-  mutable std::mutex mutex_;  ///< guards what follows
-  bool fence_open_ = false;
-  bool lock_all_ = false;
-  std::vector<Lock> locks_;
-  std::vector<std::uint64_t> flushed_;       ///< accesses to each rank that are known to have been applied there
-  std::optional<std::vector<int>> targets_;  ///< between start and complete
-  std::optional<std::vector<int>> origins_;  ///< between post and wait
-  std::vector<int> posts_used_, completes_used_;
+  mutable Mutex mutex_;
+  bool fence_open_ GUARDED_BY(mutex_) = false;
+  bool lock_all_ GUARDED_BY(mutex_) = false;
+  std::vector<Lock> locks_ GUARDED_BY(mutex_);
+  /// Accesses to each rank that are known to have been applied there.
+  std::vector<std::uint64_t> flushed_ GUARDED_BY(mutex_);
+  std::optional<std::vector<int>> targets_ GUARDED_BY(mutex_);  ///< between start and complete
+  std::optional<std::vector<int>> origins_ GUARDED_BY(mutex_);  ///< between post and wait
+  std::vector<int> posts_used_;                                 ///< of the one thread that may be in MPI_Win_start
+  std::vector<int> completes_used_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpudt::interpose

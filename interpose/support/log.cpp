@@ -6,8 +6,9 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
-#include <mutex>
 #include <set>
+
+#include "base/mutex.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -43,9 +44,9 @@ void log_trace(const std::string& text) noexcept {
   write(spdlog::level::trace, text);
 }
 void log_trace_once(const std::string& text) {
-  static std::mutex mutex;
-  static std::set<std::string> said;
-  const std::lock_guard<std::mutex> lock(mutex);
+  static Mutex mutex;
+  static std::set<std::string> said GUARDED_BY(mutex);
+  const LockGuard lock(mutex);
   if (said.insert(text).second) log_trace(text);
 }
 

@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 
 namespace gpudt::interpose {
@@ -40,8 +40,8 @@ struct Fallback {
   std::int64_t calls;
 };
 
-std::mutex fallback_mutex;
-std::array<Fallback, fallback_slots> fallbacks{};
+Mutex fallback_mutex;
+std::array<Fallback, fallback_slots> fallbacks GUARDED_BY(fallback_mutex){};
 
 /// What one rank tells rank 0; plain bytes on the wire.
 struct Record {
@@ -73,7 +73,7 @@ Record own_record() {
   const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
   for (int s = 0; s < 2; ++s)
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
-  std::lock_guard<std::mutex> lock(fallback_mutex);
+  LockGuard lock(fallback_mutex);
   record.fallbacks = fallbacks;
   return record;
 }
@@ -193,7 +193,7 @@ void report_peer(PeerEvent event) {
 
 void report_fallback(const char* reason) {
   if (!report_wanted) return;
-  std::lock_guard<std::mutex> lock(fallback_mutex);
+  LockGuard lock(fallback_mutex);
   add_fallback(fallbacks, reason, 1);
 }
 

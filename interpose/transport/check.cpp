@@ -8,7 +8,6 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "datatype/runs.hpp"
 #include "interpose/support/log.hpp"
 
@@ -71,9 +71,9 @@ enum class Wrong { not_ready, overlaps, freed, changed, not_mapped };
 
 struct Checks {
   bool order = true;
-  std::mutex mutex;
-  std::set<std::pair<const void*, Wrong>> said;
-  std::vector<const CheckedBuffer*> pending;
+  Mutex mutex;
+  std::set<std::pair<const void*, Wrong>> said GUARDED_BY(mutex);
+  std::vector<const CheckedBuffer*> pending GUARDED_BY(mutex);
 };
 
 Checks& checks() {
@@ -83,7 +83,7 @@ Checks& checks() {
 
 void say(const void* site, const char* call, Wrong wrong, const std::string& what) {
   {
-    const std::lock_guard<std::mutex> lock(checks().mutex);
+    const LockGuard lock(checks().mutex);
     if (!checks().said.emplace(site, wrong).second) return;
   }
   log_warning(std::string("GPUDT_CHECK: ") + call + ", called at " + text_of(site) + ": " + what);
@@ -157,13 +157,13 @@ class CheckedBuffer {
     check_ready();
     check_overlap();
     if (operand_.use == Use::read && reached_soon(operand_.after)) checksum_ = checksum(operand_, {});
-    const std::lock_guard<std::mutex> lock(checks().mutex);
+    const LockGuard lock(checks().mutex);
     checks().pending.push_back(this);
   }
 
   ~CheckedBuffer() {
     {
-      const std::lock_guard<std::mutex> lock(checks().mutex);
+      const LockGuard lock(checks().mutex);
       std::erase(checks().pending, this);
     }
     try {
@@ -190,7 +190,7 @@ class CheckedBuffer {
     if (operand_.use == Use::unknown) return;
     std::string other;
     {
-      const std::lock_guard<std::mutex> lock(checks().mutex);
+      const LockGuard lock(checks().mutex);
       const auto found = std::find_if(checks().pending.begin(), checks().pending.end(), [this](const auto* each) {
         const bool known = each->operand_.use != Use::unknown;
         const bool written = each->operand_.use == Use::written || operand_.use == Use::written;
@@ -240,15 +240,15 @@ class Probe {
   Probe() { usable_ = pipe(ends_.data()) == 0; }
   bool reads(const void* address) {
     if (!usable_) return true;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     if (write(ends_[1], address, 1) != 1) return false;
     char byte = 0;
     return read(ends_[0], &byte, 1) == 1;
   }
 
  private:
-  std::mutex mutex_;
-  std::array<int, 2> ends_{};
+  Mutex mutex_;
+  std::array<int, 2> ends_{};  // one byte at a time
   bool usable_;
 };
 

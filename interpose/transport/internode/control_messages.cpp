@@ -91,7 +91,7 @@ void Remote::advance() {
 }
 
 void Remote::take_new() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   for (Watched& watched : new_) {
     requests_.push_back(watched.request);
     handed_.push_back(std::move(watched.handed));
@@ -132,7 +132,7 @@ void Remote::test() {
 
 /// Whether nothing is under way but the next control message.
 bool Remote::quiet() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const bool listening = listening_->state.load() == MpiTransfer::State::under_way;
   return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
 }
@@ -141,7 +141,7 @@ bool Remote::stop() {
   stopping_ = true;
   const ControlMessage bye = notice(ControlKind::bye);
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     for (const auto& [rank, partner] : partners_)
       if (partner.image) enter(rank, bye);
   }
@@ -171,13 +171,12 @@ ControlMessage Remote::notice(ControlKind kind, const MessageId& id) const {
 /// Notices to one process arrive in the order in which they were said.
 void Remote::say(int rank, const ControlMessage& notice) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     enter(rank, notice);
   }
   say_all();
 }
 
-/// The caller holds the mutex.
 void Remote::enter(int rank, const ControlMessage& notice) {
   outbox_.emplace_back(rank, notice);
   to_say_.store(true, std::memory_order_release);
@@ -189,7 +188,7 @@ void Remote::say_all() noexcept {
     if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
     std::deque<std::pair<int, ControlMessage>> notices;
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       notices.swap(outbox_);
       to_say_.store(false, std::memory_order_relaxed);
     }
@@ -210,7 +209,7 @@ void Remote::say_one(int rank, const ControlMessage& said) {
 }
 
 void Remote::watch(MPI_Request request, MpiTransferRef handed) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   new_.push_back({request, std::move(handed)});
   any_new_.store(true, std::memory_order_release);
 }
@@ -232,7 +231,7 @@ void Remote::take(const ControlMessage& notice) {
       return;
     }
     case ControlKind::plain: {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const LockGuard lock(mutex_);
       auto& messages = partners_[notice.from].plain_out;
       if (!messages) messages = std::make_unique<PlainMessages>();
       (*messages)[static_cast<std::size_t>(notice.index)] = static_cast<std::uint32_t>(notice.bytes);
@@ -246,7 +245,7 @@ void Remote::take(const ControlMessage& notice) {
 
 /// An answer to hello or to welcome tells that the other process knows this one's segment.
 void Remote::meet(const ControlMessage& notice) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   Partner& partner = partners_[notice.from];
   partner.greeted = true;
   if (notice.version != peer_version) return;
@@ -263,20 +262,20 @@ void Remote::meet(const ControlMessage& notice) {
 
 void Remote::greet(int rank) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     if (std::exchange(partners_[rank].greeted, true)) return;
   }
   say(rank, notice(ControlKind::hello));
 }
 
 bool Remote::greeted(int rank) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto partner = partners_.find(rank);
   return partner != partners_.end() && partner->second.greeted;
 }
 
 Segment* Remote::image(int rank) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto partner = partners_.find(rank);
   return partner == partners_.end() ? nullptr : partner->second.image.get();
 }
@@ -297,7 +296,7 @@ void Remote::withdrawn(int index) {
 void Remote::take_offer(const ControlMessage& notice) {
   Segment* const image = this->image(notice.from);
   if (image == nullptr) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[notice.index];
   // Of a message that has come and gone, its RTS having been here first.
   if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
@@ -311,7 +310,7 @@ void Remote::take_offer(const ControlMessage& notice) {
 
 Descriptor& Remote::expect(const RendezvousRequest& rts) {
   Segment* const image = this->image(rts.sender);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[rts.index];
   if (descriptor.generation == rts.generation) return descriptor;
   describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
@@ -322,7 +321,7 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
 void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
   ControlMessage said = notice(ControlKind::want, id);
   said.bytes = bytes;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   partners_[rank].in.push_back({id});
   enter(rank, said);
 }
@@ -332,7 +331,7 @@ void Remote::take_want(const ControlMessage& notice) {
   Descriptor& descriptor = own_->descriptors[notice.index];
   if (descriptor.generation != notice.generation) return;
   device::mark(device::Point::wanted);
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   descriptor.wanted.store(notice.bytes, std::memory_order_release);
   Turn turn{{notice.index, notice.generation}};
   if (!descriptor.state.request()) {
@@ -356,7 +355,7 @@ ControlMessage Remote::plain_notice(int index, std::uint32_t messages) const {
 /// A process that has never been met hears of it when it is.
 void Remote::received_plain(int rank, int index) {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     Partner& partner = partners_[rank];
     if (!partner.plain_in) partner.plain_in = std::make_unique<PlainMessages>();
     const std::uint32_t messages = ++(*partner.plain_in)[static_cast<std::size_t>(index)];
@@ -367,7 +366,7 @@ void Remote::received_plain(int rank, int index) {
 }
 
 std::uint32_t Remote::plain_messages(int rank, int index) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const auto partner = partners_.find(rank);
   if (partner == partners_.end() || !partner->second.plain_out) return 0;
   return (*partner->second.plain_out)[static_cast<std::size_t>(index)];
@@ -381,18 +380,18 @@ std::deque<Remote::Turn>& Remote::turns(Way way, int rank) {
 }
 
 bool Remote::has_turn(Way way, int rank, const MessageId& id) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   const std::deque<Turn>& waiting = turns(way, rank);
   return !waiting.empty() && waiting.front().id == id;
 }
 
 void Remote::end_turn(Way way, int rank) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   turns(way, rank).pop_front();
 }
 
 void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   for (Turn& turn : turns(way, rank)) {
     if (turn.id != id || turn.given_up >= 0) continue;
     turn.given_up = bytes;
@@ -405,7 +404,7 @@ void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t b
 std::vector<Remote::GivenUp> Remote::given_up() {
   std::vector<GivenUp> found;
   if (!any_given_up_.load(std::memory_order_acquire)) return found;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   any_given_up_ = false;
   for (const auto& [rank, partner] : partners_)
     for (const Way way : {Way::out, Way::in})
@@ -432,7 +431,7 @@ void Remote::make_up_for(const GivenUp& message) {
       }
     }
   } catch (const std::exception&) {  // nothing else may take the turn: tried again
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const LockGuard lock(mutex_);
     turns(way, rank).front().given_up = rest;
     return;
   }

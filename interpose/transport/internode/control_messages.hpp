@@ -17,10 +17,10 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/fragments.hpp"
@@ -149,11 +149,11 @@ class Remote {
     int rank;
     Turn turn;
   };
-  std::deque<Turn>& turns(Way way, int rank);
+  std::deque<Turn>& turns(Way way, int rank) REQUIRES(mutex_);
   ControlMessage notice(ControlKind kind, const MessageId& id = {}) const;
   ControlMessage plain_notice(int index, std::uint32_t messages) const;
   void say(int rank, const ControlMessage& notice);
-  void enter(int rank, const ControlMessage& notice);
+  void enter(int rank, const ControlMessage& notice) REQUIRES(mutex_);
   void say_one(int rank, const ControlMessage& notice);
   void watch(MPI_Request request, MpiTransferRef handed);
   void listen();
@@ -185,10 +185,10 @@ class Remote {
   // Whether there is something to look at under the mutex.
   std::atomic<bool> to_say_{false}, any_new_{false}, any_given_up_{false};
 
-  std::mutex mutex_;  // of what follows
-  std::unordered_map<int, Partner> partners_;
-  std::deque<std::pair<int, ControlMessage>> outbox_;
-  std::vector<Watched> new_;
+  Mutex mutex_;
+  std::unordered_map<int, Partner> partners_ GUARDED_BY(mutex_);
+  std::deque<std::pair<int, ControlMessage>> outbox_ GUARDED_BY(mutex_);
+  std::vector<Watched> new_ GUARDED_BY(mutex_);
 };
 
 /// The sender's end of a message that goes in fragments: packs ahead, and sends when it has been asked to.

@@ -37,13 +37,13 @@ void Chunks::make() {
 }
 
 bool Chunks::usable() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   make();
   return made_;
 }
 
 int Chunks::take() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   make();
   if (idle_.empty()) return -1;
   const int chunk = idle_.back();
@@ -52,7 +52,7 @@ int Chunks::take() {
 }
 
 void Chunks::put(int chunk) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const LockGuard lock(mutex_);
   idle_.push_back(chunk);
 }
 

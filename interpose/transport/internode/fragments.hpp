@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "device/device.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
@@ -36,11 +36,11 @@ class Chunks {
 
  private:
   Segment& own_;
-  std::mutex mutex_;
-  void make();  ///< the caller holds the mutex
+  void make() REQUIRES(mutex_);
 
-  bool tried_ = false, made_ = false;
-  std::vector<int> idle_;
+  Mutex mutex_;
+  bool tried_ GUARDED_BY(mutex_) = false, made_ GUARDED_BY(mutex_) = false;
+  std::vector<int> idle_ GUARDED_BY(mutex_);
 };
 
 /// The sender's end. The data must stay as they are until the receiver has them all, or step() says that it is done.

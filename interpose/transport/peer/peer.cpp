@@ -80,11 +80,15 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   made->threads = level == MPI_THREAD_MULTIPLE;
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  made->neighbours.resize(static_cast<std::size_t>(size));
-  made->idle.set();
+  made->ranks = size;
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
-  made->abandoned.reserve(descriptor_count);
+  {
+    const LockGuard lock(made->mutex);
+    made->neighbours.resize(static_cast<std::size_t>(size));
+    made->idle.set();
+    made->abandoned.reserve(descriptor_count);
+  }
   world = made.release();
   if (forced == Protocol::pipelined || !on_one_node(size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
@@ -98,7 +102,7 @@ bool peer_stop() {
   const bool quiet = !world->remote || world->remote->stop();
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   world->layouts.clear();
   return quiet;
 }
@@ -109,7 +113,7 @@ bool peer_has_threads() {
 
 bool peer_has_room(std::size_t messages) {
   if (!peer_checks()) return false;
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   reclaim_descriptors();
   return world->idle.count() >= messages;
 }
@@ -125,7 +129,7 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
   const std::chrono::microseconds timeout = control_timeout_for(sender);
   Offered offered = find_awaiting_control_messages(timeout, find);
   if (timeout.count() != 0) {
-    const std::lock_guard<std::mutex> lock(world->mutex);
+    const LockGuard lock(world->mutex);
     world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain = !offered;
   }
   if (!offered) return false;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -23,10 +24,10 @@ struct Wanted {
   bool waited_for = false;  ///< in vain: it may be the next message's, or be long in receiving an earlier one
 };
 
-std::mutex mutex;
-std::vector<Wanted> wanted;  // seldom more than a few
-std::uint64_t last_number = 0;
-std::recursive_mutex matching;
+Mutex mutex;
+std::vector<Wanted> wanted GUARDED_BY(mutex);  // seldom more than a few
+std::uint64_t last_number GUARDED_BY(mutex) = 0;
+std::recursive_mutex matching;  // taken only in programs with several threads, which Clang could not follow
 
 bool several_threads() {
   return peer_checks() && peer_has_threads();
@@ -38,14 +39,14 @@ bool several_threads() {
 PendingReceive::PendingReceive(const Selects& selects, MPI_Comm comm)
     : noted_(selects && several_threads() && comm != MPI_Comm{} && comm != MPI_COMM_NULL) {
   if (!noted_) return;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id(), ++last_number});
 }
 
 /// A thread's receives end in the opposite order, if there is one within another.
 void PendingReceive::over() {
   if (!std::exchange(noted_, false)) return;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   const auto last = std::find_if(wanted.rbegin(), wanted.rend(),
                                  [](const Wanted& each) { return each.thread == std::this_thread::get_id(); });
   wanted.erase(std::next(last).base());
@@ -66,19 +67,19 @@ bool may_have(const Wanted& receive, const Envelope& envelope, std::uint64_t num
 
 std::uint64_t receives_so_far() {
   if (!world->threads) return 0;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   return last_number;
 }
 
 bool may_have_come(const Envelope& envelope, std::uint64_t number) {
   if (number == 0) return false;
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   return std::any_of(wanted.begin(), wanted.end(),
                      [&](const Wanted& each) { return may_have(each, envelope, number); });
 }
 
 void waited_in_vain(const Envelope& envelope, std::uint64_t number) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  const LockGuard lock(mutex);
   for (Wanted& each : wanted)
     if (may_have(each, envelope, number)) each.waited_for = true;
 }

@@ -37,7 +37,7 @@ PlainReceived* find_entry(Image& image, int receiver, bool take) {
 /// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of the two is first is
 /// not known before MPI has it.
 bool is_being_issued(int rank, int index, const Envelope& envelope) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   const Descriptor& descriptor = (*world->own)->descriptors[index];
   return !world->idle.test(static_cast<std::size_t>(index)) && descriptor.destination == rank &&
          descriptor.envelope == envelope && descriptor.issue.load() != Issue::issued;
@@ -47,7 +47,7 @@ void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
   const int rank = world_rank_of(comm, dest);
   if (!is_process(rank)) return;
   {
-    const std::lock_guard<std::mutex> lock(world->mutex);
+    const LockGuard lock(world->mutex);
     auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
     if (!plain) plain = std::make_unique<PlainSent>();
     if (persistent)

@@ -27,8 +27,7 @@ constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 
-/// The caller holds the mutex.
-Route route_to(int rank) {
+Route route_to(int rank) REQUIRES(world->mutex) {
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
   return {.receiver = checks(reach(rank)) ? Receiver::sharing : other, .forced = world->forced};
 }
@@ -64,7 +63,7 @@ struct RendezvousSender::Place {
 /// Nothing if it is to go another way. Takes a descriptor.
 std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic,
                                                                    const Envelope& envelope) {
-  std::unique_lock<std::mutex> lock(world->mutex);
+  UniqueLock lock(world->mutex);
   Route route = route_to(rank);
   route.pausing = route.receiver == Receiver::sharing && abstains(rank, traffic);
   const Message message{.bytes = traffic.bytes};
@@ -104,7 +103,7 @@ bool RendezvousSender::likely(const void* buf, int count, MPI_Datatype type, Loc
   if (!located) located = locate_buffer(buf, type);
   if (!located->on_device()) return false;
   const int rank = world_rank_of(comm, dest);
-  std::unique_lock<std::mutex> lock(world->mutex);
+  UniqueLock lock(world->mutex);
   const Protocol protocol = choose({.bytes = bytes}, route_to(rank));
   lock.unlock();
   return is_offered(protocol) && (protocol != Protocol::pipelined || is_met(rank));
@@ -328,7 +327,7 @@ void RendezvousSender::answer() {
   note_shared_gpu(world_, operand_.ordinal);
   const Segment* receiver = nullptr;
   {
-    const std::lock_guard<std::mutex> lock(world->mutex);
+    const LockGuard lock(world->mutex);
     receiver = reach(world_);
   }
   const bool willing = receiver != nullptr && is_willing(*receiver);
@@ -406,7 +405,7 @@ bool RendezvousSender::receiver_gone() {
   const auto now = SteadyClock::now();
   if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
   checked_at_ = now;
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   const Segment* const segment = remote_ ? world->remote->image(world_) : reach(world_);
   if (segment == nullptr) return false;
   if (segment->orphaned()) lost("process " + std::to_string(world_) + ", which a message was for, has ended");

@@ -55,7 +55,7 @@ std::vector<int> world_ranks(MPI_Comm comm) {
 
 int world_rank_of(MPI_Comm comm, int peer) {
   if (comm == MPI_COMM_WORLD || comm == MPI_COMM_NULL || peer < 0) return comm == MPI_COMM_NULL ? -1 : peer;
-  const std::lock_guard<std::mutex> lock(world->ranks_mutex);
+  const LockGuard lock(world->ranks_mutex);
   void* value = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(comm, world->keyval, static_cast<void*>(&value), &found);
@@ -69,7 +69,7 @@ int world_rank_of(MPI_Comm comm, int peer) {
 }
 
 bool is_process(int rank) {
-  return rank >= 0 && static_cast<std::size_t>(rank) < world->neighbours.size();
+  return rank >= 0 && rank < world->ranks;
 }
 
 Envelope envelope_of(int tag, MPI_Comm comm) {
@@ -80,7 +80,7 @@ Envelope envelope_of(int tag, MPI_Comm comm) {
 
 namespace {
 
-Segment* segment_of(int rank) {
+Segment* segment_of(int rank) REQUIRES(world->mutex) {
   if (rank == world->rank) return world->own.get();
   if (!is_process(rank)) return nullptr;
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
@@ -107,13 +107,13 @@ Segment* reach_remote(int rank) {
 }
 
 Segment* reach_sender(int rank) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
   return reach(rank);
 }
 
 Segment* reach_token_sender(int rank) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
   return segment_of(rank);
 }
@@ -163,14 +163,14 @@ bool has_refused(int rank, const Traffic& traffic) {
 }
 
 void note_outcome(int rank, const Traffic& traffic, bool refused) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
   backoff.refusals = refused ? backoff.refusals + 1 : 0;
   if (refused) backoff.abstain = abstention_after(backoff.refusals, refusals_borne);
 }
 
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   auto at = world->gpus.find(operand.ordinal);
   if (at == world->gpus.end()) {
     device::Exported own;
@@ -183,7 +183,7 @@ bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
 
 void note_shared_gpu(int rank, int ordinal) {
   device::shared_with_others(ordinal, /*yields=*/world->rank > rank);
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   world->neighbours[static_cast<std::size_t>(rank)].shares_gpu = true;
 }
 
@@ -193,7 +193,7 @@ Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, s
   if (bytes >= least_on_one_gpu || world->forced == Protocol::peer) return Turn::ours;
   if (has_few_copies(layout, count))
     return device::kernels_late(ordinal) || device::yields_turns(ordinal) ? Turn::copies : Turn::ours;
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   Turns& turns = world->turns[ordinal];
   if (turns.left == 0) return Turn::ours;
   --turns.left;
@@ -202,7 +202,7 @@ Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, s
 
 void note_turn(int ordinal) {
   const bool late = device::kernels_late(ordinal);
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   Turns& turns = world->turns[ordinal];
   turns.late = late ? turns.late + 1 : 0;
   turns.left = abstention_after(turns.late, late_turns_borne);
@@ -235,7 +235,7 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
     place.address += static_cast<std::uint64_t>(shape.offset);
     return true;
   }
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   const bool on_one_gpu = world->neighbours[static_cast<std::size_t>(other)].shares_gpu;
   return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(),
                                  on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
@@ -250,7 +250,7 @@ bool learn_layout(const Segment& other, const Descriptor& descriptor, const Remo
     operand.layout = datatype::type_info(MPI_BYTE)->layout_ref();
     return true;
   }
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   operand.layout = world->layouts.find(other, descriptor, place);
   return operand.layout != nullptr;
 }
@@ -280,7 +280,7 @@ bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 }
 
 bool may_open() {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   return SteadyClock::now() >= world->next_opening;
 }
 
@@ -288,7 +288,7 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
   const auto began = SteadyClock::now();
   const bool mapped = map_memory(ordinal, other, place, operand);
   const auto now = SteadyClock::now();
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   world->next_opening = now + opening_pause * (now - began);
   return mapped;
 }
@@ -300,7 +300,7 @@ void reclaim_descriptors() {
   const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
     return (*world->own)->descriptors[descriptor.index].state.load() != State::done;
   });
-  std::for_each(still, abandoned.end(), [](const AbandonedDescriptor& descriptor) {
+  std::for_each(still, abandoned.end(), [](const AbandonedDescriptor& descriptor) REQUIRES(world->mutex) {
     world->idle.set(static_cast<std::size_t>(descriptor.index));
   });
   abandoned.erase(still, abandoned.end());
@@ -324,7 +324,7 @@ int take_descriptor(int rank, const Envelope& envelope) {
 }
 
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published) {
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   if (done)
     world->idle.set(static_cast<std::size_t>(index));
   else
@@ -356,8 +356,7 @@ Offered open_offer(int sender, const Envelope& envelope, int index) {
 
 Offered open_offer(const Envelope& envelope, int index) {
   Offered found;
-  for (std::size_t rank = 0; !found && rank < world->neighbours.size(); ++rank)
-    found = open_offer(static_cast<int>(rank), envelope, index);
+  for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, index);
   return found;
 }
 
@@ -382,7 +381,7 @@ void receive_control_messages() {
 
 std::chrono::microseconds control_timeout_for(int sender) {
   if (!world->remote || !world->remote->greeted(sender)) return {};
-  const std::lock_guard<std::mutex> lock(world->mutex);
+  const LockGuard lock(world->mutex);
   const bool in_vain = world->neighbours[static_cast<std::size_t>(sender)].awaited_in_vain;
   return in_vain ? short_control_timeout : control_timeout;
 }

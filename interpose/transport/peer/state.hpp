@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/transport/peer/layout_exchange.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -91,25 +91,25 @@ struct AbandonedDescriptor {
 /// All of it.
 struct World {
   std::string job;
-  int rank = 0;
+  int rank = 0, ranks = 0;  ///< in MPI_COMM_WORLD, which has so many
   ForcedProtocol forced{};
   bool threads = false;  ///< several may call MPI at a time
   std::unique_ptr<Segment> own;
   int keyval = MPI_KEYVAL_INVALID;
   MPI_Comm self = MPI_COMM_NULL;  ///< where nothing is ever sent
 
-  std::mutex ranks_mutex;  // of the ranks kept with communicators
-  std::mutex mutex;        // of what follows
-  std::vector<PeerProcess> neighbours;
-  std::bitset<descriptor_count> idle;  ///< descriptors
-  std::vector<AbandonedDescriptor> abandoned;
-  Layouts layouts;
-  std::map<int, device::Exported> gpus;  ///< this process's, as its exported memory tells
-  std::map<int, Turns> turns;            ///< by GPU
-  SteadyClock::time_point next_opening;  ///< of receivers' memory (may_open())
-
   std::optional<Chunks> chunks;
   std::optional<Remote> remote;  ///< none: all processes are on this node, or MPI has no hidden messages
+
+  Mutex ranks_mutex;  // of the ranks kept with communicators
+  Mutex mutex;
+  std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
+  std::bitset<descriptor_count> idle GUARDED_BY(mutex);   ///< descriptors
+  std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
+  Layouts layouts GUARDED_BY(mutex);
+  std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< this process's, as its exported memory tells
+  std::map<int, Turns> turns GUARDED_BY(mutex);            ///< by GPU
+  SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< of receivers' memory (may_open())
 };
 
 extern World* world;  ///< null before peer_start(). Stays for good: messages in transit at MPI_Finalize may need it
@@ -122,9 +122,8 @@ int drop_ranks(MPI_Comm, int, void* value, void*);
 std::vector<int> world_ranks(MPI_Comm comm);
 /// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
 int world_rank_of(MPI_Comm comm, int peer);
-/// The segment of another process, or of this one; null if it has none, or does not check for RTS messages. The caller
-/// holds the mutex.
-Segment* reach(int rank);
+/// The segment of another process, or of this one; null if it has none, or does not check for RTS messages.
+Segment* reach(int rank) REQUIRES(world->mutex);
 bool checks(const Segment* segment);
 /// The same of a process that shares no memory with this one, if it is known to check for RTS messages.
 Segment* reach_remote(int rank);
@@ -141,10 +140,10 @@ std::int64_t bytes_in(int count, MPI_Datatype type);
 /// Throws device::Error.
 [[noreturn]] void lost(const std::string& what);
 
-/// Offers to a neighbour pause after refusals. The caller holds the mutex.
-bool abstains(int rank, const Traffic& traffic);
-/// Whether the neighbour could not fetch the last such message. The caller holds the mutex.
-bool has_refused(int rank, const Traffic& traffic);
+/// Offers to a neighbour pause after refusals.
+bool abstains(int rank, const Traffic& traffic) REQUIRES(world->mutex);
+/// Whether the neighbour could not fetch the last such message.
+bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 void note_outcome(int rank, const Traffic& traffic, bool refused);
 /// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
@@ -179,11 +178,11 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
 
-/// Makes those idle that are done. The caller holds the mutex.
-void reclaim_descriptors();
+/// Makes those idle that are done.
+void reclaim_descriptors() REQUIRES(world->mutex);
 /// An idle descriptor for a message to process `rank`, or -1: there is none, or all have the length of a plain message
-/// under way. The caller holds the mutex.
-int take_descriptor(int rank, const Envelope& envelope);
+/// under way.
+int take_descriptor(int rank, const Envelope& envelope) REQUIRES(world->mutex);
 /// Of an offer that has ended; `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 
@@ -233,9 +232,8 @@ Offered find_unreceived(const Envelope& envelope, Find find) {
 
 // --- plain messages --------------------------------------------------------------------------------------------------
 
-/// Whether plain messages to process `rank` that are as long as RTS `index` may be under way. The caller holds the
-/// mutex.
-bool plain_under_way(int rank, int index);
+/// Whether plain messages to process `rank` that are as long as RTS `index` may be under way.
+bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 

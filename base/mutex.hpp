@@ -1,0 +1,131 @@
+// Mutexes that Clang's -Wthread-safety understands (scripts/thread_safety.py, in .ci/run), and the annotations: what a
+// mutex guards, and what a function expects to be held. For other compilers the annotations are empty, and the classes
+// are those of the standard library.
+//
+// https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <shared_mutex>
+
+#ifdef __clang__
+#define GPUDT_THREAD_ANNOTATION(annotation) __attribute__((annotation))
+#else
+#define GPUDT_THREAD_ANNOTATION(annotation)
+#endif
+
+/// A member or an object that is read and written only while the mutex is held.
+#define GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(guarded_by(mutex))
+/// The same of what a pointer points to.
+#define PT_GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(pt_guarded_by(mutex))
+/// The caller of this function holds the mutex.
+#define REQUIRES(...) GPUDT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+/// The same; shared with others is enough.
+#define REQUIRES_SHARED(...) GPUDT_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
+/// The caller of this function does not hold the mutex.
+#define EXCLUDES(...) GPUDT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+/// Of a mutex: whoever wants both takes this one first. Documentation for Clang 14, which checks it in -beta alone.
+#define ACQUIRED_BEFORE(...) GPUDT_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
+/// A function whose locks Clang cannot follow; a comment says why.
+#define NO_THREAD_SAFETY_ANALYSIS GPUDT_THREAD_ANNOTATION(no_thread_safety_analysis)
+
+// For the classes below.
+#define GPUDT_CAPABILITY GPUDT_THREAD_ANNOTATION(capability("mutex"))
+#define GPUDT_SCOPED_CAPABILITY GPUDT_THREAD_ANNOTATION(scoped_lockable)
+#define GPUDT_ACQUIRE(...) GPUDT_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
+#define GPUDT_ACQUIRE_SHARED(...) GPUDT_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
+#define GPUDT_RELEASE(...) GPUDT_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
+#define GPUDT_RELEASE_SHARED(...) GPUDT_THREAD_ANNOTATION(release_shared_capability(__VA_ARGS__))
+#define GPUDT_RELEASE_GENERIC(...) GPUDT_THREAD_ANNOTATION(release_generic_capability(__VA_ARGS__))
+#define GPUDT_ASSERT_CAPABILITY() GPUDT_THREAD_ANNOTATION(assert_capability())
+#define GPUDT_TRY_ACQUIRE(...) GPUDT_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+
+namespace gpudt {
+
+class GPUDT_CAPABILITY Mutex {
+ public:
+  void lock() GPUDT_ACQUIRE() { mutex_.lock(); }
+  void unlock() GPUDT_RELEASE() { mutex_.unlock(); }
+  bool try_lock() GPUDT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  /// Tells Clang that the mutex is held, where it cannot see that: in generic lambdas, whose annotations Clang 14 fails
+  /// on. Does nothing.
+  void assert_held() const GPUDT_ASSERT_CAPABILITY() {}
+
+ private:
+  friend class UniqueLock;
+  std::mutex mutex_;
+};
+
+class GPUDT_CAPABILITY SharedMutex {
+ public:
+  void lock() GPUDT_ACQUIRE() { mutex_.lock(); }
+  void unlock() GPUDT_RELEASE() { mutex_.unlock(); }
+  void lock_shared() GPUDT_ACQUIRE_SHARED() { mutex_.lock_shared(); }
+  void unlock_shared() GPUDT_RELEASE_SHARED() { mutex_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mutex_;
+};
+
+/// Holds the mutex for its life.
+template <class M>
+class GPUDT_SCOPED_CAPABILITY LockGuard {
+ public:
+  explicit LockGuard(M& mutex) GPUDT_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  /// Of one that the caller holds already, as try_lock() leaves it.
+  LockGuard(M& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
+  ~LockGuard() GPUDT_RELEASE() { mutex_.unlock(); }
+  LockGuard(const LockGuard&) = delete;
+  LockGuard& operator=(const LockGuard&) = delete;
+
+ private:
+  M& mutex_;
+};
+
+/// The opposite: gives up, for its life, a mutex that the caller holds.
+class GPUDT_SCOPED_CAPABILITY Unlocked {
+ public:
+  explicit Unlocked(Mutex& mutex) GPUDT_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
+  ~Unlocked() GPUDT_RELEASE() { mutex_.lock(); }  // "release" ends the scope, which takes the mutex again
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// Holds the mutex for its life, beside others that hold it so.
+class GPUDT_SCOPED_CAPABILITY SharedLock {
+ public:
+  explicit SharedLock(SharedMutex& mutex) GPUDT_ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
+  ~SharedLock() GPUDT_RELEASE_GENERIC() { mutex_.unlock_shared(); }
+  SharedLock(const SharedLock&) = delete;
+  SharedLock& operator=(const SharedLock&) = delete;
+
+ private:
+  SharedMutex& mutex_;
+};
+
+/// One that can be given up meanwhile, and wait for a condition.
+class GPUDT_SCOPED_CAPABILITY UniqueLock {
+ public:
+  explicit UniqueLock(Mutex& mutex) GPUDT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  ~UniqueLock() GPUDT_RELEASE() = default;
+  UniqueLock(const UniqueLock&) = delete;
+  UniqueLock& operator=(const UniqueLock&) = delete;
+
+  void lock() GPUDT_ACQUIRE() { lock_.lock(); }
+  void unlock() GPUDT_RELEASE() { lock_.unlock(); }
+  /// Once, perhaps in vain: in a loop of the caller's, whose condition Clang can then check.
+  void wait(std::condition_variable& condition) { condition.wait(lock_); }
+  template <class Time>
+  std::cv_status wait_until(std::condition_variable& condition, const Time& time) {
+    return condition.wait_until(lock_, time);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace gpudt
