@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Has Clang check the locks of the library: that what a mutex guards is touched only while it is held, and that what
+must be held is held by the caller (base/mutex.hpp). Analyses the sources of datatype/, device/ and interpose/ that a
+build compiles and that include that header, directly or not. Says what is wrong, and exits with 1 then.
+
+usage: thread_safety.py [BUILD]
+  BUILD  a folder of Meson's whose generated sources have been made (default: build)
+"""
+import concurrent.futures
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = ("base", "datatype", "device", "interpose")
+HEADER = "base/mutex.hpp"
+FLAGS = ["-fsyntax-only", "-Wthread-safety", "-Werror", "-Wno-unknown-warning-option"]
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+LIBRARY = re.compile(r"^\s*#\s*include\s*(<[a-z_]+>)", re.MULTILINE)  # the C++ library's, whose names have no dot
+
+
+@functools.lru_cache(maxsize=None)
+def includes(name):
+    """All files of the project that the file includes, itself among them."""
+    file = ROOT / name
+    if not file.is_file():  # generated
+        return frozenset()
+    return frozenset({name}).union(*(includes(other) for other in INCLUDE.findall(file.read_text(encoding="utf-8"))))
+
+
+def sources(build):
+    """The sources to be analysed, and the flags of all their targets together, which do not contradict each other."""
+    names, flags = [], []
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        file = (build / entry["file"]).resolve()
+        name = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else ""
+        if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp" or HEADER not in includes(name):
+            continue
+        names.append(name)
+        flags += [word for word in shlex.split(entry["command"]) if re.match(r"-(I|D|isystem|std=|pthread)", word)]
+    return sorted(set(names)), list(dict.fromkeys(flags))
+
+
+def clang(build, *words):
+    return subprocess.run(["clang++", *words], cwd=build, capture_output=True, text=True, check=False)
+
+
+def precompiled(build, folder, names, flags):
+    """The library's headers that the sources include, precompiled: otherwise they are most of the work."""
+    texts = [(ROOT / name).read_text(encoding="utf-8") for name in frozenset().union(*map(includes, names))]
+    headers = sorted({"<mpi.h>"}.union(*map(LIBRARY.findall, texts)))
+    header, made = folder / "library.hpp", folder / "library.pch"
+    header.write_text("".join(f"#include {name}\n" for name in headers), encoding="utf-8")
+    run = clang(build, *flags, "-x", "c++-header", str(header), "-o", str(made))
+    if run.returncode != 0:
+        sys.exit(run.stderr)
+    return made
+
+
+def main():
+    build = ROOT / (sys.argv[1] if len(sys.argv) > 1 else "build")
+    names, flags = sources(build)
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        library = precompiled(build, pathlib.Path(folder), names, flags)
+        command = [build, *FLAGS, *flags, "-include-pch", str(library)]
+        for run in pool.map(lambda name: clang(*command, str(ROOT / name)), names):
+            failed += run.returncode != 0
+            sys.stderr.write(run.stderr)
+    print(f"thread safety: {len(names)} files analysed, {failed} with faults")
+    return 1 if failed or not names else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
