@@ -1,10 +1,10 @@
 // Takes an MPI datatype apart (MPI-4.1 section 5.1.13) and builds its Tree.
 #include "datatype/decode.hpp"
 
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "base/exception.hpp"
 #include "datatype/basic.hpp"
 #include "datatype/tree.hpp"
 
@@ -283,7 +283,7 @@ Ref combine(Tree& tree, const Contents& contents, const std::vector<Decoded>& ty
     case MPI_COMBINER_RESIZED:
       return old.ref;
     default:
-      throw std::invalid_argument("datatype with an unknown combiner");
+      throw Exception("datatype with an unknown combiner");
   }
 }
 

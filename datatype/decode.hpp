@@ -41,7 +41,7 @@ struct ListLimits {
 
 /// Decodes `type` from scratch (MPI-4.1 section 5.1.13), whether its constructor took small or large counts. MPI must
 /// be initialized and `type` a valid handle; it need not be committed. Throws std::bad_alloc, and
-/// std::invalid_argument for a combiner that MPI-4.0 does not have.
+/// Exception for a combiner that MPI-4.0 does not have.
 LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {});
 
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/exception.hpp"
 #include "datatype/layout.hpp"
 
 namespace gpudt::device {
@@ -26,9 +26,9 @@ enum class Failure {
   runtime,        ///< a CUDA call failed -> MPI_ERR_OTHER
 };
 
-class Error : public std::runtime_error {
+class Error : public Exception {
  public:
-  Error(Failure failure, const std::string& what) : std::runtime_error(what), failure_(failure) {}
+  Error(Failure failure, const std::string& what) : Exception(what), failure_(failure) {}
   Failure failure() const { return failure_; }
 
  private:

@@ -156,7 +156,7 @@ void append(Division& parts, std::int64_t bytes, const Location& location) {
 }  // namespace
 
 TooManyParts::TooManyParts()
-    : std::runtime_error(
+    : Exception(
           "the data of the buffer argument change between host memory and GPUs, as its datatype lists "
           "them, more than " +
           std::to_string(most_parts) +

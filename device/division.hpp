@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "datatype/layout.hpp"
@@ -38,7 +37,7 @@ using Division = std::vector<Part>;
 inline constexpr std::size_t most_parts = std::size_t{1} << 16;
 
 /// A message whose data change between memories more often than most_parts times.
-class TooManyParts : public std::runtime_error {
+class TooManyParts : public Exception {
  public:
   TooManyParts();
 };

@@ -128,10 +128,10 @@ namespace {
 template <class Displacement>
 Displacement narrow(std::int64_t place, const char* call) {
   if (place < std::numeric_limits<Displacement>::min() || place > std::numeric_limits<Displacement>::max())
-    throw device::Error(device::Failure::out_of_memory,
-                        std::string(call) +
-                            ": the blocks cannot be reached by displacements of this call once they are staged on the "
-                            "host: they take too much memory; divide them among several calls");
+    throw MpiError(MPI_ERR_NO_MEM,
+                   std::string(call) +
+                       ": the blocks cannot be reached by displacements of this call once they are staged on the "
+                       "host: they take too much memory; divide them among several calls");
   return static_cast<Displacement>(place);
 }
 
@@ -401,8 +401,8 @@ Absent absent_neighbours(MPI_Comm comm) {
   if (topology != MPI_CART) return absent;  // graphs have no edges to MPI_PROC_NULL
   PMPI_Cartdim_get(comm, &dims);
   if (dims > static_cast<int>(max_grid_dims))
-    throw device::Error(device::Failure::runtime, "neighbourhood collectives work on grids of up to " +
-                                                      std::to_string(max_grid_dims) + " dimensions");
+    throw MpiError(MPI_ERR_OTHER,
+                   "neighbourhood collectives work on grids of up to " + std::to_string(max_grid_dims) + " dimensions");
   const std::vector<int> ranks = edges(comm).out_of;
   for (std::size_t at = 0; at < ranks.size(); ++at) absent[at] = ranks[at] == MPI_PROC_NULL;
   return absent;

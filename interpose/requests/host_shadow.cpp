@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -18,10 +19,10 @@ constexpr std::uintptr_t alignment = 64;
 std::byte* reserve(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    throw device::Error(device::Failure::out_of_memory,
-                        "the datatype of the buffer argument reaches over " + std::to_string(bytes) +
-                            " bytes, from one memory into another, for which the system gives no addresses here; use "
-                            "datatypes that lie in one memory each");
+    throw MpiError(MPI_ERR_NO_MEM,
+                   "the datatype of the buffer argument reaches over " + std::to_string(bytes) +
+                       " bytes, from one memory into another, for which the system gives no addresses here; use "
+                       "datatypes that lie in one memory each");
   madvise(memory, bytes, MADV_DONTDUMP);
   return static_cast<std::byte*>(memory);
 }

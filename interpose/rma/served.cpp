@@ -44,7 +44,7 @@ bool is_nothing(const Target& target) {
 
 void check_size(const UserBuffer& buffer, const Target& target) {
   if (buffer.bytes() != target.count * datatype::size_of(target.type))
-    throw Refusal{MPI_ERR_TYPE, "the data at the origin and at the target differ in size"};
+    throw MpiError(MPI_ERR_TYPE, "the data at the origin and at the target differ in size");
 }
 
 /// The data of the origin. What is short and in host memory is packed at once.
@@ -78,22 +78,16 @@ void take(OriginOperation& operation, const char* call, const Origin& result, co
 void combine_with(OriginOperation& operation, MPI_Op op, const Target& target) {
   operation.header.op = operation_index(op);
   operation.header.element = element_index(element_of(target.type));
-  if (operation.header.op < 0) throw Refusal{MPI_ERR_OP, "accumulates take predefined operations only"};
+  if (operation.header.op < 0) throw MpiError(MPI_ERR_OP, "accumulates take predefined operations only");
   if (operation.header.element < 0)
-    throw Refusal{MPI_ERR_TYPE, "the target datatype is not made of one predefined datatype that accumulates take"};
+    throw MpiError(MPI_ERR_TYPE, "the target datatype is not made of one predefined datatype that accumulates take");
 }
 
 }  // namespace
 
 template <class Body>
 int ServedWindow::guard(const char* call, Body body) {
-  return guarded(OfWindow{win_}, call, [&] {
-    try {
-      return body();
-    } catch (const Refusal& refusal) {
-      return fail(OfWindow{win_}, call, refusal.error, refusal.why);
-    }
-  });
+  return guarded(OfWindow{win_}, call, body);
 }
 
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size, int disp_unit)
@@ -163,7 +157,7 @@ OriginOperationRef ServedWindow::prepare(MessageKind kind, const Target& target,
   check_rank(target.rank);
   auto operation = std::make_shared<OriginOperation>();
   operation->target_type = datatype::type_info(target.type);
-  if (!operation->target_type) throw Refusal{MPI_ERR_TYPE, "the target datatype is not committed"};
+  if (!operation->target_type) throw MpiError(MPI_ERR_TYPE, "the target datatype is not committed");
   operation->rank = target.rank;
   operation->with_request = with_request;
   operation->header.kind = kind;
@@ -177,7 +171,7 @@ OriginOperationRef ServedWindow::prepare(MessageKind kind, const Target& target,
 
 void ServedWindow::check_rank(int rank) const {
   if (rank < 0 || rank >= channel_.ranks())
-    throw Refusal{MPI_ERR_RANK, "there is no rank " + std::to_string(rank) + " in this window"};
+    throw MpiError(MPI_ERR_RANK, "there is no rank " + std::to_string(rank) + " in this window");
 }
 
 /// From the beginning of the target's window, in which the access is.
@@ -191,8 +185,8 @@ std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const dat
   if (!overflow && begin >= 0 && end <= remote.size) return place;
   const std::string reached =
       overflow ? "beyond all memory" : "bytes " + std::to_string(begin) + " to " + std::to_string(end);
-  throw Refusal{MPI_ERR_RMA_RANGE, "the access reaches " + reached + " of a window of " + std::to_string(remote.size) +
-                                       " bytes on rank " + std::to_string(target.rank)};
+  throw MpiError(MPI_ERR_RMA_RANGE, "the access reaches " + reached + " of a window of " + std::to_string(remote.size) +
+                                        " bytes on rank " + std::to_string(target.rank));
 }
 
 void ServedWindow::may_access(int rank, bool with_request) {
@@ -213,9 +207,9 @@ void ServedWindow::may_access(int rank, bool with_request) {
     return;
   }
   if (locks_[at] != Lock::none) return;
-  if (with_request) throw Refusal{MPI_ERR_RMA_SYNC, "accesses with requests need a lock"};
+  if (with_request) throw MpiError(MPI_ERR_RMA_SYNC, "accesses with requests need a lock");
   if (fence_open_ || (targets_ && std::find(targets_->begin(), targets_->end(), rank) != targets_->end())) return;
-  throw Refusal{MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank)};
+  throw MpiError(MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank));
 }
 
 int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* request) {
@@ -326,7 +320,7 @@ std::vector<int> ServedWindow::all() const {
 std::vector<int> ServedWindow::ranks_of(MPI_Group group) const {
   int size = 0;
   if (group == MPI_GROUP_NULL || PMPI_Group_size(group, &size) != MPI_SUCCESS)
-    throw Refusal{MPI_ERR_GROUP, "argument group is not a group"};
+    throw MpiError(MPI_ERR_GROUP, "argument group is not a group");
   MPI_Group mine = MPI_GROUP_NULL;
   PMPI_Comm_group(channel_.comm(), &mine);
   std::vector<int> theirs(static_cast<std::size_t>(size)), ranks(theirs.size());
@@ -334,7 +328,7 @@ std::vector<int> ServedWindow::ranks_of(MPI_Group group) const {
   PMPI_Group_translate_ranks(group, size, theirs.data(), mine, ranks.data());
   PMPI_Group_free(&mine);
   if (std::find(ranks.begin(), ranks.end(), MPI_UNDEFINED) != ranks.end())
-    throw Refusal{MPI_ERR_GROUP, "argument group has members outside the window's group"};
+    throw MpiError(MPI_ERR_GROUP, "argument group has members outside the window's group");
   return ranks;
 }
 
@@ -404,7 +398,7 @@ int ServedWindow::fence(int assert) {
     {
       const LockGuard lock(mutex_);
       const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
-      if (lock_all_ || targets_ || locked) throw Refusal{MPI_ERR_RMA_SYNC, "an epoch of another kind is open"};
+      if (lock_all_ || targets_ || locked) throw MpiError(MPI_ERR_RMA_SYNC, "an epoch of another kind is open");
       fence_open_ = (assert& MPI_MODE_NOSUCCEED) == 0;
     }
     const int code = flush_at(all());
@@ -419,7 +413,7 @@ int ServedWindow::post(MPI_Group group, int assert) {
     const std::vector<int> origins = ranks_of(group);
     {
       const LockGuard lock(mutex_);
-      if (origins_) throw Refusal{MPI_ERR_RMA_SYNC, "an exposure epoch is open already"};
+      if (origins_) throw MpiError(MPI_ERR_RMA_SYNC, "an exposure epoch is open already");
       origins_ = origins;
     }
     if ((assert& MPI_MODE_NOCHECK) == 0)
@@ -434,7 +428,7 @@ int ServedWindow::start(MPI_Group group, int assert) {
     const std::vector<int> targets = ranks_of(group);
     {
       const LockGuard lock(mutex_);
-      if (targets_ || lock_all_) throw Refusal{MPI_ERR_RMA_SYNC, "an access epoch is open already"};
+      if (targets_ || lock_all_) throw MpiError(MPI_ERR_RMA_SYNC, "an access epoch is open already");
       targets_ = targets;
     }
     if ((assert& MPI_MODE_NOCHECK) != 0) return MPI_SUCCESS;
@@ -452,7 +446,7 @@ int ServedWindow::complete() {
     std::vector<int> targets;
     {
       const LockGuard lock(mutex_);
-      if (!targets_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_start has not been called"};
+      if (!targets_) throw MpiError(MPI_ERR_RMA_SYNC, "MPI_Win_start has not been called");
       targets = *std::exchange(targets_, std::nullopt);
     }
     return report("MPI_Win_complete", complete_at(MessageKind::complete, targets));
@@ -461,7 +455,7 @@ int ServedWindow::complete() {
 
 bool ServedWindow::exposure_over() const {
   const LockGuard lock(mutex_);
-  if (!origins_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_post has not been called"};
+  if (!origins_) throw MpiError(MPI_ERR_RMA_SYNC, "MPI_Win_post has not been called");
   return std::all_of(origins_->begin(), origins_->end(), [&](int rank) REQUIRES(mutex_) {
     return channel_.completes(rank) > completes_used_[static_cast<std::size_t>(rank)];
   });
@@ -494,12 +488,12 @@ int ServedWindow::lock(int type, int rank, int assert) {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     check_rank(rank);
     if (type != MPI_LOCK_EXCLUSIVE && type != MPI_LOCK_SHARED)
-      throw Refusal{MPI_ERR_LOCKTYPE, "argument lock_type is neither MPI_LOCK_EXCLUSIVE nor MPI_LOCK_SHARED"};
+      throw MpiError(MPI_ERR_LOCKTYPE, "argument lock_type is neither MPI_LOCK_EXCLUSIVE nor MPI_LOCK_SHARED");
     const bool checked = (assert& MPI_MODE_NOCHECK) == 0;
     {
       const LockGuard lock(mutex_);
       Lock& held = locks_[static_cast<std::size_t>(rank)];
-      if (lock_all_ || held != Lock::none) throw Refusal{MPI_ERR_RMA_SYNC, "the rank is locked already"};
+      if (lock_all_ || held != Lock::none) throw MpiError(MPI_ERR_RMA_SYNC, "the rank is locked already");
       held = checked ? Lock::asked : Lock::unchecked;
     }
     if (checked) acquire(rank, type);
@@ -516,7 +510,7 @@ int ServedWindow::unlock(int rank) {
     {
       const LockGuard lock(mutex_);
       held = locks_[static_cast<std::size_t>(rank)];
-      if (lock_all_ || held == Lock::none) throw Refusal{MPI_ERR_RMA_SYNC, "the rank is not locked"};
+      if (lock_all_ || held == Lock::none) throw MpiError(MPI_ERR_RMA_SYNC, "the rank is not locked");
     }
     const int code = held == Lock::held ? complete_at(MessageKind::unlock, {rank}) : flush_at({rank});
     {
@@ -531,7 +525,7 @@ int ServedWindow::lock_all(int assert) {
   return guard("MPI_Win_lock_all", [&] {
     const LockGuard lock(mutex_);
     const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
-    if (lock_all_ || locked) throw Refusal{MPI_ERR_RMA_SYNC, "a rank is locked already"};
+    if (lock_all_ || locked) throw MpiError(MPI_ERR_RMA_SYNC, "a rank is locked already");
     lock_all_ = true;
     std::fill(locks_.begin(), locks_.end(), (assert& MPI_MODE_NOCHECK) == 0 ? Lock::wanted : Lock::unchecked);
     return MPI_SUCCESS;
@@ -544,7 +538,7 @@ int ServedWindow::unlock_all() {
     std::vector<int> held, unchecked;
     {
       const LockGuard lock(mutex_);
-      if (!lock_all_) throw Refusal{MPI_ERR_RMA_SYNC, "MPI_Win_lock_all has not been called"};
+      if (!lock_all_) throw MpiError(MPI_ERR_RMA_SYNC, "MPI_Win_lock_all has not been called");
       for (const int rank : all()) {
         if (locks_[static_cast<std::size_t>(rank)] == Lock::held) held.push_back(rank);
         if (locks_[static_cast<std::size_t>(rank)] == Lock::unchecked) unchecked.push_back(rank);
@@ -567,7 +561,7 @@ std::vector<int> ServedWindow::passive_targets(int rank) const {
   const LockGuard lock(mutex_);
   std::vector<int> ranks = rank == all_ranks ? all() : std::vector<int>{rank};
   std::erase_if(ranks, [&](int each) REQUIRES(mutex_) { return locks_[static_cast<std::size_t>(each)] == Lock::none; });
-  if (ranks.empty()) throw Refusal{MPI_ERR_RMA_SYNC, "there is no passive target epoch"};
+  if (ranks.empty()) throw MpiError(MPI_ERR_RMA_SYNC, "there is no passive target epoch");
   return ranks;
 }
 
@@ -604,9 +598,9 @@ int ServedWindow::sync() {
 
 int ServedWindow::attach(void* base, MPI_Aint size) {
   return guard("MPI_Win_attach", [&] {
-    if (size < 0) throw Refusal{MPI_ERR_SIZE, "argument size is negative"};
+    if (size < 0) throw MpiError(MPI_ERR_SIZE, "argument size is negative");
     if (size != 0 && !memory_.attach(base, size))
-      throw Refusal{MPI_ERR_RMA_ATTACH, "the memory overlaps a region that is attached"};
+      throw MpiError(MPI_ERR_RMA_ATTACH, "the memory overlaps a region that is attached");
     memory_.mark_again();
     return MPI_SUCCESS;
   });
@@ -614,7 +608,7 @@ int ServedWindow::attach(void* base, MPI_Aint size) {
 
 int ServedWindow::detach(const void* base) {
   return guard("MPI_Win_detach", [&] {
-    if (!memory_.detach(base)) throw Refusal{MPI_ERR_RMA_ATTACH, "no attached region begins at argument base"};
+    if (!memory_.detach(base)) throw MpiError(MPI_ERR_RMA_ATTACH, "no attached region begins at argument base");
     return MPI_SUCCESS;
   });
 }

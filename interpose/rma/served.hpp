@@ -20,12 +20,6 @@
 
 namespace gpudt::interpose {
 
-/// Why a call cannot be.
-struct Refusal {
-  int error;
-  std::string why;
-};
-
 class ServedWindow {
  public:
   /// Collective over `comm`. `win` belongs to the caller.
@@ -88,7 +82,7 @@ class ServedWindow {
     std::int64_t disp_unit;
   };
 
-  /// Runs `body`; its Refusal and what else it throws become errors of the window.
+  /// Runs `body`; what it throws becomes an error of the window.
   template <class Body>
   int guard(const char* call, Body body);
   /// An access: `check()` is MPI's verdict on the arguments, `build(operation)` adds the origin's data.

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "device/division.hpp"
+
 namespace gpudt::interpose {
 namespace {
 
@@ -17,9 +19,11 @@ int stand_in_tag() {
 }  // namespace
 
 int error_class(const std::exception& error) {
+  if (const auto* const told = dynamic_cast<const MpiError*>(&error)) return told->error_class();
   if (const auto* const failed = dynamic_cast<const device::Error*>(&error))
     return failed->failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
-  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
+  if (dynamic_cast<const device::TooManyParts*>(&error) != nullptr) return MPI_ERR_TYPE;
+  return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
 }
 
 int raise(MPI_Comm comm, int code) {

@@ -6,15 +6,26 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 #include <utility>
 
-#include "device/division.hpp"
+#include "base/exception.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 
-/// Of what a GPU, or an allocation, has failed with.
+/// What MPI, or another process, has failed with, or a call that cannot be carried out.
+class MpiError : public Exception {
+ public:
+  MpiError(int error_class, const std::string& what) : Exception(what), error_class_(error_class) {}
+  int error_class() const { return error_class_; }
+
+ private:
+  int error_class_;
+};
+
+/// The class of the MPI error that an exception becomes; MPI_ERR_INTERN for what should not have been thrown.
 int error_class(const std::exception& error);
 
 /// A window as the one whose error handler is meant: in MPICH all handles but files are of one type.
@@ -77,14 +88,10 @@ template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) noexcept {
   try {
     return body();
-  } catch (const device::Error& error) {
-    return fail(handle, call, error_class(error), error.what());
-  } catch (const device::TooManyParts& error) {
-    return fail(handle, call, MPI_ERR_TYPE, error.what());
   } catch (const std::bad_alloc&) {
     return fail(handle, call, MPI_ERR_NO_MEM, "out of memory");
   } catch (const std::exception& error) {
-    return fail(handle, call, MPI_ERR_INTERN, error.what());
+    return fail(handle, call, error_class(error), error.what());
   }
 }
 

@@ -21,7 +21,8 @@ struct Announced {
   bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
 };
 
-/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error.
+/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error
+/// and MpiError.
 class Payload {
  public:
   Payload() = default;

@@ -10,6 +10,7 @@
 #include "device/timeline.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/engine.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 
 namespace gpudt::interpose::peer {
@@ -444,7 +445,7 @@ MpiTransferRef Remote::send(int rank, device::Staging staging, std::int64_t byte
   MPI_Request request = MPI_REQUEST_NULL;
   if (hidden_send(handed->staging.data(), static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD,
                   &request) != MPI_SUCCESS)
-    throw device::Error(device::Failure::runtime, "MPI does not send a part of a message");
+    throw MpiError(MPI_ERR_OTHER, "MPI does not send a part of a message");
   watch(request, handed);
   return handed;
 }
@@ -453,7 +454,7 @@ MpiTransferRef Remote::receive(int rank, void* data, std::int64_t bytes) {
   auto handed = std::make_shared<MpiTransfer>();
   MPI_Request request = MPI_REQUEST_NULL;
   if (hidden_receive(data, static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
-    throw device::Error(device::Failure::runtime, "MPI does not receive a part of a message");
+    throw MpiError(MPI_ERR_OTHER, "MPI does not receive a part of a message");
   watch(request, handed);
   return handed;
 }
@@ -538,8 +539,7 @@ void MessageOutflow::reap() {
     Part& part = parts_.front();
     const MpiTransfer::State state = part.sending->state.load(std::memory_order_acquire);
     if (state == MpiTransfer::State::under_way) return;
-    if (state == MpiTransfer::State::failed)
-      throw device::Error(device::Failure::runtime, "a part of a message is not sent");
+    if (state == MpiTransfer::State::failed) throw MpiError(MPI_ERR_OTHER, "a part of a message is not sent");
     device::mark(device::Point::part_sent);
     reaped_ += part.bytes;
     spare_ = std::move(part.sending->staging);
@@ -618,7 +618,7 @@ void MessageInflow::take(const Part& part) {
   taken_ = part.end;
   try {
     if (part.receiving->state.load() == MpiTransfer::State::failed || part.receiving->bytes != part.end - part.begin)
-      throw device::Error(device::Failure::runtime, "peer transfer: the sender has given a message up");
+      throw MpiError(MPI_ERR_OTHER, "peer transfer: the sender has given a message up");
     if (!failure_) unpack(part);
   } catch (...) {
     note_failure();

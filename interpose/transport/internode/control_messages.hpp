@@ -120,7 +120,7 @@ class Remote {
   void end_turn(Way way, int rank);
   /// The last `bytes` bytes of the message, if it has been wanted, are sent as empty parts, or received and dropped.
   void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes);
-  /// Of the message that has the turn. May throw device::Error.
+  /// Of the message that has the turn. May throw MpiError.
   MpiTransferRef send(int rank, device::Staging staging, std::int64_t bytes);
   MpiTransferRef receive(int rank, void* data, std::int64_t bytes);
 

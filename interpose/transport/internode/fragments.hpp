@@ -103,7 +103,8 @@ class Inflow {
   virtual ~Inflow() = default;
   Inflow(const Inflow&) = delete;
   Inflow& operator=(const Inflow&) = delete;
-  /// Takes what has come; true when that was all and it lies in the user's buffer. May throw device::Error.
+  /// Takes what has come; true when that was all and it lies in the user's buffer. May throw device::Error and
+  /// MpiError.
   virtual bool step() = 0;
 };
 

@@ -22,10 +22,11 @@
 #include <cstring>
 #include <functional>
 #include <new>
-#include <stdexcept>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/exception.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -182,7 +183,7 @@ Image* map(int file) {
 
 [[noreturn]] void give_up(int file, const std::string& what, int error) {
   if (file >= 0) close(file);
-  throw std::runtime_error(what + ": " + std::strerror(error));
+  throw Exception(what + ": " + std::strerror(error));
 }
 
 /// If no other process of the job needs it any more.
@@ -261,8 +262,7 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   const std::string folder = folder_of(job);
   const int file = make_own(folder, std::to_string(rank), size_without_chunks);
   if (file < 0)
-    throw std::runtime_error("shared memory of " + std::to_string(size_without_chunks) +
-                             " bytes: " + reason(folder, errno));
+    throw Exception("shared memory of " + std::to_string(size_without_chunks) + " bytes: " + reason(folder, errno));
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
   // What follows the file's end may be mapped, but not touched.

@@ -163,7 +163,7 @@ struct alignas(4096) Image {
 /// A segment in this process's address space.
 class Segment {
  public:
-  /// This process's own, of rank `rank`; throws std::runtime_error if there cannot be one. It goes when the process
+  /// This process's own, of rank `rank`; throws Exception if there cannot be one. It goes when the process
   /// ends, not before: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
   /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.

@@ -7,6 +7,7 @@
 #include "datatype/basic.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/engine.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 
@@ -119,7 +120,7 @@ Segment* reach_token_sender(int rank) {
 }
 
 [[noreturn]] void lost(const std::string& what) {
-  throw device::Error(device::Failure::runtime, "peer transfer: " + what);
+  throw MpiError(MPI_ERR_OTHER, "peer transfer: " + what);
 }
 
 std::int64_t bytes_in(int count, MPI_Datatype type) {

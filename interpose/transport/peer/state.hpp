@@ -137,7 +137,7 @@ bool is_process(int rank);
 Envelope envelope_of(int tag, MPI_Comm comm);
 /// Of `count` elements.
 std::int64_t bytes_in(int count, MPI_Datatype type);
-/// Throws device::Error.
+/// Throws MpiError.
 [[noreturn]] void lost(const std::string& what);
 
 /// Offers to a neighbour pause after refusals.
