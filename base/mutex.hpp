@@ -1,4 +1,4 @@
-// Mutexes that Clang's -Wthread-safety understands (scripts/thread_safety.py, in .ci/run), and the annotations: what a
+// Mutexes that Clang's -Wthread-safety understands (scripts/clang_warnings.py, in .ci/run), and the annotations: what a
 // mutex guards, and what a function expects to be held. For other compilers the annotations are empty, and the classes
 // are those of the standard library.
 //

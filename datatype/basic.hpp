@@ -7,13 +7,13 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <vector>
+#include <span>
 
 namespace gpudt::datatype {
 
 /// All named types of MPI-4.1 sections 3.2.2, 6.9.4 and 19.1.9 that can be elements of messages, Fortran's included, in
 /// an order that is the same in all processes. An MPI without Fortran has null handles in it.
-const std::vector<MPI_Datatype>& element_types();
+std::span<const MPI_Datatype> element_types();
 
 /// The place of a handle in a table of 2^bits.
 template <int bits>

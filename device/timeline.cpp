@@ -10,6 +10,8 @@
 #include <new>
 #include <span>
 
+#include "base/never_destroyed.hpp"
+
 namespace gpudt::device {
 
 std::atomic<bool> detail::timeline_on{false};
@@ -22,8 +24,8 @@ struct Event {
   Point point;
 };
 
-// Threads may mark points when the process ends: nothing here goes by itself.
-std::string& file = *new std::string;
+// Threads may mark points when the process ends.
+auto& file = never_destroyed<std::string>();
 int rank;
 Event* events = nullptr;
 std::size_t room;

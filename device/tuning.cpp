@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/never_destroyed.hpp"
+
 namespace gpudt::device {
 namespace {
 
@@ -83,7 +85,7 @@ Tuning parse_tuning(const std::string& text, const std::string& file, const Tuni
   const nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) return refused(file, "it is not JSON, or no object");
   const auto member = [&](const char* name) -> const nlohmann::json& {
-    static const nlohmann::json nothing;
+    static const auto& nothing = never_destroyed<nlohmann::json>();
     const auto found = document.find(name);
     return found == document.end() ? nothing : *found;
   };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -37,7 +38,7 @@ class StandIn {
   std::unique_ptr<std::byte[]> memory_ GUARDED_BY(mutex_);
 };
 
-StandIn stand_in;
+auto& stand_in = never_destroyed<StandIn>();
 
 }  // namespace
 }  // namespace gpudt::interpose

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
@@ -121,7 +122,7 @@ class SplitBuffers {
   std::unordered_map<MPI_File, FileBuffer> buffers_ GUARDED_BY(mutex_);
 };
 
-SplitBuffers split_buffers;
+auto& split_buffers = never_destroyed<SplitBuffers>();
 
 /// `pmpi(buffer, type)`.
 template <class Pmpi>

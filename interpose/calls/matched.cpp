@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/export.hpp"
@@ -25,7 +26,7 @@ struct Matched {
 };
 
 Mutex mutex;
-std::vector<Matched> list GUARDED_BY(mutex);
+auto& list GUARDED_BY(mutex) = never_destroyed<std::vector<Matched>>();
 
 bool is_message(MPI_Message message) {
   return message != MPI_MESSAGE_NULL && message != MPI_MESSAGE_NO_PROC;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "device/timeline.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
@@ -45,9 +46,8 @@ struct Persistent {
 
 using PersistentRef = std::shared_ptr<Persistent>;
 
-std::condition_variable start_ended;
-// Never destroyed: a program may exit without MPI_Finalize, and MPI with its lock held.
-auto& registry GUARDED_BY(registry_mutex) = *new std::unordered_map<MPI_Request, PersistentRef>;
+auto& start_ended = never_destroyed<std::condition_variable>();
+auto& registry GUARDED_BY(registry_mutex) = never_destroyed<std::unordered_map<MPI_Request, PersistentRef>>();
 std::atomic<int> registered{0};
 
 PersistentRef find(MPI_Request request) {

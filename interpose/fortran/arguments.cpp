@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/fortran/constants.hpp"
 #include "interpose/support/errors.hpp"
 
@@ -56,8 +57,7 @@ Types::Types(const MPI_Fint* handles, int count, const void* buffer) : types_(ty
 
 const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void* buffer) {
   static Mutex mutex;
-  static auto& arrays GUARDED_BY(mutex) =
-      *new std::set<std::vector<MPI_Datatype>>;  // no destructor: requests may outlive it
+  static auto& arrays GUARDED_BY(mutex) = never_destroyed<std::set<std::vector<MPI_Datatype>>>();
   const LockGuard lock(mutex);
   return arrays.insert(types_of(handles, count, buffer)).first->data();
 }

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/never_destroyed.hpp"
 #include "interpose/support/export.hpp"
 
 namespace gpudt::interpose {
@@ -93,7 +94,7 @@ class Driver {
   std::atomic<unsigned> wakes_{0};
 };
 
-Driver& driver = *new Driver;  // never destroyed: a program may exit without MPI_Finalize, while the thread runs
+auto& driver = never_destroyed<Driver>();  // whose thread runs
 
 }  // namespace
 

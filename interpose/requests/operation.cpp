@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/never_destroyed.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/progress_engine.hpp"
 #include "interpose/support/errors.hpp"
@@ -16,7 +17,7 @@
 
 namespace gpudt::interpose {
 
-ProgressEngine engine;
+ProgressEngine& engine = never_destroyed<ProgressEngine>();
 
 namespace {
 
@@ -244,6 +245,9 @@ bool ProgressEngine::stop() {
 }
 
 std::vector<Failed>& failed_here() {
+#ifdef __clang__
+#pragma clang diagnostic ignored "-Wexit-time-destructors"  // it goes with its thread, and MPI_Finalize empties it
+#endif
   thread_local std::vector<Failed> list;
   return list;
 }

@@ -108,6 +108,6 @@ class ProgressEngine {
   int truncated_ = 0;  ///< of these, since they were looked at last
 };
 
-extern ProgressEngine engine;
+extern ProgressEngine& engine;
 
 }  // namespace gpudt::interpose

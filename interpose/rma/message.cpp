@@ -2,9 +2,11 @@
 #include "interpose/rma/message.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <span>
 
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
@@ -16,15 +18,14 @@ namespace {
 constexpr std::int64_t chunk_bytes = std::int64_t(1) << 30;       ///< of a Bytes too long for an int
 constexpr std::int64_t combine_elements = std::int64_t(1) << 24;  ///< at a time
 
-const std::vector<MPI_Op>& operations() {
-  static const std::vector<MPI_Op> list = {MPI_SUM,    MPI_PROD,   MPI_MIN,     MPI_MAX,  MPI_LAND,
-                                           MPI_LOR,    MPI_LXOR,   MPI_BAND,    MPI_BOR,  MPI_BXOR,
-                                           MPI_MINLOC, MPI_MAXLOC, MPI_REPLACE, MPI_NO_OP};
+std::span<const MPI_Op> operations() {
+  static const std::array list = {MPI_SUM,  MPI_PROD, MPI_MIN,  MPI_MAX,    MPI_LAND,   MPI_LOR,     MPI_LXOR,
+                                  MPI_BAND, MPI_BOR,  MPI_BXOR, MPI_MINLOC, MPI_MAXLOC, MPI_REPLACE, MPI_NO_OP};
   return list;
 }
 
 template <class Handle>
-int index_of(const std::vector<Handle>& list, Handle handle) {
+int index_of(std::span<const Handle> list, Handle handle) {
   const auto at = std::find(list.begin(), list.end(), handle);
   return at == list.end() ? -1 : static_cast<int>(at - list.begin());
 }

@@ -3,11 +3,12 @@
 
 #include <thread>
 
+#include "base/never_destroyed.hpp"
 #include "interpose/requests/staged.hpp"
 
 namespace gpudt::interpose {
 
-PendingAccesses pending_accesses;
+PendingAccesses& pending_accesses = never_destroyed<PendingAccesses>();
 
 KeptType::KeptType(MPI_Datatype type) : type_(type) {
   owned_ = !datatype::is_predefined(type);

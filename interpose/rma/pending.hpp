@@ -108,7 +108,7 @@ class PendingAccesses {
   std::atomic<int> count_{0};
 };
 
-extern PendingAccesses pending_accesses;
+extern PendingAccesses& pending_accesses;
 
 /// A Put whose data is being packed.
 std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/log.hpp"
 
@@ -14,7 +15,7 @@ namespace gpudt::interpose {
 namespace {
 
 SharedMutex mutex;
-std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>> windows GUARDED_BY(mutex);
+auto& windows GUARDED_BY(mutex) = never_destroyed<std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>>>();
 std::atomic<std::size_t> count{0};
 
 /// Nothing may be thrown into MPI's progress.

@@ -9,11 +9,12 @@
 #include <set>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-std::unique_ptr<spdlog::logger> logger;
+auto& logger = never_destroyed<std::unique_ptr<spdlog::logger>>();
 
 void write(spdlog::level::level_enum level, const std::string& text) noexcept {
   if (logger) logger->log(level, "{}", text);  // spdlog reports its own failures instead of throwing
@@ -45,7 +46,7 @@ void log_trace(const std::string& text) noexcept {
 }
 void log_trace_once(const std::string& text) {
   static Mutex mutex;
-  static std::set<std::string> said GUARDED_BY(mutex);
+  static auto& said GUARDED_BY(mutex) = never_destroyed<std::set<std::string>>();
   const LockGuard lock(mutex);
   if (said.insert(text).second) log_trace(text);
 }

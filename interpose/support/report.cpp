@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "device/device.hpp"
 
 namespace gpudt::interpose {
@@ -203,7 +204,7 @@ void report_print(Ranks ranks) {
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   // Static: after a time-out the gather is still under way and may write here until MPI is finalized.
   static Record own;
-  static std::vector<Record> records;
+  static auto& records = never_destroyed<std::vector<Record>>();
   own = own_record();
   if (ranks != Ranks::all) {  // there is no waiting for ranks that lack the library
     if (ranks == Ranks::own) print(sum({own}), 1, size);

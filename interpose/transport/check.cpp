@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "datatype/runs.hpp"
 #include "interpose/support/log.hpp"
 
@@ -77,8 +78,8 @@ struct Checks {
 };
 
 Checks& checks() {
-  static auto* const made = new Checks;  // never destroyed: operations may end after the program's static objects
-  return *made;
+  static auto& made = never_destroyed<Checks>();
+  return made;
 }
 
 void say(const void* site, const char* call, Wrong wrong, const std::string& what) {
@@ -255,14 +256,14 @@ class Probe {
 }  // namespace
 
 void check_host(const char* call, const void* buffer, std::int64_t count, MPI_Datatype type) {
-  static auto* const probe = new Probe;
+  static auto& probe = never_destroyed<Probe>();
   const datatype::TypeInfoRef info = count > 0 && type != MPI_DATATYPE_NULL ? datatype::type_info(type) : nullptr;
   if (!info || info->layout().size() == 0) return;
   const datatype::Span span = info->layout().span(count);
   const auto base = reinterpret_cast<std::uintptr_t>(buffer);
   for (const std::int64_t at : {span.begin, span.end - 1}) {
     const auto* const address = reinterpret_cast<const void*>(base + static_cast<std::uintptr_t>(at));
-    if (device::classify(address).on_device() || probe->reads(address)) continue;
+    if (device::classify(address).on_device() || probe.reads(address)) continue;
     std::array<char, 32> text;
     std::snprintf(text.data(), text.size(), "%p", address);
     say(call_site(), call, Wrong::not_mapped,

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "base/never_destroyed.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
@@ -13,11 +14,11 @@
 namespace gpudt::interpose {
 namespace {
 
-std::string job;
-std::vector<int> announced;  ///< by rank in MPI_COMM_WORLD; empty: nothing is known
-bool all_on_node = false;    ///< all processes of the job
-int lacking_on_node = 0;     ///< how many processes lack the library
-bool lowest = false;         ///< of those that have it, this process has the lowest rank
+auto& job = never_destroyed<std::string>();
+auto& announced = never_destroyed<std::vector<int>>();  ///< by rank in MPI_COMM_WORLD; empty: nothing is known
+bool all_on_node = false;                               ///< all processes of the job
+int lacking_on_node = 0;                                ///< how many processes lack the library
+bool lowest = false;                                    ///< of those that have it, this process has the lowest rank
 std::atomic<bool> answers{false};
 
 int environment_number(const char* variable) {

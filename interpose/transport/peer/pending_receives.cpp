@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -25,7 +26,7 @@ struct Wanted {
 };
 
 Mutex mutex;
-std::vector<Wanted> wanted GUARDED_BY(mutex);  // seldom more than a few
+auto& wanted GUARDED_BY(mutex) = never_destroyed<std::vector<Wanted>>();  // seldom more than a few
 std::uint64_t last_number GUARDED_BY(mutex) = 0;
 std::recursive_mutex matching;  // taken only in programs with several threads, which Clang could not follow
 

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/exception.hpp"
+#include "base/never_destroyed.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -34,7 +35,7 @@ namespace {
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
 constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
-const std::string shared_memory = "/dev/shm/";
+constexpr const char* shared_memory = "/dev/shm/";
 /// Another job's process that has just ended may remove the folder before there is a file in it.
 constexpr int attempts_at_folder = 100;
 
@@ -65,7 +66,7 @@ struct Own {
   std::string folder, name;
   bool made = false;
 };
-std::vector<Own> own_files;
+auto& own_files = never_destroyed<std::vector<Own>>();
 pid_t own_process = 0;
 
 /// The file of a job with what its processes have announced, a byte for each, which all that announce anything keep
@@ -74,8 +75,8 @@ struct Notices {
   std::string folder;
   int file;
 };
-const std::string notices_name = "notices";
-std::vector<Notices> notices;
+constexpr const char* notices_name = "notices";
+auto& notices = never_destroyed<std::vector<Notices>>();
 
 std::string prefix() {
   return "gpudt-" + std::to_string(geteuid()) + "-";

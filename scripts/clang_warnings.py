@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Has Clang check the locks of the library: that what a mutex guards is touched only while it is held, and that what
-must be held is held by the caller (base/mutex.hpp). Analyses the sources of datatype/, device/ and interpose/ that a
-build compiles and that include that header, directly or not. Says what is wrong, and exits with 1 then.
+"""Has Clang look for two kinds of faults in the sources of base/, datatype/, device/ and interpose/ that a build
+compiles. Says what is wrong, and exits with 1 then.
 
-usage: thread_safety.py [BUILD]
+Locks: what a mutex guards is touched only while it is held, and what must be held is held by the caller
+(base/mutex.hpp). Static objects: none has a destructor that runs when the program exits (base/never_destroyed.hpp).
+
+usage: clang_warnings.py [BUILD]
   BUILD  a folder of Meson's whose generated sources have been made (default: build)
 """
 import concurrent.futures
@@ -19,8 +21,8 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("base", "datatype", "device", "interpose")
-HEADER = "base/mutex.hpp"
-FLAGS = ["-fsyntax-only", "-Wthread-safety", "-Werror", "-Wno-unknown-warning-option"]
+WARNINGS = ["-Wthread-safety", "-Wexit-time-destructors"]
+FLAGS = ["-fsyntax-only", *WARNINGS, "-Werror", "-Wno-unknown-warning-option"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 LIBRARY = re.compile(r"^\s*#\s*include\s*(<[a-z_]+>)", re.MULTILINE)  # the C++ library's, whose names have no dot
 
@@ -40,7 +42,7 @@ def sources(build):
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         file = (build / entry["file"]).resolve()
         name = file.relative_to(ROOT).as_posix() if file.is_relative_to(ROOT) else ""
-        if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp" or HEADER not in includes(name):
+        if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp":
             continue
         names.append(name)
         flags += [word for word in shlex.split(entry["command"]) if re.match(r"-(I|D|isystem|std=|pthread)", word)]
@@ -73,7 +75,7 @@ def main():
         for run in pool.map(lambda name: clang(*command, str(ROOT / name)), names):
             failed += run.returncode != 0
             sys.stderr.write(run.stderr)
-    print(f"thread safety: {len(names)} files analysed, {failed} with faults")
+    print(f"locks and static objects: {len(names)} files, {failed} with faults")
     return 1 if failed or not names else 0
 
 
