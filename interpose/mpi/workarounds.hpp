@@ -56,13 +56,13 @@ inline MPI_Comm request_comm(MPI_Request request) {
   int kind = 0;
   std::memcpy(&kind, reinterpret_cast<const char*>(request) + context_offsets.kind, sizeof kind);
   if (context_offsets.comm != 0 && kind == ContextOffsets::messages)
-    std::memcpy(&comm, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof comm);
+    std::memcpy(&comm, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof(MPI_Comm));
   return comm;
 }
 /// Whether `comm`, which another request has told, is that of this one, too.
 inline bool request_has_comm(MPI_Request request, MPI_Comm comm) {
   MPI_Comm own = MPI_COMM_NULL;
-  std::memcpy(&own, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof own);
+  std::memcpy(&own, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof(MPI_Comm));
   return own == comm;
 }
 #else
