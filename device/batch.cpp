@@ -24,11 +24,12 @@ constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
 
 thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
 
-bool batchable(const Packing& packing) {
-  return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end);
+bool batchable(const Gpu& gpu, const Packing& packing) {
+  return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
 }
-bool batchable(const LayoutTransfer& layouts) {
-  return suits_batch(layouts.from_shape, 0, layouts.bytes()) && suits_batch(layouts.to_shape, 0, layouts.bytes());
+bool batchable(const Gpu& gpu, const LayoutTransfer& layouts) {
+  return suits_batch(layouts.from_shape, 0, layouts.bytes(), gpu.policy) &&
+         suits_batch(layouts.to_shape, 0, layouts.bytes(), gpu.policy);
 }
 
 /// Calls act(from, to) with the sides of the work. A packed one is a stream, whose address is where its position 0
@@ -49,21 +50,22 @@ auto with_sides(const LayoutTransfer& layouts, const Act& act) {
 
 /// Whether it is a job for the GPU's persistent kernel, if that is there.
 bool is_residential(const Gpu& gpu, const Work& work) {
-  const auto suits = [](const auto& it) {
-    return it.bytes() <= most_resident_bytes && batchable(it) &&
-           with_sides(it,
-                      [&](const PlanSide& from, const PlanSide& to) { return suits_resident(from, to, it.bytes()); });
+  const auto suits = [&](const auto& it) {
+    return it.bytes() <= most_resident_bytes(gpu.policy) && batchable(gpu, it) &&
+           with_sides(it, [&](const PlanSide& from, const PlanSide& to) {
+             return suits_resident(from, to, it.bytes(), gpu.policy);
+           });
   };
   return gpu.resident && std::visit(suits, work);
 }
 
 /// Whether it may wait for others to be launched with.
-bool may_wait(const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
+bool may_wait(const Gpu& gpu, const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
   return std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
         const std::int64_t most = gathered_bytes == 0 && !channel.idle() ? most_held_bytes : gathered_bytes;
-        return it.bytes() <= most && batchable(it);
+        return it.bytes() <= most && batchable(gpu, it);
       },
       work);
 }
@@ -100,7 +102,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
     state->queued.store(true, std::memory_order_release);
     return Transfer(std::move(state));
   }
-  const bool waits = batches_wanted_ && may_wait(work, channel);
+  const bool waits = batches_wanted_ && may_wait(gpu, work, channel);
   const bool residential = (gathered_bytes == 0 || !waits) && is_residential(gpu, work);
   const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
   if (residential && (handed || !waits)) note_short(gpu);
@@ -122,7 +124,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
 /// Those that begin now are launched together, as they would have been within a Gathering; no more than one kernel
 /// takes, at a time.
 void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
-  const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(it); };
+  const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(gpu, it); };
   std::erase_if(channel.held, [&](const Queued& job) REQUIRES(channel.queue_mutex) {
     try {
       if (channel.queue.size() == batch_jobs || !job.after.reached()) return false;
@@ -302,7 +304,9 @@ bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
 
 /// All but the completion. `there` stays true if all that the job needs is on the GPU.
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
-  const PlanHints hints = {gpu.traits.multiprocessors, is_host(packing.packed_kind)};
+  const PlanHints hints = {.multiprocessors = gpu.traits.multiprocessors,
+                           .packed_is_host = is_host(packing.packed_kind),
+                           .policy = &gpu.policy};
   TransferArgs args = with_sides(packing, [&](const PlanSide& from, const PlanSide& to) {
     return plan_batch_job(from, to, packing.begin, packing.end, hints);
   });
@@ -313,7 +317,8 @@ TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, 
 
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there) {
   TransferArgs args = with_sides(layouts, [&](const PlanSide& from, const PlanSide& to) {
-    return plan_batch_job(from, to, 0, layouts.bytes(), {gpu.traits.multiprocessors});
+    return plan_batch_job(from, to, 0, layouts.bytes(),
+                          {.multiprocessors = gpu.traits.multiprocessors, .policy = &gpu.policy});
   });
   there = upload(*this, gpu, channel, args.from, layouts.from.layout) && there;
   there = upload(*this, gpu, channel, args.to, layouts.to.layout) && there;

@@ -13,6 +13,7 @@ Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<
          std::unique_ptr<Resident> its_resident)
     : ordinal(its_ordinal),
       traits(std::move(its_traits)),
+      policy(launch_policy(traits.capability)),
       tuning(std::move(its_tuning)),
       watch(std::move(its_watch)),
       resident(std::move(its_resident)) {}

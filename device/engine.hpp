@@ -257,6 +257,7 @@ struct Gpu {
   ~Gpu();
   const int ordinal;
   const Traits traits;
+  const LaunchPolicy& policy;
   const Tuning tuning;
   const std::shared_ptr<const ContextWatch> watch;
   std::shared_ptr<Channel> channels[2];  ///< by Direction

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "datatype/layout.hpp"
+#include "device/launch_policy.hpp"
 
 namespace gpudt::device {
 
@@ -84,6 +85,7 @@ struct PlanHints {
   bool packed_is_host = false;  ///< the packed side is reached over the host link: few thread blocks suffice
   const std::int64_t* lookaside = nullptr;  ///< the layout's lookaside buffer on the host; null if not at hand
   bool packed_is_peer = false;              ///< the packed side is, or may be, another GPU's memory
+  const LaunchPolicy* policy = &launch_policy();
 };
 
 /// Bytes per run, on average; for general types not known, and taken to be as short as the alignment says.
@@ -120,16 +122,19 @@ KernelArgs plan_bytes(const datatype::Shape& shape, bool narrow);
 datatype::Shape batch_shape(const datatype::Shape& shape);
 
 /// Whether a batch can take a job of positions [begin, end) of `shape` on one side.
-bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end);
+bool suits_batch(const datatype::Shape& shape, std::int64_t begin, std::int64_t end,
+                 const LaunchPolicy& policy = launch_policy());
 
-/// Jobs of more words had better have more blocks than the one of the persistent kernel (resident_body.hpp); sooner
-/// those of layouts that are traversed, and those that are moved by pieces, which are no words.
-constexpr std::int64_t most_resident_words = 1024, most_traversed_words = 256, most_resident_pieces = 128;
 constexpr std::int64_t piece_bytes = 16, widest_word = 16;
-constexpr std::int64_t most_resident_bytes = most_resident_words * widest_word;
+/// Longer jobs are none of the persistent kernel's (resident_body.hpp).
+constexpr std::int64_t most_resident_bytes(const LaunchPolicy& policy) {
+  return policy.persistent.most_words * widest_word;
+}
 
-/// Whether a job of `bytes` bytes from one side to the other is no longer than that. Both sides suit_batch().
-bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes);
+/// Whether a job of `bytes` bytes from one side to the other is one of the persistent kernel's. Both sides
+/// suit_batch().
+bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes,
+                    const LaunchPolicy& policy = launch_policy());
 
 /// A job of a batch that moves positions [begin, end) from one side to the other; both suit_batch(). The packed side is
 /// a contiguous one, whose address is where position 0 would lie. Fills everything but the programs and the completion;

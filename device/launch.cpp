@@ -94,7 +94,7 @@ bool Engine::start_copy_engine(Gpu&, Channel& channel, const LayoutTransfer&, co
 void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
                           Transfer::State& state) {
   const PlanHints hints = {gpu.traits.multiprocessors, is_host(packing.packed_kind),
-                           packing.layout ? packing.layout->program().lookaside : nullptr, packing.peer};
+                           packing.layout ? packing.layout->program().lookaside : nullptr, packing.peer, &gpu.policy};
   KernelArgs args = plan(packing.shape, packing.direction == Direction::unpack, packing.user, packing.packed,
                          packing.begin, packing.end, hints);
   const datatype::ShapeKind kind = packing.shape.kind;
@@ -126,9 +126,9 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layo
   Upload* const to_upload = upload(layouts.to, layouts.to_shape, to_program);
   const bool alike = alike_forms(layouts.from_shape, layouts.to_shape) &&
                      (!from_upload || from_upload->same_program(*layouts.from.layout, *to_upload, *layouts.to.layout));
-  TransferArgs args =
-      plan_transfer({layouts.from_shape, layouts.from.user}, {layouts.to_shape, layouts.to.user}, alike,
-                    layouts.bytes(), {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true});
+  TransferArgs args = plan_transfer(
+      {layouts.from_shape, layouts.from.user}, {layouts.to_shape, layouts.to.user}, alike, layouts.bytes(),
+      {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true, .policy = &gpu.policy});
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());

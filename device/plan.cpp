@@ -12,74 +12,6 @@ namespace {
 using datatype::Shape;
 using datatype::ShapeKind;
 
-// --- tuning ---------------------------------------------------------------------------------------------------------
-
-/// At most so many words are moved by one thread block, a word per thread: no counter, lowest latency.
-constexpr std::int64_t single_block_words = 1024;
-constexpr std::int64_t single_block_gather_words = 256;
-/// Resident blocks of block_threads threads per multiprocessor that every kernel's registers allow.
-constexpr int blocks_per_multiprocessor = 4;
-/// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at once.
-/// So do runs that are packed through shared memory; unpacked, they had better keep to few places, in short steps.
-constexpr int list_blocks_per_multiprocessor = 8, packed_runs_blocks_per_multiprocessor = 8;
-constexpr int unpacked_runs_blocks_per_multiprocessor = 6, unpacked_runs_threads = 128;
-
-/// Bytes that the thread blocks of a launch keep in flight to saturate the host link (50 GB/s over some microseconds).
-constexpr int host_bytes_in_flight = 256 << 10;
-constexpr int host_blocks_gather = host_bytes_in_flight / (block_threads * 16);
-/// So many times the thread blocks where each byte costs more waiting: lists, and runs through shared memory.
-constexpr int host_list_factor = 4;
-constexpr int host_runs_factor = 3;
-/// Consecutive rounds need one search of the list together; but blocks that write far apart slow the host link by 1 %.
-constexpr std::int32_t list_rounds = 16;
-constexpr std::int32_t host_list_rounds = 1;
-constexpr int host_blocks_general_per_multiprocessor = 2;
-
-/// Irregular lists are divided by their runs if none is longer than so many times the mean, nor than so many words for
-/// each of the most threads: a thread has few rounds to make alone. Not for large messages to or from the host, where
-/// whole segments count for more than the search.
-constexpr std::int64_t entry_unevenness = 16;
-constexpr std::int64_t host_entry_bytes = 256 << 10;
-constexpr std::int64_t single_block_entry_threads = 512;
-constexpr int most_entry_threads_log = 5;
-constexpr int most_entry_blocks = 1 << 20;  ///< so that 32 bits number their threads
-
-/// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words are
-/// made of two pieces.
-constexpr std::int64_t wide_run = 128;
-/// 1- and 2-byte words: messages up to this size of runs shorter than this are moved in words nevertheless. That takes
-/// the most threads and the least time for one word; otherwise runs are gathered.
-constexpr std::int64_t narrow_word_bytes = 1024;
-constexpr std::int64_t narrow_word_run = 16;
-/// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once, which
-/// must not drive the lists out; nor must unpacked data drive out the packed ones. Beyond the second limit nothing
-/// stays. (But partial sectors at random places gain from staying, however many they are: a quarter.)
-constexpr std::int64_t streaming_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t all_streaming_bytes = std::int64_t{24} << 20;
-
-/// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
-constexpr std::int64_t most_general_batch_bytes = 64 << 10;
-
-/// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is better
-/// than threads that come back for more, which drift apart: blocks start and end in the order of memory, so that its
-/// pages are opened once. (But to pack a list, each thread had better look up several displacements at once.) A fence
-/// and a count for each block would cost what that gains: the flag is set behind.
-constexpr std::int64_t beyond_cache_bytes = std::int64_t{48} << 20;
-/// Threads of such a block; more where many short runs are read.
-constexpr int single_threads = 512, short_run_single_threads = 1024;
-constexpr std::int64_t short_run = 128;
-/// Memory reads a sector to write a part of it. Where unpacking writes many such parts, that is what takes the time,
-/// and a thread for each word keeps most of them under way (5 to 15 % less time). The few large blocks count themselves
-/// sooner than the flag could be set behind, up to some thousands of them.
-constexpr std::int64_t scattered_bytes = 1 << 20;
-constexpr int scattered_threads = 1024;
-/// Short runs are written to this GPU's memory by blocks that do not come back for more, either; and so are lists of
-/// equal runs moved within it.
-constexpr int most_passing_blocks = 1 << 20;
-/// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the last
-/// block's fences take longer, by 0.3 to 1 us.
-constexpr std::int64_t flag_behind_bytes = 256 << 10;
-
 constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with room for rounding up
 
 // --- what the choice is made from -----------------------------------------------------------------------------------
@@ -137,14 +69,16 @@ bool fits_narrow(const KernelArgs& args, std::int64_t unit) {
 
 /// Whether the list is divided by its runs, in words of `word` bytes; then sets which runs these are.
 bool suits_entries(KernelArgs& args, std::int32_t word, const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   const Shape& shape = args.shape;
   if (shape.kind != ShapeKind::list || shape.run > 0 || word < 4) return false;
   if (args.begin % word != 0 || args.end % word != 0) return false;
   if (args.end > narrow_limit - shape.list_longest) return false;  // the last run may end behind the range
   const std::int64_t bytes = args.end - args.begin;
-  if (hints.packed_is_host && bytes > host_entry_bytes) return false;
+  if (hints.packed_is_host && bytes > policy.entries.most_host_bytes) return false;
   const std::int64_t mean = ceil_divide(shape.list_size, shape.list_count);
-  if (shape.list_longest > entry_unevenness * std::min(mean, std::int64_t{word} << most_entry_threads_log))
+  if (shape.list_longest >
+      policy.entries.unevenness * std::min(mean, std::int64_t{word} << policy.entries.most_threads_log))
     return false;
   const std::int64_t repetitions = shape.total / shape.list_size;
   if (shape.list_count > narrow_limit / repetitions) return false;
@@ -162,13 +96,14 @@ bool suits_entries(KernelArgs& args, std::int32_t word, const PlanHints& hints) 
   return true;
 }
 
-void choose_entry_threads(KernelArgs& args) {
+void choose_entry_threads(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t mean = ceil_divide(args.shape.list_size, args.shape.list_count * args.word);
-  args.entry_threads_log =
-      std::min(static_cast<std::int32_t>(std::bit_width(static_cast<std::uint64_t>(mean - 1))), most_entry_threads_log);
+  args.entry_threads_log = std::min(static_cast<std::int32_t>(std::bit_width(static_cast<std::uint64_t>(mean - 1))),
+                                    policy.entries.most_threads_log);
 }
 
 void choose_method(KernelArgs& args, const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   const std::int64_t bytes = args.end - args.begin;
   const std::int64_t run = typical_run(args.shape);
   const std::int32_t word = natural_word(args);
@@ -180,16 +115,17 @@ void choose_method(KernelArgs& args, const PlanHints& hints) {
     args.method = Method::gather;
   } else if (suits_entries(args, word, hints)) {
     args.method = Method::entries;
-    choose_entry_threads(args);
+    choose_entry_threads(args, policy);
     args.narrow = 1;
     return;
   } else if (word == 4) {
     // Unpacked in words: 4-byte stores of neighbouring threads fill whole sectors, those of one thread do not.
-    if (args.unpack == 0 && run >= wide_run && bytes > single_block_words * word) args.method = Method::gather;
+    if (args.unpack == 0 && run >= policy.words.wide_run && bytes > policy.single_block.words * word)
+      args.method = Method::gather;
   } else if (word < 4) {
     if (suits_runs(args)) {
       args.method = Method::runs;
-    } else if (bytes > narrow_word_bytes || run >= narrow_word_run) {
+    } else if (bytes > policy.words.narrow_bytes || run >= policy.words.narrow_run) {
       args.method = Method::gather;
     }
   }
@@ -232,29 +168,32 @@ bool scatters(const KernelArgs& args, std::int64_t bytes) {
 
 /// The most blocks worth launching on data in GPUs' memory.
 int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   const bool within = !hints.packed_is_peer;
   const bool list = args.shape.kind == ShapeKind::list;
   if (args.method == Method::words) {
     const bool equal_runs = list && args.shape.run > 0;
-    if (scatters(args, short_run) || (equal_runs && within)) return most_passing_blocks;
+    if (scatters(args, policy.thread_per_word.short_run) || (equal_runs && within)) return policy.blocks.passing;
   }
   const bool runs = args.method == Method::runs && within;
-  return hints.multiprocessors * (list                       ? list_blocks_per_multiprocessor
-                                  : runs && args.unpack != 0 ? unpacked_runs_blocks_per_multiprocessor
-                                  : runs                     ? packed_runs_blocks_per_multiprocessor
-                                                             : blocks_per_multiprocessor);
+  return hints.multiprocessors * (list                       ? policy.blocks.list
+                                  : runs && args.unpack != 0 ? policy.blocks.unpacked_runs
+                                  : runs                     ? policy.blocks.packed_runs
+                                                             : policy.blocks.all);
 }
 
 /// The most blocks worth launching: mostly those that are resident at once, each with its share of the tiles.
 int most_blocks(const KernelArgs& args, const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   const bool list = args.shape.kind == ShapeKind::list;
-  if (args.method == Method::entries) return most_entry_blocks;
+  if (args.method == Method::entries) return policy.entries.most_blocks;
   if (!hints.packed_is_host) return most_blocks_on_gpus(args, hints);
-  if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * host_blocks_general_per_multiprocessor;
-  const int resident = hints.multiprocessors * (list ? list_blocks_per_multiprocessor : blocks_per_multiprocessor);
-  const int plain = args.method == Method::words ? host_bytes_in_flight / (block_threads * words_per_thread * args.word)
-                                                 : host_blocks_gather;
-  const int factor = args.method == Method::runs ? host_runs_factor : list ? host_list_factor : 1;
+  if (args.shape.kind == ShapeKind::general) return hints.multiprocessors * policy.host.general_blocks;
+  const int resident = hints.multiprocessors * (list ? policy.blocks.list : policy.blocks.all);
+  const int plain = args.method == Method::words
+                        ? policy.host.bytes_in_flight / (block_threads * words_per_thread * args.word)
+                        : policy.host.bytes_in_flight / (block_threads * 16);
+  const int factor = args.method == Method::runs ? policy.host.runs_factor : list ? policy.host.list_factor : 1;
   return std::min(plain * factor, resident);
 }
 
@@ -265,21 +204,22 @@ bool suits_single(const KernelArgs& args) {
 }
 
 void set_grid(KernelArgs& args, const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   const std::int64_t bytes = args.end - args.begin;
   const bool within = !hints.packed_is_host && !hints.packed_is_peer;
   const bool short_steps =
       args.method == Method::runs && args.unpack != 0 && args.shape.kind == ShapeKind::strided && within;
-  args.block = short_steps ? unpacked_runs_threads : block_threads;
+  args.block = short_steps ? policy.blocks.unpacked_runs_threads : block_threads;
   std::int64_t items = 0, tile = 0, single = 0;
   switch (args.method) {
     case Method::words:
       items = ceil_divide(bytes, args.word);
-      single = single_block_words;
+      single = policy.single_block.words;
       tile = std::int64_t{block_threads} * words_per_thread;
       break;
     case Method::gather:
       items = ceil_divide(bytes, 16) + 1;
-      single = single_block_gather_words;
+      single = policy.single_block.gather_words;
       tile = block_threads;
       break;
     case Method::runs:
@@ -289,7 +229,7 @@ void set_grid(KernelArgs& args, const PlanHints& hints) {
       break;
     case Method::entries:
       items = (args.last_entry - args.first_entry) << args.entry_threads_log;
-      single = single_block_entry_threads;
+      single = policy.single_block.entry_threads;
       tile = std::int64_t{block_threads} * entries_per_thread;
       break;
   }
@@ -310,34 +250,39 @@ void set_single(KernelArgs& args, int threads) {
 }
 
 /// Within this GPU's memory: what is long, and what exceeds its caches.
-void set_within(KernelArgs& args) {
+void set_within(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
-  const bool beyond_cache = bytes >= beyond_cache_bytes;
-  args.flag_behind = beyond_cache || (args.grid > 1 && bytes >= flag_behind_bytes) ? 1 : 0;
+  const bool beyond_cache = bytes >= policy.caches.beyond_bytes;
+  args.flag_behind = beyond_cache || (args.grid > 1 && bytes >= policy.flag_behind_bytes) ? 1 : 0;
   const bool packs_list = args.shape.kind == ShapeKind::list && args.unpack == 0;
   if (!beyond_cache || packs_list || !suits_single(args)) return;
-  set_single(args, args.unpack == 0 && typical_run(args.shape) < short_run ? short_run_single_threads : single_threads);
+  set_single(args, args.unpack == 0 && typical_run(args.shape) < policy.thread_per_word.short_run
+                       ? policy.thread_per_word.short_run_threads
+                       : policy.thread_per_word.threads);
 }
 
 /// On GPUs: unpacked runs that fill no sector.
-void set_scattered(KernelArgs& args) {
+void set_scattered(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
-  if (args.single != 0 || bytes < scattered_bytes || !scatters(args, sector_bytes) || !suits_single(args)) return;
-  set_single(args, scattered_threads);
-  args.flag_behind = bytes >= beyond_cache_bytes ? 1 : 0;
+  if (args.single != 0 || bytes < policy.thread_per_word.scattered_bytes || !scatters(args, sector_bytes) ||
+      !suits_single(args))
+    return;
+  set_single(args, policy.thread_per_word.scattered_threads);
+  args.flag_behind = bytes >= policy.caches.beyond_bytes ? 1 : 0;
 }
 
 /// Which data in GPUs' memory had better not be kept in the caches.
-void set_streaming(KernelArgs& args) {
+void set_streaming(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
   const bool list = args.shape.kind == ShapeKind::list;
-  if (bytes < streaming_bytes) return;
+  if (bytes < policy.caches.streaming_bytes) return;
   if (args.unpack != 0) {
-    const bool all = bytes >= all_streaming_bytes;
+    const bool all = bytes >= policy.caches.all_streaming_bytes;
     args.streaming_loads = all && !list ? 1 : 0;
     args.streaming_stores = all && list ? 0 : 1;
   } else {
-    const bool stays = list && bytes >= beyond_cache_bytes && typical_run(args.shape) < short_run;
+    const bool stays =
+        list && bytes >= policy.caches.beyond_bytes && typical_run(args.shape) < policy.thread_per_word.short_run;
     args.streaming_loads = args.streaming_stores = stays ? 0 : 1;
   }
 }
@@ -400,6 +345,7 @@ std::int64_t typical_run(const Shape& shape) {
 
 KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin, std::int64_t end,
                 const PlanHints& hints) {
+  const LaunchPolicy& policy = *hints.policy;
   KernelArgs args;
   args.shape = shape;
   args.unpack = unpack ? 1 : 0;
@@ -411,10 +357,10 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   choose_method(args, hints);
   set_divisors(args);
   set_grid(args, hints);
-  if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args);
-  if (!hints.packed_is_host) set_scattered(args);
-  args.consecutive_rounds = hints.packed_is_host ? host_list_rounds : list_rounds;
-  if (!hints.packed_is_host) set_streaming(args);
+  if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args, policy);
+  if (!hints.packed_is_host) set_scattered(args, policy);
+  args.consecutive_rounds = hints.packed_is_host ? policy.host.list_rounds : policy.list_rounds;
+  if (!hints.packed_is_host) set_streaming(args, policy);
   return args;
 }
 
@@ -447,7 +393,7 @@ TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike,
   set_divisors(args.from);
   set_divisors(args.to);
   set_grid(args.to, hints);
-  args.to.consecutive_rounds = list_rounds;
+  args.to.consecutive_rounds = hints.policy->list_rounds;
   return args;
 }
 
@@ -471,10 +417,10 @@ Shape batch_shape(const Shape& shape) {
   return taken;
 }
 
-bool suits_batch(const Shape& shape, std::int64_t begin, std::int64_t end) {
+bool suits_batch(const Shape& shape, std::int64_t begin, std::int64_t end, const LaunchPolicy& policy) {
   if (end > narrow_limit) return false;
   const Shape taken = batch_shape(shape);
-  return taken.kind != ShapeKind::general || end - begin <= most_general_batch_bytes;
+  return taken.kind != ShapeKind::general || end - begin <= policy.most_general_batch_bytes;
 }
 
 namespace {
@@ -497,10 +443,11 @@ bool is_traversed(const PlanSide& from, const PlanSide& to) {
 
 }  // namespace
 
-bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes) {
+bool suits_resident(const PlanSide& from, const PlanSide& to, std::int64_t bytes, const LaunchPolicy& policy) {
   const std::int32_t word = batch_word(from, to);
-  if (word < 4) return bytes <= most_resident_pieces * piece_bytes;
-  return bytes <= (is_traversed(from, to) ? most_traversed_words : most_resident_words) * word;
+  if (word < 4) return bytes <= policy.persistent.most_pieces * piece_bytes;
+  return bytes <=
+         (is_traversed(from, to) ? policy.persistent.most_traversed_words : policy.persistent.most_words) * word;
 }
 
 TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64_t begin, std::int64_t end,
@@ -516,7 +463,7 @@ TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64
   }
   // A few pieces take as long as many words: what one touches is waited for run by run.
   const std::int32_t word = batch_word(from, to);
-  const bool by_words = word >= 4 || (end - begin <= narrow_word_bytes && !is_traversed(from, to));
+  const bool by_words = word >= 4 || (end - begin <= hints.policy->words.narrow_bytes && !is_traversed(from, to));
   for (KernelArgs* side : {&args.from, &args.to}) {
     side->method = by_words ? Method::words : Method::gather;
     side->word = by_words ? word : 16;

@@ -27,6 +27,7 @@ struct Traits {
   int multiprocessors = 1;
   std::string name;
   GpuId id = {};
+  int capability = 0;  ///< 90: compute capability 9.0; 0: simulated
 };
 
 /// What an address of device memory lies in.

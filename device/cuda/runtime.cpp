@@ -247,7 +247,7 @@ Traits CudaRuntime::traits(int ordinal) {
   const Current current(*this, ordinal);
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
-  return {properties.multiProcessorCount, properties.name, id_of(ordinal)};
+  return {properties.multiProcessorCount, properties.name, id_of(ordinal), 10 * properties.major + properties.minor};
 }
 
 /// All zeros if the driver does not tell, which equals no GPU's.

@@ -1,0 +1,120 @@
+// How launches are laid out: what plan.cpp makes its choices with, by the compute capability of the GPU. All values are
+// measured; what the kernels themselves are compiled with (block_threads, registers) is in kernel_body.hpp and cuda/.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+
+namespace gpudt::device {
+
+struct LaunchPolicy {
+  /// At most so much is moved by one thread block, a word or a run's thread per thread: no counter, lowest latency.
+  struct SingleBlock {
+    std::int64_t words = 1024;
+    std::int64_t gather_words = 256;
+    std::int64_t entry_threads = 512;
+  } single_block;
+
+  /// Blocks of block_threads threads per multiprocessor, on data in GPUs' memory.
+  struct Blocks {
+    int all = 4;  ///< as many as every kernel's registers allow to be resident
+    /// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at
+    /// once. So do runs that are packed through shared memory; unpacked, they had better keep to few places, in short
+    /// steps.
+    int list = 8, packed_runs = 8;
+    int unpacked_runs = 6, unpacked_runs_threads = 128;
+    /// Short runs are written to this GPU's memory by blocks that do not come back for more; and so are lists of equal
+    /// runs moved within it. In all.
+    int passing = 1 << 20;
+  } blocks;
+
+  /// To and from the host.
+  struct Host {
+    /// That thread blocks keep in flight to saturate the link (50 GB/s over some microseconds).
+    int bytes_in_flight = 256 << 10;
+    /// So many times the thread blocks where each byte costs more waiting: lists, and runs through shared memory.
+    int list_factor = 4, runs_factor = 3;
+    int general_blocks = 2;  ///< per multiprocessor
+    /// Consecutive rounds need one search of the list together; but blocks that write far apart slow the link by 1 %.
+    std::int32_t list_rounds = 1;
+  } host;
+  std::int32_t list_rounds = 16;  ///< the same on data in GPUs' memory
+
+  /// Irregular lists are divided by their runs if none is longer than so many times the mean, nor than so many words
+  /// for each of the most threads: a thread has few rounds to make alone. Not for large messages to or from the host,
+  /// where whole segments count for more than the search.
+  struct Entries {
+    std::int64_t unevenness = 16;
+    std::int64_t most_host_bytes = 256 << 10;
+    int most_threads_log = 5;
+    int most_blocks = 1 << 20;  ///< so that 32 bits number their threads
+  } entries;
+
+  struct Words {
+    /// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words
+    /// are made of two pieces.
+    std::int64_t wide_run = 128;
+    /// 1- and 2-byte words: messages up to this size of runs shorter than this are moved in words nevertheless. That
+    /// takes the most threads and the least time for one word; otherwise runs are gathered.
+    std::int64_t narrow_bytes = 1024;
+    std::int64_t narrow_run = 16;
+  } words;
+
+  struct Caches {
+    /// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once,
+    /// which must not drive the lists out; nor must unpacked data drive out the packed ones. Beyond the second limit
+    /// nothing stays. (But partial sectors at random places gain from staying, however many they are: a quarter.)
+    std::int64_t streaming_bytes = std::int64_t{8} << 20;
+    std::int64_t all_streaming_bytes = std::int64_t{24} << 20;
+    /// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is
+    /// better than threads that come back for more, which drift apart: blocks start and end in the order of memory, so
+    /// that its pages are opened once. (But to pack a list, each thread had better look up several displacements at
+    /// once.) A fence and a count for each block would cost what that gains: the flag is set behind.
+    std::int64_t beyond_bytes = std::int64_t{48} << 20;
+  } caches;
+
+  /// Kernels with a thread for each word.
+  struct ThreadPerWord {
+    int threads = 512, short_run_threads = 1024;  ///< of a block; more where many short runs are read
+    std::int64_t short_run = 128;
+    /// Memory reads a sector to write a part of it. Where unpacking writes many such parts, that is what takes the
+    /// time, and a thread for each word keeps most of them under way (5 to 15 % less time). The few large blocks count
+    /// themselves sooner than the flag could be set behind, up to some thousands of them.
+    std::int64_t scattered_bytes = 1 << 20;
+    int scattered_threads = 1024;
+  } thread_per_word;
+
+  /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the
+  /// last block's fences take longer, by 0.3 to 1 us.
+  std::int64_t flag_behind_bytes = 256 << 10;
+
+  /// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
+  std::int64_t most_general_batch_bytes = 64 << 10;
+
+  /// Longer jobs had better have more blocks than the one of the persistent kernel (resident_body.hpp); sooner those of
+  /// layouts that are traversed, and those that are moved by pieces of 16 bytes, which are no words.
+  struct Persistent {
+    std::int64_t most_words = 1024, most_traversed_words = 256, most_pieces = 128;
+  } persistent;
+};
+
+struct CapabilityPolicy {
+  int least_capability;  ///< ten times the major number, and the minor one
+  LaunchPolicy policy;
+};
+
+/// By capability, ascending. What is measured on an architecture and differs from the row before is a row of its own:
+/// until then it has that one's values.
+inline constexpr CapabilityPolicy launch_policies[] = {
+    {0, {}},  // measured on 9.0
+};
+
+/// Of a GPU with these Traits::capability; 0: the simulated device.
+constexpr const LaunchPolicy& launch_policy(int capability = 0) {
+  const CapabilityPolicy* found = std::begin(launch_policies);
+  for (const CapabilityPolicy& each : launch_policies)
+    if (each.least_capability <= capability) found = &each;
+  return found->policy;
+}
+
+}  // namespace gpudt::device
