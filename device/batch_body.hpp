@@ -4,8 +4,8 @@
 // A launch costs the processor and the stream two microseconds each, as much as moving 100 KB; the messages of a halo
 // are shorter. Each thread block of a batch finds its job by the prefix sums of blocks, and each job has a completion
 // of its own, so that a message is on its way before the others are packed. There is one kernel for all: every job goes
-// from one map to another, of which the packed side's is contiguous, and a map decides at run time what it is. That
-// costs more arithmetic than the kernels for one form do, which is why large jobs that these suit are not batched.
+// from one map to another, of which the packed side's is contiguous, and a map decides at run time what it is. This
+// needs more arithmetic than the specialised kernels, so large jobs that a specialised kernel handles are not batched.
 #pragma once
 
 #include "device/transfer_body.hpp"

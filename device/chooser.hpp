@@ -5,8 +5,8 @@
 // in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
 // nanoseconds, every call beyond three dimensions a microsecond and more, and every run of an irregular message a
 // microsecond and less, many by one call; but short ones from the host then wait where kernels of other processes have
-// the GPU, unless they go as rows, two by a call. Or all of a message comes to the host with what lies between its
-// runs, and the host packs it: that suits any layout, as far as it is not spread out too far.
+// the GPU, unless they go as rows, two by a call. Alternatively the whole extent is copied to the host and packed
+// there; this works for any layout that is dense enough.
 #pragma once
 
 #include <array>
@@ -76,13 +76,14 @@ CopyPlan copy_plan_of(const datatype::Shape& shape, bool unpack, void* user, voi
                       std::int64_t end, const datatype::Layout* layout = nullptr,
                       std::int64_t most_runs = CopyPlan::most_together);
 
-/// No fewer copies make up `bytes` bytes of such a message, and perhaps none do; 0: none do. Takes less time than
-/// copy_plan_of(), and no more for many runs. Of an irregular message about so many: a few neighbours within its list
-/// may adjoin, and in a part of more than CopyPlan::most_together runs these are taken to be as long as elsewhere.
+/// Lower bound for the number of copy calls for `bytes` bytes; 0 if the copy engine cannot move the message (a positive
+/// result does not promise that it can). Takes less time than copy_plan_of(), and no more for many runs. Of an
+/// irregular message about so many: a few neighbours within its list may adjoin, and in a part of more than
+/// CopyPlan::most_together runs these are taken to be as long as elsewhere.
 std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr,
                          std::int64_t most_runs = CopyPlan::most_together);
 
-/// Longer spans are not brought: they would take as much staging memory.
+/// Longer extents are not copied: they would need that much staging memory.
 inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
 /// The span of all of a message, if it may come with what lies between its runs; else empty.
 datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Shape& shape);
@@ -91,9 +92,9 @@ datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Sha
 /// two are not divided alike.
 CopyPlan copy_plan_between(const CopyPlan& from, const CopyPlan& to);
 
-/// Single rows of less than `row_bytes` bytes in pairs, so that the copy engine moves them: one with one as long that
-/// lies further on, unless not `in_pairs`, or else each as two. CopyPlan of more rows, and of a single byte, stay as
-/// they are. In another order.
+/// Turns rows shorter than `row_bytes` into 2-row copies, which the copy engine executes: pairs rows of equal length,
+/// or (if `in_pairs` is false or there is no partner) splits a row in two. CopyPlan of more rows, and of a single byte,
+/// stay as they are. In another order.
 CopyPlan in_two_rows(const CopyPlan& copy_plan, double row_bytes, bool in_pairs = true);
 /// Whether there is a single row of less than `row_bytes` bytes.
 bool has_short_row(const CopyPlan& copy_plan, double row_bytes);
@@ -106,7 +107,7 @@ struct TransferContext {
   bool runs_together = false;   ///< several runs go by one call (Runtime::copy_runs_async())
 };
 
-/// Microseconds until the host sees the flag, of a message of `bytes` bytes; of a kernel that begins at once.
+/// Estimated microseconds until the host sees the completion flag, for a kernel without start delay.
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
 /// What a message adds to a kernel that moves others, too.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
@@ -120,7 +121,7 @@ double span_copy_cost_us(const CostModel& model, const datatype::Span& span);
 /// No copy of `bytes` bytes of a message of such a shape in `calls` copies or more takes less.
 double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
                           const TransferContext& context);
-/// What it adds as a copy to a stream that works anyway.
+/// Additional cost as a copy on a stream that already has work.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
                           const TransferContext& context);
 
@@ -130,8 +131,8 @@ struct Estimate {
   double late_us;
   std::int64_t late_seen = 0;  ///< Delay::seen()
 };
-/// Whether to move something by copies rather than by a kernel: the sooner one, or if both are late and about alike
-/// that which was seen late longer ago.
+/// Whether to move something by copies rather than by a kernel: the faster one; when both have start delays and similar
+/// estimates, the one whose start delay was observed less recently.
 bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness);
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).

@@ -1,5 +1,5 @@
-// Whether what a GPU's context has given this process is still there: cudaDeviceReset and cuCtxDestroy take all of it,
-// at any time, and tell nobody. Memory of the GPU's own stands for the rest.
+// Detects that a GPU context has been destroyed: cudaDeviceReset and cuCtxDestroy release all its resources without
+// notice. A small canary allocation is checked on behalf of all other resources.
 #pragma once
 
 #include <atomic>

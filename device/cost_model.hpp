@@ -7,7 +7,7 @@
 
 namespace gpudt::device {
 
-/// What a GPU's memory reads and writes at least.
+/// Smallest DRAM access (one sector).
 inline constexpr std::int64_t sector_bytes = 32;
 
 /// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
@@ -29,8 +29,8 @@ struct Lateness {
   double runs_error = 1.5;
   /// The same of long messages by kernels, whose time depends on more than their size.
   double rough_error = 12;
-  /// A delay is believed for so many times its length, within limits; then a message tries again. That costs
-  /// one per cent of the time at most, and the delay is unlearnt soon after it has gone.
+  /// A delay is believed for so many times its length, within limits; then a message tries again. Retrying costs at
+  /// most 1 % of the time, and the delay is forgotten soon after it has ended.
   double belief = 100;
   double shortest_belief_us = 5e3;
   double longest_belief_us = 2e6;
@@ -60,7 +60,8 @@ struct CostModel {
   /// One side is memory of a peer.
   /// The rows are sectors of 32 bytes, or parts of such, that are read from afar.
   Cost kernel_to_peer = {7.9, 0.117, 360e3};
-  /// Packed first, if that takes so many times less by these costs: the receiver still has to unpack.
+  /// Pack before a peer fetches only if the estimate is at least this many times lower, since the receiver still has to
+  /// unpack.
   double packing_gain = 1.5;
   Cost copy_to_peer = {5.8, 0.6, 300e3};
 

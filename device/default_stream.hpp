@@ -1,11 +1,11 @@
 // Marks in the program's default streams, one of each GPU: what is done with its memory on behalf of an MPI call comes
 // after what it had put into the stream before that call (StreamMark in device.hpp).
 //
-// A mark in an idle stream has been reached: most programs have nothing there. Else it is a word of mapped memory that
-// the stream writes when it gets there. The host looks at the word, and starts the work then, instead of having a
-// stream wait for it: the streams of this library are shared by all operations, so that those behind the one that waits
-// would wait, too, for something that may need them to be over; and what a stream waits for would be taken for a late
-// start (delay.hpp).
+// A mark in an idle stream has been reached: most programs have nothing there. Otherwise the stream writes a word of
+// mapped memory when it reaches the mark. The host polls the word and then starts the work, instead of using
+// cudaStreamWaitEvent: the streams of this library are shared by all operations, so that those behind the one that
+// waits would wait, too, for something that may need them to be over; and what a stream waits for would be taken for a
+// late start (delay.hpp).
 //
 // The query costs 1.5 to 2 us, and so does any work given to the stream. Blocking calls make their marks when MPI has
 // their message or receive (StreamMark::late), while the other process is at work.

@@ -1,6 +1,7 @@
-// How late work of one direction begins on one GPU at the moment, learnt from that which messages waited for, and from
-// probes that nobody waits for: a GPU whose multiprocessors are full, or given to another process for a time slice, or
-// whose copy engine is at work on others' copies, shows in no query that costs less than a message.
+// How late work of one direction begins on one GPU at the moment, learned from the transfers that messages waited for,
+// and from probe kernels. The start delay cannot be queried cheaply: a GPU whose multiprocessors are busy, or given to
+// another process for a time slice, or whose copy engine is busy with the copies of others, looks idle to every query
+// that costs less than a message.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ class Delay {
   /// another process has the GPU in turns with this one.
   double expected_us() const;
 
-  /// Another process has just used the GPU, and had better not be interrupted.
+  /// Another process has just used the GPU; for a while assume that kernels of this process wait for a time slice.
   void yield_turns();
   /// Whether that was lately.
   bool yields() const;

@@ -80,7 +80,7 @@ struct Config {
   Order order = Order::default_stream;
   bool batches = true;          ///< several short transfers may be launched as one
   std::string tuning = "none";  ///< where the costs come from: "auto", "none", a file (tuning.hpp)
-  // What there is to say, in sentences; null: nobody listens. They must not throw.
+  // Callbacks for warnings and traces; may be null. They must not throw.
   void (*warn)(const std::string& text) = nullptr;
   void (*trace)(const std::string& text) = nullptr;  ///< one for each transfer: what moves it, and why
 };
@@ -106,7 +106,7 @@ inline Location classify(const void* address) noexcept {
   return detail::active.load(std::memory_order_relaxed) ? detail::classify_active(address) : Location{};
 }
 
-/// Of the allocation that `address` lies in, another for each of the process's; 0: it is no GPU's.
+/// Returns the id of the GPU allocation that contains `address`, unique within the process; 0 if it is not GPU memory.
 std::uint64_t allocation_id(const void* address) noexcept;
 
 /// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
@@ -115,8 +115,8 @@ bool surely_host(const void* address) noexcept;
 /// The same of all addresses from the first to the last.
 bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept;
 
-/// Different memories (the host's, each GPU's) share no aligned block of so many bytes, a power of two, other than in
-/// one allocation; 0: there is no runtime.
+/// Alignment (a power of two) at which memory of different GPUs and of the host never share a block, except within one
+/// allocation; 0 without a runtime.
 inline std::size_t granule() noexcept {
   return detail::granule.load(std::memory_order_relaxed);
 }
@@ -124,12 +124,12 @@ inline std::size_t granule() noexcept {
 /// False if there can be no GPU's memory in the process yet. Under 100 ns.
 bool in_use() noexcept;
 
-/// A place in the default stream of a GPU: it is reached when all work is over that the program had put there before.
+/// A point in the default stream of a GPU; reached when all work queued before it has completed (like a CUDA event).
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
-  /// A mark that is made by make(), or when it is first asked about: for blocking calls, which let other work go first.
-  /// Each copy makes its own. Not to outlive the program's call.
+  /// A mark recorded lazily, by make() or the first reached(). For blocking calls, which do other work first. Each copy
+  /// makes its own. Not to outlive the program's call.
   static StreamMark late(int ordinal);
   bool made() const { return number_ != unmade; }
   /// Throws Error.
@@ -233,7 +233,7 @@ class Transfer {
 };
 
 /// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
-/// how often one, or a probe, was seen to begin late (delay.hpp), and how many a kernel did that was there already.
+/// how often one (or a probe) had a start delay, and how many were done by the persistent kernel.
 struct Movements {
   std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0, resident = 0;
 };
@@ -249,13 +249,12 @@ enum class WaitKind {
 };
 inline constexpr int wait_kinds = 5;
 
-/// The calling thread is about to wait, for other processes or for the GPU: a kernel may be launched, in 5 us, that
-/// does at once what comes next. What other processes wait for had better be on its way.
+/// Hint that the calling thread is about to wait, for other processes or for the GPU: the persistent kernel may be
+/// launched now (about 5 us). Send pending messages first.
 void about_to_wait(WaitKind kind) noexcept;
 
 /// Another process uses the GPU, too: no kernel of this one is to stay there, nor are copies to wait where kernels do.
-/// `yields`: the other one launches what kernels both need, so that they need not take turns: this one moves by copies,
-/// for a while, what copies move sooner than a turn ends.
+/// `yields`: the other process launches the kernels for both, so this one should prefer the copy engine for a while.
 void shared_with_others(int ordinal, bool yields) noexcept;
 
 /// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
@@ -280,16 +279,15 @@ class Gathering {
   std::int64_t outer_;
 };
 
-/// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose
-/// first byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI,
-/// possibly MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory;
-/// `packed_kind`, if known, spares a question to the driver.
-/// The layout's device copy is kept with the layout: the caller keeps a LayoutRef until the transfer is done. What is
-/// packed for the host is there when this transfer has been seen to be done(), put there perhaps by whoever asked;
-/// `packed` must stay until then. An empty range is done at once. Transfers run side by side: what one needs of another
-/// must be done() before it is started. A short one that is started while its GPU works may wait until somebody asks
-/// for it, as within a Gathering; and one whose mark has not been reached begins when somebody has asked for it then.
-/// Thread-safe.
+/// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose first
+/// byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI, possibly
+/// MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory; `packed_kind`, if
+/// known, spares a question to the driver. The layout's device copy is kept with the layout: the caller keeps a
+/// LayoutRef until the transfer is done. Data packed for the host are complete when done() has returned true; the
+/// caller of done() may do part of the packing, so `packed` must stay valid until then. An empty range is done at once.
+/// Transfers run concurrently; a transfer that depends on another must be started after that one is done(). Short
+/// transfers may be queued while the GPU is busy and launched by the next poll (see Gathering). A transfer whose mark
+/// has not been reached is launched by the first poll after it is. Thread-safe.
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},
                const StreamMark& after = {});
@@ -332,12 +330,12 @@ class Mapping {
 };
 
 /// Maps what another process has exported for use by GPU `ordinal`; what this process has exported itself is used where
-/// it is. `exporter` is a number that stands for the exporting process (its rank in MPI_COMM_WORLD). Opening takes 10
-/// ms and is done once: mappings are kept, within bounds, and replaced when the exporter has freed the memory and
-/// allocated anew. Empty if the GPUs do not reach each other, or the memory cannot be opened (processes isolated from
-/// each other); the reason is in *why (which may be null), and the same is answered for all memory of that GPU of the
-/// exporter's for a while, then the runtime is asked again. As long as a mapping is kept, memory that its exporter
-/// frees may stay in use. Thread-safe.
+/// it is. `exporter` is the rank of the exporting process in MPI_COMM_WORLD. Opening takes 10 ms and is done once:
+/// mappings are kept, within bounds, and replaced when the exporter has freed the memory and allocated anew. Empty if
+/// the GPUs do not reach each other, or the memory cannot be opened (processes isolated from each other); the reason is
+/// in *why (which may be null), and the same is answered for all memory of that GPU of the exporter's for a while, then
+/// the runtime is asked again. As long as a mapping is kept, memory that its exporter frees may stay in use.
+/// Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
 /// The same of memory that is mapped already, which takes no time; empty if it is not.
@@ -365,17 +363,16 @@ struct Side {
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after = {});
 
-/// The copy engine moves `count` elements of the layout to or from pinned memory in no fewer calls, and hardly more; 0:
-/// it does not move them.
+/// Lower bound (usually exact) for the number of copy calls that move `count` elements to or from pinned memory; 0: the
+/// copy engine cannot.
 std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count);
 
-/// Whether transfers by kernels of GPU `ordinal` have been seen to begin late, so lately that this is believed.
+/// Whether kernels on GPU `ordinal` currently have a start delay (according to recent observations).
 bool kernels_late(int ordinal);
 /// Whether another process is to have the GPU's multiprocessors (shared_with_others()).
 bool yields_turns(int ordinal);
 
-/// Whether another GPU has data of this layout, in memory of GPU `ordinal`, sooner if they are packed there first than
-/// if it reads their many short runs where they lie.
+/// Whether a peer GPU gets the data faster if they are packed on GPU `ordinal` first instead of being read in place.
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);
 
 }  // namespace gpudt::device

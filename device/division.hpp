@@ -42,7 +42,7 @@ class TooManyParts : public Exception {
   TooManyParts();
 };
 
-/// Tells the region of an address: region_of(), or a test's.
+/// Function that returns the region of an address: region_of(), or a test double.
 using FindRegion = Region (*)(const void* address);
 
 /// The memory that holds all data of `count` elements (at least one, not empty) of `layout` at `user` (possibly

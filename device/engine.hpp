@@ -1,5 +1,5 @@
-// The engine under device.hpp: one per start(), over one Runtime. A Gpu is made at its first use; it has a channel per
-// direction, which is a stream, with another for probes (Channel::probe()), and the states of the transfers on them.
+// The engine under device.hpp: one per start(), over one Runtime. A Gpu is created on first use. It has one Channel per
+// direction: a stream, a second stream for probes, and the states of the transfers on them.
 #pragma once
 
 #include <atomic>
@@ -33,14 +33,14 @@ class Engine;
 class Resident;
 struct BatchArgs;  // batch_body.hpp
 
-/// What the time of a transfer teaches: it takes `expected_us` if it begins at once.
+/// What to learn from the duration of a transfer: the expected duration without start delay, and the Delay to update.
 struct Lesson {
   Delay* delay = nullptr;  ///< what is to learn; null: nothing
   double expected_us = 0;
   bool roughly = false;  ///< Delay::observe()
 };
 
-/// What the host packs when the copy engine has brought it.
+/// A whole extent that the copy engine copied to the host, to be packed by the host.
 struct Brought {
   Staging memory;  ///< what has come, from the message's first byte to its last; empty: nothing is to be packed
   const datatype::Layout* layout;
@@ -157,8 +157,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same of any number of copies for Runtime::copy_runs_async().
   bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
 
-  /// How late this direction's work begins. Between processes that share a GPU in time slices, what goes out may begin
-  /// at once where what has come in began late: the slice is this process's by then.
+  /// How late this direction's work begins. Tracked per direction: on a time-sliced GPU a pack can start immediately
+  /// after an unpack had to wait, because the time slice now belongs to this process.
   Delay kernels, copies;  ///< copies: from or to the host
   /// Of copies of runs from the host by one call, of which some are shorter than CostModel::engine_row_bytes.
   Delay short_runs;
@@ -175,14 +175,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool idle() const REQUIRES(queue_mutex);
   /// Launches what is queued and not held any more, all of which is then either under way or has failed.
   void launch_queued() noexcept EXCLUDES(queue_mutex);
-  /// Has one that is held never begin.
+  /// Cancels a held transfer.
   void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
   /// Launches one that was under way and is not any more.
   void launch_again(const Queued& job) noexcept EXCLUDES(queue_mutex);
 
-  /// Has a kernel with next to nothing to do, which takes `expected_us` if it begins at once, tell whether kernels
-  /// still begin late. Nobody waits for it: those that wait for other transfers look after it. Nothing if the one
-  /// before has not ended.
+  /// Launches a kernel with next to nothing to do, which takes `expected_us` without start delay, to check whether
+  /// start delays persist. Nobody waits for it; threads that poll other transfers check it. No-op while the previous
+  /// probe is still running.
   void probe(double expected_us) noexcept REQUIRES(queue_mutex);
   void look_after_probe() noexcept;
   void look_in_time() noexcept REQUIRES(queue_mutex);
@@ -245,7 +245,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Mutex mutex_;
   Transfer::State* idle_ GUARDED_BY(mutex_) = nullptr;
   std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
-  std::atomic<bool> unprepared_{true};  ///< what is started next is no example of how long work takes
+  std::atomic<bool> unprepared_{true};  ///< true while freshly allocated states are still being cleared on the stream:
+                                        ///< the next launch is slower, so its time is not used for learning
   std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
   bool lost_ = false;                   ///< closed since the context has ended
   std::atomic<bool> closed_{false};
@@ -274,7 +275,7 @@ class Engine {
   Pool& staging() const { return *staging_; }
   Pool& uploads() const { return *uploads_; }
   Peers& peers() const { return *peers_; }
-  /// Made anew if its context has ended; what has been given out of the one before fails, and is nobody's to free.
+  /// Recreated if its context has been destroyed; everything obtained from the old one fails and must not be freed.
   Gpu& gpu(int ordinal);
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,

@@ -11,8 +11,8 @@ namespace gpudt::device {
 
 class HostPages {
  public:
-  /// Whole pages, all zeros. Throws Error. Children of fork() do not have it: copies on write would part the process
-  /// from what GPUs know.
+  /// Whole pages, all zeros. Throws Error. Not inherited by fork() (MADV_DONTFORK): copy-on-write would move the
+  /// parent's pages away from those registered with the GPU.
   void* allocate(std::size_t bytes);
   void free(void* address) noexcept;
 

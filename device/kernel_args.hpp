@@ -45,9 +45,9 @@ struct KernelArgs {
   /// travel in the kernel's parameters if they are few. May be null.
   const datatype::Node* nodes = nullptr;
   std::int64_t node_count = 0;
-  /// Divisors by the bytes or, for Method::words, the words of: [0] the innermost repeated thing (strided: a run;
-  /// list: the list; general: an element); [1 .. ndims-1] the *count* of that dim; [max_dims] a regular list's run, or
-  /// for Method::entries the count of the list.
+  /// Divisors, in words for Method::words, else in bytes. [0]: size of the innermost repeated item (strided: a run;
+  /// list: one pass over the list; general: an element). [1 .. ndims-1] the *count* of that dim; [max_dims] a regular
+  /// list's run, or for Method::entries the count of the list.
   Divisor divide[datatype::max_dims + 1];
   char* user = nullptr;    ///< the user's address; only addresses of runs are meaningful (MPI_BOTTOM: null)
   char* packed = nullptr;  ///< where packed byte `begin` goes to or comes from
@@ -63,7 +63,8 @@ struct KernelArgs {
   std::int32_t entry_threads_log = 0;
   /// Irregular lists: rounds that a thread block takes one after the other before the other blocks' follow.
   std::int32_t consecutive_rounds = 1;
-  /// The data exceed the caches: loads, stores are marked as not to be kept. Not of transfers.
+  /// 1: the data exceed the caches, so use streaming (evict-first) loads / stores. Not used by layout-to-layout
+  /// transfers.
   std::int32_t streaming_loads = 0, streaming_stores = 0;
   std::int32_t single = 0;       ///< words: a thread for each word, which moves no other
   std::int32_t flag_behind = 0;  ///< whoever launches the kernel has the flag set behind it, and gives it none

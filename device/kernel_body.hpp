@@ -455,8 +455,8 @@ using AllMaps =
                IrregularMap<std::uint32_t>, IrregularMap<std::uint64_t>, EntryMap, GeneralMap>;
 
 /// Returns visit(std::type_identity<Map>()) with the type of the map that `args` describes, the same for a kernel
-/// launch and for run_on_host(). Words of less than 4 bytes are for small messages only: all strided ones share an
-/// instance.
+/// launch and for run_on_host(). Words below 4 bytes occur only in small messages, so all strided layouts share one
+/// kernel instance for them.
 template <class Visit>
 auto visit_map(const KernelArgs& args, Visit&& visit) {
   using datatype::ShapeKind;

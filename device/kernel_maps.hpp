@@ -67,7 +67,8 @@ GPUDT_HD std::uint32_t divide(std::uint32_t n, const Divisor& divisor) {
 
 // --- maps: from a unit of the packed stream to its place in the user's data -----------------------------------------
 //
-// What every place needs comes first in a map, and what only repetitions need last: kernels.cu says why.
+// Members used for every address come first in a map, members used only for repetitions last (see `Launch` in
+// cuda/kernels.cu: constant-cache lines).
 
 using Address = std::uintptr_t;
 
@@ -201,8 +202,8 @@ struct RegularMap {
   }
   GPUDT_HD Tile whole() const { return {}; }
 
-  /// A place but for the displacement of its entry. Found with branches: whoever wants several places finds all of
-  /// these before the first lookup(), so that the lookups are under way at the same time.
+  /// A place but for the displacement of its entry. Contains branches: compute all of these before the first lookup(),
+  /// so that the loads overlap.
   struct Spot {
     std::int64_t offset, inner;
     Index entry;

@@ -48,7 +48,7 @@ class Peers {
     static constexpr int first_pause = 16, longest_pause = 4096;
     std::string why;
     int asked = 0, pause = first_pause;
-    /// Whether the runtime had better not be asked now.
+    /// Whether the refusal still stands, so that the runtime is not asked again yet.
     bool stands() { return ++asked < pause; }
     void again(const char* reason) {
       why = reason;

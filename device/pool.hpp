@@ -42,8 +42,8 @@ class Pool {
   /// See device::staging_room().
   std::size_t room() const noexcept;
 
-  /// The context of GPU `ordinal` has ended: what it has given is not there any more, or nothing that a GPU knows. It
-  /// is used no more when those that hold it let go.
+  /// The context of GPU `ordinal` was destroyed: its blocks are gone or no longer registered, and are not reused once
+  /// their holders release them.
   void lose(int ordinal) noexcept;
 
   /// Frees all memory, that in use too: no work may be using it. Blocks still held can be destroyed later; the pool

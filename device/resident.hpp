@@ -1,10 +1,11 @@
 // The host's side of the persistent kernel (resident_body.hpp): when it is launched, what it is given, and how long it
 // is kept. One for each GPU.
 //
-// It is launched where the host is about to wait for a message anyway, if short transfers have lately followed each
-// other so soon that the next one will probably find it there, and if there is time enough to launch it until then.
-// It ends when it has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's
-// own cudaDeviceSynchronize is not kept waiting. One that ends having had little to do makes the next one less likely.
+// It is launched where the host is about to wait for a message anyway, if recent short transfers came so close together
+// that the next one will probably find the kernel running, and if a launch fits into the expected wait. It ends when it
+// has had nothing to do for a while, and gets no more jobs after a millisecond, so that the program's own
+// cudaDeviceSynchronize is not kept waiting. A launch that served few jobs makes the next launch less likely
+// (exponential back-off).
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,7 @@ class Resident {
   /// The calling thread is about to wait. `may_launch`: the kernel, if that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
 
-  /// Whether a job can be handed over now; quick, and true now and then in vain.
+  /// Cheap test whether a job can be handed over; may return true although hand_over() then fails.
   bool ready() const;
   /// False if the work must be launched after all. Else `state` is under way: its flag is set when the job is done.
   bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);

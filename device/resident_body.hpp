@@ -19,8 +19,8 @@
 
 namespace gpudt::device {
 
-/// Threads of the block. More take longer to agree that a job is there, and one multiprocessor's way to other GPUs is
-/// full with so many.
+/// Threads of the block. More threads make the block-wide check for a new job slower, and this many already saturate
+/// one multiprocessor's peer bandwidth.
 constexpr int resident_threads = 256;
 /// Layouts that are no longer are brought to the block's own memory first, so that searches in them wait for no other.
 constexpr std::uint32_t own_program_words = 1024;

@@ -43,7 +43,7 @@ class Runtime {
  public:
   virtual ~Runtime() = default;
   virtual const char* name() const noexcept = 0;
-  /// Whether its work is done by the processors, which whoever waits for it should leave to it.
+  /// Whether the device runs on host CPUs (simulated device), so that waiting threads should yield.
   virtual bool works_on_host() const noexcept { return false; }
 
   /// Never creates a context, never throws; memory that the runtime does not know is MemoryKind::host.
@@ -88,15 +88,15 @@ class Runtime {
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
   virtual bool event_done(int ordinal, EventHandle event) = 0;
   /// Stores `value` to `*flag`, in mapped memory, when the program's legacy default stream, or the calling thread's,
-  /// has come to where it is now. False if that is impossible since the program captures a stream that the default
-  /// stream waits for: nothing of that runs.
+  /// has come to where it is now. Returns false if the program is capturing a blocking stream, in which case the
+  /// default stream cannot be used (captured work does not run).
   virtual bool signal_default_async(int /*ordinal*/, std::uint32_t* /*flag*/, std::uint32_t /*value*/,
                                     bool /*per_thread*/) {
     return false;
   }
   /// Whether the legacy default stream, and what it waits for - all default streams of threads, and all other blocking
-  /// streams - has nothing to do. While the program captures a stream that it waits for, which makes that a question
-  /// nobody may ask: `while_capturing`.
+  /// streams - has nothing to do. While such a stream is being captured the query is illegal; returns `while_capturing`
+  /// then.
   virtual bool default_stream_idle(int /*ordinal*/, bool /*while_capturing*/) { return true; }
   virtual void copy_async(int ordinal, void* to, const void* from, std::size_t bytes, StreamHandle stream) = 0;
   /// False if the runtime refuses the arguments, as it does where a box lies in two allocations.

@@ -100,7 +100,7 @@ inline void mark(Point point) {
     detail::record(point, detail::timeline_clock());
 }
 
-/// The time, for a point of which it is not known yet whether it will be one; 0 without a timeline.
+/// Current time, for an event that may be recorded later; 0 if no timeline is being written.
 inline std::int64_t timeline_now() {
   if (timeline_on()) [[unlikely]]
     return detail::timeline_clock();

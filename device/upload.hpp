@@ -1,4 +1,4 @@
-// A layout's serialised form in the memory of one GPU: kept with the layout, made at its first use there.
+// The serialised layout in the memory of one GPU; created on first use and cached on the Layout.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Upload final : public datatype::Attachment {
 
   /// Where work that is given to `channel` from now on finds the layout.
   datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
-  /// Not that of any other one, as long as there are fewer than 2^32; not 0.
+  /// Unique among the first 2^32 uploads; never 0.
   std::uint32_t number() const { return static_cast<std::uint32_t>(number_ % UINT32_MAX) + 1; }
   /// Whether the last call of program() found the layout on the GPU already.
   bool there();

@@ -1,6 +1,5 @@
-// The few driver entry points that the CUDA runtime library has no equal for: asking about a pointer and keeping the
-// current context must not initialise the driver or create a context, a stream is to write a word to host memory, and
-// the runtime tells a GPU's UUID together with all that takes it long.
+// Driver entry points without an equivalent in the CUDA runtime: pointer queries and saving the current context must
+// not create a context; cuStreamWriteValue32; and cuDeviceGetUuid, since cudaGetDeviceProperties is slow.
 #pragma once
 
 #include <cuda.h>

@@ -1,7 +1,7 @@
 // The simulated device's streams and events. Each stream has a worker thread that runs its work in order; streams are
-// independent but for the legacy default stream, which waits for all blocking streams of its device and they for it.
-// Work takes a little while (GPUDT_SIM_DELAY_US, by default 10; "0-500": at random), so that what does not wait for it
-// sees it undone.
+// independent but for the legacy default stream, which synchronises with all blocking streams of its device, in both
+// directions. Work takes a little while (GPUDT_SIM_DELAY_US, by default 10; "0-500": at random), so that what does not
+// wait for it sees it undone.
 #pragma once
 
 #include <atomic>

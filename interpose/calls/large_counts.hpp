@@ -1,6 +1,6 @@
 // Counts of the large-count functions of MPI-4 (suffix _c) as the functions with int counts take them, for the
 // generated wrappers (scripts/generate_large_counts.py). Host buffers whose counts are too large for int go to MPI as
-// they are. With device memory, so many elements of a datatype become one of a datatype of so many.
+// they are. For device memory, a count beyond int becomes one element of a new contiguous datatype.
 #pragma once
 
 #include <mpi.h>

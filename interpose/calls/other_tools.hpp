@@ -1,5 +1,4 @@
-// Other libraries that stand before MPI's functions by its profiling interface (MPI-4.1 section 15.2), as mpiP and
-// Score-P do: they define MPI_X, and call PMPI_X.
+// Other PMPI tools (MPI-4.1 section 15.2), as mpiP and Score-P do: they define MPI_X, and call PMPI_X.
 //
 // gpudt works behind all of them, where the MPI library would be: a tool sees every call of the program's, with the
 // program's own arguments, and none of gpudt's; what it then calls as PMPI_X is gpudt's, which calls the MPI library's.
@@ -30,8 +29,8 @@ class OtherTools {
   bool any_ = false;
 };
 
-/// The library of a tool that gpudt comes before and passes by, since it finds MPI's functions by dlsym(), which leads
-/// past gpudt. Null if there is none.
+/// Name of a PMPI tool that is bypassed because it looks up MPI functions with dlsym() and comes after gpudt. Null if
+/// there is none.
 const char* tool_passed_by();
 
 }  // namespace gpudt::interpose

@@ -107,8 +107,7 @@ bool list_to_root(BlockMessages& blocks, MPI_Comm comm, int root, bool own, Here
   return list_rooted(blocks.taken, blocks.given, comm, root, own, take, give);
 }
 
-/// In a grid, whose blocks to the two neighbours in a dimension cross, both are one process: MPI alone knows which
-/// block is which.
+/// True if both neighbours in a grid dimension are the same process; then only MPI can tell the two blocks apart.
 inline bool ambiguous(MPI_Comm comm, const Edges& edges) {
   int topology = MPI_UNDEFINED;
   PMPI_Topo_test(comm, &topology);

@@ -28,9 +28,9 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
 /// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
 bool all_receives_are_known();
 
-/// Looks where communicators have their contexts, and requests their communicators; to be called once, in MPI_Init.
-/// `own`: a communicator that this library has made of MPI_COMM_SELF. False if that cannot be found; then the functions
-/// that follow may not be called, or know nothing.
+/// Finds at run time the offsets of the context id in a communicator object and of the communicator in a request
+/// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
+/// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
 bool find_request_contexts(MPI_Comm own);
 #ifdef OPEN_MPI
@@ -49,8 +49,8 @@ inline std::uint32_t context_of(MPI_Comm comm) {
   std::memcpy(&context, reinterpret_cast<const char*>(comm) + context_offsets.context, sizeof context);
   return context;
 }
-/// The communicator of a send or receive that has not been freed, be it that the handle has; MPI_COMM_NULL if it is not
-/// known, or the request is another one. It may be MPI_REQUEST_NULL.
+/// The communicator of a pending send or receive, even if its handle has been freed; MPI_COMM_NULL if it is not known,
+/// or the request is another one. It may be MPI_REQUEST_NULL.
 inline MPI_Comm request_comm(MPI_Request request) {
   MPI_Comm comm = MPI_COMM_NULL;
   int kind = 0;
@@ -79,9 +79,9 @@ inline std::int64_t request_context(MPI_Request request) {
 /// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
 bool init_waits_for_all();
 
-/// Tags of messages that no receive or probe of the program's can meet, and for which nothing need be agreed on
-/// beforehand, as a communicator would be: processes without the library may be part of the job, and no other
-/// communicator's making waits for this one's. Open MPI's own messages have tags from -7 on downwards.
+/// Negative tags, which no receive or probe of the program can match. Unlike a private communicator they need no
+/// collective set-up: processes without the library may be part of the job, and no other communicator's making waits
+/// for this one's. Open MPI's own messages have tags from -7 on downwards.
 enum HiddenTag : int { control_tag = -3, part_tag = -4, collective_tag = -5 };
 /// Whether the MPI library has a way for them, the same in all processes; once it is initialized. Only then may the
 /// others be called.

@@ -1,8 +1,8 @@
 // The buffers of one collective operation, staged where they are device memory.
 //
-// A wrapper declares each of its buffer arguments, gets back what to give to MPI in its place, and then runs the
-// call: blocking, nonblocking or persistent. Inputs are packed before the call starts, so that collectives are issued
-// in program order; outputs are unpacked after it has completed. Counts are unchanged (packed type types), so that MPI
+// A wrapper declares each of its buffer arguments, gets back what to give to MPI in its place, and then runs the call:
+// blocking, nonblocking or persistent. Inputs are packed before the call starts, so that collectives are issued in
+// program order; outputs are unpacked after it has completed. MPI gets the packed type with the program's count, so it
 // chooses the same algorithm on ranks that stage and on ranks that do not.
 #pragma once
 

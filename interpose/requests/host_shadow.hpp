@@ -1,5 +1,5 @@
-// Host memory in the user's own layout: for what only MPI can do with the data, which needs its datatype (reductions
-// with user-defined operators, changes of representation).
+// A host copy of the buffer in the user's layout, for operations that only MPI can do (user-defined reduction
+// operators, external32).
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ struct MatchedFrom {
 /// Remembers where `message` came from. There is nothing to remember of MPI_MESSAGE_NULL and MPI_MESSAGE_NO_PROC.
 void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept;
 
-/// Forgets `message`, whose handle may come back as soon as MPI has received it. Nothing if it is not known.
+/// Removes and returns the entry of `message` (MPI may reuse the handle after the receive). Empty if unknown.
 MatchedFrom matched_take(MPI_Message message);
 
 /// A message while it is being received.

@@ -9,12 +9,12 @@
 // deletes itself when both have let go.
 //
 // Errors: the program's handlers run in the call that starts an operation or in the one that completes its request,
-// never within the engine. A handler may wait for other operations, and no engine could complete them that waits for
-// the handler. Swapping handlers on the communicator would be seen by the program and by other threads. So the engine
-// tests real requests by the half of MPI_Testsome that calls no handler, and leaves those that have failed to the
-// completion call, which has MPI itself tell whom it concerns. Buffered sends, which fail for lack of room, are given
-// to MPI by the starting call; other sends are checked there, so that what is left is a breakdown of MPI itself, in
-// which it does call the handler from within the engine.
+// never within the engine. A handler may wait for other operations; the engine could not complete those while it is
+// waiting for the handler. Swapping handlers on the communicator would be seen by the program and by other threads. So
+// the engine tests real requests by the half of MPI_Testsome that calls no handler, and leaves those that have failed
+// to the completion call, which has MPI itself tell whom it concerns. Buffered sends, which fail for lack of room, are
+// given to MPI by the starting call; other sends are checked there, so that what is left is a breakdown of MPI itself,
+// in which it does call the handler from within the engine.
 #pragma once
 
 #include <mpi.h>

@@ -1,8 +1,9 @@
 // Persistent operations on device buffers (MPI-4.1 section 3.9).
 //
-// The user holds the real persistent request of the staging memory, never started by the user's own MPI_Start: each
-// start makes an operation (requests/operation.hpp) that starts the real one when its data is packed, and unpacks when
-// it has completed. The completion calls exchange the handle for the started operation's generalized request and back.
+// The user's handle is MPI's persistent request on the staging memory, but the user's MPI_Start never starts it
+// directly: each start creates an operation (requests/operation.hpp) that starts the real one when its data is packed,
+// and unpacks when it has completed. The completion calls exchange the handle for the started operation's generalized
+// request and back.
 #pragma once
 
 #include <mpi.h>

@@ -26,7 +26,7 @@
 
 namespace gpudt::interpose {
 
-/// What a process wants of another, from the call that says so until it is complete here.
+/// An operation of this process on a remote window, from the MPI call to its local completion.
 struct OriginOperation {
   int rank = MPI_PROC_NULL;
   MessageHeader header;
@@ -61,8 +61,8 @@ class WindowMemory {
   bool detach(const void* base);
   /// Where `displacement` (in bytes, or absolute) leads; null if `span` around it is not window memory.
   void* address(std::int64_t displacement, const datatype::Span& span) const;
-  /// The program exposes the memory by the call that this is part of: accesses come after what it has done to it on the
-  /// GPU. Throws device::Error.
+  /// Called when the program opens an exposure epoch: later accesses wait for the work that is in the default stream
+  /// now. Throws device::Error.
   void mark_again();
   /// What accesses on GPU `ordinal` come after.
   device::StreamMark after(int ordinal) const;

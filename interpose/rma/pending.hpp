@@ -84,8 +84,7 @@ class PendingAccesses {
  private:
   using List = std::vector<std::shared_ptr<PendingAccess>>;
 
-  /// The accesses of one synchronising call: those that it has to bring forward, and those that another thread, in
-  /// such a call of its own, is at.
+  /// The accesses of one synchronising call: those it completes itself, and those another thread is completing.
   class Claim {
    public:
     Claim(PendingAccesses& all, MPI_Win win, int rank);

@@ -72,7 +72,7 @@ class ServedWindow {
  private:
   enum class Lock {
     none,
-    wanted,  ///< by MPI_Win_lock_all: to be had when first needed
+    wanted,  ///< MPI_Win_lock_all was called; acquired at the first access
     asked,   ///< by another thread just now
     held,
     unchecked,  ///< MPI_MODE_NOCHECK: there is nothing to hold

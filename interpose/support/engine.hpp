@@ -18,15 +18,15 @@ void engine_background(const EngineBackground* background);
 /// Whether this is called by the engine, on this thread.
 bool engine_within();
 
-/// How many of the real requests one step tests: a bounded number, the next step going on with the others; or all of
-/// them, so that what has happened before the step is seen by it.
+/// How many MPI requests one step tests. `some`: a bounded window, continued by the next step; `all`: every request, so
+/// that anything completed before the step is noticed.
 enum class Tests { some, all };
 
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress(Tests tests = Tests::some);
-/// Looks once at all real operations that are under way now, does background work as long as there is any, and waits
-/// for whoever drives them just now. Does nothing within the engine.
+/// Tests all MPI requests once and runs background work until there is none; if another thread is in the engine, waits
+/// for it first. No-op inside the engine.
 void engine_settle();
 /// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
 int engine_progress_logged(Tests tests = Tests::some) noexcept;

@@ -46,7 +46,7 @@ MPI_Comm bare_copy(MPI_Comm comm);
 /// it.
 MPI_Comm bare_self(int tag);
 
-/// The error handler of a communicator whose handle is about to go.
+/// Keeps the error handler of a communicator that is about to be freed.
 class KeptHandler {
  public:
   explicit KeptHandler(MPI_Comm comm) { PMPI_Comm_get_errhandler(comm, &handler_); }
@@ -76,7 +76,7 @@ struct ErrorOwner {
 };
 int raise(const ErrorOwner& owner, int code);
 
-/// Logs `what`, naming the MPI call and its argument, and raises `code`. It takes no memory that has to be there.
+/// Logs `what`, naming the MPI call and its argument, and raises `code`. Allocates no memory.
 template <class Handle>
 int fail(const Handle& handle, const char* call, int code, std::string_view what) {
   log_failure(call, what);

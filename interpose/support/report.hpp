@@ -61,7 +61,7 @@ enum class PeerEvent {
 inline constexpr int peer_events = 7;
 void report_peer(PeerEvent event);
 
-/// Counts a message for which a fast way was given up. `reason` must be a string literal.
+/// Counts a message that fell back to a slower protocol. `reason` must be a string literal.
 void report_fallback(const char* reason);
 
 /// Whose counts a rank prints.

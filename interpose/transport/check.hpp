@@ -1,6 +1,6 @@
-// GPUDT_CHECK=1: what a program does wrong with memory that it passes to MPI, in one line for each call of the program:
-// GPU memory that is not ready, is freed or changed while an operation uses it, or overlaps a pending receive, and
-// addresses that are nobody's. It costs much time, and finds what can be seen, not all there is.
+// GPUDT_CHECK=1: reports misuse of memory passed to MPI, one line per call: GPU memory that is not ready, is freed or
+// changed while an operation uses it, or overlaps a pending receive, and addresses that are nobody's. It costs much
+// time, and finds what can be seen, not all there is.
 //
 // While it is not wanted, a buffer argument costs one branch on a global.
 #pragma once

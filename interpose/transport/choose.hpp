@@ -1,5 +1,5 @@
-// Which protocol a buffer goes by: one table of them, in the order in which they are preferred, and one function that
-// takes the first that nothing is in the way of. All here is pure: what is known is in the arguments.
+// Chooses the protocol of a buffer: a table of protocols in order of preference, and a function that returns the first
+// one without an obstacle. All here is pure: what is known is in the arguments.
 //
 // It is asked when a buffer has been resolved (device_buffer.cpp: the receiver, if any, is not looked at yet), by the
 // sender of a message that MPI cannot have as it is (peer/sender.cpp), and by its receiver (peer/receiver.cpp), which

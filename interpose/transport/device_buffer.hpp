@@ -32,7 +32,8 @@ struct DeviceBuffer {
   int ordinal = 0;  ///< divided: one of the GPUs; negative: there is none
   Protocol protocol = Protocol::mapped_staging;
   std::shared_ptr<const device::Division> division{};  ///< null: all data are in memory of that GPU
-  device::StreamMark after{};  ///< what the program's own work had come to in this call; nothing touches it before
+  device::StreamMark after{};  ///< position of the default stream at the time of this call; the buffer is not touched
+                               ///< before it is reached
   Use use = Use::unknown;
   bool blocking = false;  ///< the call returns when it has used the buffer: `after` may be made late
   CheckedRef checked{};   ///< as long as the operation lasts

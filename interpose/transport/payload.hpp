@@ -1,4 +1,4 @@
-// What a message, or another operation of MPI, moves, whichever way that is.
+// The data of an MPI operation, independent of the transport.
 #pragma once
 
 #include <mpi.h>

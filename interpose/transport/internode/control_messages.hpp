@@ -4,7 +4,7 @@
 // exchanged control messages with; what a control message says is written there.
 //
 // The data of a message come when the receiver has asked for them, in fragments, so that packing, sending, receiving
-// and unpacking overlap. The parts of all messages from one process to another share one tag: they are sent, and
+// and unpacking overlap. The fragments of all messages from one process to another share one tag: they are sent, and
 // received, in the order in which the receiver has asked for the messages.
 #pragma once
 
@@ -59,7 +59,7 @@ struct MessageId {
   bool operator==(const MessageId&) const = default;
 };
 
-/// What has been given to MPI to send or to receive. MPI is asked about all of them at once, by Remote::progress().
+/// A send or receive in flight inside MPI; Remote::progress() tests all of them with one call.
 struct MpiTransfer {
   enum class State { under_way, done, failed };
   std::atomic<State> state{State::under_way};
@@ -130,7 +130,8 @@ class Remote {
  private:
   struct Turn {
     MessageId id;
-    std::int64_t given_up = -1;  ///< bytes that are still to be made up for; negative: it has not been given up
+    std::int64_t given_up =
+        -1;  ///< bytes still to be sent (or received and discarded) for a cancelled message; negative: not cancelled
     std::int64_t part_bytes = 0;
   };
   using PlainMessages = std::array<std::uint32_t, descriptor_count>;  ///< by length

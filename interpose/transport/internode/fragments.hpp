@@ -79,7 +79,7 @@ class SegmentOutflow : public Outflow {
   Chunks& chunks_;
   const DeviceBuffer operand_;
   std::deque<Part> packing_;     ///< oldest first
-  std::deque<int> handed_over_;  ///< chunks that the receiver has not left yet, likewise
+  std::deque<int> handed_over_;  ///< chunks that the receiver is still reading, oldest first
   std::vector<int> idle_;        ///< chunks of this message's
   std::uint64_t produced_ = 0, reclaimed_ = 0;
   std::int64_t begun_ = 0;                         ///< bytes

@@ -15,9 +15,10 @@
 
 namespace gpudt::interpose::peer {
 
-/// What a message does for the publishing of its long layout, in bytes of that: it costs the sender, the receiver and
-/// the receiver's GPU some 1 us for each KiB. Until then the data are packed to be fetched. Between two GPUs that is
-/// one kernel more; on one GPU, whose processes take turns, it is one that waits, and makes the others wait.
+/// A long layout is published in the segment only after enough messages have used it: each message earns this many
+/// bytes, and a layout is published when it has earned its own size. Publishing costs sender, receiver and receiving
+/// GPU about 1 us per KiB. Before that, the data are packed first and the packed copy is fetched. Between two GPUs that
+/// is one kernel more; on one GPU, whose processes take turns, it is one that waits, and makes the others wait.
 inline constexpr std::size_t published_by_message = 8 << 10;
 inline constexpr std::size_t published_by_message_on_one_gpu = 128 << 10;
 

@@ -11,8 +11,9 @@
 // Data of many short runs, which are slow to read from afar, are packed on the sender's GPU first, and fetched part by
 // part while the rest is being packed.
 //
-// Of two processes on one GPU, whose kernels take turns in time slices, only one launches them: that of the lower rank.
-// It fetches what it receives, and writes what it sends to the receiver's memory when the receiver has asked it to.
+// Of two processes on one GPU, whose kernels take turns in time slices, only the lower-ranked process launches kernels.
+// It fetches what it receives, and writes what it sends directly into the receiver's memory when the receiver asks for
+// that.
 //
 // A receiver that cannot reach the sender's memory, or receives into host memory, gets the data through the sender's
 // segment instead (transport/internode/fragments.hpp). A short message that nobody receives for a while moves there,
@@ -105,8 +106,8 @@ struct Selector {
 };
 using Selects = std::optional<Selector>;
 
-/// A receive that another thread's probe may be behind, from before it is given to MPI until it is known whether an RTS
-/// has come, or the engine knows of it. Nothing if only one thread at a time calls MPI.
+/// Registers a receive while it is unknown whether it matched an RTS, because a probe in another thread may follow it.
+/// Nothing if only one thread at a time calls MPI.
 class PendingReceive {
  public:
   /// May throw std::bad_alloc.
@@ -127,8 +128,8 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status);
 /// The same where only the context of the communicator is known (request_context()); negative: nor is that.
 void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
-/// A message offered. As a payload, it is packed at once, as far as the RTS goes, and done when the receiver has the
-/// data.
+/// The sender side of a rendezvous message. As a Payload, packing is immediate (only the RTS), and done() is true when
+/// the receiver has the data.
 class RendezvousSender : public Payload {
  public:
   /// Null if the message is to go another way. May throw device::Error.
@@ -270,8 +271,8 @@ class HostReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> pull_;
 };
 
-/// A receive of a matched message that is taken for an RTS, with too little room for that, and so for what it stands
-/// for: nothing is delivered then, and the sender goes on. A message that is none is delivered.
+/// Receive of a matched message presumed to be an RTS, with a buffer shorter than an RTS. If it is one, the message is
+/// truncated and the sender released; otherwise the data are delivered normally.
 class ShortReceive : public Payload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;

@@ -18,10 +18,11 @@
 namespace gpudt::interpose::peer {
 
 enum class State : std::uint32_t {
-  free,         ///< no message yet: what a segment begins with
-  offered,      ///< the receiver's turn, when it has got the RTS; or the sender's, to take the offer back
-  claimed,      ///< the receiver reads the sender's device memory
-  asked,        ///< the sender had better write to the receiver's: the sender's turn, or the receiver's to take it back
+  free,     ///< no message yet: what a segment begins with
+  offered,  ///< the receiver's turn, when it has got the RTS; or the sender's, to take the offer back
+  claimed,  ///< the receiver reads the sender's device memory
+  asked,  ///< the receiver asks the sender to write into its memory; the sender may accept or decline, the receiver may
+          ///< take the request back
   putting,      ///< the sender does
   put,          ///< the data are there; the sender has gone on
   declined,     ///< the sender does not: the receiver's turn, as of `claimed`

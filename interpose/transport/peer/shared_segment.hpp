@@ -22,8 +22,8 @@ namespace gpudt::interpose::peer {
 inline constexpr std::uint32_t peer_version = 9;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
-/// An RTS's length tells its descriptor, so that a probe, which sees an envelope and a length, finds the message's
-/// true size: odd lengths from this on. Other messages may be as long ("plain" ones): as long as any is under way to a
+/// The length of an RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only envelope and
+/// length, can report the true size. Other messages may be as long ("plain" ones): as long as any is under way to a
 /// process, no RTS of that length is sent there (transport/peer/plain_messages.cpp).
 inline constexpr std::int64_t shortest_rts = 515;
 inline constexpr std::int64_t rts_bytes(int index) {
@@ -38,14 +38,14 @@ inline constexpr int rts_index(std::int64_t bytes) {
 /// No shorter message from device memory is offered, so that every receive that may get an RTS has room for it.
 inline constexpr std::int64_t least_offered = longest_rts + 1;
 
-/// What travels through MPI, followed by bytes that mean nothing.
+/// The RTS as MPI sends it; padded to rts_bytes(index).
 struct RendezvousRequest {
   std::uint64_t mark;      ///< rts_mark
   std::uint64_t nonce[2];  ///< of the sender's segment
   std::int32_t sender;     ///< rank in MPI_COMM_WORLD
   std::int32_t index;
   std::uint32_t generation;
-  std::uint32_t flags;  ///< token_...
+  std::uint32_t flags;  ///< rts_remote or 0
   std::int64_t bytes;   ///< of the message
 };
 inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
@@ -68,7 +68,8 @@ enum class Issue : std::uint32_t {
 };
 
 inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< that both processes use one GPU
-inline constexpr std::uint32_t found_not_now = 2;  ///< that this is no time for kernels: another message may do better
+inline constexpr std::uint32_t found_not_now =
+    2;  ///< that kernels currently have a start delay; a later message may succeed
 
 /// For a layout, or a short message.
 inline constexpr std::size_t descriptor_data = 6784;
@@ -131,7 +132,7 @@ static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 /// For long layouts that are sent again and again: at most 780,000 runs of an index list, or twice as many equal ones.
-/// That is room for addresses; the memory of all slots together is less.
+/// This is reserved address space; the memory actually used is limited by layout_memory.
 inline constexpr int layout_slots = 16;
 inline constexpr std::int64_t layout_slot_size = 12 << 20;
 inline constexpr std::int64_t layout_memory = 32 << 20;
@@ -168,7 +169,7 @@ class Segment {
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
   /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
-  /// Whether another process has one on this node, be it that it cannot be opened.
+  /// Whether another process has a segment on this node, even if it cannot be opened.
   static bool is_there(const std::string& job, int rank);
   /// In private memory, for what a process tells that has one elsewhere; null if there is no memory. `checking` is 0.
   static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);

@@ -31,19 +31,18 @@ inline constexpr std::chrono::milliseconds life_check{500};
 /// Shorter messages between two processes on one GPU have other ways than a kernel, for kernels of two processes take
 /// turns of a tenth of a millisecond and more, which the copy engine does not.
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
-/// So many times as long as it has taken to open a receiver's memory, none is opened.
+/// After opening a receiver's memory, wait this many times as long as it took before opening another.
 inline constexpr int opening_pause = 20;
-/// A control message is sent before its RTS, so that it is not long in coming; else what was probed is no RTS. So it is
-/// mostly from a process of which that has been found before.
+/// How long a probe waits for the control message that precedes an RTS. Messages that only look like an RTS cost the
+/// full wait, so senders with earlier false positives get the short timeout.
 inline constexpr std::chrono::microseconds control_timeout{10000}, short_control_timeout{100};
 /// For a thread that has received a message to look at it.
 inline constexpr std::chrono::milliseconds receive_timeout{100};
 inline constexpr std::size_t backoffs_by_tag = 16;
-/// Into memory of a GPU that is shared with other processes the copy engine brings messages in so few calls sooner than
-/// a kernel that has to wait for a time slice; in more calls it takes as long.
+/// Up to this many copy calls, the copy engine is faster than a kernel that must wait for a time slice.
 inline constexpr std::int64_t few_copies = 4;
 
-/// How a neighbour takes offers of some messages: receives of one tag mostly lie in one kind of memory.
+/// Back-off state for one neighbour and tag class: receives with one tag mostly use one kind of memory.
 struct Backoff {
   int refusals = 0;  ///< in a row
   int abstain = 0;   ///< messages that are not offered before the next that is
@@ -127,7 +126,7 @@ Segment* reach(int rank) REQUIRES(world->mutex);
 bool checks(const Segment* segment);
 /// The same of a process that shares no memory with this one, if it is known to check for RTS messages.
 Segment* reach_remote(int rank);
-/// A process that has sent something which may be an RTS: nobody minds how long its segment takes to find.
+/// Like reach(), for the sender of a possible RTS; ignores the retry back-off.
 Segment* reach_sender(int rank);
 /// The same of a process that has sent what looks like an RTS that was offered by segment, whatever this process does.
 Segment* reach_token_sender(int rank);
@@ -214,9 +213,9 @@ void waited_in_vain(const Envelope& envelope, std::uint64_t number);
 /// looked at: a message behind it may be as long.
 template <class Find>
 Offered find_unreceived(const Envelope& envelope, Find find) {
-  // As long as a receive waits at MPI for such a message there is none to be probed. So it has come to that receive,
-  // whose thread will soon say so; unless the receive has not been given to MPI yet, or was before MPI had matched the
-  // message for a probe, or is still about an earlier message: then its thread is waited for in vain, but only once.
+  // If another thread has a matching receive posted, the message probably went to it, and that thread will record so
+  // soon; wait for it up to receive_timeout. If the receive turns out to be for something else, the wait was in vain
+  // and is not repeated for it.
   const std::uint64_t receives = receives_so_far();
   const auto deadline = SteadyClock::now() + receive_timeout;
   while (find() && may_have_come(envelope, receives)) {
