@@ -47,7 +47,7 @@ constexpr int generalized_kind = 2, null_kind = 5;
 template <class Value, class Handle>
 Value value_in(Handle handle, std::size_t offset) {
   Value value;
-  std::memcpy(&value, reinterpret_cast<const char*>(handle) + offset, sizeof value);
+  std::memcpy(&value, reinterpret_cast<const char*>(handle) + offset, sizeof(Value));
   return value;
 }
 
