@@ -447,6 +447,24 @@ GPUDT_HD Address run_address(const Job<Map>& job, std::int32_t index) {
 
 // --- choice of the instance -----------------------------------------------------------------------------------------
 
+/// Returns visit(std::type_identity<Word>()) with the type of a word of 16, 8, 4, 2 or 1 bytes. On the host; kernels
+/// that choose for themselves: move_job() in cuda/job_parts.cuh.
+template <class Visit>
+auto visit_word(int bytes, Visit&& visit) {
+  switch (bytes) {
+    case 16:
+      return visit(std::type_identity<Word16>());
+    case 8:
+      return visit(std::type_identity<std::uint64_t>());
+    case 4:
+      return visit(std::type_identity<std::uint32_t>());
+    case 2:
+      return visit(std::type_identity<std::uint16_t>());
+    default:
+      return visit(std::type_identity<std::uint8_t>());
+  }
+}
+
 /// The maps that visit_map() may choose.
 using AllMaps =
     std::tuple<StridedMap<std::uint32_t, 0>, StridedMap<std::uint32_t, 1>, StridedMap<std::uint32_t, 3>,

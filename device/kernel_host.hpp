@@ -1,5 +1,5 @@
-// One launch of the kernels of kernel_body.hpp, done serially on the host with the same arithmetic and the same
-// accesses: for the simulated device, and for tests on machines without a GPU.
+// One launch of the kernels of kernel_body.hpp, transfer_body.hpp and batch_body.hpp, done serially on the host with
+// the same arithmetic and the same accesses: for the simulated device, and for tests on machines without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "device/kernel_body.hpp"
+#include "device/batch_body.hpp"
 
 namespace gpudt::device {
 
@@ -131,18 +131,7 @@ void run_job(const KernelArgs& args, const Job<Map>& job, const Memory& memory) 
       return run_gather<unpack>(job, memory, groups.tail_begin, job.end);
     }
   }
-  switch (args.word) {
-    case 16:
-      return run_words<Word16, unpack>(job, memory);
-    case 8:
-      return run_words<std::uint64_t, unpack>(job, memory);
-    case 4:
-      return run_words<std::uint32_t, unpack>(job, memory);
-    case 2:
-      return run_words<std::uint16_t, unpack>(job, memory);
-    default:
-      return run_words<std::uint8_t, unpack>(job, memory);
-  }
+  visit_word(args.word, [&](auto word) { run_words<typename decltype(word)::type, unpack>(job, memory); });
 }
 
 }  // namespace host
@@ -165,6 +154,107 @@ void run_on_host(const KernelArgs& args, const Translate& translate) {
     else
       host::run_job<false>(local, job, memory);
   });
+}
+
+// --- transfers ------------------------------------------------------------------------------------------------------
+
+namespace host {
+
+template <class Word, class Pair, class Memory>
+void transfer_words(const Pair& pair, const Memory& memory, std::int64_t end) {
+  constexpr auto width = static_cast<std::int64_t>(sizeof(Word));
+  const std::int64_t count = end / width;
+  for (std::int64_t first = 0; first < count; first += tile_units) {
+    const std::int64_t last = std::min(count, first + tile_units);
+    const auto tile = cover(pair.map, first, last - 1);
+    for (std::int64_t i = first; i < last; ++i) {
+      const PairPlace place = pair.place(static_cast<typename Pair::Index>(i), tile);
+      memory.template store<Word>(place.to, memory.template load<Word>(place.from));
+    }
+  }
+  for (std::int64_t p = count * width; p < end; ++p) transfer_byte(pair, memory, p);
+}
+
+template <class Pair, class Memory>
+void transfer_all(const Pair& pair, const Memory& memory, const KernelArgs& to) {
+  if constexpr ((methods_of<Pair> & by_runs) != 0) {
+    if (to.method == Method::runs) {
+      const std::int64_t run = pair.map.run_bytes, runs = to.end / run;
+      for (std::int64_t i = 0; i < runs; ++i) transfer_run(pair, memory, static_cast<typename Pair::Index>(i));
+      for (std::int64_t p = runs * run; p < to.end; ++p) transfer_byte(pair, memory, p);
+      return;
+    }
+  }
+  if constexpr ((methods_of<Pair> & by_gather) != 0) {
+    if (to.method == Method::gather) {
+      for (std::int64_t i = 0; 16 * i < to.end; ++i)
+        transfer_gathered(pair, memory, i, to.end, cover(pair.map, 16 * i, std::min(16 * i + 16, to.end) - 1));
+      return;
+    }
+  }
+  if constexpr ((methods_of<Pair> & by_words) != 0)
+    visit_word(to.word, [&](auto word) { transfer_words<typename decltype(word)::type>(pair, memory, to.end); });
+}
+
+}  // namespace host
+
+/// As run_on_host() of a pack or unpack.
+template <class Translate>
+void run_on_host(const TransferArgs& args, const Translate& translate) {
+  TransferArgs local = args;
+  for (KernelArgs* side : {&local.from, &local.to}) {
+    datatype::Program& program = side->program;
+    if (program.nodes) program.nodes = static_cast<const datatype::Node*>(translate(program.nodes));
+    if (program.lookaside) program.lookaside = static_cast<const std::int64_t*>(translate(program.lookaside));
+  }
+  const HostMemory<Translate> memory{translate};
+  visit_pair(local, [&](auto pair) { host::transfer_all(typename decltype(pair)::type(local), memory, local.to); });
+}
+
+// --- batches --------------------------------------------------------------------------------------------------------
+
+namespace host {
+
+template <class Word, class Memory>
+void batch_words(const BatchJob& job, const Memory& memory) {
+  const WordRange range = whole_words(job.begin, job.end, static_cast<std::int32_t>(sizeof(Word)));
+  for (std::int64_t p = job.begin; p < range.head_end; ++p) transfer_byte(job.pair, memory, p);
+  for (std::int64_t i = range.first; i < range.last; ++i) {
+    const PairPlace place = job.pair.place(static_cast<std::uint32_t>(i), NoTile());
+    memory.template store<Word>(place.to, memory.template load<Word>(place.from));
+  }
+  for (std::int64_t p = range.tail_begin; p < job.end; ++p) transfer_byte(job.pair, memory, p);
+}
+
+template <class Memory>
+void batch_job(const BatchJob& job, const Memory& memory) {
+  if (job.word != 0)
+    return visit_word(job.word, [&](auto word) { batch_words<typename decltype(word)::type>(job, memory); });
+  for (std::int64_t p = job.begin; p < job.end; p += 16)
+    transfer_pieces(job.pair, memory, p, static_cast<int>(std::min<std::int64_t>(16, job.end - p)), NoTile());
+}
+
+}  // namespace host
+
+/// As run_on_host() of a pack or unpack.
+template <class Translate>
+void run_on_host(const BatchJob& given, const Translate& translate) {
+  BatchJob job = given;
+  for (BatchMap* map : {&job.pair.from_map, &job.pair.map}) {
+    datatype::Program& program = map->program;
+    if (program.nodes) program.nodes = static_cast<const datatype::Node*>(translate(program.nodes));
+    if (program.lookaside) program.lookaside = static_cast<const std::int64_t*>(translate(program.lookaside));
+  }
+  host::batch_job(job, HostMemory<Translate>{translate});
+}
+
+/// The same; `ended(completion)` is called after each job.
+template <class Translate, class Ended>
+void run_on_host(const BatchArgs& batch, const Translate& translate, const Ended& ended) {
+  for (int i = 0; i < batch.jobs; ++i) {
+    run_on_host(batch.job[i], translate);
+    ended(batch.job[i].completion);
+  }
 }
 
 }  // namespace gpudt::device

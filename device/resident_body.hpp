@@ -15,7 +15,7 @@
 #include <cstring>
 #include <thread>
 
-#include "device/batch_body.hpp"
+#include "device/kernel_host.hpp"
 
 namespace gpudt::device {
 

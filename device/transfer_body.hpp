@@ -6,7 +6,7 @@
 // that differ are mostly strided. Everything else takes AnyMap on both sides, which decides at run time what it is.
 #pragma once
 
-#include "device/kernel_host.hpp"
+#include "device/kernel_body.hpp"
 
 namespace gpudt::device {
 
@@ -263,67 +263,6 @@ GPUDT_HD void transfer_run(const Pair& pair, const Memory& memory, typename Pair
   std::uint32_t x[lane_words + 1];
   load_run(memory, place.from, bytes, access_width(static_cast<std::uint32_t>(place.from)), x);
   store_run(memory, place.to, bytes, access_width(static_cast<std::uint32_t>(place.to)), x);
-}
-
-// --- a whole launch, serially ---------------------------------------------------------------------------------------
-
-namespace host {
-
-template <class Word, class Pair, class Memory>
-void transfer_words(const Pair& pair, const Memory& memory, std::int64_t end) {
-  constexpr auto width = static_cast<std::int64_t>(sizeof(Word));
-  const std::int64_t count = end / width;
-  for (std::int64_t first = 0; first < count; first += tile_units) {
-    const std::int64_t last = std::min(count, first + tile_units);
-    const auto tile = cover(pair.map, first, last - 1);
-    for (std::int64_t i = first; i < last; ++i) {
-      const PairPlace place = pair.place(static_cast<typename Pair::Index>(i), tile);
-      memory.template store<Word>(place.to, memory.template load<Word>(place.from));
-    }
-  }
-  for (std::int64_t p = count * width; p < end; ++p) transfer_byte(pair, memory, p);
-}
-
-template <class Pair, class Memory>
-void transfer_words(const Pair& pair, const Memory& memory, std::int64_t end, std::int32_t word) {
-  if (word == 16) return transfer_words<Word16>(pair, memory, end);
-  if (word == 8) return transfer_words<std::uint64_t>(pair, memory, end);
-  transfer_words<std::uint32_t>(pair, memory, end);
-}
-
-template <class Pair, class Memory>
-void transfer_all(const Pair& pair, const Memory& memory, const KernelArgs& to) {
-  if constexpr ((methods_of<Pair> & by_runs) != 0) {
-    if (to.method == Method::runs) {
-      const std::int64_t run = pair.map.run_bytes, runs = to.end / run;
-      for (std::int64_t i = 0; i < runs; ++i) transfer_run(pair, memory, static_cast<typename Pair::Index>(i));
-      for (std::int64_t p = runs * run; p < to.end; ++p) transfer_byte(pair, memory, p);
-      return;
-    }
-  }
-  if constexpr ((methods_of<Pair> & by_gather) != 0) {
-    if (to.method == Method::gather) {
-      for (std::int64_t i = 0; 16 * i < to.end; ++i)
-        transfer_gathered(pair, memory, i, to.end, cover(pair.map, 16 * i, std::min(16 * i + 16, to.end) - 1));
-      return;
-    }
-  }
-  if constexpr ((methods_of<Pair> & by_words) != 0) transfer_words(pair, memory, to.end, to.word);
-}
-
-}  // namespace host
-
-/// As run_on_host() of a pack or unpack.
-template <class Translate>
-void run_on_host(const TransferArgs& args, const Translate& translate) {
-  TransferArgs local = args;
-  for (KernelArgs* side : {&local.from, &local.to}) {
-    datatype::Program& program = side->program;
-    if (program.nodes) program.nodes = static_cast<const datatype::Node*>(translate(program.nodes));
-    if (program.lookaside) program.lookaside = static_cast<const std::int64_t*>(translate(program.lookaside));
-  }
-  const HostMemory<Translate> memory{translate};
-  visit_pair(local, [&](auto pair) { host::transfer_all(typename decltype(pair)::type(local), memory, local.to); });
 }
 
 }  // namespace gpudt::device

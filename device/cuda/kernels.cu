@@ -363,37 +363,21 @@ Kernel<Map> gather_instance(bool unpack) {
 
 template <class Map>
 Kernel<Map> words_instance(bool unpack, int word) {
-  switch (word) {
-    case 16:
-      return words_instance<Word16, Map>(unpack);
-    case 8:
-      return words_instance<std::uint64_t, Map>(unpack);
-    case 4:
-      return words_instance<std::uint32_t, Map>(unpack);
-    case 2:
-      return words_instance<std::uint16_t, Map>(unpack);
-    default:
-      return words_instance<std::uint8_t, Map>(unpack);
-  }
+  return visit_word(word, [&](auto type) { return words_instance<typename decltype(type)::type, Map>(unpack); });
 }
 
+/// Null for words of less than 4 bytes.
 template <class Word>
 Kernel<EntryMap> entries_instance(bool unpack) {
-  return unpack ? entries_kernel<Word, true> : entries_kernel<Word, false>;
+  if constexpr (sizeof(Word) >= 4)
+    return unpack ? entries_kernel<Word, true> : entries_kernel<Word, false>;
+  else
+    return nullptr;
 }
 
 template <>
 Kernel<EntryMap> words_instance<EntryMap>(bool unpack, int word) {
-  switch (word) {
-    case 16:
-      return entries_instance<Word16>(unpack);
-    case 8:
-      return entries_instance<std::uint64_t>(unpack);
-    case 4:
-      return entries_instance<std::uint32_t>(unpack);
-    default:
-      return nullptr;
-  }
+  return visit_word(word, [&](auto type) { return entries_instance<typename decltype(type)::type>(unpack); });
 }
 
 template <class Map>

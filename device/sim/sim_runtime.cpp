@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/host_pages.hpp"
+#include "device/kernel_host.hpp"
 #include "device/resident_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"

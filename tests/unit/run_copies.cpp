@@ -13,6 +13,7 @@
 #include "datatype/reference.hpp"
 #include "device/batch_body.hpp"
 #include "device/engine.hpp"
+#include "device/kernel_host.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"
