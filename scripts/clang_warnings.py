@@ -36,6 +36,17 @@ def includes(name):
     return frozenset({name}).union(*(includes(other) for other in INCLUDE.findall(file.read_text(encoding="utf-8"))))
 
 
+def flags_of(words):
+    """Those of a compiler's command that say what the source means; of two words those as one."""
+    found = []
+    for word, following in zip(words, words[1:]):
+        if word in ("-isystem", "-I", "-D"):
+            found.append(word + following)
+        elif re.match(r"-(isystem|I|D|std=|pthread).*", word):
+            found.append(word)
+    return found
+
+
 def sources(build):
     """The sources to be analysed, and the flags of all their targets together, which do not contradict each other."""
     names, flags = [], []
@@ -45,7 +56,7 @@ def sources(build):
         if name.split("/")[0] not in FOLDERS or file.suffix != ".cpp":
             continue
         names.append(name)
-        flags += [word for word in shlex.split(entry["command"]) if re.match(r"-(I|D|isystem|std=|pthread)", word)]
+        flags += flags_of(shlex.split(entry["command"]))
     return sorted(set(names)), list(dict.fromkeys(flags))
 
 

@@ -171,7 +171,7 @@ std::vector<Point> Executor::before(const Stream& stream) {
 }
 
 bool Executor::default_idle(int device) {
-  const std::lock_guard lock(mutex_);
+  const LockGuard lock(mutex_);
   return before(*legacy_[device]).empty();
 }
 
