@@ -47,6 +47,7 @@ constexpr int generalized_kind = 2, null_kind = 5;
 template <class Value, class Handle>
 Value value_in(Handle handle, std::size_t offset) {
   Value value;
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): the size of a pointer, where that is the value
   std::memcpy(&value, reinterpret_cast<const char*>(handle) + offset, sizeof(Value));
   return value;
 }
