@@ -97,9 +97,10 @@ TypeInfoRef build(MPI_Datatype type) {
   const LockGuard lock(build_mutex);
   if (const TypeInfoRef* info = find(type)) return *info;  // another thread was faster
   if (!is_committed(type)) return nullptr;
-  LayoutRef layout = decode(type);
+  std::int64_t widest_element = 0;
+  LayoutRef layout = decode(type, {}, &widest_element);
   const std::int64_t size = layout->size();
-  auto info = std::make_shared<const TypeInfo>(std::move(layout), make_twin(size));
+  auto info = std::make_shared<const TypeInfo>(std::move(layout), make_twin(size), widest_element);
   if (is_predefined(type)) {
     predefined.add(type, info);
   } else {
@@ -111,8 +112,8 @@ TypeInfoRef build(MPI_Datatype type) {
 
 }  // namespace
 
-TypeInfo::TypeInfo(LayoutRef layout, MPI_Datatype packed_type)
-    : layout_(std::move(layout)), packed_type_(packed_type) {}
+TypeInfo::TypeInfo(LayoutRef layout, MPI_Datatype packed_type, std::int64_t widest_element)
+    : layout_(std::move(layout)), packed_type_(packed_type), widest_element_(widest_element) {}
 
 TypeInfo::~TypeInfo() {
   if (packed_type_ == MPI_DATATYPE_NULL || finalizing) return;

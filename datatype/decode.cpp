@@ -315,6 +315,7 @@ class Decoder {
     }
     return result.ref;
   }
+  std::int64_t widest_element() const { return widest_element_; }
 
  private:
   struct Frame {
@@ -346,12 +347,14 @@ class Decoder {
     }
     stack_.pop_back();
     result.ref = leaf(tree_, type, size);
+    widest_element_ = std::max(widest_element_, size);
     known_.emplace(type, result);
     return false;
   }
 
   Tree& tree_;
   const bool stable_;
+  std::int64_t widest_element_ = 0;
   std::vector<Frame> stack_;
   std::unordered_map<MPI_Datatype, Decoded> known_;  ///< predefined types, and others if handles are stable
 };
@@ -372,9 +375,11 @@ Members::~Members() {
   for (const MPI_Datatype type : types_) release(type);
 }
 
-LayoutRef decode(MPI_Datatype type, const ListLimits& limits) {
+LayoutRef decode(MPI_Datatype type, const ListLimits& limits, std::int64_t* widest_element) {
   Tree tree(limits);
-  const Ref root = Decoder(tree).decode(type);
+  Decoder decoder(tree);
+  const Ref root = decoder.decode(type);
+  if (widest_element != nullptr) *widest_element = decoder.widest_element();
   MPI_Count lb = 0, extent = 0;
   PMPI_Type_get_extent_x(type, &lb, &extent);
   return Serialiser::serialise(tree, tree.finish(root), {lb, extent});

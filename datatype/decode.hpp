@@ -12,7 +12,7 @@ namespace gpudt::datatype {
 /// callback) unless a pending operation still holds a reference.
 class TypeInfo {
  public:
-  TypeInfo(LayoutRef layout, MPI_Datatype packed_type);
+  TypeInfo(LayoutRef layout, MPI_Datatype packed_type, std::int64_t widest_element);
   ~TypeInfo();  ///< frees the packed type, unless MPI has been finalized
   TypeInfo(const TypeInfo&) = delete;
   TypeInfo& operator=(const TypeInfo&) = delete;
@@ -22,10 +22,13 @@ class TypeInfo {
   /// A committed contiguous datatype of layout().size() bytes, lb 0: describes one packed element to MPI, so that
   /// counts are unchanged. MPI_DATATYPE_NULL when the size is zero.
   MPI_Datatype packed_type() const { return packed_type_; }
+  /// Bytes of the largest predefined type that it is made of.
+  std::int64_t widest_element() const { return widest_element_; }
 
  private:
   LayoutRef layout_;
   MPI_Datatype packed_type_;
+  std::int64_t widest_element_;
 };
 
 using TypeInfoRef = std::shared_ptr<const TypeInfo>;
@@ -40,9 +43,9 @@ struct ListLimits {
 };
 
 /// Decodes `type` from scratch (MPI-4.1 section 5.1.13), whether its constructor took small or large counts. MPI must
-/// be initialized and `type` a valid handle; it need not be committed. Throws std::bad_alloc, and
-/// Exception for a combiner that MPI-4.0 does not have.
-LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {});
+/// be initialized and `type` a valid handle; it need not be committed. `widest_element`, if given, gets the bytes of
+/// the largest predefined type in it. Throws std::bad_alloc, and Exception for a combiner that MPI-4.0 does not have.
+LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {}, std::int64_t* widest_element = nullptr);
 
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.
 bool is_predefined(MPI_Datatype type);

@@ -89,7 +89,11 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
       given = staged->data();
       as = operand.packed_type();
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
-      persistent->payload = peer_host_receive(given, count, type);
+      if (const auto receive = peer_host_receive(given, count, type)) {
+        persistent->payload = receive;
+        given = const_cast<void*>(receive->message().data);
+        as = receive->message().type;
+      }
     }
     if (form.kind == Operation::Kind::send) peer_sends_plain_again(count, type, form.peer, form.tag, comm);
     if (!persistent->payload) return init(given, as, request);

@@ -229,7 +229,12 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located)) {
       if (!peer_checks()) return pmpi(buf, type, status);
+      const auto packed = peer_packed_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
+      if (packed) {
+        const int code = pmpi(const_cast<void*>(packed->message().data), packed->message().type, seen.get());
+        return peer_received(code, call, *packed, *seen, owner, pending);
+      }
       return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner, pending);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
@@ -276,6 +281,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
       into = payload->message();
     } else {
       payload = peer_host_receive(buf, count, type);
+      if (payload) into = payload->message();
     }
     if (!payload) return pmpi(buf, type, request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
@@ -395,6 +401,13 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   PendingReceive pending(Selector{source, recvtag}, comm);
   if (!resolve(buf, count, type, call, operand)) {
     if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+    if (const auto packed = peer_packed_receive(buf, count, type)) {
+      packed->start_pack();
+      const Outgoing both = packed->message();
+      const int code = PMPI_Sendrecv_replace(const_cast<void*>(both.data), count, both.type, dest, sendtag, source,
+                                             recvtag, comm, seen.get());
+      return peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
+    }
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
   }

@@ -342,6 +342,23 @@ TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
   }
 }
 
+// An RTS ends amid an element of the receive: Open MPI 4.1 cannot unpack parts of those of more than 16 bytes.
+TEST_CASE("device messages of elements of 32 bytes", "[peer]") {
+  if (!all_have_partners()) return;
+  MPI_Datatype made = MPI_DATATYPE_NULL;
+  MPI_OK(MPI_Type_vector(100, 1, 2, MPI_C_LONG_DOUBLE_COMPLEX, &made));
+  MPI_OK(MPI_Type_commit(&made));
+  const Type type(made, "vector of long double complex"), bytes = named_layout(0, 3200);
+  int tag = 0;
+  for (const Place place : basic_places)
+    for (const Type* send : {&type, &bytes})
+      for (const ReceiveMode& mode : receive_modes) {
+        const Ends ends{*send, 1, Place::device, type, 1, place};
+        INFO(mode.name << ", " << ends.text());
+        exchange(mode_named("Send"), mode, ends, std::min(rank(), partner()), std::max(rank(), partner()), ++tag);
+      }
+}
+
 // On one GPU a list is told to the other process after a few messages.
 TEST_CASE("more long lists than there is shared memory for", "[.][one-gpu]") {
   if (!all_have_partners()) return;

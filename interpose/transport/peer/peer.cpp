@@ -181,20 +181,49 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 // --- receives --------------------------------------------------------------------------------------------------------
 
-HostReceive::HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info)
-    : buf_(buf), count_(count), info_(std::move(info)) {}
+namespace {
+
+/// Open MPI's memory for a part of an element.
+constexpr std::int64_t widest_in_parts = 16;
+
+bool may_come_in_parts(const datatype::TypeInfo& info, std::int64_t count) {
+  return info.widest_element() <= widest_in_parts || info.layout().shape(count).kind == datatype::ShapeKind::contiguous;
+}
+
+}  // namespace
+
+HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info)
+    : buf_(buf), count_(count), type_(type), info_(std::move(info)) {
+  if (info_ && !may_come_in_parts(*info_, count))
+    packed_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes()));
+}
+
+Outgoing HostReceive::message() const {
+  if (packed_) return {packed_.get(), count_, info_->packed_type()};
+  return {buf_, count_, type_};
+}
+
+void HostReceive::start_pack() {
+  if (packed_) datatype::pack(info_->layout(), count_, buf_, 0, bytes(), packed_.get());
+}
 
 Announced HostReceive::announced(std::int64_t bytes) {
   pull_.reset();
   if (rts_index(bytes) < 0) return {bytes};
   RendezvousRequest head;
-  datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
+  if (packed_)
+    std::memcpy(&head, packed_.get(), sizeof head);
+  else
+    datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
   pull_ = RendezvousReceiver::recognise(head, bytes);
-  return pull_ ? pull_->announced(count_ * info_->layout().size()) : Announced{bytes};
+  return pull_ ? pull_->announced(this->bytes()) : Announced{bytes};
 }
 
-void HostReceive::start_unpack(std::int64_t) {
-  if (pull_) pull_->start(info_->layout_ref(), count_, buf_);
+void HostReceive::start_unpack(std::int64_t bytes) {
+  if (pull_)
+    pull_->start(info_->layout_ref(), count_, buf_);
+  else if (packed_)
+    datatype::unpack(info_->layout(), count_, buf_, 0, bytes, packed_.get());
 }
 
 bool HostReceive::done() {
@@ -236,7 +265,13 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
   if (bytes_in(count, type) < shortest_rts) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
-  return info ? std::make_shared<HostReceive>(buf, count, std::move(info)) : nullptr;
+  return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info)) : nullptr;
+}
+
+std::shared_ptr<HostReceive> peer_packed_receive(void* buf, int count, MPI_Datatype type) {
+  if (datatype::basic_types.size(type) != 0) return nullptr;
+  std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type);
+  return receive && receive->is_packed() ? receive : nullptr;
 }
 
 bool is_truncation(int code) {
@@ -267,7 +302,7 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
 int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
                           const ErrorOwner& owner, PendingReceive& pending) {
   if (code == MPI_SUCCESS && rts_index(received_bytes(status)) < 0) return code;
-  HostReceive receive(buf, count, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
+  HostReceive receive(buf, count, type, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
   return peer_received(code, call, receive, status, owner, pending);
 }
 

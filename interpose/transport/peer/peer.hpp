@@ -253,11 +253,17 @@ class RendezvousReceiver {
   std::chrono::steady_clock::time_point asked_at_, checked_at_;
 };
 
-/// A receive into host memory, as a payload: there is something to do only if an RTS comes.
+/// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one
+/// into the buffer. An RTS may end amid an element, and Open MPI 4 and 5 unpack parts of an element in 16 bytes: of
+/// larger ones they write beyond. Those are received packed.
 class HostReceive : public Payload {
  public:
-  HostReceive(void* buf, std::int64_t count, datatype::TypeInfoRef info);
-  void start_pack() override {}
+  HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info);
+  /// What MPI is to have.
+  Outgoing message() const override;
+  bool is_packed() const { return packed_ != nullptr; }
+  /// What a call that sends from the same buffer needs.
+  void start_pack() override;
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
@@ -265,9 +271,13 @@ class HostReceive : public Payload {
   void abandon() override;
 
  private:
+  std::int64_t bytes() const { return count_ * info_->layout().size(); }
+
   void* buf_;
-  std::int64_t count_;
+  int count_;
+  MPI_Datatype type_;
   datatype::TypeInfoRef info_;
+  std::unique_ptr<std::byte[]> packed_;
   std::unique_ptr<RendezvousReceiver> pull_;
 };
 
@@ -299,6 +309,8 @@ class ShortReceive : public Payload {
 /// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have
 /// the receive as it is.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
+/// The payload for a blocking one, if it is to be received packed; else null.
+std::shared_ptr<HostReceive> peer_packed_receive(void* buf, int count, MPI_Datatype type);
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.
