@@ -118,7 +118,9 @@ class WindowRound {
 
   void reserve_memory() {
     if (kind_ != Kind::allocate) {
-      Arena& arena = context_.arenas.at(context_.place(own_, on_device_));
+      // Some MPI libraries have no windows over memory of the host alone.
+      const int chance = rank() == comm_.group.front() ? 100 : on_device_;
+      Arena& arena = context_.arenas.at(context_.place(own_, chance));
       window_spot_ = {&arena, arena.reserve(0, window_bytes(), 0)};
     }
     for (auto& accesses : epochs_)
