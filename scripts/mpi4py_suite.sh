@@ -78,10 +78,12 @@ if [ "$cupy" = yes ]; then
   rm -rf "$work/cupy-tests"
   cp -r "$tests" "$work/cupy-tests"
   tests=$work/cupy-tests
-  fill='self.array.fill(arg)'
-  wraps='self.array.fill(numpy.array(arg).astype(typecode).item())'
-  sed -i "/class GPUArrayCuPy/,/def address/s/$fill/$wraps/" "$tests/arrayimpl.py"
-  grep -qF "$wraps" "$tests/arrayimpl.py" || die "$tests/arrayimpl.py is not that of mpi4py $version"
+  wrapped='numpy.array(arg).astype(typecode)'
+  sed -i "/class GPUArrayCuPy/,/def address/{
+    s/self.array.fill(arg)/self.array.fill($wrapped.item())/
+    s/cupy.asarray(arg, typecode)/cupy.asarray($wrapped)/
+  }" "$tests/arrayimpl.py"
+  [ "$(grep -cF "$wrapped" "$tests/arrayimpl.py")" = 2 ] || die "$tests/arrayimpl.py is not that of mpi4py $version"
   suite cupy "LD_PRELOAD=$library" -- --cupy "$@"
   results "$work/cupy"
   exit
