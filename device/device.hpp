@@ -77,7 +77,7 @@ struct Config {
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
   std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
   ResidentUse resident = ResidentUse::automatic;
-  Order order = Order::default_stream;
+  Order order = Order::none;
   bool batches = true;          ///< several short transfers may be launched as one
   std::string tuning = "none";  ///< where the costs come from: "auto", "none", a file (tuning.hpp)
   // Callbacks for warnings and traces; may be null. They must not throw.

@@ -12,7 +12,7 @@
 #   --seed       the first seed (at random); the others follow it
 #   --jobs       seeds that run at the same time (1)
 #   --simulated  the simulated device even where there is a GPU
-#   SETTING      for all seeds: protocol, resident, way (as GPUDT_PROTOCOL, GPUDT_RESIDENT, GPUDT_WAY); ranks; threads;
+#   SETTING      for all seeds: protocol, resident, way, order (as GPUDT_PROTOCOL and so on); ranks; threads;
 #                gpus (1: all ranks use the first one); memory (host or device); rounds (of the program, such as 3-5)
 set -uo pipefail
 # shellcheck source=scripts/common.sh
@@ -23,7 +23,7 @@ declare -A fixed=()
 while [ $# -gt 0 ]; do
   case $1 in
     --simulated) simulate=(-S) && shift && continue ;;
-    protocol=* | resident=* | way=* | ranks=* | threads=* | gpus=* | memory=* | rounds=*)
+    protocol=* | resident=* | way=* | order=* | ranks=* | threads=* | gpus=* | memory=* | rounds=*)
       fixed[${1%%=*}]=${1#*=} && shift && continue ;;
   esac
   [ $# -ge 2 ] || die "what is $1? see the head of this script"
@@ -41,6 +41,7 @@ program=$build/tests/random/differential
 [ -x "$program" ] || die "nothing is built in $build: run scripts/test.sh first"
 
 protocols=(auto staging peer shared pipelined) residents=(auto never always) ways=(auto kernel copy)
+orders=(none default-stream)
 numbers_of_ranks=(2 2 2 2 3 4) numbers_of_threads=(1 1 1 3) numbers_of_gpus=(2 1)
 memories=(device device device device device host)
 
@@ -51,7 +52,8 @@ settings_of() {
   settings=([protocol]=${protocols[combination % 5]} [resident]=${residents[combination / 5 % 3]}
     [way]=${ways[combination / 15]}
     [ranks]=${numbers_of_ranks[other % 6]} [threads]=${numbers_of_threads[other / 6 % 4]}
-    [gpus]=${numbers_of_gpus[other / 24 % 2]} [memory]=${memories[other / 48 % 6]} [rounds]=0-19)
+    [gpus]=${numbers_of_gpus[other / 24 % 2]} [memory]=${memories[other / 48 % 6]}
+    [order]=${orders[other / 288 % 2]} [rounds]=0-19)
   for name in "${!fixed[@]}"; do settings[$name]=${fixed[$name]}; done
 }
 
@@ -83,9 +85,9 @@ fi
 compare() {
   local name text='' options
   settings_of "$seed"
-  for name in protocol resident way ranks threads gpus memory rounds; do text="$text $name=${settings[$name]}"; done
+  for name in protocol resident way ranks threads gpus memory order rounds; do text="$text $name=${settings[$name]}"; done
   options=("${simulate[@]}" -l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so"
-    -e "GPUDT_PROTOCOL=${settings[protocol]}" -e "GPUDT_RESIDENT=${settings[resident]}" -e "GPUDT_WAY=${settings[way]}"
+    -e "GPUDT_PROTOCOL=${settings[protocol]}" -e "GPUDT_RESIDENT=${settings[resident]}" -e "GPUDT_WAY=${settings[way]}" -e "GPUDT_ORDER=${settings[order]}"
     -e "GPUDT_SIM_DEVICES=${settings[gpus]}")
   if [ "${settings[gpus]}" = 1 ]; then options+=(-e CUDA_VISIBLE_DEVICES=0); fi
   if [ "${settings[memory]}" = host ]; then options+=(-e GPUDT_TEST_HOST=1 "${host_windows[@]}"); fi

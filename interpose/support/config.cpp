@@ -80,9 +80,9 @@ std::optional<device::ResidentUse> parse_resident(std::string_view text) {
 }
 
 std::optional<device::Order> parse_order(std::string_view text) {
-  if (text == "default-stream" || text.empty()) return device::Order::default_stream;
+  if (text == "none" || text.empty()) return device::Order::none;
+  if (text == "default-stream") return device::Order::default_stream;
   if (text == "per-thread") return device::Order::per_thread;
-  if (text == "none") return device::Order::none;
   return std::nullopt;
 }
 

@@ -66,7 +66,8 @@ class HeldStream {
 
 /// The engine, on rows of device memory that hold `before`.
 struct Session {
-  explicit Session(const device::Config& config = {}) {
+  explicit Session(device::Config config = {}, Order order = Order::default_stream) {
+    config.order = order;
     device::start(config);
     REQUIRE(cudaMalloc(&memory, bytes) == cudaSuccess);
     REQUIRE(cudaMemset(memory, before, bytes) == cudaSuccess);
@@ -207,9 +208,7 @@ TEST_CASE("default stream: a transfer that is destroyed before its mark has been
 }
 
 TEST_CASE("default stream: nothing waits for it if that is not wanted", "[device]") {
-  device::Config config;
-  config.order = Order::none;
-  const Session session(config);
+  const Session session({}, Order::none);
   const HeldStream held;
   session.pack(0, device::mark_default_stream(0)).wait();
   CHECK(session.holds(0, Session::before));
