@@ -152,6 +152,8 @@ void start(const Settings& settings) {
   }
   report_wanted = config.report;
   trace_wanted = config.trace;
+  if (config.nvtx && !nvtx_start() && rank == 0)
+    log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");
   const bool cuda_aware = mpi_is_cuda_aware(config.cuda_aware);
   set_forwarding(cuda_aware, config.forward_max);
   datatype::cache_start();

@@ -34,7 +34,9 @@ Announced Staged::announced(std::int64_t bytes) {
 }
 
 bool Staged::done() {
-  return is_fetched() && transfer_.done();
+  if (!is_fetched() || !transfer_.done()) return false;
+  moving_.reset();
+  return true;
 }
 
 /// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
@@ -49,6 +51,7 @@ void Staged::abandon() {
   pull_.reset();
   fetching_ = 0;
   transfer_ = {};
+  moving_.reset();
 }
 
 void Staged::start_pack() {
@@ -75,6 +78,7 @@ bool Staged::start_pull() {
 void Staged::start(device::Direction direction, std::int64_t bytes) {
   device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
   const bool on_device = operand_.protocol == Protocol::device_staging;
+  moving_.emplace(direction == device::Direction::pack ? "pack" : "unpack", bytes);
   transfer_ = OperandTransfer(direction, operand_, 0, bytes, staging_.data(),
                               on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
 }
@@ -85,6 +89,7 @@ void Staged::wait() {
     wait_with_progress(*this);
   else
     transfer_.wait();
+  moving_.reset();
 }
 
 }  // namespace gpudt::interpose

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "device/device.hpp"
+#include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/payload.hpp"
 
@@ -39,8 +41,9 @@ class Staged : public Payload {
   device::Staging staging_;
   OperandTransfer transfer_;                  // after staging_: it must end before the memory goes back
   std::unique_ptr<RendezvousReceiver> pull_;  ///< likewise; what the last receive got was an RTS
-  std::int64_t fetching_ = 0;  ///< divided: bytes that it brings to the staging memory, to be unpacked then
-  bool pulls_ = false;         ///< it has been started
+  std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
+  bool pulls_ = false;                 ///< it has been started
+  std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
 };
 
 using StagedRef = std::shared_ptr<Staged>;

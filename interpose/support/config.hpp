@@ -14,6 +14,7 @@ struct Config {
   bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
   bool check = false;           ///< GPUDT_CHECK: what the program does wrong with its memory is said
   bool trace = false;           ///< GPUDT_TRACE: one line per choice
+  bool nvtx = false;            ///< GPUDT_NVTX: ranges for Nsight Systems
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any

@@ -12,6 +12,7 @@
 
 #include "base/exception.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/nvtx.hpp"
 
 namespace gpudt::interpose {
 
@@ -86,6 +87,7 @@ int fail(const Handle& handle, const char* call, int code, std::string_view what
 /// Runs the body of a wrapper; what it throws becomes an MPI error on `handle`. No exception leaves.
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) noexcept {
+  const NvtxCall range(call);
   try {
     return body();
   } catch (const std::bad_alloc&) {

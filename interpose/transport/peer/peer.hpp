@@ -35,6 +35,7 @@
 #include "device/device.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/control_messages.hpp"
 #include "interpose/transport/internode/fragments.hpp"
@@ -198,6 +199,7 @@ class RendezvousSender : public Payload {
   device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
   std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
   bool all_sent_ = false;                   ///< remote: the data
+  NvtxMessage range_;
 };
 
 /// A message that has been announced by an RTS and is fetched.
@@ -251,6 +253,7 @@ class RendezvousReceiver {
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point asked_at_, checked_at_;
+  NvtxMessage range_;
 };
 
 /// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one

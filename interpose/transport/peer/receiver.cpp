@@ -50,7 +50,8 @@ RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descr
     : segment_(segment),
       descriptor_(descriptor),
       id_{rts.index, rts.generation},
-      remote_((rts.flags & rts_remote) != 0) {
+      remote_((rts.flags & rts_remote) != 0),
+      range_("rendezvous: receive", descriptor.bytes) {
   if (remote_) ++world->remote->under_way;
 }
 

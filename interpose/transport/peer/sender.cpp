@@ -115,7 +115,8 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       world_(place.world),
       remote_(place.remote),
       operand_(operand),
-      offered_at_(SteadyClock::now()) {
+      offered_at_(SteadyClock::now()),
+      range_("rendezvous: send", operand.bytes()) {
   descriptor_.bytes = operand.bytes();
   descriptor_.ready.store(0, std::memory_order_relaxed);
   descriptor_.produced.store(0, std::memory_order_relaxed);
