@@ -52,6 +52,9 @@ struct ControlMessage {
   std::int64_t bytes;     ///< offer, want; plain: messages
 };
 
+/// Bytes of each fragment of a message to another node but the last, which may be shorter. Both ends compute it.
+std::int64_t part_size(std::int64_t message_bytes);
+
 /// A message among those between two processes.
 struct MessageId {
   std::int32_t index;
@@ -190,74 +193,6 @@ class Remote {
   std::unordered_map<int, Partner> partners_ GUARDED_BY(mutex_);
   std::deque<std::pair<int, ControlMessage>> outbox_ GUARDED_BY(mutex_);
   std::vector<Watched> new_ GUARDED_BY(mutex_);
-};
-
-/// The sender's end of a message that goes in fragments: packs ahead, and sends when it has been asked to.
-class MessageOutflow : public Outflow {
- public:
-  /// `rank`: of the receiver.
-  MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, DeviceBuffer operand);
-  ~MessageOutflow() override;
-  bool step() override;
-
- private:
-  struct Part {
-    std::int64_t bytes;
-    device::Staging staging;
-    device::Transfer packing;
-    MpiTransferRef sending;
-  };
-  bool begin(std::int64_t limit);
-  bool find_staging(Part& part);
-  void send(std::int64_t wanted);
-  bool send_next(std::int64_t wanted);
-  void reap();
-
-  Remote& remote_;
-  const int rank_;
-  const MessageId id_;
-  Descriptor& descriptor_;
-  const DeviceBuffer operand_;
-  const std::int64_t part_bytes_;
-  std::deque<Part> parts_;                           ///< oldest first
-  std::size_t given_parts_ = 0;                      ///< of these, to MPI
-  device::Staging spare_;                            ///< so that a message that has begun comes to its end
-  std::int64_t begun_ = 0, given_ = 0, reaped_ = 0;  ///< bytes
-  bool turn_ended_ = false;
-};
-
-/// The receiver's end. What it has asked for is received, whatever happens.
-class MessageInflow : public Inflow {
- public:
-  /// Asks for the beginning of the message of `message_bytes` bytes, as much as the target has room for.
-  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes, const Target& target);
-  ~MessageInflow() override;
-  bool step() override;
-
- private:
-  struct Part {
-    std::int64_t begin, end;
-    std::byte* data;
-    MpiTransferRef receiving;
-  };
-  void ask();
-  void take_arrived();
-  std::byte* room_for(std::int64_t begin);
-  void take(const Part& part);
-  void unpack(const Part& part);
-  void note_failure();
-
-  Remote& remote_;
-  const int rank_;
-  const MessageId id_;
-  const Target target_;
-  const std::int64_t part_bytes_;
-  std::byte* direct_ = nullptr;  ///< where data are received that lie in host memory as they come
-  std::vector<std::byte> room_;  ///< for data that lie otherwise there
-  std::deque<Part> coming_;      ///< oldest first
-  std::deque<device::Transfer> unpacking_;
-  std::int64_t asked_ = 0, taken_ = 0;  ///< bytes
-  std::exception_ptr failure_;          ///< to be told when all has come
 };
 
 }  // namespace gpudt::interpose::peer

@@ -10,6 +10,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/choose.hpp"
+#include "interpose/transport/internode/message_ends.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {

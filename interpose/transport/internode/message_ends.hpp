@@ -1,0 +1,86 @@
+// The two ends of a message to a process that shares no memory with this one: its data go in fragments, when the
+// receiver has asked for them (control_messages.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <vector>
+
+#include "device/device.hpp"
+#include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/internode/control_messages.hpp"
+#include "interpose/transport/internode/fragments.hpp"
+
+namespace gpudt::interpose::peer {
+
+/// The sender's end of a message that goes in fragments: packs ahead, and sends when it has been asked to.
+class MessageOutflow : public Outflow {
+ public:
+  /// `rank`: of the receiver.
+  MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, DeviceBuffer operand);
+  ~MessageOutflow() override;
+  bool step() override;
+
+ private:
+  struct Part {
+    std::int64_t bytes;
+    device::Staging staging;
+    device::Transfer packing;
+    MpiTransferRef sending;
+  };
+  bool begin(std::int64_t limit);
+  bool find_staging(Part& part);
+  void send(std::int64_t wanted);
+  bool send_next(std::int64_t wanted);
+  void reap();
+
+  Remote& remote_;
+  const int rank_;
+  const MessageId id_;
+  Descriptor& descriptor_;
+  const DeviceBuffer operand_;
+  const std::int64_t part_bytes_;
+  std::deque<Part> parts_;                           ///< oldest first
+  std::size_t given_parts_ = 0;                      ///< of these, to MPI
+  device::Staging spare_;                            ///< so that a message that has begun comes to its end
+  std::int64_t begun_ = 0, given_ = 0, reaped_ = 0;  ///< bytes
+  bool turn_ended_ = false;
+};
+
+/// The receiver's end. What it has asked for is received, whatever happens.
+class MessageInflow : public Inflow {
+ public:
+  /// Asks for the beginning of the message of `message_bytes` bytes, as much as the target has room for.
+  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes, const Target& target);
+  ~MessageInflow() override;
+  bool step() override;
+
+ private:
+  struct Part {
+    std::int64_t begin, end;
+    std::byte* data;
+    MpiTransferRef receiving;
+  };
+  void ask();
+  void take_arrived();
+  std::byte* room_for(std::int64_t begin);
+  void take(const Part& part);
+  void unpack(const Part& part);
+  void note_failure();
+
+  Remote& remote_;
+  const int rank_;
+  const MessageId id_;
+  const Target target_;
+  const std::int64_t part_bytes_;
+  std::byte* direct_ = nullptr;  ///< where data are received that lie in host memory as they come
+  std::vector<std::byte> room_;  ///< for data that lie otherwise there
+  std::deque<Part> coming_;      ///< oldest first
+  std::deque<device::Transfer> unpacking_;
+  std::int64_t asked_ = 0, taken_ = 0;  ///< bytes
+  std::exception_ptr failure_;          ///< to be told when all has come
+};
+
+}  // namespace gpudt::interpose::peer
