@@ -16,6 +16,7 @@
 #include "base/mutex.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/channel.hpp"
+#include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
@@ -84,7 +85,9 @@ class ServedWindow {
 
   /// Runs `body`; what it throws becomes an error of the window.
   template <class Body>
-  int guard(const char* call, Body body);
+  int guard(const char* call, Body body) {
+    return guarded(OfWindow{win_}, call, body);
+  }
   /// An access: `check()` is MPI's verdict on the arguments, `build(operation)` adds the origin's data.
   template <class Check, class Build>
   int access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check, Build build);

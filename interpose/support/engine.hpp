@@ -1,6 +1,8 @@
 // What parts below the engine (requests/operation.hpp), which implements this, may ask of it.
 #pragma once
 
+#include <thread>
+
 namespace gpudt::interpose {
 
 /// Work of another part that MPI's progress is to drive: returns the number of completions. Like the engine's own, it
@@ -25,6 +27,12 @@ enum class Tests { some, all };
 /// Drives all operations one step. Returns the number of completions. Safe from any thread and from within MPI's
 /// progress engine; does nothing if it is running already.
 int engine_progress(Tests tests = Tests::some);
+/// Returns when `condition()` holds, driving the engine meanwhile.
+template <class Condition>
+void drive_until(Condition condition) {
+  while (!condition())
+    if (engine_progress() == 0) std::this_thread::yield();
+}
 /// Tests all MPI requests once and runs background work until there is none; if another thread is in the engine, waits
 /// for it first. No-op inside the engine.
 void engine_settle();
