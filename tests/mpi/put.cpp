@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/mpi/rma.hpp"
 
 using namespace gpudt::test;
 
@@ -52,90 +53,6 @@ std::uint64_t key_of(int from, int slot) {
 
 constexpr int slots = 3;
 
-/// How an access epoch towards `target` begins and ends. After `complete` the origin buffers are the program's again;
-/// after `close`, and a barrier, the data is at the target.
-struct Epoch {
-  const char* name;
-  void (*open)(MPI_Win, int target, int origin);
-  void (*complete)(MPI_Win, int target);
-  void (*close)(MPI_Win, int target);
-};
-
-void no_completion(MPI_Win, int) {}
-
-void open_fence(MPI_Win window, int, int) {
-  MPI_OK(MPI_Win_fence(0, window));
-}
-void close_fence(MPI_Win window, int) {
-  MPI_OK(MPI_Win_fence(MPI_MODE_NOSUCCEED, window));
-}
-
-MPI_Group group_of(int member) {
-  MPI_Group all = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
-  PMPI_Comm_group(comm(), &all);
-  PMPI_Group_incl(all, 1, &member, &group);
-  PMPI_Group_free(&all);
-  return group;
-}
-
-void open_pscw(MPI_Win window, int target, int origin) {
-  MPI_Group origins = group_of(origin), targets = group_of(target);
-  MPI_OK(MPI_Win_post(origins, 0, window));
-  MPI_OK(MPI_Win_start(targets, 0, window));
-  PMPI_Group_free(&origins);
-  PMPI_Group_free(&targets);
-}
-void close_pscw(MPI_Win window, int) {
-  MPI_OK(MPI_Win_complete(window));
-  MPI_OK(MPI_Win_wait(window));
-}
-void close_pscw_test(MPI_Win window, int) {
-  MPI_OK(MPI_Win_complete(window));
-  int done = 0;
-  while (done == 0) MPI_OK(MPI_Win_test(window, &done));
-}
-
-void open_shared_lock(MPI_Win window, int target, int) {
-  MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, target, 0, window));
-}
-void open_exclusive_lock(MPI_Win window, int target, int) {
-  MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, target, 0, window));
-}
-void close_lock(MPI_Win window, int target) {
-  MPI_OK(MPI_Win_unlock(target, window));
-}
-void open_lock_all(MPI_Win window, int, int) {
-  MPI_OK(MPI_Win_lock_all(0, window));
-}
-void close_lock_all(MPI_Win window, int) {
-  MPI_OK(MPI_Win_unlock_all(window));
-}
-void flush(MPI_Win window, int target) {
-  MPI_OK(MPI_Win_flush(target, window));
-}
-void flush_all(MPI_Win window, int) {
-  MPI_OK(MPI_Win_flush_all(window));
-}
-void flush_local(MPI_Win window, int target) {
-  MPI_OK(MPI_Win_flush_local(target, window));
-}
-void flush_local_all(MPI_Win window, int) {
-  MPI_OK(MPI_Win_flush_local_all(window));
-}
-
-constexpr Epoch epochs[] = {
-    {"fence", open_fence, no_completion, close_fence},
-    {"post/start/complete/wait", open_pscw, no_completion, close_pscw},
-    {"post/start/complete/test", open_pscw, no_completion, close_pscw_test},
-    {"shared lock", open_shared_lock, no_completion, close_lock},
-    {"exclusive lock", open_exclusive_lock, no_completion, close_lock},
-    {"lock_all", open_lock_all, no_completion, close_lock_all},
-    {"lock, flush", open_shared_lock, flush, close_lock},
-    {"lock, flush_local", open_shared_lock, flush_local, close_lock},
-    {"lock_all, flush_all", open_lock_all, flush_all, close_lock_all},
-    {"lock_all, flush_local_all", open_lock_all, flush_local_all, close_lock_all},
-};
-
 }  // namespace
 
 TEST_CASE("Put from device memory, with every synchronisation", "[put]") {
@@ -158,7 +75,7 @@ TEST_CASE("Put from device memory, with every synchronisation", "[put]") {
         for (int slot = 0; slot < slots; ++slot)
           MPI_OK(MPI_Put(out[static_cast<std::size_t>(slot)].address(), 1, type, right, window.displacement(slot), 1,
                          type, window));
-        if (epoch.complete != no_completion) {
+        if (epoch.completes_early) {
           epoch.complete(window, right);
           for (Buffer& buffer : out) buffer.poison();  // the origin buffers are the program's again
         }
