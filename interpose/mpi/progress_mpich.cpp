@@ -34,11 +34,19 @@ constexpr unsigned long timer_slack = 1000;     ///< nanoseconds by which a paus
 
 std::atomic<int (*)()> on_the_way{nullptr};  ///< what ucp_worker_progress calls
 
+/// An MPICH with several networks ("ch4:ucx ofi", or "ch4:ofi ucx") takes the first, or what the user chooses.
 bool communicates_by_ucx() {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   PMPI_Get_library_version(version, &length);
-  return std::strstr(version, "ch4:ucx") != nullptr;
+  const char* const device = std::strstr(version, "ch4:");
+  if (device == nullptr) return false;
+  const std::string_view networks(device, std::strcspn(device, "\n"));
+  const char* chosen = std::getenv("MPIR_CVAR_CH4_NETMOD");
+  if (chosen == nullptr) chosen = std::getenv("MPICH_CH4_NETMOD");
+  if (chosen == nullptr || *chosen == '\0' || networks.find(' ') == std::string_view::npos)
+    return networks.substr(0, 7) == "ch4:ucx";
+  return std::string_view(chosen) == "ucx";
 }
 
 /// MPICH's own progress thread, if the user wants it, takes locks whatever the program asked for.

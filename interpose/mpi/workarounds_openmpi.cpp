@@ -2,13 +2,25 @@
 #include "interpose/mpi/workarounds.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 namespace gpudt::interpose {
 namespace {
+
+/// Of the library that runs, which may be another one than mpi.h is of; 0 if it does not tell.
+int major_version() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0, major = 0;
+  PMPI_Get_library_version(version, &length);
+  return std::sscanf(version, "Open MPI v%d.", &major) == 1 ? major : 0;
+}
 
 /// MPI_Testsome as Open MPI has it inside: an error is returned, but no handler called and no failed request freed.
 using SilentTestsome = int (*)(std::size_t, MPI_Request*, int*, int*, MPI_Status*);
@@ -21,26 +33,26 @@ SilentTestsome find_testsome() {
   return functions == nullptr ? nullptr : functions[test_some];
 }
 
-/// The layer of Open MPI that sends and receives messages: a table of functions, whose first eleven have stood in
-/// this order since version 1.3 (ompi/mca/pml/pml.h). Unlike MPI's own functions they take negative tags, which
-/// wildcards do not match.
+/// The layer of Open MPI that sends and receives messages (ompi/mca/pml/pml.h). Unlike MPI's own functions its
+/// functions take negative tags, which wildcards do not match.
 struct Messaging {
-  void* managing[6];
-  void* receive_init;
-  int (*receive)(void*, std::size_t, MPI_Datatype, int source, int tag, MPI_Comm, MPI_Request*);
-  void* blocking_receive;
-  void* send_init;
-  int (*send)(const void*, std::size_t, MPI_Datatype, int dest, int tag, int mode, MPI_Comm, MPI_Request*);
+  using Receive = int (*)(void*, std::size_t, MPI_Datatype, int source, int tag, MPI_Comm, MPI_Request*);
+  using Send = int (*)(const void*, std::size_t, MPI_Datatype, int dest, int tag, int mode, MPI_Comm, MPI_Request*);
+  Receive receive = nullptr;
+  Send send = nullptr;
+  bool found() const { return receive != nullptr && send != nullptr; }
 };
 
 constexpr int standard_mode = 4;
 
-// The insides of communicators and requests, as in Open MPI 4 (ompi/communicator/communicator.h,
-// ompi/request/request.h): a communicator has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the
-// process's rank; a request has its kind, its status, pointers to functions and then the communicator. Where that is
-// hangs on the build's options.
+// The insides of communicators and requests (ompi/communicator/communicator.h, ompi/request/request.h): a communicator
+// of Open MPI 4 has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the process's rank; one of Open MPI
+// 5 has a pointer to the name, long identifiers, then context, rank, and flags of which one says that the context is
+// the same in all processes. A request has its kind, its status, pointers to functions and then the communicator. Where
+// that is hangs on the build's options.
 
 constexpr std::size_t communicator_size = 512, request_size = 256;  ///< of the predefined ones, at least
+constexpr std::size_t least_communicator = 300;                     ///< of any communicator: none is smaller
 constexpr std::size_t from_kind_to_comm = 96;
 constexpr int generalized_kind = 2, null_kind = 5;
 
@@ -68,12 +80,35 @@ std::optional<std::size_t> place_of_name(MPI_Comm comm) {
   return found;
 }
 
-/// Whether what stands there could be the context and the rank of `comm`.
+/// Whether what stands there could be the context and the rank of `comm`, and in Open MPI 5 the flags.
 bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uint32_t highest) {
+  constexpr std::uint32_t global_context = 0x10000;
   int rank = -1;
   PMPI_Comm_rank(comm, &rank);
   const auto context = value_in<std::uint32_t>(comm, place);
-  return context >= lowest && context <= highest && value_in<int>(comm, place + sizeof context) == rank;
+  const auto flags = value_in<std::uint32_t>(comm, place + sizeof context + sizeof rank);
+  return context >= lowest && context <= highest && value_in<int>(comm, place + sizeof context) == rank &&
+         (major_version() == 4 || (flags & global_context) != 0);
+}
+
+/// `own`: a communicator that is neither of the two predefined ones.
+bool are_contexts(std::size_t place, MPI_Comm own) {
+  constexpr std::uint32_t first_free = 2, last = 1U << 30;
+  return is_context(place, MPI_COMM_WORLD, 0, 0) && is_context(place, MPI_COMM_SELF, 1, 1) &&
+         is_context(place, own, first_free, last);
+}
+
+/// Where contexts may be.
+std::vector<std::size_t> context_places() {
+  std::vector<std::size_t> places;
+  if (major_version() == 4) {
+    const auto name = place_of_name(MPI_COMM_WORLD);
+    if (name && name == place_of_name(MPI_COMM_SELF)) places.push_back(*name + MPI_MAX_OBJECT_NAME);
+    return places;
+  }
+  for (std::size_t place = 0; place + 3 * sizeof(std::uint32_t) <= least_communicator; place += alignof(std::uint32_t))
+    places.push_back(place);
+  return places;
 }
 
 /// Receives that nothing matches, for as long as it lives.
@@ -112,8 +147,59 @@ class Generalized {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-const Messaging* messaging() {
-  static const auto* const found = static_cast<const Messaging*>(dlsym(RTLD_DEFAULT, "mca_pml"));
+/// The entries of the table of the chosen component's functions; those after them are numbers.
+struct MessagingTable {
+  void* const* entries = nullptr;
+  std::size_t count = 0;
+};
+
+MessagingTable messaging_table() {
+  void* const table = dlsym(RTLD_DEFAULT, "mca_pml");
+  Dl_info info{};
+  ElfW(Sym)* symbol = nullptr;
+  if (table == nullptr || dladdr1(table, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0) return {};
+  if (symbol == nullptr || info.dli_saddr != table) return {};
+  return {static_cast<void* const*>(table), symbol->st_size / sizeof(void*)};
+}
+
+/// Whether `function` is called "mca_pml_<component><ending>", as all components that export theirs name them.
+bool is_named(void* function, std::string_view ending) {
+  Dl_info info{};
+  if (function == nullptr || dladdr(function, &info) == 0 || info.dli_saddr != function || !info.dli_sname)
+    return false;
+  const std::string_view name(info.dli_sname);
+  return name.substr(0, 8) == "mca_pml_" && name.size() > ending.size() &&
+         name.substr(name.size() - ending.size()) == ending;
+}
+
+/// The only function of the table that is named so.
+void* function_named(const MessagingTable& table, std::string_view ending) {
+  void* found = nullptr;
+  for (std::size_t i = 0; i < table.count; ++i) {
+    if (!is_named(table.entries[i], ending)) continue;
+    if (found != nullptr) return nullptr;
+    found = table.entries[i];
+  }
+  return found;
+}
+
+/// By the functions' names, since their order differs between versions. Components that do not export their functions
+/// are trusted to have the order of Open MPI 1.3 to 4.
+Messaging find_messaging() {
+  constexpr std::size_t known_receive = 7, known_send = 10;
+  const MessagingTable table = messaging_table();
+  void* receive = function_named(table, "_irecv");
+  void* send = function_named(table, "_isend");
+  if (receive == nullptr && send == nullptr && major_version() == 4 && table.count > known_send) {
+    receive = table.entries[known_receive];
+    send = table.entries[known_send];
+  }
+  return {reinterpret_cast<Messaging::Receive>(receive), reinterpret_cast<Messaging::Send>(send)};
+}
+
+/// Once MPI is initialized: the component is chosen then.
+const Messaging& messaging() {
+  static const Messaging found = find_messaging();
   return found;
 }
 
@@ -122,13 +208,14 @@ const Messaging* messaging() {
 ContextOffsets context_offsets = {};
 
 bool find_contexts(MPI_Comm own) {
-  constexpr std::uint32_t first_free = 2, last = 1U << 30;
-  const auto name = place_of_name(MPI_COMM_WORLD);
-  if (!name || name != place_of_name(MPI_COMM_SELF)) return false;
-  context_offsets.context = *name + MPI_MAX_OBJECT_NAME;
-  return is_context(context_offsets.context, MPI_COMM_WORLD, 0, 0) &&
-         is_context(context_offsets.context, MPI_COMM_SELF, 1, 1) &&
-         is_context(context_offsets.context, own, first_free, last);
+  const std::vector<std::size_t> places = context_places();
+  std::size_t found = 0;
+  for (const std::size_t place : places) {
+    if (!are_contexts(place, own)) continue;
+    context_offsets.context = place;
+    ++found;
+  }
+  return found == 1;
 }
 
 bool find_request_contexts(MPI_Comm own) {
@@ -157,18 +244,18 @@ bool init_waits_for_all() {
 }
 
 bool has_hidden_messages() {
-  return all_receives_are_known() && messaging() != nullptr && messaging()->send != nullptr;
+  return all_receives_are_known() && messaging().found();
 }
 
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                 MPI_Request* request) {
   const int code =
-      messaging()->send(data, static_cast<std::size_t>(count), type, dest, tag, standard_mode, comm, request);
+      messaging().send(data, static_cast<std::size_t>(count), type, dest, tag, standard_mode, comm, request);
   return code == 0 ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
 int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request) {
-  const int code = messaging()->receive(data, static_cast<std::size_t>(count), type, source, tag, comm, request);
+  const int code = messaging().receive(data, static_cast<std::size_t>(count), type, source, tag, comm, request);
   return code == 0 ? MPI_SUCCESS : MPI_ERR_OTHER;
 }
 
@@ -198,8 +285,10 @@ int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
   return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
+/// In a library that is newer than mpi.h there may be receives that gpudt does not have.
 bool all_receives_are_known() {
-  return OMPI_MAJOR_VERSION <= 4;
+  static const int version = major_version();
+  return version == 4 || (version == 5 && OMPI_MAJOR_VERSION == 5);
 }
 
 }  // namespace gpudt::interpose

@@ -52,14 +52,14 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     const std::string text = std::string("no peer transfers, messages are staged: ") + why;
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
-  if (!all_receives_are_known()) return impossible("they need Open MPI 4");
+  if (!all_receives_are_known()) return impossible("they need Open MPI 4, or 5 and a gpudt that was built with it");
   const std::string job = job_name();
   if (job.empty()) return impossible("this MPI library does not tell processes what job they belong to");
   auto made = std::make_unique<World>();
   made->self = bare_self(self_tag);
   if (!find_contexts(made->self)) {
     PMPI_Comm_free(&made->self);
-    return impossible("this MPI library does not tell communicators apart as Open MPI 4 does");
+    return impossible("this MPI library does not tell communicators apart as Open MPI 4 and 5 do");
   }
   if (!find_request_contexts(made->self))
     log_trace(
