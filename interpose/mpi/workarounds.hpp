@@ -33,21 +33,25 @@ bool all_receives_are_known();
 /// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
 bool find_request_contexts(MPI_Comm own);
+/// A bit of contexts that are not the same in all processes: in Open MPI 5 those of MPI_Comm_create_from_group. No
+/// message is offered with one.
+inline constexpr std::uint32_t local_context = 1U << 31;
 #ifdef OPEN_MPI
 /// In bytes, in what the handles point to.
 struct ContextOffsets {
-  std::size_t context;                ///< in a communicator
+  std::size_t context;                ///< in a communicator: context, rank, flags
+  std::uint32_t common;               ///< the flag of contexts that all processes have; 0 if all are
   std::size_t comm, kind;             ///< in a request; `comm` is 0 if they have not been found
   static constexpr int messages = 0;  ///< the kind of sends and receives
 };
 extern ContextOffsets context_offsets;
 
 /// What MPI tells the messages of one communicator from those of all others of this process by: the same in all
-/// processes of the communicator.
+/// processes of the communicator, or with local_context.
 inline std::uint32_t context_of(MPI_Comm comm) {
-  std::uint32_t context = 0;
-  std::memcpy(&context, reinterpret_cast<const char*>(comm) + context_offsets.context, sizeof context);
-  return context;
+  std::uint32_t found[3];
+  std::memcpy(found, reinterpret_cast<const char*>(comm) + context_offsets.context, sizeof found);
+  return (found[2] & context_offsets.common) == context_offsets.common ? found[0] : found[0] | local_context;
 }
 /// The communicator of a pending send or receive, even if its handle has been freed; MPI_COMM_NULL if it is not known,
 /// or the request is another one. It may be MPI_REQUEST_NULL.
@@ -70,6 +74,10 @@ std::uint32_t context_of(MPI_Comm comm);
 MPI_Comm request_comm(MPI_Request request);
 bool request_has_comm(MPI_Request request, MPI_Comm comm);
 #endif
+/// Whether the context of this communicator is the same in all its processes.
+inline bool has_common_context(MPI_Comm comm) {
+  return (context_of(comm) & local_context) == 0;
+}
 /// The context of that communicator; negative if there is none.
 inline std::int64_t request_context(MPI_Request request) {
   const MPI_Comm comm = request_comm(request);

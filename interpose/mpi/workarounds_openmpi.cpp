@@ -14,12 +14,15 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Of the library that runs, which may be another one than mpi.h is of; 0 if it does not tell.
-int major_version() {
-  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-  int length = 0, major = 0;
-  PMPI_Get_library_version(version, &length);
-  return std::sscanf(version, "Open MPI v%d.", &major) == 1 ? major : 0;
+/// The major version of the library that runs, which may be another one than mpi.h is of; 0 if it does not tell.
+int library_version() {
+  static const int found = [] {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, major = 0;
+    PMPI_Get_library_version(version, &length);
+    return std::sscanf(version, "Open MPI v%d.", &major) == 1 ? major : 0;
+  }();
+  return found;
 }
 
 /// MPI_Testsome as Open MPI has it inside: an error is returned, but no handler called and no failed request freed.
@@ -80,28 +83,41 @@ std::optional<std::size_t> place_of_name(MPI_Comm comm) {
   return found;
 }
 
-/// Whether what stands there could be the context and the rank of `comm`, and in Open MPI 5 the flags.
-bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uint32_t highest) {
-  constexpr std::uint32_t global_context = 0x10000;
+/// The flag of Open MPI 5; in Open MPI 4 all contexts are common.
+std::uint32_t common_context_flag() {
+  return library_version() == 4 ? 0 : 0x10000;
+}
+
+/// Whether those could be the flags of a communicator, in Open MPI 5: one is set in the predefined ones alone. (Where
+/// the Fortran handles are, which are small numbers, too, pointers follow: they never have that flag, being multiples
+/// of 8.)
+bool are_flags(std::uint32_t flags, bool predefined) {
+  constexpr std::uint32_t predefined_flag = 0x4;
+  const std::uint32_t common = common_context_flag();
+  return library_version() == 4 || ((flags & common) != 0 && ((flags & predefined_flag) != 0) == predefined);
+}
+
+/// Whether what stands there could be the context and the rank of `comm`.
+bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uint32_t highest, bool predefined) {
   int rank = -1;
   PMPI_Comm_rank(comm, &rank);
   const auto context = value_in<std::uint32_t>(comm, place);
-  const auto flags = value_in<std::uint32_t>(comm, place + sizeof context + sizeof rank);
   return context >= lowest && context <= highest && value_in<int>(comm, place + sizeof context) == rank &&
-         (major_version() == 4 || (flags & global_context) != 0);
+         are_flags(value_in<std::uint32_t>(comm, place + sizeof context + sizeof rank), predefined);
 }
 
 /// `own`: a communicator that is neither of the two predefined ones.
 bool are_contexts(std::size_t place, MPI_Comm own) {
   constexpr std::uint32_t first_free = 2, last = 1U << 30;
-  return is_context(place, MPI_COMM_WORLD, 0, 0) && is_context(place, MPI_COMM_SELF, 1, 1) &&
-         is_context(place, own, first_free, last);
+  return is_context(place, MPI_COMM_WORLD, 0, 0, /*predefined=*/true) &&
+         is_context(place, MPI_COMM_SELF, 1, 1, /*predefined=*/true) &&
+         is_context(place, own, first_free, last, /*predefined=*/false);
 }
 
 /// Where contexts may be.
 std::vector<std::size_t> context_places() {
   std::vector<std::size_t> places;
-  if (major_version() == 4) {
+  if (library_version() == 4) {
     const auto name = place_of_name(MPI_COMM_WORLD);
     if (name && name == place_of_name(MPI_COMM_SELF)) places.push_back(*name + MPI_MAX_OBJECT_NAME);
     return places;
@@ -190,7 +206,7 @@ Messaging find_messaging() {
   const MessagingTable table = messaging_table();
   void* receive = function_named(table, "_irecv");
   void* send = function_named(table, "_isend");
-  if (receive == nullptr && send == nullptr && major_version() == 4 && table.count > known_send) {
+  if (receive == nullptr && send == nullptr && library_version() == 4 && table.count > known_send) {
     receive = table.entries[known_receive];
     send = table.entries[known_send];
   }
@@ -210,6 +226,7 @@ ContextOffsets context_offsets = {};
 bool find_contexts(MPI_Comm own) {
   const std::vector<std::size_t> places = context_places();
   std::size_t found = 0;
+  context_offsets.common = common_context_flag();
   for (const std::size_t place : places) {
     if (!are_contexts(place, own)) continue;
     context_offsets.context = place;
@@ -287,7 +304,7 @@ int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
 
 /// In a library that is newer than mpi.h there may be receives that gpudt does not have.
 bool all_receives_are_known() {
-  static const int version = major_version();
+  const int version = library_version();
   return version == 4 || (version == 5 && OMPI_MAJOR_VERSION == 5);
 }
 
