@@ -39,9 +39,7 @@ int drop_ranks(MPI_Comm, int, void* value, void*) {
   return MPI_SUCCESS;
 }
 
-/// None where messages of this communicator could not be told from those of others.
 std::vector<int> world_ranks(MPI_Comm comm) {
-  if (!has_common_context(comm)) return {};
   int inter = 0, size = 0;
   MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
   PMPI_Comm_test_inter(comm, &inter);
@@ -63,7 +61,8 @@ int world_rank_of(MPI_Comm comm, int peer) {
   int found = 0;
   PMPI_Comm_get_attr(comm, world->keyval, static_cast<void*>(&value), &found);
   if (found == 0) {
-    auto ranks = std::make_unique<std::vector<int>>(world_ranks(comm));
+    auto ranks = std::make_unique<std::vector<int>>();
+    if (has_common_context(comm)) *ranks = world_ranks(comm);  // else its messages could not be told from others
     if (PMPI_Comm_set_attr(comm, world->keyval, ranks.get()) != MPI_SUCCESS) return -1;
     value = ranks.release();
   }
