@@ -18,9 +18,13 @@
 namespace gpudt::datatype {
 namespace {
 
+#ifdef MPI_ABI_VERSION  // the standard ABI has no such constants: numbers that no combiner has
+constexpr int hvector_integer = -1, hindexed_integer = -2, struct_integer = -3;
+#else
 constexpr int hvector_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_HVECTOR_INTEGER);
 constexpr int hindexed_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_HINDEXED_INTEGER);
 constexpr int struct_integer = GPUDT_REMOVED_COMBINER(MPI_COMBINER_STRUCT_INTEGER);
+#endif
 
 struct Decoded {
   Ref ref;

@@ -54,6 +54,25 @@ std::string_view family_of(std::string_view version) {
   return {};
 }
 
+/// Whether the MPI library has the handles and constants that the MPI-5 standard lays down (MPI-5.0 chapter 20), for
+/// which every library has a file of its own; what stands in its version is the same in both.
+bool has_standard_abi() {
+  void* function = dlsym(RTLD_NEXT, "PMPI_Abi_get_version");
+  if (function == nullptr) function = dlsym(RTLD_DEFAULT, "PMPI_Abi_get_version");
+  int version = -1, subversion = -1;
+  if (function != nullptr) reinterpret_cast<int (*)(int*, int*)>(function)(&version, &subversion);
+  return version >= 0;
+}
+
+/// Of the library that this process runs over; empty if it is not known.
+std::string_view family_here() {
+  if (has_standard_abi()) return "the MPI-5 ABI";
+  static char version[longest_version];
+  int length = 0;
+  PMPI_Get_library_version(version, &length);
+  return family_of(std::string_view(version).substr(0, telling_part));
+}
+
 /// `act(name, number)` for each of the names in a list.
 template <class Act>
 void for_each_name(const char* names, Act act) {
@@ -94,10 +113,7 @@ bool is_first_rank() {
 /// Runs when the library is loaded. A process that has no MPI of its own sees the one that this library needs.
 __attribute__((constructor)) void fill_tables() {
   find_mpi_functions();
-  static char version[longest_version];
-  int length = 0;
-  PMPI_Get_library_version(version, &length);
-  const std::string_view found = family_of(std::string_view(version).substr(0, telling_part));
+  const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
   if (is_first_rank())

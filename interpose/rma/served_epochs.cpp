@@ -198,7 +198,7 @@ int ServedWindow::lock(int type, int rank, int assert) {
 }
 
 int ServedWindow::unlock(int rank) {
-  return guard("MPI_Win_unlock", [&] {
+  return guard("MPI_Win_unlock", [&]() -> int {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     check_rank(rank);
     memory_.mark_again();
@@ -262,14 +262,14 @@ std::vector<int> ServedWindow::passive_targets(int rank) const {
 }
 
 int ServedWindow::flush(const char* call, int rank) {
-  return guard(call, [&] {
+  return guard(call, [&]() -> int {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     return report(call, flush_at(passive_targets(rank)));
   });
 }
 
 int ServedWindow::flush_local(const char* call, int rank) {
-  return guard(call, [&] {
+  return guard(call, [&]() -> int {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     int result = MPI_SUCCESS;
     for (const int target : passive_targets(rank)) {
