@@ -56,7 +56,8 @@ case $("$mpirun" --version 2>&1) in
   *"Open MPI"* | *OpenRTE*)
     give_way='--oversubscribe --bind-to none --mca mpi_yield_when_idle 1'
     # On any machine: what Open MPI takes where there is no fast network, after looking for one for 0.2 s.
-    export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
+    # (Open MPI 5's windows by UCX complain where there is none.)
+    export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}" OMPI_MCA_osc="${OMPI_MCA_osc:-^ucx}"
     if [ "$(id -u)" -eq 0 ]; then
       export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi

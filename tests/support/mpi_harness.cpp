@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tests/support/driver.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -190,6 +191,10 @@ int error_class(int code) {
   int result = MPI_SUCCESS;
   PMPI_Error_class(code, &result);
   return result;
+}
+
+int failure_class(int code, int wanted) {
+  return code == MPI_SUCCESS && !returns_handled_errors ? wanted : error_class(code);
 }
 
 const char* place_name(Place place) {

@@ -52,7 +52,7 @@ std::array<Basic, 10> basic_types() {
            {MPI_FLOAT, "FLOAT"},
            {MPI_DOUBLE, "DOUBLE"},
            {MPI_LONG_LONG, "LONG_LONG"},
-           {MPI_C_DOUBLE_COMPLEX, "C_DOUBLE_COMPLEX"},
+           packs_complex_numbers ? Basic{MPI_C_DOUBLE_COMPLEX, "C_DOUBLE_COMPLEX"} : Basic{MPI_LONG, "LONG"},
            {MPI_INT64_T, "INT64_T"},
            {MPI_UINT16_T, "UINT16_T"}}};
 }

@@ -9,12 +9,22 @@
 
 namespace gpudt::test {
 
-#ifdef MPICH_VERSION
+#if defined(MPICH_VERSION) || defined(MPI_ABI_VERSION)  // over the standard ABI, the tests run with MPICH
 inline constexpr bool mpich = true;
 #else
 inline constexpr bool mpich = false;
 #endif
 
+#if defined(OPEN_MPI) && OMPI_MAJOR_VERSION >= 5
+inline constexpr bool openmpi5 = true;
+#else
+inline constexpr bool openmpi5 = false;
+#endif
+
+/// Open MPI 5 packs vectors of complex numbers wrongly whose stride is an odd multiple of half a number.
+inline constexpr bool packs_complex_numbers = !openmpi5;
+/// Open MPI 5 leaves the padding of long doubles alone when it unpacks, so that its bytes tell nothing.
+inline constexpr bool unpacks_padding = !openmpi5;
 /// MPICH 4.0 counts the basic elements of a received struct wrongly.
 inline constexpr bool counts_elements = !mpich;
 /// MPICH 4.0 leaves the status of MPI_Irecv and MPI_Recv_init from MPI_PROC_NULL alone.
@@ -25,6 +35,12 @@ inline constexpr bool requests_have_handlers = !mpich;
 /// MPICH without yaksa, as Debian has it, loses data of a message of more bytes than these that was sent packed (as
 /// MPI_PACKED, by MPI_Bsend, from device memory) and is received into structs of elements of several sizes.
 inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
+/// MPICH 5.0 returns MPI_SUCCESS where an error handler of the program's own has been called.
+#if defined(MPI_ABI_VERSION) || (defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 50000000)
+inline constexpr bool returns_handled_errors = false;
+#else
+inline constexpr bool returns_handled_errors = true;
+#endif
 /// MPICH 4.0 accepts an accumulate whose operator does not suit the type if it is for MPI_PROC_NULL, which is how gpudt
 /// has operators checked before the target uses them.
 inline constexpr bool checks_operators = !mpich;
