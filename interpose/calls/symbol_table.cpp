@@ -54,13 +54,26 @@ std::string_view family_of(std::string_view version) {
   return {};
 }
 
+/// The MPI library's function of this name, which ours stands before; null if it has none.
+void* behind(const char* name) {
+  void* const function = dlsym(RTLD_NEXT, name);
+  return function != nullptr ? function : dlsym(RTLD_DEFAULT, name);  // the MPI library comes before this one
+}
+
+/// The file that a function is in.
+const void* file_of(void* function) {
+  Dl_info info{};
+  return dladdr(function, &info) != 0 ? info.dli_fbase : nullptr;
+}
+
 /// Whether the MPI library has the handles and constants that the MPI-5 standard lays down (MPI-5.0 chapter 20), for
-/// which every library has a file of its own; what stands in its version is the same in both.
+/// which every library has a file of its own; what stands in its version is the same in both. The file that this
+/// library needs may be there, too, behind that of the program.
 bool has_standard_abi() {
-  void* function = dlsym(RTLD_NEXT, "PMPI_Abi_get_version");
-  if (function == nullptr) function = dlsym(RTLD_DEFAULT, "PMPI_Abi_get_version");
+  void* const function = behind("PMPI_Abi_get_version");
+  if (function == nullptr || file_of(function) != file_of(behind("PMPI_Get_library_version"))) return false;
   int version = -1, subversion = -1;
-  if (function != nullptr) reinterpret_cast<int (*)(int*, int*)>(function)(&version, &subversion);
+  reinterpret_cast<int (*)(int*, int*)>(function)(&version, &subversion);
   return version >= 0;
 }
 
@@ -81,9 +94,7 @@ void for_each_name(const char* names, Act act) {
 
 void find_mpi_functions() {
   for_each_name(gpudt_profiling_names, [](const char* name, std::size_t number) {
-    void* function = dlsym(RTLD_NEXT, name);
-    if (function == nullptr) function = dlsym(RTLD_DEFAULT, name);  // the MPI library comes before this one
-    if (function != nullptr) gpudt_profiling_entries[number] = gpudt_mpi_functions[number] = function;
+    if (void* const function = behind(name)) gpudt_profiling_entries[number] = gpudt_mpi_functions[number] = function;
   });
 }
 
