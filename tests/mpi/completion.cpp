@@ -223,18 +223,18 @@ TEST_CASE("the program's own generalized requests are left alone", "[completion]
   Mixture mixture;
   static int freed = 0;
   freed = 0;
-  const auto query = [](void* state, MPI_Status* status) {
+  const auto query = [](void* state, MPI_Status* status) -> int {
     MPI_Status_set_elements(status, MPI_BYTE, *static_cast<int*>(state));
     MPI_Status_set_cancelled(status, 0);
     status->MPI_SOURCE = 3;
     status->MPI_TAG = 4;
     return MPI_SUCCESS;
   };
-  const auto free_state = [](void*) {
+  const auto free_state = [](void*) -> int {
     ++freed;
     return MPI_SUCCESS;
   };
-  const auto cancel = [](void*, int) { return MPI_SUCCESS; };
+  const auto cancel = [](void*, int) -> int { return MPI_SUCCESS; };
   int state = 17;
   MPI_Request requests[Mixture::length + 1];
   std::copy_n(mixture.requests, Mixture::length, requests);

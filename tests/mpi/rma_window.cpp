@@ -278,7 +278,7 @@ TEST_CASE("device buffers with memory that MPI allocates", "[rma][window]") {
 TEST_CASE("every rank starts towards one that has posted to all", "[rma][window]") {
   constexpr int each = 500;
   const auto bytes = static_cast<std::size_t>(ranks() * each) * sizeof(int);
-  for (const int assert : {0, MPI_MODE_NOCHECK}) {
+  for (const int assert : {0, int{MPI_MODE_NOCHECK}}) {
     Memory memory(rank() == 0 ? Place::device : Place::host, bytes), out(Place::device, each * sizeof(int));
     const std::vector<int> mine(each, rank() + 1);
     out.write(mine.data(), each * sizeof(int));
