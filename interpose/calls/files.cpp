@@ -97,7 +97,7 @@ int nonblocking(Access access, const char* call, MPI_File file, const void* buf,
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = pmpi(buffer.data, buffer.type, &reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+    return reserved.submit_issued(code, request);
   });
 }
 

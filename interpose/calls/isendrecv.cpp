@@ -87,7 +87,7 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     int code = PMPI_Isend(out.data(), out.count, out.given(), out.peer, out.tag, comm, &payload->send);
     if (code == MPI_SUCCESS)
       code = PMPI_Irecv(in.data(), in.count, in.given(), in.peer, in.tag, comm, &reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+    return reserved.submit_issued(code, request);
   });
 }
 

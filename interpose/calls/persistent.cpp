@@ -208,7 +208,7 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   const bool receives = persistent->kind == Operation::Kind::receive;
   const PendingReceive pending(receives ? Selects({persistent->peer, persistent->tag}) : Selects(), owner.comm);
   const int code = start_now(*persistent, owner, &reserved->inner);
-  return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, &persistent->active) : code;
+  return reserved.submit_issued(code, &persistent->active);
 }
 
 int start(MPI_Request* request) {

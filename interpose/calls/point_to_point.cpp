@@ -153,7 +153,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     payload->wait();
     mark(Point::given);
     const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+    return reserved.submit_issued(code, request);
   });
 }
 
@@ -262,7 +262,7 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (on_device) mark(Point::posted);
   const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
-  return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+  return reserved.submit_issued(code, request);
 }
 
 template <class Receive>

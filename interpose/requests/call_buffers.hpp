@@ -127,7 +127,7 @@ class CallBuffers {
     Reservation reserved(operation());
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = nonblocking(&reserved->inner);
-    return code == MPI_SUCCESS ? reserved.submit(/*issued=*/true, request) : code;
+    return reserved.submit_issued(code, request);
   }
 
   /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are

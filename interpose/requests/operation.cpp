@@ -282,6 +282,13 @@ int Reservation::submit(bool issued, MPI_Request* request) {
   return MPI_SUCCESS;
 }
 
+int Reservation::submit_issued(int code, MPI_Request* request) {
+  if (code != MPI_SUCCESS) return code;
+  if (operation_->inner != MPI_REQUEST_NULL) return submit(/*issued=*/true, request);
+  *request = MPI_REQUEST_NULL;
+  return code;
+}
+
 int engine_progress(Tests tests) {
   return engine.progress(tests);
 }

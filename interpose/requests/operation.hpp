@@ -147,6 +147,9 @@ class Reservation {
   /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload says
   /// done. Returns MPI_SUCCESS. Of operations that are not issued it may throw std::bad_alloc.
   int submit(bool issued, MPI_Request* request);
+  /// The same after the function that starts the real operation has returned `code`, if it has made a request: MPICH 5
+  /// returns success of a call that has failed if an error handler of the program's own has been told. Returns `code`.
+  int submit_issued(int code, MPI_Request* request);
 
  private:
   Operation* operation_;  ///< null: submitted

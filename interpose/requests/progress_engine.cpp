@@ -169,10 +169,9 @@ void ProgressEngine::issue(Operation* operation) {
     operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
   }
   issued(*operation);
-  if (operation->error != MPI_SUCCESS || operation->cancelled)
-    operation->inner = MPI_REQUEST_NULL;
-  else
-    watch(operation);
+  if (operation->error != MPI_SUCCESS || operation->cancelled) operation->inner = MPI_REQUEST_NULL;
+  if (operation->inner != MPI_REQUEST_NULL)
+    watch(operation);  // none: a failure that MPICH 5 has told the handler alone
 }
 
 void ProgressEngine::issued(const Operation& operation) {
