@@ -30,7 +30,8 @@ def python_with(module):
     for python in map(shutil.which, filter(None, PYTHONS)):
         if python is None:
             continue
-        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False)
+        # (A folder of that name where this runs would do for Python.)
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False, cwd="/")
         if done.returncode == 0:
             return python
     return None
