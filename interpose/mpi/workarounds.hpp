@@ -33,6 +33,8 @@ bool all_receives_are_known();
 /// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
 bool find_request_contexts(MPI_Comm own);
+/// MPI receives messages that end amid an element, as RTS messages may, if no element of the datatype has more bytes.
+std::int64_t widest_received_in_parts();
 /// A bit of contexts that are not the same in all processes: in Open MPI 5 those of MPI_Comm_create_from_group. No
 /// message is offered with one.
 inline constexpr std::uint32_t local_context = 1U << 31;

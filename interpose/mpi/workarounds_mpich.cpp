@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "interpose/support/engine.hpp"
@@ -109,6 +111,10 @@ bool all_receives_are_known() {
 
 bool find_contexts(MPI_Comm) {
   return false;
+}
+
+std::int64_t widest_received_in_parts() {
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 bool find_request_contexts(MPI_Comm) {

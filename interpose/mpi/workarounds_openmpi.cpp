@@ -302,6 +302,12 @@ int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
   return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
+/// Open MPI 4 unpacks a part of an element in 16 bytes, and writes beyond them; Open MPI 5 takes a byte of the gap
+/// after the part before for one of its own.
+std::int64_t widest_received_in_parts() {
+  return library_version() == 4 ? 16 : 1;
+}
+
 /// In a library that is newer than mpi.h there may be receives that gpudt does not have.
 bool all_receives_are_known() {
   const int version = library_version();

@@ -183,11 +183,9 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 namespace {
 
-/// Open MPI's memory for a part of an element.
-constexpr std::int64_t widest_in_parts = 16;
-
 bool may_come_in_parts(const datatype::TypeInfo& info, std::int64_t count) {
-  return info.widest_element() <= widest_in_parts || info.layout().shape(count).kind == datatype::ShapeKind::contiguous;
+  return info.widest_element() <= widest_received_in_parts() ||
+         info.layout().shape(count).kind == datatype::ShapeKind::contiguous;
 }
 
 }  // namespace

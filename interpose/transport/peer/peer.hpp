@@ -257,8 +257,7 @@ class RendezvousReceiver {
 };
 
 /// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one
-/// into the buffer. An RTS may end amid an element, and Open MPI 4 and 5 unpack parts of an element in 16 bytes: of
-/// larger ones they write beyond. Those are received packed.
+/// into the buffer: it may end amid an element (widest_received_in_parts()). Then the receive gets packed memory.
 class HostReceive : public Payload {
  public:
   HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info);
