@@ -11,7 +11,8 @@
 #   -N             each rank on a node of its own, as far as it can tell; status 77 if this machine does not allow that.
 #                  NODE_NETWORK in the environment: the interface, or the addresses, by which they reach each other (lo)
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
-# MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun)
+# MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun).
+# GPUDT_TEST_MPIRUN: another one, or srun
 set -u
 
 ranks=2 seconds=120 library='' sim='' simulate=no without='' environment='' nodes=''
@@ -51,7 +52,7 @@ if [ -n "$preload" ]; then
 fi
 
 # There may be more ranks than cores: a rank that waits gives way.
-mpirun=${MPIRUN:-mpirun}
+mpirun=${GPUDT_TEST_MPIRUN:-${MPIRUN:-mpirun}}
 version=$("$mpirun" --version 2>&1)
 case $version in
   *"Open MPI"* | *OpenRTE*)
@@ -62,6 +63,10 @@ case $version in
     if [ "$(id -u)" -eq 0 ]; then
       export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
+    ;;
+  slurm*)
+    give_way='--overlap --quiet --kill-on-bad-exit=1'
+    export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}" OMPI_MCA_mpi_yield_when_idle=1 MPIR_CVAR_POLLS_BEFORE_YIELD=1
     ;;
   *)  # MPICH's, Hydra
     give_way='-bind-to none'
@@ -88,7 +93,7 @@ mpi() {
 
 # shellcheck disable=SC2086  # several settings
 case $without in
-  '') mpi -np "$ranks" env $environment "$@" ;;
+  '') mpi -n "$ranks" env $environment "$@" ;;
   0) mpi -np 1 env GPUDT_TEST_HOST=1 "$@" : -np 1 env $environment "$@" ;;
   *) mpi -np 1 env $environment "$@" : -np 1 env GPUDT_TEST_HOST=1 "$@" ;;
 esac
