@@ -80,7 +80,7 @@ if [ -n "$nodes" ]; then
   hosts=localhost:1
   for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
   case $version in
-    *"Open MPI) 4"*) launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}" ;;
+    *OpenRTE*) launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}" ;;
     *)  # Open MPI 5 starts processes through another interface than lo
       launch="--prtemca plm ssh --prtemca plm_ssh_agent $node${NODE_NETWORK:+ --prtemca prte_if_include $NODE_NETWORK}" ;;
   esac
