@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Says which tests failed, and what they last printed: the end of a long log is all that some machines keep of it.
 
-usage: failures.py FILE...   of meson test's logs, meson-logs/testlog.json
+usage: failures.py [--names] FILE...   of meson test's logs, meson-logs/testlog.json
+  --names  their names alone, as meson test takes them
 """
 
 import json
@@ -26,9 +27,13 @@ def tell(entry):
 
 
 def main():
-    for path in sys.argv[1:]:
+    names_only = sys.argv[1:2] == ["--names"]
+    for path in sys.argv[2 if names_only else 1:]:
         for entry in failures(path):
-            tell(entry)
+            if names_only:
+                print(entry["name"].split(" / ", 1)[-1])
+            else:
+                tell(entry)
 
 
 if __name__ == "__main__":
