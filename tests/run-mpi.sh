@@ -54,12 +54,14 @@ fi
 # There may be more ranks than cores: a rank that waits gives way.
 mpirun=${GPUDT_TEST_MPIRUN:-${MPIRUN:-mpirun}}
 version=$("$mpirun" --version 2>&1)
+is_openmpi4() { case $version in *"Open MPI) 4"* | *"OpenRTE) 4"*) true ;; *) false ;; esac }
 case $version in
   *"Open MPI"* | *OpenRTE*)
     give_way='--oversubscribe --bind-to none --mca mpi_yield_when_idle 1'
     # On any machine: what Open MPI takes where there is no fast network, after looking for one for 0.2 s.
-    # (Open MPI 5's windows by UCX complain where there is none.)
-    export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}" OMPI_MCA_osc="${OMPI_MCA_osc:-^ucx}"
+    export OMPI_MCA_pml="${OMPI_MCA_pml:-ob1}"
+    # Open MPI 5's windows by UCX complain where there is none.
+    is_openmpi4 || export OMPI_MCA_osc="${OMPI_MCA_osc:-^ucx}"
     if [ "$(id -u)" -eq 0 ]; then
       export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     fi
@@ -79,11 +81,11 @@ if [ -n "$nodes" ]; then
   "$node" probe true 2>/dev/null || exit 77
   hosts=localhost:1
   for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
-  case $version in
-    *OpenRTE*) launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}" ;;
-    *)  # Open MPI 5 starts processes through another interface than lo
-      launch="--prtemca plm ssh --prtemca plm_ssh_agent $node${NODE_NETWORK:+ --prtemca prte_if_include $NODE_NETWORK}" ;;
-  esac
+  if is_openmpi4; then
+    launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}"
+  else  # Open MPI 5 starts processes through another interface than lo
+    launch="--prtemca plm ssh --prtemca plm_ssh_agent $node${NODE_NETWORK:+ --prtemca prte_if_include $NODE_NETWORK}"
+  fi
   give_way="$give_way --host $hosts $launch --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include ${NODE_NETWORK:-lo}"
 fi
 mpi() {
