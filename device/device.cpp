@@ -15,6 +15,7 @@
 
 #include "device/division.hpp"
 #include "device/engine.hpp"
+#include "device/reduction.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -292,6 +293,10 @@ PeerStatistics peer_statistics() noexcept {
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after) {
   return current().transfer(ordinal, from, to, begin, end, after);
+}
+
+Transfer reduce(int ordinal, const Reduction& reduction) {
+  return current().reduce(ordinal, reduction);
 }
 
 std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count) {

@@ -31,7 +31,9 @@ class Channel;
 class ContextWatch;
 class Engine;
 class Resident;
-struct BatchArgs;  // batch_body.hpp
+struct BatchArgs;   // batch_body.hpp
+struct ReduceArgs;  // reduce_body.hpp
+struct Reduction;   // reduction.hpp
 
 /// What to learn from the duration of a transfer: the expected duration without start delay, and the Delay to update.
 struct Lesson {
@@ -149,6 +151,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
   void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
+  void start_kernel(Transfer::State& state, ReduceArgs& args) REQUIRES(queue_mutex);
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
@@ -284,6 +287,7 @@ class Engine {
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                     const StreamMark& after = {});
+  Transfer reduce(int ordinal, const Reduction& reduction);
   /// Null: the program's work is not waited for. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
   bool register_host(int ordinal, void* address, std::size_t bytes);

@@ -5,6 +5,7 @@
 
 namespace gpudt::device {
 struct BatchArgs;
+struct ReduceArgs;
 struct ResidentArgs;
 }  // namespace gpudt::device
 
@@ -28,5 +29,9 @@ int load_batch_kernel();
 /// The same for the persistent kernel (resident_body.hpp).
 int launch_resident_kernel(const ResidentArgs& args, void* stream);
 int load_resident_kernel();
+
+/// The same for reductions.
+int launch_reduce_kernel(const ReduceArgs& args, void* stream);
+int load_reduce_kernels();
 
 }  // namespace gpudt::device::cuda

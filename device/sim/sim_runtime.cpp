@@ -6,6 +6,7 @@
 
 #include "device/host_pages.hpp"
 #include "device/kernel_host.hpp"
+#include "device/reduce_body.hpp"
 #include "device/resident_body.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
@@ -61,6 +62,10 @@ void run(const Launch<TransferArgs>& launch) {
 }
 void run(const Launch<BatchArgs>& launch) {
   run_on_host(launch.args, launch.translate, complete);
+}
+void run(const Launch<ReduceArgs>& launch) {
+  reduce_on_host(launch.args, HostMemory<Translate>{launch.translate});
+  complete(launch.args.completion);
 }
 void run(const Launch<ResidentArgs>& launch) {
   run_on_host(launch.args, launch.translate, complete);
@@ -197,6 +202,7 @@ class SimRuntime final : public Runtime {
   void launch(int, const TransferArgs& args, StreamHandle stream) override { launch_any(args, stream); }
   void launch(int, const BatchArgs& batch, StreamHandle stream) override { launch_any(batch, stream); }
   void launch(int, const ResidentArgs& args, StreamHandle stream) override { launch_any(args, stream); }
+  void launch(int, const ReduceArgs& args, StreamHandle stream) override { launch_any(args, stream); }
 
   bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
   void enable_peer_access(int, int) override {}

@@ -4,6 +4,7 @@
 
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
+#include "interpose/collectives/reductions.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -135,6 +136,10 @@ template <class Pmpi, class Count>
 int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    if (root >= 0) {  // else the call is MPI's to refuse
+      const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
+      if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
+    }
     CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
@@ -267,11 +272,23 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
 
 // --- reductions that all take part in --------------------------------------------------------------------------------
 
-/// Allreduce, Scan and Reduce_scatter_block: `blocks` times `count` elements go in.
+/// Processes that share the result of a Reduce_scatter.
+int sharers(MPI_Comm comm) {
+  int size = 0;
+  if (comm != MPI_COMM_NULL) PMPI_Comm_size(comm, &size);
+  return size;
+}
+
+/// Allreduce, Scan and Reduce_scatter_block: `blocks` times `count` elements go in, if several blocks then one for each
+/// process.
 template <class Pmpi, class Count>
-int reduction(const Call& call, const Pmpi& pmpi, int blocks, const void* sendbuf, void* recvbuf, Count count,
-              MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blocks, const void* sendbuf, void* recvbuf,
+              Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    ReductionArguments arguments = {
+        .result = result, .sendbuf = sendbuf, .recvbuf = recvbuf, .count = std::int64_t(count) * blocks};
+    if (blocks > 1) arguments.blocks.assign(static_cast<std::size_t>(blocks), count);
+    if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
     CallBuffers c(call.name, {.comm = comm});
     const std::int64_t given = std::int64_t(count) * blocks;
     const Given in = c.reduction(Role::in, sendbuf, given, type);
@@ -285,6 +302,9 @@ template <class Pmpi, class Count>
 int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    const ReductionArguments arguments = {
+        .result = device::Result::exscan, .sendbuf = sendbuf, .recvbuf = recvbuf, .count = count};
+    if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
     CallBuffers c(call.name, {.comm = comm});
     int rank = 0;
     if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
@@ -302,6 +322,13 @@ template <class Pmpi, class Count>
 int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const Count* recvcounts,
                    MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
+    if (const int size = sharers(comm); size > 1 && recvcounts != nullptr) {
+      const ReductionArguments arguments = {.sendbuf = sendbuf,
+                                            .recvbuf = recvbuf,
+                                            .count = sum(recvcounts, size),
+                                            .blocks = {recvcounts, recvcounts + size}};
+      if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
+    }
     CallBuffers c(call.name, {.comm = comm});
     Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
     if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
@@ -314,13 +341,6 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
     }
     return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
   });
-}
-
-/// Processes that share the result of a Reduce_scatter_block.
-int sharers(MPI_Comm comm) {
-  int size = 0;
-  if (comm != MPI_COMM_NULL) PMPI_Comm_size(comm, &size);
-  return size;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
 #include "interpose/calls/other_tools.hpp"
-#include "interpose/collectives/peer_exchange.hpp"
+#include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"

@@ -2,111 +2,35 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <iterator>
 #include <limits>
-#include <memory>
-#include <new>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "datatype/basic.hpp"
-#include "interpose/mpi/workarounds.hpp"
+#include "interpose/collectives/comm_state.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
-#include "interpose/transport/peer/state.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
-// Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
-// this number, too. (Other builds may be in the job.)
-constexpr int agreement_version = 1;
-
 /// From here on a block goes sooner as a message than its share of a collective on staged data does.
 constexpr std::int64_t least_block = 24 << 10;
 constexpr std::int64_t least_block_from_root = 8 << 10;
-constexpr int most_passed = 256;
 
 /// Messages that a process sends for one call at most: with more, each takes its turn at what offers need.
 constexpr std::size_t most_given = 64;
 
-/// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
-/// so that calls that alternate are met in turn. (None if all is to be offered.)
-struct AskBackoff {
-  std::string_view call;
-  int length;  ///< of a block: bits of its bytes; negative: not known
-  int passing = 0, left = 0;
-
-  bool passes() { return left > 0 && left-- > 0; }
-  void grow() { left = passing = passing == 0 ? 2 : std::min(2 * passing, most_passed); }
-  void reset() { passing = left = 0; }
-};
-
-/// What is kept with a communicator, the same in all of its processes.
-struct CommState {
-  bool together = false;  ///< all can be asked
-  bool spoilt = false;    ///< here: messages of a call that failed may still come
-  std::vector<AskBackoff> backoff = {};
-
-  AskBackoff& backoff_for(std::string_view call, int length) {
-    for (AskBackoff& known : backoff)
-      if (known.call == call && known.length == length) return known;
-    return backoff.emplace_back(AskBackoff{call, length});
-  }
-};
-
-std::atomic<bool> asking{false};
-ForcedProtocol announced_protocol = Protocol::mapped_staging;
-int keyval = MPI_KEYVAL_INVALID;
-
-/// What processes that can be asked together announce alike.
-int announcement(ForcedProtocol forced) {
-  constexpr int values = 8;
-  static_assert(protocol_names.size() < values);
-  return agreement_version * values + (forced ? 1 + static_cast<int>(*forced) : 0);
-}
-
 std::int64_t least_wanted(Flow flow) {
-  if (announced_protocol == Protocol::peer) return 1;
+  if (collectives_forced() == Protocol::peer) return 1;
   return flow == Flow::from_root ? least_block_from_root : least_block;
-}
-
-bool can_be_asked(int rank) {
-  return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
-}
-
-bool all_can_be_asked(MPI_Comm comm) {
-  int inter = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0) return false;
-  const std::vector<int> ranks = peer::world_ranks(comm);
-  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), can_be_asked);
-}
-
-/// Throws std::bad_alloc if there is no memory, which the caller must not take for an answer: others have none such.
-CommState& comm_state_of(MPI_Comm comm) {
-  void* value = nullptr;
-  int found = 0;
-  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
-  if (found != 0) return *static_cast<CommState*>(value);
-  auto made = std::make_unique<CommState>();
-  made->together = all_can_be_asked(comm);
-  if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
-  return *made.release();
-}
-
-int drop_circle(MPI_Comm, int, void* value, void*) {
-  delete static_cast<CommState*>(value);
-  return MPI_SUCCESS;
 }
 
 int length_of(const Known& known) {
@@ -269,26 +193,10 @@ std::int64_t Known::bytes() const {
   return elements * datatype::size_of(type);
 }
 
-void collectives_announce(ForcedProtocol forced) {
-  const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
-  if (presence_announce(announcement(forced)) && has_messages && all_receives_are_known()) announced_protocol = forced;
-}
-
-// Nobody announces anything from here on, so that all see the same.
-void collectives_start() {
-  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_circle, &keyval, nullptr);
-  asking.store(true);
-}
-
-void collectives_stop() {
-  if (asking.exchange(false)) PMPI_Comm_free_keyval(&keyval);
-}
-
 namespace collective_messages {
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
-  if (!asking.load(std::memory_order_relaxed) || call.request != nullptr || comm == MPI_COMM_NULL) return false;
+  if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
                         known.bytes() < least_wanted(flow) * known.blocks))
     return false;
@@ -310,7 +218,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   const bool agreed = all_agree(comm, !fit, weight);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   if (!agreed) {
-    if (announced_protocol != Protocol::peer) backoff.grow();
+    backoff.grow();
     return std::nullopt;
   }
   backoff.reset();

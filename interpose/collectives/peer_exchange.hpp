@@ -16,15 +16,8 @@
 
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/requests/call_buffers.hpp"
-#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
-
-/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked.
-void collectives_announce(ForcedProtocol forced);
-/// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
-void collectives_start();
-void collectives_stop();
 
 /// The shape of a collective, on which the length of the blocks for which messages pay depends.
 enum class Flow {

@@ -1,0 +1,69 @@
+// Reductions in device memory: element by element over the buffers of several processes, mapped for one GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/device.hpp"
+
+namespace gpudt::device {
+
+/// MPI-4.1 section 6.9.2, and MPI_MAXLOC and MPI_MINLOC of section 6.9.4.
+enum class Operator : std::uint8_t { max, min, sum, prod, land, lor, lxor, band, bor, bxor, maxloc, minloc };
+
+/// What a buffer holds. Pairs are a value and an index, one behind the other without a gap.
+enum class Element : std::uint8_t {
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  uint16,
+  uint32,
+  uint64,
+  float32,
+  float64,
+  complex64,
+  complex128,
+  int16_int32,
+  int32_int32,
+  int64_int32,
+  float32_int32,
+  float64_int32,
+  float32_float32,
+  float64_float64,
+};
+
+/// Bytes of an element.
+std::int64_t element_bytes(Element element);
+/// Bytes that an element's address must be a multiple of.
+std::int64_t element_alignment(Element element);
+/// Whether the operator takes such elements.
+bool is_defined(Operator op, Element element);
+
+/// What a destination gets.
+enum class Result : std::uint8_t {
+  total,   ///< all sources combined
+  scan,    ///< destination k: sources 0 to k
+  exscan,  ///< destination k: sources 0 to k - 1; the first one nothing
+};
+
+/// Sources are combined in their order, the same for every element, so that the bits are the same whoever computes them.
+struct Reduction {
+  static constexpr std::size_t most_ranks = 64;
+
+  Operator op;
+  Element element;
+  Result result;
+  std::int64_t count;                 ///< elements of each source and destination
+  std::span<const void* const> from;  ///< 1 to most_ranks
+  std::span<void* const> to;          ///< as many as sources; null: nothing is stored. Either its source's own memory,
+                                      ///< or none of any source's
+};
+
+/// Starts a reduction by one kernel of GPU `ordinal`, which must reach all of the memory; each address is a multiple of
+/// element_alignment(). Thread-safe. Throws Error.
+Transfer reduce(int ordinal, const Reduction& reduction);
+
+}  // namespace gpudt::device

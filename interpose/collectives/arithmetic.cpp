@@ -1,0 +1,119 @@
+#include "interpose/collectives/arithmetic.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace gpudt::interpose {
+namespace {
+
+using device::Element;
+using device::Operator;
+
+/// The groups of datatypes by which MPI-4.1 section 6.9.2 says what an operator takes.
+enum class Group { c_integer, fortran_integer, floating, complex, logical, byte, several_languages, pair };
+
+struct KnownType {
+  MPI_Datatype type;
+  Group group;
+  Element element;
+};
+
+Element signed_of(int bytes) {
+  return bytes == 1 ? Element::int8 : bytes == 2 ? Element::int16 : bytes == 4 ? Element::int32 : Element::int64;
+}
+
+Element unsigned_of(int bytes) {
+  return bytes == 1 ? Element::uint8 : bytes == 2 ? Element::uint16 : bytes == 4 ? Element::uint32 : Element::uint64;
+}
+
+std::vector<KnownType> make_types() {
+  std::vector<KnownType> types;
+  // Of a size that elements have; an MPI without Fortran has null handles.
+  const auto add = [&](MPI_Datatype type, Group group, auto element_of) {
+    int bytes = 0;
+    if (type == MPI_DATATYPE_NULL || PMPI_Type_size(type, &bytes) != MPI_SUCCESS) return;
+    const Element element = element_of(bytes);
+    if (device::element_bytes(element) == bytes) types.push_back({type, group, element});
+  };
+  const auto always = [](Element element) { return [element](int) { return element; }; };
+  const auto floating_of = [](int bytes) { return bytes == 4 ? Element::float32 : Element::float64; };
+  const auto complex_of = [](int bytes) { return bytes == 8 ? Element::complex64 : Element::complex128; };
+  for (const MPI_Datatype type : {MPI_SIGNED_CHAR, MPI_SHORT, MPI_INT, MPI_LONG, MPI_LONG_LONG, MPI_INT8_T, MPI_INT16_T,
+                                  MPI_INT32_T, MPI_INT64_T})
+    add(type, Group::c_integer, signed_of);
+  for (const MPI_Datatype type : {MPI_UNSIGNED_CHAR, MPI_UNSIGNED_SHORT, MPI_UNSIGNED, MPI_UNSIGNED_LONG,
+                                  MPI_UNSIGNED_LONG_LONG, MPI_UINT8_T, MPI_UINT16_T, MPI_UINT32_T, MPI_UINT64_T})
+    add(type, Group::c_integer, unsigned_of);
+  for (const MPI_Datatype type : {MPI_INTEGER, MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8})
+    add(type, Group::fortran_integer, signed_of);
+  for (const MPI_Datatype type : {MPI_AINT, MPI_OFFSET, MPI_COUNT}) add(type, Group::several_languages, signed_of);
+  for (const MPI_Datatype type : {MPI_FLOAT, MPI_DOUBLE, MPI_REAL, MPI_REAL4, MPI_REAL8, MPI_DOUBLE_PRECISION})
+    add(type, Group::floating, floating_of);
+  for (const MPI_Datatype type : {MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_CXX_FLOAT_COMPLEX,
+                                  MPI_CXX_DOUBLE_COMPLEX, MPI_COMPLEX, MPI_DOUBLE_COMPLEX})
+    add(type, Group::complex, complex_of);
+  for (const MPI_Datatype type : {MPI_C_BOOL, MPI_CXX_BOOL}) add(type, Group::logical, unsigned_of);
+  add(MPI_BYTE, Group::byte, unsigned_of);
+  add(MPI_SHORT_INT, Group::pair, always(Element::int16_int32));
+  add(MPI_2INT, Group::pair, always(Element::int32_int32));
+  add(MPI_LONG_INT, Group::pair, always(Element::int64_int32));
+  add(MPI_FLOAT_INT, Group::pair, always(Element::float32_int32));
+  add(MPI_DOUBLE_INT, Group::pair, always(Element::float64_int32));
+  add(MPI_2INTEGER, Group::pair, always(Element::int32_int32));
+  add(MPI_2REAL, Group::pair, always(Element::float32_float32));
+  add(MPI_2DOUBLE_PRECISION, Group::pair, always(Element::float64_float64));
+  return types;
+}
+
+std::optional<Operator> operator_of(MPI_Op op) {
+  static const std::vector<std::pair<MPI_Op, Operator>> operators = {
+      {MPI_MAX, Operator::max},   {MPI_MIN, Operator::min},       {MPI_SUM, Operator::sum},
+      {MPI_PROD, Operator::prod}, {MPI_LAND, Operator::land},     {MPI_LOR, Operator::lor},
+      {MPI_LXOR, Operator::lxor}, {MPI_BAND, Operator::band},     {MPI_BOR, Operator::bor},
+      {MPI_BXOR, Operator::bxor}, {MPI_MAXLOC, Operator::maxloc}, {MPI_MINLOC, Operator::minloc}};
+  const auto found =
+      std::find_if(operators.begin(), operators.end(), [op](const auto& each) { return each.first == op; });
+  return found == operators.end() ? std::nullopt : std::optional(found->second);
+}
+
+/// What MPI refuses is not for GPUs to do.
+bool takes(Operator op, Group group) {
+  switch (op) {
+    case Operator::max:
+    case Operator::min:
+      return group == Group::c_integer || group == Group::fortran_integer || group == Group::floating ||
+             group == Group::several_languages;
+    case Operator::sum:
+    case Operator::prod:
+      return group == Group::c_integer || group == Group::fortran_integer || group == Group::floating ||
+             group == Group::complex || group == Group::several_languages;
+    case Operator::land:
+    case Operator::lor:
+    case Operator::lxor:
+      return group == Group::c_integer || group == Group::logical;
+    case Operator::band:
+    case Operator::bor:
+    case Operator::bxor:
+      return group == Group::c_integer || group == Group::fortran_integer || group == Group::byte ||
+             group == Group::several_languages;
+    case Operator::maxloc:
+    case Operator::minloc:
+      break;
+  }
+  return group == Group::pair;
+}
+
+}  // namespace
+
+std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
+  static const std::vector<KnownType> types = make_types();
+  const std::optional<Operator> known = operator_of(op);
+  if (!known) return std::nullopt;
+  const auto found =
+      std::find_if(types.begin(), types.end(), [type](const KnownType& each) { return each.type == type; });
+  if (found == types.end() || !takes(*known, found->group)) return std::nullopt;
+  return Arithmetic{*known, found->element};
+}
+
+}  // namespace gpudt::interpose

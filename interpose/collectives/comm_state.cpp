@@ -1,0 +1,97 @@
+#include "interpose/collectives/comm_state.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/transport/peer/state.hpp"
+#include "interpose/transport/presence.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+// Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
+// this number, too. (Other builds may be in the job.)
+constexpr int agreement_version = 2;
+
+constexpr int most_passed = 256;
+
+std::atomic<bool> asking{false};
+ForcedProtocol announced_protocol = Protocol::mapped_staging;
+int keyval = MPI_KEYVAL_INVALID;
+
+/// What processes that can be asked together announce alike.
+int announcement(ForcedProtocol forced) {
+  constexpr int values = 8;
+  static_assert(protocol_names.size() < values);
+  return agreement_version * values + (forced ? 1 + static_cast<int>(*forced) : 0);
+}
+
+bool can_be_asked(int rank) {
+  return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
+}
+
+bool all_can_be_asked(MPI_Comm comm) {
+  int inter = 0;
+  PMPI_Comm_test_inter(comm, &inter);
+  if (inter != 0) return false;
+  const std::vector<int> ranks = peer::world_ranks(comm);
+  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), can_be_asked);
+}
+
+int drop_state(MPI_Comm, int, void* value, void*) {
+  delete static_cast<CommState*>(value);
+  return MPI_SUCCESS;
+}
+
+}  // namespace
+
+void AskBackoff::grow() {
+  if (announced_protocol != Protocol::peer) left = passing = passing == 0 ? 2 : std::min(2 * passing, most_passed);
+}
+
+AskBackoff& CommState::backoff_for(std::string_view call, int length) {
+  // Other processes may call the other of MPI_X and MPI_X_c.
+  if (call.ends_with("_c")) call.remove_suffix(2);
+  for (AskBackoff& known : backoff)
+    if (known.call == call && known.length == length) return known;
+  return backoff.emplace_back(AskBackoff{call, length});
+}
+
+CommState& comm_state_of(MPI_Comm comm) {
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
+  if (found != 0) return *static_cast<CommState*>(value);
+  auto made = std::make_unique<CommState>();
+  made->together = all_can_be_asked(comm);
+  if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
+  return *made.release();
+}
+
+void collectives_announce(ForcedProtocol forced) {
+  const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
+  if (presence_announce(announcement(forced)) && has_messages && all_receives_are_known()) announced_protocol = forced;
+}
+
+// Nobody announces anything from here on, so that all see the same.
+void collectives_start() {
+  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_state, &keyval, nullptr);
+  asking.store(true);
+}
+
+void collectives_stop() {
+  if (asking.exchange(false)) PMPI_Comm_free_keyval(&keyval);
+}
+
+bool collectives_ask() {
+  return asking.load(std::memory_order_relaxed);
+}
+
+ForcedProtocol collectives_forced() {
+  return announced_protocol;
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,57 @@
+// What collectives between GPUs keep with a communicator, the same in all of its processes: whether all of them have
+// the library, and how many calls pass before they ask each other again.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "interpose/support/protocol.hpp"
+
+namespace gpudt::interpose {
+
+/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked.
+void collectives_announce(ForcedProtocol forced);
+/// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
+void collectives_start();
+void collectives_stop();
+
+/// Between collectives_start() and collectives_stop(), if this process answers what others ask.
+bool collectives_ask();
+/// What is offered in any case (GPUDT_PROTOCOL); nothing: what pays.
+ForcedProtocol collectives_forced();
+
+/// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
+/// so that calls that alternate are met in turn.
+struct AskBackoff {
+  std::string_view call;
+  int length;  ///< of a block: bits of its bytes; negative: not known
+  int passing = 0, left = 0;
+
+  bool passes() { return left > 0 && left-- > 0; }
+  /// After a call that not all agreed on. (Nothing if all is to be offered.)
+  void grow();
+  void reset() { passing = left = 0; }
+};
+
+struct ReductionGroup;  // reductions.hpp
+struct ReductionGroupEnd {
+  void operator()(ReductionGroup* group) const noexcept;
+};
+
+struct CommState {
+  bool together = false;  ///< all can be asked
+  bool spoilt = false;    ///< here: messages of a call that failed may still come
+  std::vector<AskBackoff> backoff = {};
+  std::unique_ptr<ReductionGroup, ReductionGroupEnd> reductions = {};  ///< made by the first reduction
+
+  AskBackoff& backoff_for(std::string_view call, int length);
+};
+
+/// Of an intracommunicator or another one, while collectives_ask(). Throws std::bad_alloc if there is no memory, which
+/// the caller must not take for an answer: others have none such.
+CommState& comm_state_of(MPI_Comm comm);
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,135 @@
+#include "interpose/collectives/reduction_boards.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <memory>
+#include <utility>
+
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
+#include "device/reduction.hpp"
+#include "interpose/collectives/comm_state.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+using peer::Board;
+
+/// A board whose communicator has gone; others may still have to read what it says.
+struct Retired {
+  int index;
+  std::uint64_t last_call;
+  std::vector<Board*> readers;
+};
+
+/// Of this process.
+struct OwnBoards {
+  Mutex mutex;
+  std::bitset<peer::board_count> taken GUARDED_BY(mutex);
+  std::vector<Retired> retired GUARDED_BY(mutex);
+};
+auto& own_boards = never_destroyed<OwnBoards>();
+
+/// Or -1.
+int take_board() {
+  const LockGuard lock(own_boards.mutex);
+  std::erase_if(own_boards.retired, [](const Retired& board) REQUIRES(own_boards.mutex) {
+    const bool all_have_read = std::all_of(board.readers.begin(), board.readers.end(), [&](const Board* reader) {
+      return reader->read.load(std::memory_order_acquire) >= board.last_call;
+    });
+    if (all_have_read) own_boards.taken.reset(static_cast<std::size_t>(board.index));
+    return all_have_read;
+  });
+  for (std::size_t index = 0; index < own_boards.taken.size(); ++index) {
+    if (own_boards.taken.test(index)) continue;
+    own_boards.taken.set(index);
+    return static_cast<int>(index);
+  }
+  return -1;
+}
+
+void put_board(const ReductionGroup& group) {
+  const LockGuard lock(own_boards.mutex);
+  const auto index = static_cast<std::size_t>(group.own_board);
+  if (group.boards.empty())
+    own_boards.taken.reset(index);  // nobody has been told anything
+  else
+    own_boards.retired.push_back({group.own_board, group.call, group.boards});
+}
+
+/// The segments of all processes; none if one cannot be reached.
+std::vector<peer::Segment*> segments_of(const std::vector<int>& world_ranks) {
+  std::vector<peer::Segment*> segments;
+  for (const int rank : world_ranks) {
+    peer::Segment* const segment = peer::world == nullptr ? nullptr : peer::reach_sender(rank);
+    if (segment == nullptr) return {};
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
+/// What each process tells the others of its board.
+struct Offer {
+  std::int64_t board;      ///< negative: none
+  std::int64_t last_call;  ///< that the board has told of, of any communicator's
+};
+
+}  // namespace
+
+void ReductionGroupEnd::operator()(ReductionGroup* group) const noexcept {
+  if (group->own_board >= 0) put_board(*group);
+  delete group;
+}
+
+ReductionGroup* make_reduction_group(MPI_Comm comm) {
+  std::unique_ptr<ReductionGroup, ReductionGroupEnd> group(new ReductionGroup);
+  group->world_ranks = peer::world_ranks(comm);
+  PMPI_Comm_rank(comm, &group->rank);
+  const std::size_t size = group->world_ranks.size();
+  const std::vector<peer::Segment*> segments = segments_of(group->world_ranks);
+  std::vector<Offer> offers(size);
+  std::vector<Board*> boards(size);
+  if (!segments.empty() && size <= device::Reduction::most_ranks) group->own_board = take_board();
+  Offer mine = {group->own_board, 0};
+  if (mine.board >= 0) {
+    const Board& own = (*segments[static_cast<std::size_t>(group->rank)])->boards[mine.board];
+    mine.last_call = static_cast<std::int64_t>(own.told.load(std::memory_order_relaxed));
+  }
+  const int code = PMPI_Allgather(&mine, 2, MPI_INT64_T, offers.data(), 2, MPI_INT64_T, comm);
+  const bool all_have = std::all_of(offers.begin(), offers.end(), [](const Offer& offer) { return offer.board >= 0; });
+  if (code != MPI_SUCCESS || !all_have) return group.release();
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    boards[rank] = &(*segments[rank])->boards[offers[rank].board];
+    group->call = std::max(group->call, static_cast<std::uint64_t>(offers[rank].last_call));
+  }
+  group->boards = std::move(boards);
+  return group.release();
+}
+
+void ReductionGroup::tell(const peer::Contribution& mine) {
+  ++call;
+  own().contributions[call % 2] = mine;
+  own().told.store(call, std::memory_order_release);
+}
+
+void ReductionGroup::read(std::vector<peer::Contribution>& all) const {
+  for (std::size_t other = 0; other < boards.size(); ++other) {
+    const Board& board = *boards[other];
+    wait_for_others([&] { return board.told.load(std::memory_order_acquire) >= call; });
+    all[other] = board.contributions[call % 2];
+  }
+  own().read.store(call, std::memory_order_release);
+}
+
+bool ReductionGroup::all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> Board::*outcomes) const {
+  bool succeed = true;
+  for (const int rank : ranks) {
+    const std::atomic<std::uint64_t>& outcome = boards[static_cast<std::size_t>(rank)]->*outcomes;
+    wait_for_others([&] { return Board::has(outcome.load(std::memory_order_acquire), call); });
+    if (outcome.load(std::memory_order_acquire) == Board::outcome(call, /*failed=*/true)) succeed = false;
+  }
+  return succeed;
+}
+
+}  // namespace gpudt::interpose

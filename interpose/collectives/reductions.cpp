@@ -1,0 +1,325 @@
+#include "interpose/collectives/reductions.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "interpose/collectives/arithmetic.hpp"
+#include "interpose/collectives/comm_state.hpp"
+#include "interpose/collectives/reduction_boards.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/device_buffer.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+using device::Result;
+using peer::Board;
+using peer::Contribution;
+
+/// Shorter inputs go through the host sooner.
+constexpr std::int64_t least_reduction = 2 << 10;
+/// Slices begin at multiples of so many elements, so that words of 16 bytes stay whole.
+constexpr std::int64_t slice_multiple = 16;
+
+std::uintptr_t address_of(const void* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+/// A buffer as GPUs reduce it: in place, or a packed copy in staging memory.
+class Operand {
+ public:
+  /// False if it is no device memory that GPUs can share. `copied`: a copy is needed in any case. Throws device::Error.
+  bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, std::int64_t alignment, bool copied) {
+    if (!resolve_layout(buffer, count, type, memory_) || memory_.division) return false;
+    const datatype::Shape shape = memory_.info->layout().shape(count);
+    first_ = address_of(buffer) + static_cast<std::uintptr_t>(shape.offset);
+    const bool in_place = shape.kind == datatype::ShapeKind::contiguous && !copied &&
+                          first_ % static_cast<std::uintptr_t>(alignment) == 0 &&
+                          device::export_memory(memory_.ordinal, as_pointer(), exported_);
+    if (in_place) return true;
+    staging_ = device::acquire(device::StagingKind::device, memory_.ordinal, static_cast<std::size_t>(bytes()));
+    first_ = address_of(staging_.data());
+    return device::export_memory(memory_.ordinal, staging_.data(), exported_);
+  }
+  /// The program's work on it is over, and what is to be read is there.
+  void prepare(bool is_read) {
+    if (staging_ && is_read) start(device::Direction::pack);
+    wait_for_others([&] { return memory_.after.reached(); });
+    wait();
+  }
+  /// What has been written comes to where it belongs.
+  void deliver() {
+    if (staging_) start(device::Direction::unpack);
+    wait();
+  }
+
+  const DeviceBuffer& memory() const { return memory_; }
+  std::uint64_t address() const { return first_; }
+  const device::Exported& exported() const { return exported_; }
+
+ private:
+  std::int64_t bytes() const { return memory_.bytes(); }
+  void* as_pointer() const { return reinterpret_cast<void*>(first_); }
+  void start(device::Direction direction) {
+    transfer_ = OperandTransfer(direction, memory_, 0, bytes(), staging_.data(), device::MemoryKind::device);
+  }
+  void wait() {
+    wait_for_others([&] { return transfer_.done(); });
+  }
+
+  DeviceBuffer memory_;
+  device::Staging staging_;
+  OperandTransfer transfer_;  // after staging_
+  std::uintptr_t first_ = 0;
+  device::Exported exported_{};
+};
+
+/// A process's part in one reduction.
+class Part {
+ public:
+  Part(const Call& call, ReductionGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic)
+      : call_(call), group_(group), arguments_(arguments), arithmetic_(arithmetic), all_(group.boards.size()) {
+    leaders_.reserve(all_.size());  // find_leaders() must not fail
+    leader_of_.reserve(all_.size());
+  }
+
+  /// What this process tells the others. Does not throw: they wait for it.
+  Contribution contribution(MPI_Datatype type) noexcept {
+    Contribution mine = {};
+    try {
+      mine.fit = resolve(type) ? 1 : 0;
+    } catch (const std::exception& error) {
+      if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + error.what());
+    }
+    if (mine.fit == 0) return mine;
+    const int parts[] = {static_cast<int>(arithmetic_.op), static_cast<int>(arithmetic_.element),
+                         static_cast<int>(arguments_.result), arguments_.blocks.empty() ? 0 : 1};
+    for (const int part : parts) mine.operation = mine.operation * 32 + static_cast<std::uint32_t>(part);
+    mine.root = arguments_.root;
+    mine.bytes = arguments_.count * element_bytes();
+    mine.from_address = in_.address();
+    mine.from = in_.exported();
+    if (!gets_result()) return mine;
+    mine.to_address = result().address();
+    mine.to = result().exported();
+    return mine;
+  }
+
+  /// Whether all processes would have it so. Returns when all have said.
+  bool all_agree(const Contribution& mine) {
+    group_.tell(mine);
+    group_.read(all_);
+    return std::all_of(all_.begin(), all_.end(), [&](const Contribution& each) {
+      return each.fit == 1 && mine.fit == 1 && each.operation == mine.operation && each.root == mine.root &&
+             each.bytes == mine.bytes;
+    });
+  }
+
+  /// Whether all leaders reach what they need. Returns when all have said.
+  bool all_reach() noexcept {
+    find_leaders();
+    if (leads()) group_.own().mapped.store(Board::outcome(group_.call, !map()), std::memory_order_release);
+    return group_.all_succeed(leaders_, &Board::mapped);
+  }
+
+  /// Returns when all kernels have ended. Throws device::Error or MpiError if one has failed.
+  void run() {
+    std::exception_ptr failure;
+    if (leads()) {
+      try {
+        reduce();
+      } catch (const std::exception&) {
+        failure = std::current_exception();
+      }
+      group_.own().done.store(Board::outcome(group_.call, failure != nullptr), std::memory_order_release);
+    }
+    const bool succeeded = group_.all_succeed(leaders_, &Board::done);
+    if (failure) std::rethrow_exception(failure);
+    if (!succeeded) throw MpiError(MPI_ERR_OTHER, "a GPU of another process has failed to reduce");
+    if (gets_result()) result().deliver();
+  }
+
+  void report() const {
+    report_peer(PeerEvent::collective);
+    note(in_);
+    if (!in_place() && out_.memory().info) note(out_);
+    if (tracing())
+      log_trace(std::string(call_.name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
+                std::to_string(leaders_.size()) + " GPUs");
+  }
+
+ private:
+  std::int64_t element_bytes() const { return device::element_bytes(arithmetic_.element); }
+  bool in_place() const { return arguments_.sendbuf == MPI_IN_PLACE; }
+  bool gets_result() const {
+    if (arguments_.result == Result::exscan) return group_.rank != 0;
+    return arguments_.root < 0 || arguments_.root == group_.rank;
+  }
+  bool scatters() const { return !arguments_.blocks.empty(); }
+  /// A block's owner writes to where others read, so that the input is copied and the output is not.
+  Operand& result() { return in_place() && !scatters() ? in_ : out_; }
+  bool leads() const { return std::find(leaders_.begin(), leaders_.end(), group_.rank) != leaders_.end(); }
+
+  void note(const Operand& operand) const {
+    DeviceBuffer memory = operand.memory();
+    memory.protocol = Protocol::peer;
+    note_operand(call_.name, memory);
+  }
+
+  bool resolve(MPI_Datatype type) {
+    if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
+    if (in_place() && arguments_.root >= 0 && !gets_result()) return false;
+    if (std::any_of(arguments_.blocks.begin(), arguments_.blocks.end(), [](std::int64_t count) { return count < 0; }))
+      return false;
+    const std::int64_t alignment = device::element_alignment(arithmetic_.element);
+    const void* const input = in_place() ? arguments_.recvbuf : arguments_.sendbuf;
+    if (!in_.resolve(input, arguments_.count, type, alignment, /*copied=*/in_place() && scatters())) return false;
+    in_.prepare(/*is_read=*/true);
+    if (!gets_result() || &result() == &in_) return true;
+    const std::int64_t count = scatters() ? arguments_.blocks[static_cast<std::size_t>(group_.rank)] : arguments_.count;
+    if (count == 0) return true;
+    if (!out_.resolve(arguments_.recvbuf, count, type, alignment, /*copied=*/false)) return false;
+    out_.prepare(/*is_read=*/false);
+    return true;
+  }
+
+  void find_leaders() {
+    leaders_.clear();
+    leader_of_.clear();
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+      const auto on_same_gpu = [&](int leader) {
+        return std::memcmp(all_[static_cast<std::size_t>(leader)].from.gpu, all_[rank].from.gpu,
+                           sizeof all_[rank].from.gpu) == 0;
+      };
+      auto found = std::find_if(leaders_.begin(), leaders_.end(), on_same_gpu);
+      if (found == leaders_.end()) found = leaders_.insert(found, static_cast<int>(rank));
+      leader_of_.push_back(*found);
+    }
+  }
+
+  bool map() noexcept try {
+    from_.assign(all_.size(), nullptr);
+    to_.assign(all_.size(), nullptr);
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+      const Contribution& its = all_[rank];
+      if (!reach(rank, its.from, its.from_address, from_[rank])) return false;
+      if (its.to_address != 0 && !reach(rank, its.to, its.to_address, to_[rank])) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+
+  bool reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
+    std::string why;
+    const auto exporter = static_cast<std::uint64_t>(group_.world_ranks[rank]);
+    device::Mapping mapping = device::import_memory(in_.memory().ordinal, exporter, memory, &why);
+    if (!mapping) {
+      if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + why);
+      return false;
+    }
+    mapped = mapping.at(address);
+    mappings_.push_back(std::move(mapping));
+    return true;
+  }
+
+  void reduce() {
+    std::vector<device::Transfer> kernels;
+    if (scatters())
+      start_blocks(kernels);
+    else
+      start_slice(kernels);
+    for (device::Transfer& kernel : kernels) wait_for_others([&] { return kernel.done(); });
+  }
+
+  void start_slice(std::vector<device::Transfer>& kernels) {
+    const auto slices = static_cast<std::int64_t>(leaders_.size());
+    const auto index = std::find(leaders_.begin(), leaders_.end(), group_.rank) - leaders_.begin();
+    const std::int64_t pieces = (arguments_.count + slice_multiple - 1) / slice_multiple;
+    const auto place = [&](std::int64_t slice) {
+      return std::min(pieces * slice / slices * slice_multiple, arguments_.count);
+    };
+    start(kernels, place(index), place(index + 1) - place(index), to_, /*all=*/true);
+  }
+
+  void start_blocks(std::vector<device::Transfer>& kernels) {
+    std::int64_t first = 0;
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+      std::vector<void*> to(all_.size(), nullptr);
+      to[rank] = to_[rank];
+      if (leader_of_[rank] == group_.rank) start(kernels, first, arguments_.blocks[rank], to, /*all=*/false);
+      first += arguments_.blocks[rank];
+    }
+  }
+
+  /// Of elements [first, first + count). `all`: destinations have all elements, too.
+  void start(std::vector<device::Transfer>& kernels, std::int64_t first, std::int64_t count,
+             const std::vector<void*>& to, bool all) {
+    if (count == 0) return;
+    const std::int64_t offset = first * element_bytes();
+    const auto shift = [](void* address, std::int64_t bytes) {
+      return address == nullptr ? nullptr : static_cast<void*>(static_cast<char*>(address) + bytes);
+    };
+    std::vector<const void*> sources;
+    std::vector<void*> destinations;
+    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
+      sources.push_back(shift(from_[rank], offset));
+      destinations.push_back(shift(to[rank], all ? offset : 0));
+    }
+    kernels.push_back(device::reduce(
+        in_.memory().ordinal, {arithmetic_.op, arithmetic_.element, arguments_.result, count, sources, destinations}));
+  }
+
+  const Call& call_;
+  ReductionGroup& group_;
+  const ReductionArguments& arguments_;
+  const Arithmetic arithmetic_;
+  Operand in_, out_;
+  std::vector<Contribution> all_;  ///< by rank, as everything below but for leaders_
+  std::vector<int> leaders_, leader_of_;
+  std::vector<device::Mapping> mappings_;
+  std::vector<void*> from_, to_;  ///< as this process's GPU reaches them
+};
+
+bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
+  const ForcedProtocol forced = collectives_forced();
+  if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
+  return (!forced || forced == Protocol::peer) && bytes >= (forced ? 1 : least_reduction);
+}
+
+}  // namespace
+
+std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
+                                  MPI_Datatype type, MPI_Op op) {
+  // Whatever is asked here has the same answer in all processes.
+  if (!collectives_ask()) return std::nullopt;
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
+  if (!arithmetic) return std::nullopt;
+  const std::int64_t bytes = arguments.count * device::element_bytes(arithmetic->element);
+  if (!wanted(call, comm, bytes)) return std::nullopt;
+  CommState& state = comm_state_of(comm);
+  if (!state.together) return std::nullopt;
+  AskBackoff& backoff = state.backoff_for(call.name, std::bit_width(static_cast<std::uint64_t>(bytes)));
+  if (backoff.passes()) return std::nullopt;
+  if (!state.reductions) state.reductions.reset(make_reduction_group(comm));
+  if (!state.reductions->usable()) return std::nullopt;
+
+  Part part(call, *state.reductions, arguments, *arithmetic);
+  if (!part.all_agree(part.contribution(type)) || !part.all_reach()) {
+    backoff.grow();
+    return std::nullopt;
+  }
+  backoff.reset();
+  part.report();
+  part.run();
+  return MPI_SUCCESS;
+}
+
+}  // namespace gpudt::interpose

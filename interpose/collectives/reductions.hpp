@@ -1,0 +1,40 @@
+// Blocking reductions of device memory by kernels that read the buffers of all processes where they lie, and write the
+// results where they belong: MPI_Allreduce, MPI_Reduce, MPI_Scan, MPI_Exscan, MPI_Reduce_scatter and
+// MPI_Reduce_scatter_block, of predefined operators and datatypes, within one node.
+//
+// Each process tells the others by its board (reduction_boards.hpp) where its data lie, or that they are not for GPUs;
+// all come to the same conclusion from that. Of each GPU the lowest-ranked process, its leader, launches kernels:
+// - MPI_Reduce_scatter: one for the block of each process of its GPU,
+// - else: one for its slice of the elements, of all processes.
+// A process may go on when all leaders' kernels have ended. Elements are combined in the order of the ranks, so that
+// the results have the same bits everywhere and always.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "device/reduction.hpp"
+#include "interpose/requests/call_buffers.hpp"
+
+namespace gpudt::interpose {
+
+/// The arguments of a reduction, but for the operator and the datatype.
+struct ReductionArguments {
+  device::Result result = device::Result::total;
+  const void* sendbuf;
+  void* recvbuf;
+  std::int64_t count;  ///< elements of a process's input
+  int root = -1;       ///< that alone gets a result; -1: all do
+  /// Of what each process gets, if that is another part for each; none: all get everything.
+  std::vector<std::int64_t> blocks{};
+};
+
+/// What the call returns, if GPUs have done it; else nothing has been done. All processes of `comm` get the same
+/// answer.
+std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
+                                  MPI_Datatype type, MPI_Op op);
+
+}  // namespace gpudt::interpose
