@@ -339,8 +339,10 @@ void reduce(const Reduction& r) {
   };
   // A buffer that means nothing on this process has no room for a message.
   const bool sends = part.gives && !part.in_place;
-  Region send(r.send_place, blocks(sends, part.given), 8);
-  Region receive(r.receive_place, blocks(part.takes, part.taken, part.in_place ? part.given - part.taken : 0), 24);
+  const bool aligned = r.count % 24 == 0;
+  Region send(r.send_place, blocks(sends, part.given), aligned ? 0 : 8);
+  Region receive(r.receive_place, blocks(part.takes, part.taken, part.in_place ? part.given - part.taken : 0),
+                 aligned ? 32 : 24);
 
   Arguments arguments;
   arguments.comm = r.peers.comm();
@@ -425,6 +427,24 @@ TEST_CASE("every predefined operator on every type it is for", "[collective][red
         const auto [send, receive] = mixes[static_cast<std::size_t>(number) % std::size(mixes)];
         const Form form = forms[static_cast<std::size_t>(number) % forms.size()];
         reduce({operation("Allreduce"), form, peers, reducer, 37, 0, number % 4 == 3, send, receive});
+        ++number;
+      }
+}
+
+TEST_CASE("every predefined operator on every type in device memory", "[collective][reduce]") {
+  const Peers peers = Peers::all();
+  constexpr const char* names[] = {"Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter", "Reduce_scatter_block"};
+  int number = 0;
+  for (const Family& family : families())
+    for (const DeviceBuffer& operand : family.operands)
+      for (const MPI_Op op : family.operators) {
+        INFO(family.name);
+        const Reducer reducer(plain(operand.type), operand.put, op);
+        const Operation& called = operation(names[static_cast<std::size_t>(number) % std::size(names)]);
+        const int count = 12 * (1 + number % 60);  // a multiple of the sizes of all groups
+        if (is_possible(called, reducer))
+          reduce({called, Form::blocking, peers, reducer, count, number % ranks(), number % 4 == 3, Place::device,
+                  Place::device});
         ++number;
       }
 }
