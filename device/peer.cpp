@@ -120,8 +120,13 @@ Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported
     if (why) *why = at->second.why;
     return {};
   }
-  drop_stale(ordinal, exporter, exported);
-  make_room();
+  if (is_idle(ordinal)) {
+    drop_stale(ordinal, exporter, exported);
+    make_room();
+  } else if (is_stale(ordinal, exporter, exported)) {
+    if (why) *why = "memory that was mapped in its place cannot be unmapped while the GPU works";
+    return {};
+  }
   try {
     Import& made = imports_.emplace(Place{ordinal, exporter, exported.base}, open(ordinal, exported)).first->second;
     made.used = ++clock_;
@@ -153,15 +158,39 @@ Peers::Import Peers::open(int ordinal, const Exported& exported) {
   return {ordinal, std::move(memory), exported.buffer_id, handle_of(exported), !own, 0};
 }
 
-/// Whatever was mapped of these addresses is no more: the exporter has freed it. Runtimes refuse to map an allocation
-/// where the one before it still is.
-void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  for (auto at = imports_.lower_bound({ordinal, exporter, 0}); at != imports_.end();) {
-    const auto next = std::next(at);
-    if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) break;
+/// Closing waits for all work of the GPU. The program's may itself wait for what the program does after this MPI call:
+/// then nothing may be closed. Only its default stream is asked, and what that waits for.
+bool Peers::is_idle(int ordinal) {
+  try {
+    return runtime_.default_stream_idle(ordinal, /*while_capturing=*/false);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// The next mapping, from `at` on, of addresses that `exported` has now, or the end. What was mapped of them is no
+/// more: the exporter has freed it.
+Peers::Imports::iterator Peers::next_stale(Imports::iterator at, int ordinal, std::uint64_t exporter,
+                                           const Exported& exported) {
+  for (; at != imports_.end(); ++at) {
+    if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) return imports_.end();
     const PeerMemory& memory = *at->second.memory;
-    if (memory.base < exported.base + exported.size && exported.base < memory.base + memory.size) retire(at);
-    at = next;
+    if (memory.base < exported.base + exported.size && exported.base < memory.base + memory.size) return at;
+  }
+  return at;
+}
+
+bool Peers::is_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  return next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported) != imports_.end();
+}
+
+/// Runtimes refuse to map an allocation where the one before it still is.
+void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  auto at = next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported);
+  while (at != imports_.end()) {
+    const auto stale = at++;
+    retire(stale);
+    at = next_stale(at, ordinal, exporter, exported);
   }
 }
 

@@ -79,6 +79,10 @@ class Peers {
   void try_export(int ordinal, Export& entry);
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
   Import open(int ordinal, const Exported& exported) REQUIRES(mutex_);
+  bool is_idle(int ordinal) REQUIRES(mutex_);
+  Imports::iterator next_stale(Imports::iterator at, int ordinal, std::uint64_t exporter, const Exported& exported)
+      REQUIRES(mutex_);
+  bool is_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
   void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
   void make_room() REQUIRES(mutex_);
   void close(Import& import) noexcept REQUIRES(mutex_);

@@ -29,6 +29,7 @@ class PeerRuntime final : public gpudt::test::StubRuntime {
     return true;
   }
   int find_gpu(const GpuId& id) noexcept override { return id == far_gpu ? 3 : id == gpu ? 1 : -1; }
+  bool default_stream_idle(int, bool) override { return !busy; }
   bool can_access_peer(int, int peer) override { return peer != 3; }
   void enable_peer_access(int, int peer) override { enabled.insert(peer); }
   IpcHandle ipc_export(int, void* base) override {
@@ -56,7 +57,7 @@ class PeerRuntime final : public gpudt::test::StubRuntime {
   std::set<int> enabled;
   std::set<void*> open;
   int exports = 0, opens = 0, wrong = 0;
-  bool refuse = false;
+  bool refuse = false, busy = false;
 
  private:
   std::map<std::uint64_t, Allocation>::const_iterator holder(const void* given) const {
@@ -177,6 +178,28 @@ TEST_CASE("peers: memory that was freed and allocated anew is mapped anew", "[de
   static_cast<void>(pair.map(pair.exported(8 * page)));
   CHECK(pair.ours.open.count(before) == 0);
   CHECK(pair.ours.open.size() == 2);
+  CHECK(pair.ours.wrong == 0);
+}
+
+TEST_CASE("peers: nothing is closed while the program's work is under way, which closing waits for", "[device]") {
+  Pair pair;
+  pair.theirs.allocate(page, page);
+  const Mapping before = pair.map(pair.exported(page));
+  pair.theirs.allocate(page, page);  // freed and allocated anew
+  pair.theirs.allocate(4 * page, page);
+  pair.ours.busy = true;
+  std::string why;
+  CHECK_FALSE(pair.importer.import_memory(0, 5, pair.exported(page), &why));
+  CHECK(why == "memory that was mapped in its place cannot be unmapped while the GPU works");
+  static_cast<void>(pair.map(pair.exported(4 * page)));
+  for (std::uint64_t i = 2; i <= 80; ++i) {  // more than are kept otherwise
+    pair.theirs.allocate(i * 4 * page, page);
+    static_cast<void>(pair.map(pair.exported(i * 4 * page)));
+  }
+  CHECK(pair.ours.open.size() == 81);
+  pair.ours.busy = false;
+  static_cast<void>(pair.map(pair.exported(page)));
+  CHECK(pair.ours.open.size() == 65);  // one of them is held, and out of date
   CHECK(pair.ours.wrong == 0);
 }
 
