@@ -42,7 +42,7 @@ void wait_for_others(Condition condition) {
   constexpr unsigned polls_before_progress = 16;
   for (unsigned polls = 1; !condition(); ++polls) {
     if (polls % polls_before_progress != 0) continue;
-    peer::progress_mpi();
+    if (peer::world != nullptr) peer::progress_mpi();
     if (engine_progress() == 0) std::this_thread::yield();
   }
 }

@@ -35,18 +35,23 @@ std::uintptr_t address_of(const void* address) {
 /// A buffer as GPUs reduce it: in place, or a packed copy in staging memory.
 class Operand {
  public:
-  /// False if it is no device memory that GPUs can share. `copied`: a copy is needed in any case. Throws device::Error.
-  bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, std::int64_t alignment, bool copied) {
-    if (!resolve_layout(buffer, count, type, memory_) || memory_.division) return false;
-    const datatype::Shape shape = memory_.info->layout().shape(count);
-    first_ = address_of(buffer) + static_cast<std::uintptr_t>(shape.offset);
-    const bool in_place = shape.kind == datatype::ShapeKind::contiguous && !copied &&
-                          first_ % static_cast<std::uintptr_t>(alignment) == 0 &&
-                          device::export_memory(memory_.ordinal, as_pointer(), exported_);
-    if (in_place) return true;
-    staging_ = device::acquire(device::StagingKind::device, memory_.ordinal, static_cast<std::size_t>(bytes()));
-    first_ = address_of(staging_.data());
-    return device::export_memory(memory_.ordinal, staging_.data(), exported_);
+  /// False if it is no memory of one GPU.
+  bool locate(const void* buffer, std::int64_t count, MPI_Datatype type) {
+    return resolve_layout(buffer, count, type, memory_) && !memory_.division;
+  }
+  /// In place, unless a copy is needed: the layout has gaps, or the elements are not aligned. Throws device::Error.
+  void place(std::int64_t alignment, bool copied = false) {
+    const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
+    first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);
+    if (copied || shape.kind != datatype::ShapeKind::contiguous || first_ % static_cast<std::uintptr_t>(alignment) != 0)
+      copy();
+  }
+  /// For GPUs of other processes, which may take a copy. False if it cannot be shared. Throws device::Error.
+  bool share() {
+    if (device::export_memory(memory_.ordinal, as_pointer(), exported_)) return true;
+    if (staging_) return false;
+    copy();
+    return device::export_memory(memory_.ordinal, as_pointer(), exported_);
   }
   /// The program's work on it is over, and what is to be read is there.
   void prepare(bool is_read) {
@@ -62,11 +67,21 @@ class Operand {
 
   const DeviceBuffer& memory() const { return memory_; }
   std::uint64_t address() const { return first_; }
+  void* as_pointer() const { return reinterpret_cast<void*>(first_); }
   const device::Exported& exported() const { return exported_; }
+  /// For the report and the trace.
+  void note(const char* call, Protocol protocol) const {
+    DeviceBuffer memory = memory_;
+    memory.protocol = protocol;
+    note_operand(call, memory);
+  }
 
  private:
   std::int64_t bytes() const { return memory_.bytes(); }
-  void* as_pointer() const { return reinterpret_cast<void*>(first_); }
+  void copy() {
+    staging_ = device::acquire(device::StagingKind::device, memory_.ordinal, static_cast<std::size_t>(bytes()));
+    first_ = address_of(staging_.data());
+  }
   void start(device::Direction direction) {
     transfer_ = OperandTransfer(direction, memory_, 0, bytes(), staging_.data(), device::MemoryKind::device);
   }
@@ -148,8 +163,8 @@ class Part {
 
   void report() const {
     report_peer(PeerEvent::collective);
-    note(in_);
-    if (!in_place() && out_.memory().info) note(out_);
+    in_.note(call_.name, Protocol::peer);
+    if (!in_place() && out_.memory().info) out_.note(call_.name, Protocol::peer);
     if (tracing())
       log_trace(std::string(call_.name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
                 std::to_string(leaders_.size()) + " GPUs");
@@ -167,12 +182,6 @@ class Part {
   Operand& result() { return in_place() && !scatters() ? in_ : out_; }
   bool leads() const { return std::find(leaders_.begin(), leaders_.end(), group_.rank) != leaders_.end(); }
 
-  void note(const Operand& operand) const {
-    DeviceBuffer memory = operand.memory();
-    memory.protocol = Protocol::peer;
-    note_operand(call_.name, memory);
-  }
-
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
     if (in_place() && arguments_.root >= 0 && !gets_result()) return false;
@@ -180,12 +189,16 @@ class Part {
       return false;
     const std::int64_t alignment = device::element_alignment(arithmetic_.element);
     const void* const input = in_place() ? arguments_.recvbuf : arguments_.sendbuf;
-    if (!in_.resolve(input, arguments_.count, type, alignment, /*copied=*/in_place() && scatters())) return false;
+    if (!in_.locate(input, arguments_.count, type)) return false;
+    in_.place(alignment, /*copied=*/in_place() && scatters());
+    if (!in_.share()) return false;
     in_.prepare(/*is_read=*/true);
     if (!gets_result() || &result() == &in_) return true;
     const std::int64_t count = scatters() ? arguments_.blocks[static_cast<std::size_t>(group_.rank)] : arguments_.count;
     if (count == 0) return true;
-    if (!out_.resolve(arguments_.recvbuf, count, type, alignment, /*copied=*/false)) return false;
+    if (!out_.locate(arguments_.recvbuf, count, type)) return false;
+    out_.place(alignment);
+    if (!out_.share()) return false;
     out_.prepare(/*is_read=*/false);
     return true;
   }
@@ -320,6 +333,28 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   part.report();
   part.run();
   return MPI_SUCCESS;
+}
+
+bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,
+                    MPI_Op op) {
+  if (!active.load(std::memory_order_acquire) || check_wanted || !device::in_use()) return false;
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
+  if (!arithmetic || count * device::element_bytes(arithmetic->element) < least_reduction) return false;
+  const std::int64_t alignment = device::element_alignment(arithmetic->element);
+  Operand in, inout;
+  if (!in.locate(inbuf, count, type) || !inout.locate(inoutbuf, count, type) ||
+      in.memory().ordinal != inout.memory().ordinal)
+    return false;
+  for (Operand* const each : {&in, &inout}) {
+    each->place(alignment);
+    each->prepare(/*is_read=*/true);
+    each->note(call, Protocol::direct);
+  }
+  const void* const from[] = {in.as_pointer(), inout.as_pointer()};
+  void* const to[] = {nullptr, inout.as_pointer()};
+  device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
+  inout.deliver();
+  return true;
 }
 
 }  // namespace gpudt::interpose

@@ -37,4 +37,8 @@ struct ReductionArguments {
 std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
                                   MPI_Datatype type, MPI_Op op);
 
+/// MPI_Reduce_local by the GPU that both buffers are on; false: nothing has been done. Throws device::Error.
+bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,
+                    MPI_Op op);
+
 }  // namespace gpudt::interpose

@@ -453,7 +453,7 @@ TEST_CASE("Reduce_local", "[collective][reduce]") {
   other_type_given = misaligned_given = false;
   for (const Reducer& reducer : reducers())
     for (const auto& [in_place, inout_place] : mixes)
-      for (const int count : {0, 1, 50}) {
+      for (const int count : {0, 1, 50, 1001}) {
         const std::string text = reducer.type().text() + ", " + std::to_string(count) + ", " + place_name(in_place) +
                                  " to " + place_name(inout_place);
         INFO(text);
