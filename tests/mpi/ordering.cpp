@@ -330,6 +330,46 @@ TEST_CASE("an operation waits for no more than was in the default stream when it
   });
 }
 
+TEST_CASE("a receive from memory that was never mapped closes no mapping while the default stream works",
+          "[ordering]") {
+  const char* const device = std::getenv("GPUDT_DEVICE");
+  if (device == nullptr || std::string(device) != "sim") return;  // where to map something may take an idle GPU, too
+  if (any_host_only() || !all_have_partners() || std::getenv("GPUDT_MPI_CUDA_AWARE") != nullptr) return;
+  constexpr int more_than_kept = 70, bytes = 300000;
+  const Type byte = plain(MPI_BYTE);
+  std::vector<Buffer> mapped;
+  Buffer in(Place::device, byte, bytes);
+  const auto send = [&](int number) {
+    Buffer& out = mapped.emplace_back(Place::device, byte, bytes);
+    out.fill(key_of(rank(), number));
+    MPI_OK(MPI_Send(out.address(), bytes, MPI_BYTE, partner(), 1, comm()));
+  };
+  for (int i = 0; i < more_than_kept; ++i) {
+    if (first_of_pair())
+      MPI_OK(MPI_Recv(in.address(), bytes, MPI_BYTE, partner(), 1, comm(), MPI_STATUS_IGNORE));
+    else
+      send(i);
+  }
+  if (!first_of_pair()) {
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_BYTE, partner(), 2, comm(), MPI_STATUS_IGNORE));
+    return send(more_than_kept);
+  }
+  MPI_Request receive = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(in.address(), bytes, MPI_BYTE, partner(), 1, comm(), &receive));
+  {
+    const HeldStream stream;
+    MPI_OK(MPI_Send(nullptr, 0, MPI_BYTE, partner(), 2, comm()));
+    int flag = 0;
+    CHECK(eventually([&] {
+      MPI_OK(MPI_Test(&receive, &flag, MPI_STATUS_IGNORE));
+      return flag != 0;
+    }));
+  }
+  MPI_OK(MPI_Wait(&receive, MPI_STATUS_IGNORE));
+  in.expect(bytes_of(partner(), bytes, more_than_kept));
+  CHECK(in.difference() == "");
+}
+
 TEST_CASE("Pack and Unpack of what the default stream still writes", "[ordering]") {
   if (any_host_only()) return;
   const Type type = vector(few / 8, 8, 16, MPI_CHAR), byte = plain(MPI_BYTE);
