@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <link.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -220,8 +221,9 @@ void freed_communicator() {
   });
 }
 
-void probes() {
-  each_failing("probes", [&](int number) {
+/// `waited`: nobody has received the message for so long that its sender moves it.
+void probes(bool waited) {
+  each_failing(waited ? "probes of a message that has waited" : "probes", [&](int number) {
     failing.armed = false;
     const Memory out(true), in(true);
     out.set(number);
@@ -230,8 +232,10 @@ void probes() {
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
     failing.armed = true;
-    check(tolerable(MPI_Probe(0, 6, comm, &status)), "MPI_Probe", number);
     int flag = 0;
+    for (int i = 0; waited && i < 20; ++i, usleep(50))
+      check(tolerable(MPI_Iprobe(0, 98, comm, &flag, &status)), "MPI_Iprobe of another message", number);
+    check(tolerable(MPI_Probe(0, 6, comm, &status)), "MPI_Probe", number);
     check(tolerable(MPI_Iprobe(0, 6, comm, &flag, &status)), "MPI_Iprobe", number);
     check(tolerable(MPI_Mprobe(0, 6, comm, &message, &status)), "MPI_Mprobe", number);
     failing.armed = false;
@@ -308,7 +312,7 @@ void calls() {
   for (const bool on_device : {true, false}) starting(on_device);
   persistent();
   freed_communicator();
-  probes();
+  for (const bool waited : {false, true}) probes(waited);
   MPI_Cancel(&pending);
   MPI_Wait(&pending, MPI_STATUS_IGNORE);
   MPI_Comm_free(&comm);

@@ -307,11 +307,14 @@ bool RendezvousSender::step() {
 }
 
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
-void RendezvousSender::withdraw() {
+void RendezvousSender::withdraw() try {
   if (descriptor_.bytes > longest_buffered || SteadyClock::now() - offered_at_ < buffering_timeout) return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
-  if (!staging_) return;  // there is no memory just now
-  if (descriptor_.state.withdraw()) moving_ = pack_all(operand_, staging_);
+  if (!staging_) return;                                   // there is no memory just now
+  device::Transfer moving = pack_all(operand_, staging_);  // first: later, a failure would be the message's end
+  if (descriptor_.state.withdraw()) moving_ = std::move(moving);
+} catch (const std::bad_alloc&) {
+  // As above: the message stays where it is until the next try.
 }
 
 void RendezvousSender::buffer() {
