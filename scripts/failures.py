@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Says which tests failed, and what they last printed: the end of a long log is all that some machines keep of it.
 
-usage: failures.py [--names] FILE...   of meson test's logs, meson-logs/testlog.json
-  --names  their names alone, as meson test takes them
+usage: failures.py FILE...   of meson test's logs, meson-logs/testlog.json
 """
 
 import json
@@ -27,13 +26,9 @@ def tell(entry):
 
 
 def main():
-    names_only = sys.argv[1:2] == ["--names"]
-    for path in sys.argv[2 if names_only else 1:]:
+    for path in sys.argv[1:]:
         for entry in failures(path):
-            if names_only:
-                print(entry["name"].split(" / ", 1)[-1])
-            else:
-                tell(entry)
+            tell(entry)
 
 
 if __name__ == "__main__":
