@@ -155,7 +155,7 @@ void start(const Settings& settings) {
   if (config.nvtx && !nvtx_start() && rank == 0)
     log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");
   const bool cuda_aware = mpi_is_cuda_aware(config.cuda_aware);
-  set_forwarding(cuda_aware, config.forward_max);
+  set_forwarding(cuda_aware, config.forward_max, config.protocol);
   datatype::cache_start();
   stop_in_finalize();
   if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.protocol, rank);

@@ -97,7 +97,8 @@ bool resolve_division(DeviceBuffer& operand) {
 
 }  // namespace
 
-void set_forwarding(bool cuda_aware, std::size_t forward_max) {
+void set_forwarding(bool cuda_aware, std::size_t forward_max, ForcedProtocol forced) {
+  forwarding.route.forced = forced;
   forwarding.route.mpi_takes_device_memory = cuda_aware;
   forwarding.route.forward_max = forward_max;
 }

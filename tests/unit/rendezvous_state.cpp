@@ -69,8 +69,8 @@ Result make(Rendezvous& state, Transition transition) {
       return swapped(state.retract());
     case Transition::claim:
       return swapped(state.claim());
-    case Transition::want:
-      return stored(&Rendezvous::want);
+    case Transition::want_fragments:
+      return stored(&Rendezvous::want_fragments);
     case Transition::request:
       return swapped(state.request());
     case Transition::ask:

@@ -333,7 +333,7 @@ void Remote::take_want(const ControlMessage& notice) {
   if (descriptor.generation != notice.generation) return;
   device::mark(device::Point::wanted);
   const LockGuard lock(mutex_);
-  descriptor.wanted.store(notice.bytes, std::memory_order_release);
+  descriptor.wanted_bytes.store(notice.bytes, std::memory_order_release);
   Turn turn{{notice.index, notice.generation}};
   if (!descriptor.state.request()) {
     turn.given_up = notice.bytes;

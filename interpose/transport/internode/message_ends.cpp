@@ -22,13 +22,13 @@ MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& 
 }
 
 MessageOutflow::~MessageOutflow() {
-  const std::int64_t wanted = descriptor_.wanted.load(std::memory_order_acquire);
+  const std::int64_t wanted = descriptor_.wanted_bytes.load(std::memory_order_acquire);
   if (!turn_ended_ && wanted >= 0) remote_.give_up_turn(Remote::Way::out, rank_, id_, wanted - given_, part_bytes_);
   remote_.under_way.fetch_sub(1);
 }
 
 bool MessageOutflow::step() {
-  const std::int64_t wanted = descriptor_.wanted.load(std::memory_order_acquire);
+  const std::int64_t wanted = descriptor_.wanted_bytes.load(std::memory_order_acquire);
   reap();
   while (begin(wanted < 0 ? descriptor_.bytes : wanted)) {
   }

@@ -197,7 +197,7 @@ class RendezvousSender : public Payload {
   bool put_off_ = false;                    ///< the data go another way, but others need not
   MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
-  std::unique_ptr<peer::Outflow> outflow_;  ///< wanted; remote: from the beginning
+  std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
   bool all_sent_ = false;                   ///< remote: the data
   NvtxMessage range_;
 };

@@ -79,10 +79,12 @@ bool RendezvousReceiver::claim() {
   return false;
 }
 
+/// The data are to come in fragments: through the sender's segment, or from another node by messages. To the sender
+/// this is a refusal, after which it does not offer for a while (note_outcome()).
 void RendezvousReceiver::want() {
   source_ = Source::segment;
   device::mark(device::Point::asked);
-  descriptor_.state.want();
+  descriptor_.state.want_fragments();
   if (remote_)
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.bytes, target_);
 }
@@ -101,6 +103,9 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
   if (claim()) want();
 }
 
+/// Has the data moved by a kernel: this process's, or by the sender's where both use one GPU (ask()). False: the
+/// receive takes them in fragments (want()), since it is forced to, the GPU does not reach the memory, or kernels of
+/// two processes on one GPU would take turns for too long.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   const Route route{.receiver = remote_ ? Receiver::remote : Receiver::sharing, .forced = world->forced};
   if (choose({.bytes = descriptor_.bytes}, route) != Protocol::peer) return false;
@@ -133,7 +138,7 @@ bool RendezvousReceiver::ask() {
     return false;
   source_ = Source::sender;
   asked_at_ = SteadyClock::now();
-  descriptor_.wanted.store(wanted_, std::memory_order_relaxed);
+  descriptor_.wanted_bytes.store(wanted_, std::memory_order_relaxed);
   device::mark(device::Point::asked);
   descriptor_.state.ask();
   return true;
@@ -226,7 +231,7 @@ bool RendezvousReceiver::collect() {
     release();
     return true;
   }
-  if (state != State::wanted) return false;
+  if (state != State::fragments_wanted) return false;
   if (!inflow_) inflow_ = std::make_unique<SegmentInflow>(segment_, descriptor_, target_);
   return inflow_->step();
 }

@@ -4,7 +4,7 @@ namespace gpudt::interpose::peer {
 namespace {
 
 constexpr std::array<const char*, state_count> names = {"free",        "offered",  "claimed",  "asked",
-                                                        "putting",     "put",      "declined", "wanted",
+                                                        "putting",     "put",      "declined", "fragments wanted",
                                                         "withdrawing", "buffered", "failed",   "done"};
 
 std::string listed(StateSet states) {

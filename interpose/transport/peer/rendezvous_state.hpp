@@ -23,14 +23,14 @@ enum class State : std::uint32_t {
   claimed,  ///< the receiver reads the sender's device memory
   asked,  ///< the receiver asks the sender to write into its memory; the sender may accept or decline, the receiver may
           ///< take the request back
-  putting,      ///< the sender does
-  put,          ///< the data are there; the sender has gone on
-  declined,     ///< the sender does not: the receiver's turn, as of `claimed`
-  wanted,       ///< the receiver cannot: the sender's turn, to send the data in fragments
-  withdrawing,  ///< the sender is moving the data to the descriptor
-  buffered,     ///< the data are in the descriptor; the sender has gone on
-  failed,       ///< the sender could not: the message is lost, and the receive fails
-  done,         ///< the receiver needs nothing more: the descriptor can have another message
+  putting,           ///< the sender does
+  put,               ///< the data are there; the sender has gone on
+  declined,          ///< the sender does not: the receiver's turn, as of `claimed`
+  fragments_wanted,  ///< the receiver cannot: the sender's turn, to send the data in fragments
+  withdrawing,       ///< the sender is moving the data to the descriptor
+  buffered,          ///< the data are in the descriptor; the sender has gone on
+  failed,            ///< the sender could not: the message is lost, and the receive fails
+  done,              ///< the receiver needs nothing more: the descriptor can have another message
 };
 inline constexpr int state_count = 12;
 const char* state_name(State state);
@@ -65,7 +65,7 @@ enum class Transition {
   announce_failure,
   retract,
   claim,
-  want,
+  want_fragments,
   request,
   ask,
   take_back,
@@ -93,16 +93,16 @@ struct TransitionRow {
 
 namespace detail {
 inline constexpr StateSet reusable = {State::free, State::done};
-inline constexpr StateSet of_an_image = {State::free,   State::offered, State::claimed,
-                                         State::wanted, State::failed,  State::done};
+inline constexpr StateSet of_an_image = {State::free,   State::offered, State::claimed, State::fragments_wanted,
+                                         State::failed, State::done};
 inline constexpr StateSet unclaimed = {State::offered, State::withdrawing, State::buffered};
 inline constexpr StateSet unknown_to_receiver = {State::free, State::offered, State::withdrawing, State::buffered,
                                                  State::failed};
-inline constexpr StateSet needing_sender = {State::offered,  State::asked,  State::putting,
-                                            State::declined, State::wanted, State::withdrawing};
-inline constexpr StateSet known_to_receiver = {State::offered,  State::claimed, State::putting,     State::put,
-                                               State::declined, State::wanted,  State::withdrawing, State::buffered,
-                                               State::failed,   State::done};
+inline constexpr StateSet needing_sender = {State::offered,          State::asked,      State::putting, State::declined,
+                                            State::fragments_wanted, State::withdrawing};
+inline constexpr StateSet known_to_receiver = {
+    State::offered,          State::claimed,     State::putting,  State::put,    State::declined,
+    State::fragments_wanted, State::withdrawing, State::buffered, State::failed, State::done};
 }  // namespace detail
 
 inline constexpr std::array<TransitionRow, 19> transitions = {{
@@ -131,16 +131,16 @@ inline constexpr std::array<TransitionRow, 19> transitions = {{
      "MPI did not send the RTS; the message is dropped"},
     {Transition::claim, "claim", State::offered, State::claimed, Party::receiver, Manner::swap,
      "it received the RTS and will read the sender's memory"},
-    {Transition::want, "want", State::claimed, State::wanted, Party::receiver, Manner::store,
-     "it does not reach that memory: the data are to come in fragments"},
-    {Transition::request, "request", State::offered, State::wanted, Party::receiver, Manner::swap,
+    {Transition::want_fragments, "want_fragments", State::claimed, State::fragments_wanted, Party::receiver,
+     Manner::store, "it does not reach that memory: the data are to come in fragments"},
+    {Transition::request, "request", State::offered, State::fragments_wanted, Party::receiver, Manner::swap,
      "the same by control message, of a receiver on another node"},
     {Transition::ask, "ask", State::claimed, State::asked, Party::receiver, Manner::store,
      "both processes use one GPU and the sender is the one that launches kernels"},
     {Transition::take_back, "take_back", State::asked, State::claimed, Party::receiver, Manner::swap,
      "the sender takes too long to answer, or the receive fails"},
     {Transition::resume, "resume", State::declined, State::claimed, Party::receiver, Manner::swap,
-     "the sender has declined: the data are fetched, or wanted"},
+     "the sender has declined: the data are fetched, or come in fragments"},
     {Transition::discard, "discard", detail::unclaimed, State::done, Party::receiver, Manner::swap,
      "the receive had no room for the RTS: the message is truncated, and its sender goes on"},
     {Transition::release, "release", detail::known_to_receiver, State::done, Party::receiver, Manner::overwrite,
@@ -212,7 +212,7 @@ class BasicRendezvousState {
 
   // --- of the receiver
   Outcome claim() { return swap<Transition::claim>(); }
-  void want() { store<Transition::want>(); }
+  void want_fragments() { store<Transition::want_fragments>(); }
   Outcome request() { return swap<Transition::request>(); }
   void ask() { store<Transition::ask>(); }
   Outcome take_back() { return swap<Transition::take_back>(); }

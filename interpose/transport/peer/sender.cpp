@@ -1,5 +1,6 @@
-#include "interpose/transport/peer/peer.hpp"
 // The sender's end of peer transfers: offers and their RTS messages.
+#include "interpose/transport/peer/peer.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -123,7 +124,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
   descriptor_.ready.store(0, std::memory_order_relaxed);
   descriptor_.produced.store(0, std::memory_order_relaxed);
   descriptor_.consumed.store(0, std::memory_order_relaxed);
-  descriptor_.wanted.store(-1, std::memory_order_relaxed);
+  descriptor_.wanted_bytes.store(-1, std::memory_order_relaxed);
   descriptor_.found.store(0, std::memory_order_relaxed);
 }
 
@@ -297,7 +298,7 @@ bool RendezvousSender::step() {
     case State::withdrawing:
       buffer();
       break;
-    case State::wanted:
+    case State::fragments_wanted:
       stream();
       break;
     default:
@@ -350,7 +351,7 @@ void RendezvousSender::answer() {
   }
   device::mark(device::Point::fetching);
   putting_ = device::transfer(operand_.ordinal, {&operand_.info->layout(), operand_.count, operand_.buffer},
-                              receivers_.side(), 0, descriptor_.wanted.load(), operand_.after);
+                              receivers_.side(), 0, descriptor_.wanted_bytes.load(), operand_.after);
   report_peer(PeerEvent::put);
 }
 
@@ -403,7 +404,7 @@ bool RendezvousSender::step_remote() {
   const State state = descriptor_.state.load();
   all_sent_ = all_sent_ || outflow_->step();
   if (all_sent_) return true;
-  return state == State::done ? descriptor_.wanted.load() < 0 : receiver_gone();
+  return state == State::done ? descriptor_.wanted_bytes.load() < 0 : receiver_gone();
 }
 
 /// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.

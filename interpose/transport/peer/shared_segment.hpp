@@ -111,9 +111,9 @@ struct alignas(64) Descriptor {
   RemoteBuffer to;                   ///< asked
   std::atomic<std::uint32_t> found;  ///< by the receiver: found_...
   /// Bytes of it, by a receiver that shares no memory, or has asked; negative: not yet.
-  std::atomic<std::int64_t> wanted;
+  std::atomic<std::int64_t> wanted_bytes;
 
-  // wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
+  // fragments_wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
   alignas(64) std::atomic<std::uint64_t> produced;
   Part parts[parts_in_flight];  ///< part i, from 0 on, in i % parts_in_flight
   alignas(64) std::atomic<std::uint64_t> consumed;
