@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Tests of gpudt as it is installed: a program is built against it by the README's line, by pkg-config and by CMake, and
+run on the simulated device.
+
+usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION CUDA-FLAGS...
+
+CUDA-FLAGS: what the compiler needs for the CUDA runtime, or for the simulated device in its place.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.16)
+project(app C)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(GPUDT REQUIRED IMPORTED_TARGET gpudt-pmpi)
+find_package(MPI REQUIRED COMPONENTS C)
+add_executable(app app.c)
+target_link_libraries(app PRIVATE PkgConfig::GPUDT ${CUDA_FLAGS} MPI::MPI_C)
+target_compile_options(app PRIVATE ${CUDA_FLAGS})
+"""
+
+
+class Install(unittest.TestCase):
+    meson = build = mpicc = run_mpi = source = version = ""
+    cuda = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        root = pathlib.Path(cls.folder.name)
+        subprocess.run([cls.meson, "install", "-C", cls.build, "--no-rebuild", "--quiet", "--destdir", root / "there"],
+                       check=True)
+        (pc,) = (root / "there").rglob("gpudt-pmpi.pc")
+        cls.libraries = pc.parent.parent
+        (header,) = (root / "there").rglob("gpudt.h")
+        cls.prefix = header.parent.parent
+        # The file names the prefix; here it lies below another folder.
+        cls.pkg_config = [f"--define-variable=prefix={cls.prefix}"]
+        cls.environment = dict(os.environ, PKG_CONFIG_PATH=str(pc.parent))
+        cls.cuda_flags = [flag.replace("LIBDIR", str(cls.libraries)) for flag in cls.cuda]
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.work = pathlib.Path(folder.name)
+
+    def run_right(self, program, *options):
+        """It finds the library by itself."""
+        sim = self.libraries / "libgpudt-sim.so"
+        done = subprocess.run([self.run_mpi, "-S", "-n", "2", "-t", "60", "-s", sim, *options, program],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, f"gpudt {self.version}, active 1, 0 wrong\n"), done.stderr)
+        self.assertEqual(done.stderr, "")
+
+    def build_app(self, *flags):
+        program = self.work / "app"
+        done = subprocess.run([self.mpicc, self.source, "-o", program, *flags], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return program
+
+    def linked_to(self, program):
+        text = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        (line,) = [line for line in text.splitlines() if "libgpudt-pmpi" in line]
+        return line.split("=>")[1].split()[0]
+
+    def test_line_of_the_readme(self):
+        program = self.build_app(f"-I{self.prefix}/include", f"-L{self.libraries}", f"-Wl,-rpath,{self.libraries}",
+                                 "-lgpudt-pmpi", *self.cuda_flags)
+        self.assertEqual(self.linked_to(program), f"{self.libraries}/libgpudt-pmpi.so")
+        self.run_right(program)
+
+    def test_pkg_config(self):
+        if shutil.which("pkg-config") is None:
+            self.skipTest("no pkg-config")
+        flags = subprocess.run(["pkg-config", *self.pkg_config, "--cflags", "--libs", "gpudt-pmpi"], text=True,
+                               capture_output=True, check=True, env=self.environment).stdout.split()
+        program = self.build_app(*flags, *self.cuda_flags)
+        self.assertTrue(self.linked_to(program).startswith(f"{self.libraries}/gpudt/"), self.linked_to(program))
+        self.run_right(program)
+
+    def test_cmake(self):
+        if shutil.which("cmake") is None or shutil.which("pkg-config") is None:
+            self.skipTest("no CMake, or no pkg-config")
+        shutil.copy(self.source, self.work / "app.c")
+        (self.work / "CMakeLists.txt").write_text(CMAKE, encoding="utf-8")
+        settings = [f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}", f"-DMPI_C_COMPILER={self.mpicc}",
+                    f"-DPKG_CONFIG_ARGN={';'.join(self.pkg_config)}"]
+        for command in (["cmake", "-S", ".", "-B", "build", *settings], ["cmake", "--build", "build"]):
+            done = subprocess.run(command, cwd=self.work, env=self.environment, capture_output=True, text=True,
+                                  check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.run_right(self.work / "build" / "app")
+
+
+def main():
+    os.environ.pop("LD_LIBRARY_PATH", None)  # Meson names the build folder there
+    (Install.meson, Install.build, Install.mpicc, Install.run_mpi, Install.source, Install.version,
+     *Install.cuda) = sys.argv[1:]
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Install))
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+
+
+if __name__ == "__main__":
+    main()
