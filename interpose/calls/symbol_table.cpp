@@ -33,6 +33,9 @@ extern "C" [[noreturn]] void gpudt_no_function() {
 
 namespace {
 
+/// Which build this is, for scripts/gpudt-run, which looks for it in the file.
+[[gnu::used]] constexpr char build[] = "gpudt-build-for:" GPUDT_MPI_BUILD;
+
 constexpr std::size_t longest_version = 16384;  ///< of any MPI library, whatever mpi.h says
 constexpr std::size_t telling_part = 200;       ///< of it: what follows may be the options of its build
 
@@ -128,8 +131,11 @@ __attribute__((constructor)) void fill_tables() {
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
   if (is_first_rank())
-    std::fprintf(stderr, "gpudt is off: it was built for %s, and this program runs over %s\n", GPUDT_MPI_FAMILY,
-                 found.data());
+    std::fprintf(
+        stderr,
+        "gpudt is off: it was built for %s, and this program runs over %s. Preload a build for that; gpudt-run "
+        "finds it among those installed\n",
+        GPUDT_MPI_FAMILY, found.data());
 }
 
 }  // namespace

@@ -101,6 +101,17 @@ class Install(unittest.TestCase):
         self.run_right(self.work / "build" / "app")
 
 
+    def test_gpudt_run(self):
+        """It finds the library below the prefix."""
+        (self.work / "plain.c").write_text("#include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }\n", encoding="utf-8")
+        subprocess.run([self.mpicc, "plain.c", "-o", "plain"], cwd=self.work, check=True)
+        done = subprocess.run([self.prefix / "bin" / "gpudt-run", "--sim", "--dry-run", self.work / "plain"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        (library,) = (self.libraries / "gpudt").rglob("libgpudt-pmpi.so")
+        self.assertIn(f"LD_PRELOAD={library}:{self.libraries}/libgpudt-sim.so ", done.stdout)
+
+
 def main():
     os.environ.pop("LD_LIBRARY_PATH", None)  # Meson names the build folder there
     (Install.meson, Install.build, Install.mpicc, Install.run_mpi, Install.source, Install.version,
