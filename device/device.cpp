@@ -87,12 +87,11 @@ Addresses heap() {
 
 std::unique_ptr<Runtime> make_runtime(Choice choice) {
   std::unique_ptr<Runtime> runtime;
-  if (choice == Choice::sim || choice == Choice::automatic) runtime = make_sim_runtime();
-  if (!runtime && (choice == Choice::cuda || choice == Choice::automatic)) runtime = make_cuda_runtime();
-  if (!runtime && choice == Choice::sim)
-    throw Error(Failure::runtime, "GPUDT_DEVICE=sim: libgpudt-sim.so is not loaded, or has no devices");
-  if (!runtime && choice == Choice::cuda)
-    throw Error(Failure::runtime, "GPUDT_DEVICE=cuda: built without CUDA, or there is no CUDA driver");
+  std::string why;
+  if (choice == Choice::sim || choice == Choice::automatic) runtime = make_sim_runtime(&why);
+  if (!runtime && (choice == Choice::cuda || choice == Choice::automatic)) runtime = make_cuda_runtime(&why);
+  if (!runtime && choice == Choice::sim) throw Error(Failure::runtime, "GPUDT_DEVICE=sim: " + why);
+  if (!runtime && choice == Choice::cuda) throw Error(Failure::runtime, "GPUDT_DEVICE=cuda: " + why);
   return runtime;
 }
 

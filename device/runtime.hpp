@@ -136,8 +136,11 @@ class Runtime {
   virtual void ipc_close(int ordinal, void* address) noexcept = 0;
 };
 
-std::unique_ptr<Runtime> make_cuda_runtime();  ///< nullptr: built without CUDA, or no driver
-/// nullptr: libgpudt-sim.so is not loaded. Throws Error if it is one of another version.
-std::unique_ptr<Runtime> make_sim_runtime();
+/// nullptr, and in `why` the reason and its remedy: built without CUDA, or no driver. Throws Error if built without
+/// CUDA in a process that uses the driver.
+std::unique_ptr<Runtime> make_cuda_runtime(std::string* why = nullptr);
+/// nullptr, and in `why` the reason and its remedy: libgpudt-sim.so is not loaded, or has no devices. Throws Error if
+/// it is one of another version.
+std::unique_ptr<Runtime> make_sim_runtime(std::string* why = nullptr);
 
 }  // namespace gpudt::device

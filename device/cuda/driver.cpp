@@ -13,9 +13,12 @@ bool find(void* library, const char* name, Function& function) {
 
 }  // namespace
 
-std::unique_ptr<const Driver> load_driver() {
+std::unique_ptr<const Driver> load_driver(std::string& why) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return nullptr;
+  if (library == nullptr) {
+    why = "there is no CUDA driver here (libcuda.so.1). On a machine without a GPU use gpudt-run --sim";
+    return nullptr;
+  }
   auto driver = std::make_unique<Driver>();
   const bool complete = find(library, "cuPointerGetAttributes", driver->pointer_get_attributes) &&
                         find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
@@ -23,6 +26,7 @@ std::unique_ptr<const Driver> load_driver() {
                         find(library, "cuStreamWriteValue32_v2", driver->stream_write_value32) &&
                         find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid);
   if (!complete) {
+    why = "the CUDA driver (libcuda.so.1) is too old; gpudt needs that of CUDA 12 or later";
     dlclose(library);
     return nullptr;
   }

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <memory>
+#include <string>
 
 namespace gpudt::device::cuda {
 
@@ -16,7 +17,8 @@ struct Driver {
   CUresult (*device_get_uuid)(CUuuid*, CUdevice);
 };
 
-/// Loads libcuda.so.1 (and keeps it loaded); nullptr if it is not there or lacks an entry point. Calls nothing in it.
-std::unique_ptr<const Driver> load_driver();
+/// Loads libcuda.so.1 (and keeps it loaded); nullptr, and in `why` the reason and its remedy, if it is not there
+/// or lacks an entry point. Calls nothing in it.
+std::unique_ptr<const Driver> load_driver(std::string& why);
 
 }  // namespace gpudt::device::cuda

@@ -570,8 +570,9 @@ void CudaRuntime::launch(int ordinal, const ResidentArgs& args, StreamHandle str
 
 }  // namespace
 
-std::unique_ptr<Runtime> make_cuda_runtime() {
-  auto driver = cuda::load_driver();
+std::unique_ptr<Runtime> make_cuda_runtime(std::string* why) {
+  std::string obstacle;
+  auto driver = cuda::load_driver(why ? *why : obstacle);
   if (!driver) return nullptr;
   return std::make_unique<CudaRuntime>(std::move(driver));
 }

@@ -1,15 +1,21 @@
 #include "device/sim/executor.hpp"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
+
+#include "device/sim/memory.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -21,9 +27,34 @@ constexpr auto shared_event_poll = std::chrono::microseconds(20);
 thread_local sigjmp_buf* recovery __attribute__((tls_model("initial-exec"))) = nullptr;
 struct sigaction previous_action = {};
 Mutex handler_mutex;
+int (*gpudt_active)() = nullptr;  ///< of libgpudt-pmpi.so; null: it is not loaded
+std::atomic_flag explained;
+
+/// Why MPI or the program's own code could not use device memory, and the remedy; null if it is not that.
+const char* reason_of_fault(const void* address) {
+  const Memory* const memory = Memory::existing();
+  if (!memory || !memory->in_device_zone(address)) return nullptr;
+  const Lookup found = memory->find(address);  // no fault happens while this thread holds the lock
+  if (!found.begin) return "it is not allocated, or has been freed";
+  if (found.kind != Kind::device) return nullptr;
+  if (!gpudt_active) return "libgpudt-pmpi.so is not loaded, so that MPI cannot use it. Start with gpudt-run --sim";
+  if (gpudt_active() == 0)
+    return "gpudt is off in this process (GPUDT_DISABLE=1, or as said at MPI_Init), so that MPI cannot use it";
+  return "only kernels, copies and MPI calls can use it";
+}
+
+void explain_fault(const void* address) {
+  const char* const reason = reason_of_fault(address);
+  if (!reason || explained.test_and_set()) return;
+  std::array<char, 256> text;
+  const int length = std::snprintf(text.data(), text.size(), "gpudt-sim: the host accessed device memory at %p: %s\n",
+                                   address, reason);
+  if (write(STDERR_FILENO, text.data(), static_cast<std::size_t>(length)) < 0) explained.clear();
+}
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (recovery) siglongjmp(*recovery, 1);
+  explain_fault(info->si_addr);
   if (previous_action.sa_flags & SA_SIGINFO) {
     previous_action.sa_sigaction(number, info, context);
   } else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
@@ -40,6 +71,7 @@ void ensure_fault_handler() {
   sigaction(SIGSEGV, nullptr, &current);
   if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) return;
   previous_action = current;
+  gpudt_active = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "gpudt_active"));
   struct sigaction ours = {};
   ours.sa_sigaction = on_fault;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
@@ -142,7 +174,7 @@ Executor& Executor::instance() {
 
 Executor::Executor() {
   const char* const text = std::getenv("GPUDT_SIM_DELAY_US");
-  if (text == nullptr) return;
+  if (text == nullptr || *text < '0' || *text > '9') return;  // as setting() in memory.cpp
   const char* const dash = std::strchr(text, '-');
   least_delay_us_ = std::max(0, std::atoi(text));
   most_delay_us_ = std::max(least_delay_us_, dash == nullptr ? 0 : std::atoi(dash + 1));

@@ -51,21 +51,24 @@ int account(const Block& block) {
 
 std::atomic<Memory*> existing_memory{nullptr};
 
+/// What is no number leaves the default; libgpudt-pmpi.so reports it (interpose/support/config.cpp).
+int setting(const char* variable, int by_default) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return by_default;
+  char* end = nullptr;
+  const long value = std::strtol(text, &end, 10);
+  return end == text || *end != '\0' ? by_default : static_cast<int>(std::clamp(value, 0L, long{max_devices}));
+}
+
 }  // namespace
 
 int device_count() {
-  static const int count = [] {
-    const char* text = std::getenv("GPUDT_SIM_DEVICES");
-    return text ? std::clamp(std::atoi(text), 0, max_devices) : 2;
-  }();
+  static const int count = setting("GPUDT_SIM_DEVICES", 2);
   return count;
 }
 
 bool devices_are_peers() {
-  static const bool peers = [] {
-    const char* text = std::getenv("GPUDT_SIM_PEERS");
-    return !text || std::atoi(text) != 0;
-  }();
+  static const bool peers = setting("GPUDT_SIM_PEERS", 1) != 0;
   return peers;
 }
 
@@ -79,8 +82,7 @@ Memory* Memory::existing() {
 }
 
 Memory::Memory() {
-  const char* access = std::getenv("GPUDT_SIM_HOST_ACCESS");
-  host_access_ = access && std::atoi(access) != 0;
+  host_access_ = setting("GPUDT_SIM_HOST_ACCESS", 0) != 0;
   size_ = host_zone_bytes + static_cast<std::size_t>(device_count()) * device_bytes;
   file_ = memfd_create(object_name, MFD_CLOEXEC);
   Header header = {header_magic, 0};

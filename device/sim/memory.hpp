@@ -80,7 +80,11 @@ class Memory {
   /// Where worker threads reach this memory: the alias of device memory, freed or not, otherwise the address itself.
   char* alias(const void* address) const {
     char* plain = static_cast<char*>(const_cast<void*>(address));
-    return static_cast<std::size_t>(plain - device_begin()) < device_zone_bytes() ? plain + alias_distance() : plain;
+    return in_device_zone(address) ? plain + alias_distance() : plain;
+  }
+  /// Where device memory, freed or not, and nothing else lies.
+  bool in_device_zone(const void* address) const {
+    return static_cast<std::size_t>(static_cast<const char*>(address) - device_begin()) < device_zone_bytes();
   }
   const char* device_begin() const { return user_ + host_zone_bytes; }
   std::size_t device_zone_bytes() const { return size_ ? size_ - host_zone_bytes : 0; }

@@ -245,13 +245,18 @@ class SimRuntime final : public Runtime {
 
 }  // namespace
 
-std::unique_ptr<Runtime> make_sim_runtime() {
+std::unique_ptr<Runtime> make_sim_runtime(std::string* why) {
   using Entry = const gpudt_sim_api_table* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(RTLD_DEFAULT, "gpudt_sim_api"));
   const gpudt_sim_api_table* api = entry ? entry() : nullptr;
   if (api && api->version != GPUDT_SIM_API_VERSION)
     throw Error(Failure::runtime, "libgpudt-sim.so is not of this build: preload the one beside libgpudt-pmpi.so");
-  if (!api || api->device_count() == 0) return nullptr;
+  if (!api || api->device_count() == 0) {
+    if (why)
+      *why = api ? "GPUDT_SIM_DEVICES is 0; it takes a number from 1 to 16"
+                 : "libgpudt-sim.so is not loaded. Preload it beside libgpudt-pmpi.so, as gpudt-run --sim does";
+    return nullptr;
+  }
   return std::make_unique<SimRuntime>(*api);
 }
 

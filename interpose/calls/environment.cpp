@@ -89,6 +89,12 @@ void stop_in_finalize() {
   PMPI_Comm_free_keyval(&keyval);
 }
 
+/// One rank speaks for all of its node that are off for the same reason.
+void say_off(const std::string& why) {
+  const std::string text = "gpudt is off: " + why + ". GPU pointers go to MPI as they are";
+  if (presence_says_first(text)) log_error(text);
+}
+
 /// Rank 0 alone speaks of files that all ranks read; the others' traces tell.
 bool start_device(device::Config config, bool speaks, bool traces) {
   config.warn = speaks ? log_warning : log_trace;
@@ -97,7 +103,7 @@ bool start_device(device::Config config, bool speaks, bool traces) {
     device::start(config);
     return true;
   } catch (const device::Error& error) {
-    log_error(std::string("gpudt is off: ") + error.what());
+    say_off(error.what());
     return false;
   }
 }
@@ -145,7 +151,7 @@ void start(const Settings& settings) {
   if (!start_device(config.device, rank == 0, config.trace)) return;
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
-    log_error(std::string("gpudt is off: ") + obstacle);
+    say_off(obstacle);
     device::timeline_stop();
     device::stop();
     return;

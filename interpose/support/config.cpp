@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <climits>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -19,8 +20,11 @@ constexpr std::array<std::string_view, 16> known_names = {
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
     "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX"};
-// Read by the simulated device and by the tests, not here.
-constexpr std::array<std::string_view, 2> known_prefixes = {"GPUDT_SIM_", "GPUDT_TEST_"};
+// Read by the simulated device; here they are only checked.
+constexpr std::array<std::string_view, 4> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
+                                                       "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS"};
+constexpr std::string_view sim_prefix = "GPUDT_SIM_";
+constexpr std::string_view test_prefix = "GPUDT_TEST_";  ///< read by the tests
 
 std::optional<bool> parse_flag(std::string_view text) {
   if (text == "1" || text == "yes" || text == "on" || text == "true") return true;
@@ -96,6 +100,22 @@ std::optional<std::string> parse_prefix(std::string_view text) {
   return std::string(text);
 }
 
+/// 0 to `most`.
+template <int most>
+std::optional<int> parse_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > most) return std::nullopt;
+  return value;
+}
+
+/// "10" or "0-500"; the least.
+std::optional<int> parse_delay(std::string_view text) {
+  const std::size_t hyphen = text.find('-');
+  if (hyphen != std::string_view::npos && !parse_number<INT_MAX>(text.substr(hyphen + 1))) return std::nullopt;
+  return parse_number<INT_MAX>(text.substr(0, hyphen));
+}
+
 template <class T, class Parse>
 void read(const char* name, Parse parse, const char* wanted, T& value, std::vector<std::string>& complaints) {
   const char* text = std::getenv(name);
@@ -107,20 +127,35 @@ void read(const char* name, Parse parse, const char* wanted, T& value, std::vect
                          ". The default is used.");
 }
 
-bool is_known(std::string_view name) {
-  return std::find(known_names.begin(), known_names.end(), name) != known_names.end() ||
-         std::any_of(known_prefixes.begin(), known_prefixes.end(),
-                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+void check_sim_variables(std::vector<std::string>& complaints) {
+  int unused = 0;
+  read("GPUDT_SIM_DEVICES", parse_number<16>, "a number from 0 to 16", unused, complaints);
+  read("GPUDT_SIM_DELAY_US", parse_delay, "microseconds such as 10 or 0-500", unused, complaints);
+  read("GPUDT_SIM_HOST_ACCESS", parse_number<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_PEERS", parse_number<1>, "0 or 1", unused, complaints);
+}
+
+template <std::size_t size>
+bool is_among(const std::array<std::string_view, size>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+template <std::size_t size>
+std::string listed(const std::array<std::string_view, size>& names) {
+  std::string all;
+  for (const auto name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+  return all;
 }
 
 void complain_of_unknown(std::vector<std::string>& complaints) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
-    if (!name.starts_with("GPUDT_") || is_known(name)) continue;
-    std::string all;
-    for (const auto known : known_names) all += (all.empty() ? "" : ", ") + std::string(known);
-    complaints.push_back(std::string(name) + " is not a variable of gpudt and has no effect. There are: " + all + ".");
+    if (!name.starts_with("GPUDT_") || name.starts_with(test_prefix) || is_among(known_names, name) ||
+        is_among(sim_names, name))
+      continue;
+    complaints.push_back(std::string(name) + " is not a variable of gpudt and has no effect. There are: " +
+                         (name.starts_with(sim_prefix) ? listed(sim_names) : listed(known_names)) + ".");
   }
 }
 
@@ -147,6 +182,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_TUNING", parse_text, "auto, none or a file", config.device.tuning, complaints);
   read("GPUDT_STAGING_LIMIT", parse_bytes, bytes, config.device.staging_limit, complaints);
   read("GPUDT_STAGING_CACHE", parse_bytes, bytes, config.device.staging_cache, complaints);
+  check_sim_variables(complaints);
   complain_of_unknown(complaints);
   return config;
 }

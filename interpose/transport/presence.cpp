@@ -95,6 +95,10 @@ void presence_stop() {
   answers.store(false);
 }
 
+bool presence_says_first(const std::string& text) {
+  return job.empty() || peer::says_first(job, text);
+}
+
 bool presence_answers() {
   return answers.load(std::memory_order_acquire);
 }

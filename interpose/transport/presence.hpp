@@ -23,6 +23,9 @@ void presence_start();
 /// From now on this process answers no questions.
 void presence_stop();
 
+/// Whether no process of this node has said `text` before. True as well where that cannot be told: then all say it.
+bool presence_says_first(const std::string& text);
+
 /// Between presence_start() and presence_stop(): this process answers what all processes with the library are asked.
 bool presence_answers();
 /// What the process of this rank in MPI_COMM_WORLD has announced; 0: nothing, or it is not known.

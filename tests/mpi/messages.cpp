@@ -1,6 +1,6 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave|unmatched
+// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave|freed|unmatched
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
@@ -12,6 +12,7 @@
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
+//   freed   device memory that has been freed is sent
 //   unmatched  between host buffers, and a receive that no message comes to
 #include <cuda_runtime_api.h>
 #include <mpi.h>
@@ -283,6 +284,16 @@ void make_mistakes() {
   }
 }
 
+void send_what_is_freed() {
+  constexpr int freed_bytes = 512;  // which MPI reads before there is a receive
+  void* freed = nullptr;
+  cudaMalloc(&freed, freed_bytes);
+  cudaMemset(freed, 0, freed_bytes);
+  cudaDeviceSynchronize();
+  cudaFree(freed);
+  MPI_Send(freed, freed_bytes, MPI_BYTE, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
+}
+
 /// What is left under way here has to reach the other side while this one is in MPI_Finalize.
 void send_and_leave(const Buffer& freed, const Buffer& buffered, std::vector<char>& attached) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -316,6 +327,7 @@ int main(int argc, char** argv) {
   if (mode == "gather") gather(6, 6);
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();
+  if (mode == "freed" && rank == 0) send_what_is_freed();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; (mode == "again" || mode == "lengths") && i < 20; ++i) exchange(beyond_limit, 2, right);

@@ -187,6 +187,14 @@ Image* map(int file) {
   throw Exception(what + ": " + std::strerror(error));
 }
 
+/// The open file of the job's notices; negative if this process has announced nothing.
+int notices_of(const std::string& job) {
+  const std::string folder = folder_of(job);
+  const auto kept =
+      std::find_if(notices.begin(), notices.end(), [&](const Notices& each) { return each.folder == folder; });
+  return kept == notices.end() ? -1 : kept->file;
+}
+
 /// If no other process of the job needs it any more.
 void leave(const Notices& kept) {
   const bool last = lock(kept.file, range(F_UNLCK)) && lock(kept.file);
@@ -352,11 +360,17 @@ bool announce(const std::string& job, int rank, int what) {
 }
 
 int announced(const std::string& job, int rank) {
-  const std::string folder = folder_of(job);
-  const auto kept =
-      std::find_if(notices.begin(), notices.end(), [&](const Notices& each) { return each.folder == folder; });
+  const int file = notices_of(job);
   unsigned char said = 0;
-  return kept != notices.end() && pread(kept->file, &said, 1, rank) == 1 ? said : 0;
+  return file >= 0 && pread(file, &said, 1, rank) == 1 ? said : 0;
+}
+
+// A text is a byte behind those of all ranks, which is locked and never written.
+bool says_first(const std::string& job, const std::string& text) {
+  constexpr off_t behind_all_ranks = off_t{1} << 32;
+  const int file = notices_of(job);
+  const auto place = static_cast<off_t>(static_cast<std::uint32_t>(std::hash<std::string>()(text)));
+  return file < 0 || lock(file, range(F_WRLCK, behind_all_ranks + place, 1));
 }
 
 namespace {
