@@ -1,4 +1,4 @@
-// MPI-4.1 section 3.11: MPI_Isendrecv and MPI_Isendrecv_replace.
+// MPI-4.1 section 3.11: MPI_Sendrecv_replace, MPI_Isendrecv and MPI_Isendrecv_replace.
 #include <memory>
 #include <utility>
 
@@ -7,6 +7,49 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
+                     MPI_Comm comm, MPI_Status* status) {
+  constexpr const char* call = "MPI_Sendrecv_replace";
+  DeviceBuffer operand;
+  engine_order(comm, dest);
+  peer_sends_plain(count, type, dest, sendtag, comm);
+  const SeenStatus seen(status);
+  PendingReceive pending(Selector{source, recvtag}, comm);
+  if (!resolve(buf, count, type, call, operand)) {
+    if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+    if (const auto packed = peer_packed_receive(buf, count, type)) {
+      packed->start_pack();
+      const Outgoing both = packed->message();
+      const int code = PMPI_Sendrecv_replace(const_cast<void*>(both.data), count, both.type, dest, sendtag, source,
+                                             recvtag, comm, seen.get());
+      return peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
+    }
+    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
+    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
+  }
+  Staged staged(operand);
+  staged.start_pack();
+  device::about_to_wait(device::WaitKind::transfer);
+  staged.wait();
+  const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
+                                         comm, seen.get());
+  return peer_received(code, call, staged, *seen, {.comm = comm}, pending);
+}
+
+}  // namespace
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
+                                      int recvtag, MPI_Comm comm, MPI_Status* status) {
+  return guarded(comm, "MPI_Sendrecv_replace",
+                 [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
+}
 
 #ifdef GPUDT_MPI_ISENDRECV
 
@@ -93,8 +136,6 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
 
 }  // namespace
 }  // namespace gpudt::interpose
-
-using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Isendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag,
                                void* recvbuf, int recvcount, MPI_Datatype recvtype, int source, int recvtag,

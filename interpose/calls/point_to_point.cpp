@@ -391,44 +391,6 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       call, recvbuf, most, recvtype, {.comm = comm}, Selector{source, recvtag}, status, coming.located);
 }
 
-int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
-                     MPI_Comm comm, MPI_Status* status) {
-  constexpr const char* call = "MPI_Sendrecv_replace";
-  DeviceBuffer operand;
-  engine_order(comm, dest);
-  peer_sends_plain(count, type, dest, sendtag, comm);
-  const SeenStatus seen(status);
-  PendingReceive pending(Selector{source, recvtag}, comm);
-  if (!resolve(buf, count, type, call, operand)) {
-    if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    if (const auto packed = peer_packed_receive(buf, count, type)) {
-      packed->start_pack();
-      const Outgoing both = packed->message();
-      const int code = PMPI_Sendrecv_replace(const_cast<void*>(both.data), count, both.type, dest, sendtag, source,
-                                             recvtag, comm, seen.get());
-      return peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
-    }
-    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
-    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
-  }
-  Staged staged(operand);
-  staged.start_pack();
-  device::about_to_wait(device::WaitKind::transfer);
-  staged.wait();
-  const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
-                                         comm, seen.get());
-  return peer_received(code, call, staged, *seen, {.comm = comm}, pending);
-}
-
-/// A communicator's pending operations outlive its handle (MPI-4.1 section 7.4.3): deferred sends go out first, and
-/// what may still fail keeps the error handler.
-void forget(MPI_Comm comm) {
-  if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
-  persistent_forget_comm(comm);       // what is started from here on does not need the handle
-  engine_forget_comm(comm);
-  matched_forget_comm(comm);
-}
-
 }  // namespace
 
 int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm,
@@ -515,23 +477,5 @@ GPUDT_EXPORT int MPI_Sendrecv(const void* sendbuf, int sendcount, MPI_Datatype s
   return guarded(comm, "MPI_Sendrecv", [&] {
     return sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source, recvtag, comm,
                     status);
-  });
-}
-GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
-                                      int recvtag, MPI_Comm comm, MPI_Status* status) {
-  return guarded(comm, "MPI_Sendrecv_replace",
-                 [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
-}
-
-GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
-  return guarded(*comm, "MPI_Comm_free", [&] {
-    forget(*comm);
-    return PMPI_Comm_free(comm);
-  });
-}
-GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
-  return guarded(*comm, "MPI_Comm_disconnect", [&] {
-    forget(*comm);
-    return PMPI_Comm_disconnect(comm);
   });
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <bitset>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/mutex.hpp"
@@ -49,13 +50,15 @@ int take_board() {
   return -1;
 }
 
-void put_board(const ReductionGroup& group) {
+/// Without memory the board stays taken.
+void put_board(const ReductionGroup& group) noexcept try {
   const LockGuard lock(own_boards.mutex);
   const auto index = static_cast<std::size_t>(group.own_board);
   if (group.boards.empty())
     own_boards.taken.reset(index);  // nobody has been told anything
   else
     own_boards.retired.push_back({group.own_board, group.call, group.boards});
+} catch (const std::bad_alloc&) {
 }
 
 /// The segments of all processes; none if one cannot be reached.
