@@ -18,10 +18,13 @@ import unittest
 
 LAUNCHERS = {"mpirun": "mpirun (Open MPI) 4.1.4", "mpiexec": "mpiexec (Open MPI) 5.0.3", "mpiexec.hydra": "HYDRA build details:",
              "srun": "slurm 23.02", "mpirun-odd": "some other launcher"}
+SCRIPTS = {"gpudt-run": "bin", "gpudt_programs.py": "share/gpudt"}
 
 
-class GpudtRun(unittest.TestCase):
-    script = library = build = mpirun = program = linked = cc = ""
+class Installed(unittest.TestCase):
+    """A prefix with gpudt's scripts and its build, and stubs for others."""
+
+    script = library = build = mpirun = cc = ""
 
     @classmethod
     def setUpClass(cls):
@@ -29,8 +32,7 @@ class GpudtRun(unittest.TestCase):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.prefix = cls.folder / "prefix"
-        (cls.prefix / "bin").mkdir(parents=True)
-        shutil.copy(cls.script, cls.prefix / "bin" / "gpudt-run")
+        cls.install(cls.prefix)
         for build in ("openmpi4", "openmpi5", "mpich", "mpi-abi"):
             cls.make_build(build)
         cls.launchers = cls.folder / "launchers"
@@ -38,6 +40,14 @@ class GpudtRun(unittest.TestCase):
         for name, version in LAUNCHERS.items():
             text = f'#!/bin/sh\nif [ "$*" = --version ]; then echo "{version}"; else printf "%s\\n" {name} "$@"; fi\n'
             cls.write(cls.launchers / name, text)
+
+    @classmethod
+    def install(cls, prefix):
+        """The script and what it imports, without any library."""
+        for name, folder in SCRIPTS.items():
+            (prefix / folder).mkdir(parents=True, exist_ok=True)
+            shutil.copy(pathlib.Path(cls.script).parent / name, prefix / folder)
+        return prefix / "bin" / "gpudt-run"
 
     @classmethod
     def make_build(cls, build):
@@ -63,6 +73,23 @@ class GpudtRun(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.work = pathlib.Path(folder.name)
 
+    def compile(self, name, *flags, text="int main(void) { return 0; }\n"):
+        (self.work / f"{name}.c").write_text(text, encoding="utf-8")
+        subprocess.run([self.cc, f"{name}.c", "-o", name, *flags], cwd=self.work, check=True)
+        return self.work / name
+
+    def program_over(self, mpi, soname=None):
+        """A program linked to a library of that name, or to a link to it that is called `soname`."""
+        self.compile(mpi, "-shared", "-fPIC", f"-Wl,-soname,{soname or mpi}", text="int MPI_Init(void) { return 0; }\n")
+        if soname:
+            (self.work / soname).symlink_to(mpi)
+        return self.compile("app", f"./{mpi}", f"-Wl,-rpath,{self.work}",
+                            text="int MPI_Init(void); int main(void) { return MPI_Init(); }\n")
+
+
+class GpudtRun(Installed):
+    program = linked = ""
+
     def run_it(self, *command, environment=(), script=None):
         everything = {**os.environ, "PATH": f"{self.launchers}:{os.environ['PATH']}", **dict(environment)}
         everything.pop("SLURM_EXPORT_ENV", None)
@@ -82,19 +109,6 @@ class GpudtRun(unittest.TestCase):
         (line,) = done.stderr.splitlines()
         self.assertTrue(line.startswith("gpudt-run: "), line)
         return line
-
-    def compile(self, name, *flags, text="int main(void) { return 0; }\n"):
-        (self.work / f"{name}.c").write_text(text, encoding="utf-8")
-        subprocess.run([self.cc, f"{name}.c", "-o", name, *flags], cwd=self.work, check=True)
-        return self.work / name
-
-    def program_over(self, mpi, soname=None):
-        """A program linked to a library of that name, or to a link to it that is called `soname`."""
-        self.compile(mpi, "-shared", "-fPIC", f"-Wl,-soname,{soname or mpi}", text="int MPI_Init(void) { return 0; }\n")
-        if soname:
-            (self.work / soname).symlink_to(mpi)
-        return self.compile("app", f"./{mpi}", f"-Wl,-rpath,{self.work}",
-                            text="int MPI_Init(void); int main(void) { return MPI_Init(); }\n")
 
     # --- what is started ---------------------------------------------------------------------------------------------
 
@@ -220,6 +234,11 @@ class GpudtRun(unittest.TestCase):
     def test_no_mpi_program(self):
         self.assertIn("is not an MPI program", self.refused("mpirun", "ls"))
 
+    def test_files_that_are_no_programs(self):
+        for text in ("", "#!", "#!\n"):
+            self.assertIn("does not show which MPI", self.refused("srun", self.write(self.work / "odd", text)), text)
+        self.assertIn("no program of 64 bits", self.refused("srun", self.write(self.work / "odd", "\x7fELF")))
+
     def test_no_program(self):
         for command in (["mpirun", "-np", "2", "./app"], ["./app"], ["mpirun"]):
             self.assertIn("no program to start", self.refused(*command))
@@ -234,11 +253,8 @@ class GpudtRun(unittest.TestCase):
 
     def test_no_build_for_that_mpi(self):
         app = self.program_over("libmpi.so.12")
-        alone = self.work / "prefix" / "bin"
-        alone.mkdir(parents=True)
-        shutil.copy(self.script, alone)
         self.assertIn("runs over MPICH, for which no gpudt is installed (builds found: none)",
-                      self.refused("srun", app, script=alone / "gpudt-run"))
+                      self.refused("srun", app, script=self.install(self.work / "prefix")))
 
     def test_static_cuda_runtime_on_the_simulated_device(self):
         self.compile("libmpi.so.40", "-shared", "-fPIC", "-Wl,-soname,libmpi.so.40", text="int MPI_Init(void) { return 0; }\n")
