@@ -18,7 +18,7 @@ import unittest
 
 LAUNCHERS = {"mpirun": "mpirun (Open MPI) 4.1.4", "mpiexec": "mpiexec (Open MPI) 5.0.3", "mpiexec.hydra": "HYDRA build details:",
              "srun": "slurm 23.02", "mpirun-odd": "some other launcher"}
-SCRIPTS = {"gpudt-run": "bin", "gpudt_programs.py": "share/gpudt"}
+SCRIPTS = {"gpudt-run": "bin", "gpudt-doctor": "bin", "gpudt_programs.py": "share/gpudt", "gpudt_checks.py": "share/gpudt"}
 
 
 class Installed(unittest.TestCase):

@@ -82,7 +82,8 @@ class Mistakes(unittest.TestCase):
             subprocess.run([self.compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "driver.c", "-o", "libcuda.so.1"],
                            cwd=folder, check=True)
             linked_to_sim = "GPUDT_SIM_DEVICES=0"  # as these programs are
-            run = self.without_sim("host", "GPUDT_DEVICE=auto", linked_to_sim, f"LD_PRELOAD={Run.library}:{folder}/libcuda.so.1")
+            run = self.without_sim("host", "GPUDT_DEVICE=auto", linked_to_sim,
+                                   f"LD_PRELOAD={Run.library}:{folder}/libcuda.so.1")
         self.assert_off_alone(run, "this gpudt was built without CUDA", "nvcc")
 
     def test_values_of_the_simulated_device(self):
