@@ -362,7 +362,8 @@ class GpudtDoctor(Installed):
 
 
 def main():
-    GpudtDoctor.real_build, GpudtDoctor.cc, GpudtDoctor.pingpong = sys.argv[3], sys.argv[6], sys.argv[5]
+    GpudtDoctor.real_build, GpudtDoctor.cc = sys.argv[3], sys.argv[6]
+    GpudtDoctor.pingpong = "none" if sys.argv[5] == "none" else os.path.abspath(sys.argv[5])
     GpudtDoctor.script, GpudtDoctor.library, GpudtDoctor.mpirun = (os.path.abspath(sys.argv[i]) for i in (1, 2, 4))
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(GpudtDoctor))
