@@ -100,6 +100,12 @@ class Install(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.run_right(self.work / "build" / "app")
 
+    def test_gpudt_doctor(self):
+        """Likewise."""
+        done = subprocess.run([self.prefix / "bin" / "gpudt-doctor", "--sim", "--no-messages", "--launcher", "srun"],
+                              capture_output=True, text=True, check=False)
+        (library,) = (self.libraries / "gpudt").rglob("libgpudt-pmpi.so")
+        self.assertRegex(done.stdout, f"(?m)^ok       gpudt: for .*: {library}$", done.stderr)
 
     def test_gpudt_run(self):
         """It finds the library below the prefix."""
