@@ -179,7 +179,8 @@ def check_program(machine):
 
 
 def check_mpi(machine):
-    files = machine.program.files if machine.program else ldd(machine.library) if machine.library else {}
+    # Python shows no MPI by itself: then it is that of the library.
+    files = (machine.program and machine.program.files) or (ldd(machine.library) if machine.library else {})
     path = next((path for name, path in files.items() if mpi_of_file(path if os.path.isabs(path) else name)), None)
     said = ask(ASK_MPI, path) if path and os.path.isabs(path) else None
     if said is None:
