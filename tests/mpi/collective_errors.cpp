@@ -263,6 +263,8 @@ TEST_CASE("no staging memory for collectives", "[.][staging-limit]") {
   const Peers peers = Peers::all(), ring = Peers::ring();
   for (const Operation& operation : operations)
     for (const Form form : forms) {
+      const bool in_place = operation.flow == Flow::reduce_scatter;
+      if (!mpich && is_reduction(operation) && form == Form::blocking && !in_place) continue;  // GPUs need none
       const std::string text = std::string(operation.name) + " " + form_name(form);
       INFO(text);
       step(text);
@@ -273,7 +275,7 @@ TEST_CASE("no staging memory for collectives", "[.][staging-limit]") {
       if (is_reduction(operation)) {
         a.recvcount = elements;
         a.recvcounts.assign(static_cast<std::size_t>(ranks()), elements);
-        if (operation.flow == Flow::reduce_scatter) a.sendbuf = MPI_IN_PLACE;
+        if (in_place) a.sendbuf = MPI_IN_PLACE;
       }
       MPI_FAILS(call.run(a, form), MPI_ERR_NO_MEM);
       CHECK(handler.take() == std::vector<int>{MPI_ERR_NO_MEM});
