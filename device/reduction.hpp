@@ -49,7 +49,8 @@ enum class Result : std::uint8_t {
   exscan,  ///< destination k: sources 0 to k - 1; the first one nothing
 };
 
-/// Sources are combined in their order, the same for every element, so that the bits are the same whoever computes them.
+/// Sources are combined in their order, the same for every element, so that the bits are the same whoever computes
+/// them.
 struct Reduction {
   static constexpr std::size_t most_ranks = 64;
 

@@ -1,8 +1,10 @@
 #include "interpose/collectives/arithmetic.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <iterator>
 #include <vector>
+
+#include "base/never_destroyed.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -67,14 +69,14 @@ std::vector<KnownType> make_types() {
 }
 
 std::optional<Operator> operator_of(MPI_Op op) {
-  static const std::vector<std::pair<MPI_Op, Operator>> operators = {
-      {MPI_MAX, Operator::max},   {MPI_MIN, Operator::min},       {MPI_SUM, Operator::sum},
-      {MPI_PROD, Operator::prod}, {MPI_LAND, Operator::land},     {MPI_LOR, Operator::lor},
-      {MPI_LXOR, Operator::lxor}, {MPI_BAND, Operator::band},     {MPI_BOR, Operator::bor},
-      {MPI_BXOR, Operator::bxor}, {MPI_MAXLOC, Operator::maxloc}, {MPI_MINLOC, Operator::minloc}};
-  const auto found =
-      std::find_if(operators.begin(), operators.end(), [op](const auto& each) { return each.first == op; });
-  return found == operators.end() ? std::nullopt : std::optional(found->second);
+  constexpr Operator operators[] = {Operator::max,  Operator::min,  Operator::sum,    Operator::prod,
+                                    Operator::land, Operator::lor,  Operator::lxor,   Operator::band,
+                                    Operator::bor,  Operator::bxor, Operator::maxloc, Operator::minloc};
+  const MPI_Op handles[] = {MPI_MAX,  MPI_MIN,  MPI_SUM, MPI_PROD, MPI_LAND,   MPI_LOR,
+                            MPI_LXOR, MPI_BAND, MPI_BOR, MPI_BXOR, MPI_MAXLOC, MPI_MINLOC};
+  const auto* const found = std::find(std::begin(handles), std::end(handles), op);
+  if (found == std::end(handles)) return std::nullopt;
+  return operators[found - std::begin(handles)];
 }
 
 /// What MPI refuses is not for GPUs to do.
@@ -107,7 +109,7 @@ bool takes(Operator op, Group group) {
 }  // namespace
 
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
-  static const std::vector<KnownType> types = make_types();
+  static const std::vector<KnownType>& types = never_destroyed<std::vector<KnownType>>(make_types());
   const std::optional<Operator> known = operator_of(op);
   if (!known) return std::nullopt;
   const auto found =

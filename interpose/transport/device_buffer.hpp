@@ -117,8 +117,8 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type);
 /// have come to where they are now. Nothing where MPI takes no device pointers. Throws device::Error.
 void order_direct();
 
-/// Remembers what choose() is to know of every buffer: whether the MPI library takes device pointers, the limit on them,
-/// and GPUDT_PROTOCOL.
+/// Remembers what choose() is to know of every buffer: whether the MPI library takes device pointers, the limit on
+/// them, and GPUDT_PROTOCOL.
 void set_forwarding(bool cuda_aware, std::size_t forward_max, ForcedProtocol forced);
 bool mpi_takes_device_memory();
 

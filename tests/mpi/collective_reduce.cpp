@@ -442,8 +442,9 @@ TEST_CASE("every predefined operator on every type in device memory", "[collecti
         const Reducer reducer(plain(operand.type), operand.put, op);
         const Operation& called = operation(names[static_cast<std::size_t>(number) % std::size(names)]);
         const int count = 12 * (1 + number % 60);  // a multiple of the sizes of all groups
+        const bool in_place = number % 4 == 3 && !(mpich && called.flow == Flow::reduce);  // MPICH 4.0 may crash
         if (is_possible(called, reducer))
-          reduce({called, Form::blocking, peers, reducer, count, number % ranks(), number % 4 == 3, Place::device,
+          reduce({called, Form::blocking, peers, reducer, count, number % ranks(), in_place, Place::device,
                   Place::device});
         ++number;
       }
