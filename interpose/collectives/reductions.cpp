@@ -319,7 +319,8 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   if (!wanted(call, comm, bytes)) return std::nullopt;
   CommState& state = comm_state_of(comm);
   if (!state.together) return std::nullopt;
-  AskBackoff& backoff = state.backoff_for(call.name, std::bit_width(static_cast<std::uint64_t>(bytes)));
+  AskBackoff& backoff =
+      state.backoff_for(call.name, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bytes))));
   if (backoff.passes()) return std::nullopt;
   if (!state.reductions) state.reductions.reset(make_reduction_group(comm));
   if (!state.reductions->usable()) return std::nullopt;
