@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "datatype/basic.hpp"
 #include "interpose/collectives/arithmetic.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/collectives/reduction_boards.hpp"
@@ -313,6 +314,8 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
                                   MPI_Datatype type, MPI_Op op) {
   // Whatever is asked here has the same answer in all processes.
   if (!collectives_ask()) return std::nullopt;
+  const int size = datatype::basic_types.size(type);  // 0: not known so soon
+  if (size != 0 && !wanted(call, comm, arguments.count * size)) return std::nullopt;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic) return std::nullopt;
   const std::int64_t bytes = arguments.count * device::element_bytes(arithmetic->element);
