@@ -68,6 +68,11 @@ std::vector<KnownType> make_types() {
   return types;
 }
 
+/// What GPUs can compute with, of the datatypes that MPI names.
+struct KnownTypes {
+  std::vector<KnownType> list = make_types();
+};
+
 std::optional<Operator> operator_of(MPI_Op op) {
   constexpr Operator operators[] = {Operator::max,  Operator::min,  Operator::sum,    Operator::prod,
                                     Operator::land, Operator::lor,  Operator::lxor,   Operator::band,
@@ -109,7 +114,7 @@ bool takes(Operator op, Group group) {
 }  // namespace
 
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
-  static const std::vector<KnownType>& types = never_destroyed<std::vector<KnownType>>(make_types());
+  static const std::vector<KnownType>& types = never_destroyed<KnownTypes>().list;
   const std::optional<Operator> known = operator_of(op);
   if (!known) return std::nullopt;
   const auto found =
