@@ -38,6 +38,7 @@ bool exchange(std::size_t bytes, int round) {
     for (std::size_t i = 0; i < bytes; ++i) host[i] = value(rank, i, round);
     good(cudaMemcpy(out, host.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
     good(cudaMemset(in, 0, bytes), "cudaMemset");
+    good(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // MPI knows nothing of streams
     MPI_Sendrecv(out, contiguous ? static_cast<int>(bytes) : 1, contiguous ? MPI_BYTE : vector, right, round, in,
                  contiguous ? static_cast<int>(bytes) : 1, contiguous ? MPI_BYTE : vector, left, round, MPI_COMM_WORLD,
                  MPI_STATUS_IGNORE);
