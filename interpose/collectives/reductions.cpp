@@ -24,8 +24,6 @@ using device::Result;
 using peer::Board;
 using peer::Contribution;
 
-/// Shorter inputs go through the host sooner.
-constexpr std::int64_t least_reduction = 2 << 10;
 /// Slices begin at multiples of so many elements, so that words of 16 bytes stay whole.
 constexpr std::int64_t slice_multiple = 16;
 
@@ -305,7 +303,7 @@ class Part {
 bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
   const ForcedProtocol forced = collectives_forced();
   if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
-  return (!forced || forced == Protocol::peer) && bytes >= (forced ? 1 : least_reduction);
+  return (!forced || forced == Protocol::peer) && bytes > 0;
 }
 
 }  // namespace
@@ -343,7 +341,7 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
                     MPI_Op op) {
   if (!active.load(std::memory_order_acquire) || check_wanted || !device::in_use()) return false;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
-  if (!arithmetic || count * device::element_bytes(arithmetic->element) < least_reduction) return false;
+  if (!arithmetic || count == 0) return false;
   const std::int64_t alignment = device::element_alignment(arithmetic->element);
   Operand in, inout;
   if (!in.locate(inbuf, count, type) || !inout.locate(inoutbuf, count, type) ||
