@@ -48,7 +48,7 @@ __device__ inline void dcuda_get_data(dcuda_state& gst, void** gpu_data) {
   *gpu_data = gst.context->data;
 }
 __device__ inline void dcuda_comm_size(dcuda_state& gst, dcuda_comm comm, int* size) {
-  *size = comm == DCUDA_COMM_WORLD ? gst.context->world.size() : gst.context->world.ranks_per_gpu;
+  *size = comm == DCUDA_COMM_WORLD ? gst.context->world.size() : gst.context->world.ranks.per_gpu;
 }
 __device__ inline void dcuda_comm_rank(dcuda_state& gst, dcuda_comm comm, int* rank) {
   *rank = comm == DCUDA_COMM_WORLD ? dcuda_rank(gst).rank() : dcuda_rank(gst).local_rank();
@@ -71,7 +71,7 @@ __device__ inline dcuda_comm comm_of(dcuda_win win) {
   return win < dcuda_most_windows ? DCUDA_COMM_WORLD : DCUDA_COMM_DEVICE;
 }
 __device__ inline int world_rank(const dcuda_state& gst, dcuda_comm comm, int rank) {
-  return comm == DCUDA_COMM_WORLD ? rank : gst.context->world.gpu * gst.context->world.ranks_per_gpu + rank;
+  return comm == DCUDA_COMM_WORLD ? rank : gst.context->world.gpu * gst.context->world.ranks.per_gpu + rank;
 }
 __device__ inline long long place_at(const dcuda_state& gst, dcuda_win win, int rank) {
   return static_cast<long long>(sizeof(dcuda_place)) * (win * static_cast<long long>(gst.context->world.size()) + rank);
@@ -111,7 +111,7 @@ __device__ inline void dcuda_win_create(dcuda_state& gst, dcuda_comm comm, void*
     if (comm == DCUDA_COMM_WORLD)
       for (int gpu = 0; gpu < rank.gpus(); ++gpu)
         if (gpu != rank.gpu())
-          rank.put(at(context.places, gpu * context.world.ranks_per_gpu, at_place), here(place), sizeof *place);
+          rank.put(at(context.places, gpu * context.world.ranks.per_gpu, at_place), here(place), sizeof *place);
   }
   dcuda_comm_barrier(gst, comm);
   *win = fits ? made : DCUDA_WIN_NONE;

@@ -33,10 +33,14 @@ class Rank : public detail::RankCollectives {
   /// To be made once by all threads of all blocks, at the kernel's start. `world` must be there as long, in the
   /// kernel's parameters (a __grid_constant__) or in global memory; `state` in shared memory.
   __device__ __forceinline__ Rank(const KernelWorld& world, RankState& state) : RankCollectives(world, state) {
-    std::uint64_t* const saved = saved_heads();
+    Ticket* const saved = saved_heads();
     for (int gpu = static_cast<int>(threadIdx.x); gpu < world.gpus; gpu += static_cast<int>(blockDim.x)) {
       state.heads[gpu] = saved[gpu];
       state.returned[gpu] = saved[world.gpus + gpu];
+      if (world.ranks.per_gpu == 1) {
+        state.sent[gpu] = world.sent[world.target_index(gpu, 0)];
+        state.credit[gpu] = static_cast<Ticket>(detail::acquire(world.credit + world.target_index(gpu, 0)));
+      }
     }
     if (threadIdx.x == 0) {
       // None of these moves before all blocks (and ranks) have come this far.

@@ -89,11 +89,12 @@ struct Posting {
 
 /// In shared memory, for each block. Nothing of it is for callers.
 struct RankState {
-  std::uint64_t heads[most_gpus], returned[most_gpus];
-  std::uint64_t collectives[2];         ///< in which the rank has taken part: of all ranks, of its GPU's
-  std::uint64_t grid_puts, grid_waits;  ///< in which the block has taken part
-  int grid_complete;                    ///< block 0: all blocks have started
-  Posting posting;                      ///< put with signal: the notification that is being sent
+  Ticket heads[most_gpus], returned[most_gpus];
+  Ticket sent[most_gpus], credit[most_gpus];  ///< one rank for each GPU: tickets taken for each, credit that is known
+  std::uint64_t collectives[2];               ///< in which the rank has taken part: of all ranks, of its GPU's
+  std::uint64_t grid_puts, grid_waits;        ///< in which the block has taken part
+  int grid_complete;                          ///< block 0: all blocks have started
+  Posting posting;                            ///< put with signal: the notification that is being sent
   Notification last;
   Taken taken;
 };
@@ -113,6 +114,13 @@ __device__ __forceinline__ void store_relaxed(std::uint64_t* word, std::uint64_t
   SystemWord(*word).store(value, ::cuda::memory_order_relaxed);
 }
 
+// The fences. In the terms of the PTX memory model: what is written before a release (by the thread, or by others
+// before a barrier of theirs that the thread has passed, since causality is transitive) happens before whatever follows
+// an acquire behind a load that saw the released value. On sm_90 a release is a MEMBAR, which waits until all that was
+// written has arrived, and an acquire is an invalidation of the L1 cache, which waits for nothing; a fence of both
+// kinds costs both. So each place below uses the half that it needs, and polls with relaxed loads, so that only a poll
+// that has found something invalidates the cache, which other blocks of the multiprocessor use.
+
 /// What the thread has written or knows to have been written comes before what it writes next, for all GPUs; what it
 /// has read before what it reads next. Lighter than __threadfence_system(), which orders all such fences, too.
 __device__ __forceinline__ void fence_all() {
@@ -121,6 +129,31 @@ __device__ __forceinline__ void fence_all() {
 /// The same for the threads of this GPU.
 __device__ __forceinline__ void fence_gpu() {
   ::cuda::atomic_thread_fence(::cuda::memory_order_acq_rel, ::cuda::thread_scope_device);
+}
+/// Behind relaxed loads: what was released before the values that they saw is there for what follows.
+__device__ __forceinline__ void acquire_fence() {
+#if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 8))
+  asm volatile("fence.acquire.sys;" ::: "memory");
+#else
+  fence_all();
+#endif
+}
+/// Stores to global memory behind all that the thread knows to have been written: for the threads of this GPU, or all.
+__device__ __forceinline__ void store_release(std::uint64_t* word, std::uint64_t value, bool this_gpu) {
+  if (this_gpu)
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+  else
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+/// One more, modulo 2^32, in a counter of this GPU, in no order with anything; what there was. By atom.inc: for
+/// additions the compiler counts the warp's threads first, and waits for the answer at once to tell it to them.
+__device__ __forceinline__ Ticket count_up(Ticket* counter) {
+  Ticket old;
+  asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0xFFFFFFFF;" : "=r"(old) : "l"(counter));
+  return old;
+}
+__device__ __forceinline__ void count_up_unseen(Ticket* counter) {
+  asm volatile("red.relaxed.gpu.global.inc.u32 [%0], 0xFFFFFFFF;" ::"l"(counter));
 }
 
 __device__ __forceinline__ std::uint64_t nanoseconds() {
@@ -238,73 +271,95 @@ __device__ __forceinline__ void send_word(const KernelWorld& world, std::uint64_
 struct QueueAccess {
   const KernelWorld& world;
   int local;  ///< rank of this GPU
-  WaitTimer& timer;
 
-  __device__ __forceinline__ std::uint64_t take(std::uint64_t* counter) const {
-    return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ull);
-  }
-  /// A fence follows in any case.
-  __device__ __forceinline__ std::uint64_t read_credit(const std::uint64_t* word) const { return relaxed(word); }
   __device__ __forceinline__ std::uint64_t acquire(const std::uint64_t* word) const {
     return detail::acquire(const_cast<std::uint64_t*>(word));
   }
-  __device__ __forceinline__ bool go_on() const {
-    timer.poll();
-    return true;
-  }
   __device__ __forceinline__ void store(std::uint64_t* word, std::uint64_t value) const { store_relaxed(word, value); }
-  /// Behind the marks in the slots, which the next notifications overwrite.
-  __device__ __forceinline__ void return_credit(int gpu, std::uint64_t head) const {
+  /// For the next launch.
+  __device__ __forceinline__ void moved(int gpu, Ticket head) const { saved(0)[gpu] = head; }
+  /// Behind the marks in the slots, and what was read of them, which the next notifications overwrite.
+  __device__ __forceinline__ void return_credit(int gpu, Ticket head) const {
     std::uint64_t* const credit = world.credit + world.target_index(world.gpu, local);
+    saved(1)[gpu] = head;
     fence_all();
     send_word(world, credit, head, gpu);
   }
+  __device__ __forceinline__ Ticket* saved(int which) const {
+    return world.heads + static_cast<std::int64_t>(2 * local + which) * world.gpus;
+  }
 };
+
+__device__ __forceinline__ Inbox inbox_of(const KernelWorld& world, RankState& state, int local) {
+  return {world.ring(local, 0), state.heads, state.returned, world.gpus, world.capacity_log, world.ranks};
+}
 
 /// A warp, of which each thread looks at one slot.
 struct WarpGroup {
   static constexpr bool looks_at_all = true;
   const QueueAccess& access;
 
-  __device__ __forceinline__ Look look(const Inbox& inbox, int gpu, std::uint64_t base,
-                                       const RingPattern& pattern) const {
-    Look seen = look_at(inbox, true, gpu, base + threadIdx.x % 32, pattern);
-    seen.cut();
-    return seen;
+  /// Where the thread looks, and for which lap.
+  struct Aim {
+    const std::uint64_t* slot;  ///< null: nowhere
+    std::uint32_t lap;
+  };
+  /// A chunk of a ring.
+  __device__ __forceinline__ Aim aim(const Inbox& inbox, int gpu, Ticket base) const {
+    const Ticket ticket = base + threadIdx.x % 32;
+    return {inbox.slot(gpu, ticket), lap_of(ticket, inbox.capacity_log)};
   }
   /// `each` threads for the first slots of each ring.
-  __device__ __forceinline__ Look look_at_all(const Inbox& inbox, int each, const RingPattern& pattern) const {
+  __device__ __forceinline__ Aim aim_at_all(const Inbox& inbox, int each) const {
     const int lane = static_cast<int>(threadIdx.x % 32), gpu = lane / each;
-    const bool has_ring = gpu < inbox.gpus;
-    const std::uint64_t ticket = has_ring ? inbox.heads[gpu] + static_cast<std::uint64_t>(lane % each) : 0;
-    return look_at(inbox, has_ring, gpu, ticket, pattern);
+    const bool somewhere = gpu < inbox.gpus;
+    const Ticket ticket = somewhere ? inbox.heads[gpu] + static_cast<Ticket>(lane - gpu * each) : 0;
+    return {somewhere ? inbox.slot(gpu, ticket) : nullptr, lap_of(ticket, inbox.capacity_log)};
   }
-  /// The thread's own slot, if it has one.
-  __device__ __forceinline__ Look look_at(const Inbox& inbox, bool mine, int gpu, std::uint64_t ticket,
-                                          const RingPattern& pattern) const {
-    const std::uint64_t word = mine ? access.acquire(inbox.slot(gpu, ticket)) : 0;
-    const bool there = mine && lap_in(word) == lap_of(ticket, inbox.capacity_log);
-    const bool consumed = there && window_in(word) == consumed_window;
+  /// By relaxed loads: acquire() is to follow.
+  __device__ __forceinline__ Look look(const Aim& aim, const RingPattern& pattern) const {
+    const std::uint64_t word = aim.slot != nullptr ? relaxed(aim.slot) : 0;
+    const bool there = aim.slot != nullptr && lap_in(word) == aim.lap;
     Look seen;
     seen.arrived = __ballot_sync(whole_chunk, there);
+    if (seen.arrived == 0) return {0, 0, 0, word, 0};  // most polls
+    const bool consumed = there && window_in(word) == consumed_window;
     seen.consumed = __ballot_sync(whole_chunk, consumed);
     seen.matching = __ballot_sync(whole_chunk, there && !consumed && pattern.matches(word));
     seen.word = word;
     seen.first_thread = 0;
     return seen;
   }
-  __device__ __forceinline__ std::uint64_t word(const Inbox&, int, std::uint64_t, int index, const Look& seen) const {
+  __device__ __forceinline__ Look look(const Inbox& inbox, int gpu, Ticket base, const RingPattern& pattern) const {
+    Look seen = look(aim(inbox, gpu, base), pattern);
+    seen.cut();
+    return seen;
+  }
+  /// Each thread for what it has seen; the warp's next barrier tells the others.
+  __device__ __forceinline__ void acquire() const { acquire_fence(); }
+  __device__ __forceinline__ std::uint64_t word(const Inbox&, int, Ticket, int index, const Look& seen) const {
     return __shfl_sync(whole_chunk, seen.word, seen.first_thread + index);
   }
-  __device__ __forceinline__ void mark(const Inbox& inbox, int gpu, std::uint64_t base, std::uint32_t consumed) const {
-    const std::uint64_t ticket = base + threadIdx.x % 32;
+  __device__ __forceinline__ void mark(const Inbox& inbox, int gpu, Ticket base, std::uint32_t consumed) const {
+    const Ticket ticket = base + threadIdx.x % 32;
     if ((consumed >> threadIdx.x % 32 & 1) != 0)
       access.store(inbox.slot(gpu, ticket), encode(lap_of(ticket, inbox.capacity_log), consumed_window, 0, 0));
   }
   __device__ __forceinline__ bool leads() const { return threadIdx.x % 32 == 0; }
   __device__ __forceinline__ void sync() const { __syncwarp(); }
-  __device__ __forceinline__ void return_credit(int gpu, std::uint64_t head) const { access.return_credit(gpu, head); }
+  __device__ __forceinline__ void moved(int gpu, Ticket head) const { access.moved(gpu, head); }
+  __device__ __forceinline__ void return_credit(int gpu, Ticket head) const { access.return_credit(gpu, head); }
 };
+
+// In the library, since they are long and not of the usual case:
+
+/// take() by a warp: all that the rings hold. `latest` may not be null.
+__device__ Taken take_further(const KernelWorld& world, RankState& state, int local, const Pattern& pattern, int count,
+                              Notification& latest);
+/// Waits until a ticket for a target, number `index` of the counters, has credit, where `known` is not enough; returns
+/// what there is.
+__device__ Ticket wait_for_credit(const KernelWorld& world, int rank, std::uint64_t index, Ticket ticket, Ticket known,
+                                  const Call& call);
 
 }  // namespace detail
 

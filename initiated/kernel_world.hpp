@@ -40,7 +40,7 @@ constexpr int grid_ended = grid_slots, grid_told = grid_slots + 1, grid_started 
 /// All addresses are of this GPU's memory.
 struct KernelWorld {
   std::int32_t gpu = 0, gpus = 1;
-  std::int32_t ranks_per_gpu = 1;  ///< 1: the GPU is a rank, and one of its blocks at a time speaks for it
+  RankDivision ranks;              ///< 1 for each GPU: it is a rank, and one of its blocks speaks for it
   std::int32_t capacity_log = 10;  ///< of a ring of notifications
   std::int32_t most_ranks = 1;     ///< of a GPU, in any launch: what memory is laid out for
   std::int32_t direct = 1;         ///< 0: never by loads and stores to other GPUs
@@ -51,8 +51,8 @@ struct KernelWorld {
   // Notifications (notifications.hpp): [most_ranks][gpus]... of this GPU's ranks, [gpus][most_ranks] of their targets.
   std::uint64_t* rings = nullptr;   ///< symmetric
   std::uint64_t* credit = nullptr;  ///< symmetric, [target GPU][target]: by the target
-  std::uint64_t* sent = nullptr;    ///< [target GPU][target]
-  std::uint64_t* heads = nullptr;   ///< [rank][2][GPU]: Inbox::heads and ::returned, from launch to launch
+  Ticket* sent = nullptr;           ///< [target GPU][target]: tickets that have been taken
+  Ticket* heads = nullptr;          ///< [rank][2][GPU]: Inbox::heads and ::returned, from launch to launch
   CollectiveState all, device;      ///< of all ranks; of those of this GPU
   /// [grid_words]: what blocks know of calls by the whole grid.
   std::uint64_t* grid = nullptr;
@@ -61,7 +61,7 @@ struct KernelWorld {
 
   static constexpr std::int64_t unreachable = 1;
 
-  GPUDT_HD int size() const { return gpus * ranks_per_gpu; }
+  GPUDT_HD int size() const { return gpus * ranks.per_gpu; }
   /// Where symmetric memory of another GPU is for loads and stores; null if it is not reached so.
   GPUDT_HD char* reach(char* symmetric, int of_gpu) const {
     if (of_gpu == gpu) return symmetric;

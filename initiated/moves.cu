@@ -60,6 +60,37 @@ __device__ void fail(const KernelWorld& world, int rank, Call call, Status statu
   __trap();
 }
 
+__device__ Taken take_further(const KernelWorld& world, RankState& state, int local, const Pattern& pattern, int count,
+                              Notification& latest) {
+  const QueueAccess access{world, local};
+  const WarpGroup group{access};
+  Inbox box = inbox_of(world, state, local);
+  return take(box, group, pattern, count, latest);
+}
+
+namespace {
+
+struct CreditAccess {
+  WaitTimer& timer;
+
+  __device__ Ticket read_credit(const std::uint64_t* word) const {
+    return static_cast<Ticket>(acquire(const_cast<std::uint64_t*>(word)));
+  }
+  __device__ bool go_on() const {
+    timer.poll();
+    return true;
+  }
+};
+
+}  // namespace
+
+__device__ Ticket wait_for_credit(const KernelWorld& world, int rank, std::uint64_t index, Ticket ticket, Ticket known,
+                                  const Call& call) {
+  WaitTimer timer(world, rank, call);
+  await_credit(CreditAccess{timer}, world.credit + index, world.capacity_log, ticket, known);
+  return known;
+}
+
 __device__ void put_by_thread(void* to, const void* from, std::size_t bytes, int gpu) {
   nvshmem_putmem_nbi(to, from, bytes, gpu);
 }

@@ -28,7 +28,7 @@ class RankCollectives : public RankQueues {
       if (i == 0) {
         if (across && world_.reaches_all == 0) complete_puts();
         fence_all();
-        const auto ranks = static_cast<unsigned>(world_.ranks_per_gpu);
+        const auto ranks = static_cast<unsigned>(world_.ranks.per_gpu);
         last = atomicInc(reinterpret_cast<unsigned*>(place.arrived), ranks - 1) == ranks - 1;
       }
       last = __shfl_sync(whole_chunk, static_cast<int>(last), 0) != 0;
@@ -70,7 +70,7 @@ class RankCollectives : public RankQueues {
     T value = {};
     if (i < count) {
       value = value_of<T>(relaxed(place.local + i));
-      for (int rank = 1; rank < world_.ranks_per_gpu; ++rank)
+      for (int rank = 1; rank < world_.ranks.per_gpu; ++rank)
         value = with(value, value_of<T>(relaxed(place.local + rank * most_values + i)));
     }
     if (across && world_.gpus > 1) value = exchange<T>(place, count, with, number, value, timer);

@@ -8,21 +8,21 @@ namespace gpudt::initiated::detail {
 /// A rank: its world, and its block's state.
 class RankCore {
  public:
-  __device__ __forceinline__ int rank() const { return world_.gpu * world_.ranks_per_gpu + local_; }
+  __device__ __forceinline__ int rank() const { return world_.gpu * world_.ranks.per_gpu + local_; }
   __device__ __forceinline__ int size() const { return world_.size(); }
   __device__ __forceinline__ int gpu() const { return world_.gpu; }
   __device__ __forceinline__ int gpus() const { return world_.gpus; }
   __device__ __forceinline__ int local_rank() const { return local_; }  ///< among those of this GPU
-  __device__ __forceinline__ int local_size() const { return world_.ranks_per_gpu; }
-  __device__ __forceinline__ int gpu_of(int rank) const { return rank / world_.ranks_per_gpu; }
+  __device__ __forceinline__ int local_size() const { return world_.ranks.per_gpu; }
+  __device__ __forceinline__ int gpu_of(int rank) const { return world_.ranks.gpu_of(rank); }
 
  protected:
   __device__ __forceinline__ RankCore(const KernelWorld& world, RankState& state)
-      : world_(world), state_(state), local_(world.ranks_per_gpu == 1 ? 0 : static_cast<int>(blockIdx.x)) {}
+      : world_(world), state_(state), local_(world.ranks.per_gpu == 1 ? 0 : static_cast<int>(blockIdx.x)) {}
 
   /// Inbox::heads and ::returned, from launch to launch.
-  __device__ __forceinline__ std::uint64_t* saved_heads() const {
-    return world_.heads + static_cast<std::uint64_t>(local_) * 2 * static_cast<std::uint64_t>(world_.gpus);
+  __device__ __forceinline__ Ticket* saved_heads() const {
+    return world_.heads + static_cast<std::int64_t>(2 * local_) * world_.gpus;
   }
 
   __device__ __forceinline__ Status failed(Status status, [[maybe_unused]] const Call& call) const {
@@ -96,7 +96,7 @@ class RankData : public RankCore {
   __device__ __forceinline__ void get_in(const Local& to, const Remote& from, std::int64_t begin, std::int64_t end) {
     Scope::sync();
     // Loads of the source must not find what this multiprocessor cached of it before.
-    if (leads<Scope>()) acquire(saved_heads());
+    if (leads<Scope>()) acquire_fence();
     Scope::sync();
     const int gpu = gpu_of(from.rank);
     char* const symmetric = from.window.base + from.offset;

@@ -13,12 +13,14 @@ class RankQueues : public RankData {
 
   /// A notification that is to come behind data: what its sending thread, notifies<Scope>(), knows of it.
   struct Pending {
+    Ticket ticket = 0, credit = 0;
     Posting posting = {nullptr, 0};
-    std::uint64_t number = 0;  ///< of the grid's puts and notifications
+    std::uint64_t* there = nullptr;  ///< where the slot is for stores; null if it is not reached so
+    std::uint64_t number = 0;        ///< of the grid's puts and notifications
   };
 
-  /// Whether the place of a notification is reserved before the data are moved, which hides the time that it takes.
-  /// Behind long messages of one rank, later notifications of others of its GPU would wait for that place.
+  /// Whether the ticket of a notification is taken before the data are moved, which hides the time that it takes.
+  /// Behind long messages of one rank, later notifications of others of its GPU would wait for its slot.
   template <class Scope>
   static __device__ __forceinline__ bool reserves_early(std::int64_t bytes) {
     return is_grid<Scope> || bytes <= 64 * Scope::count();
@@ -32,91 +34,138 @@ class RankQueues : public RankData {
     if constexpr (is_grid<Scope>) {
       pending.number = begin_grid_put();
       if (blockIdx.x == 0) {  // for the block that will be the last to do its part
-        const Posting posting = reserve(target, window, tag);
-        store_relaxed(grid_posting(pending.number), reinterpret_cast<std::uint64_t>(posting.slot));
-        store_relaxed(grid_posting(pending.number) + 1, posting.word);
+        take_ticket<Scope>(target, pending);
+        reserve<Scope>(target, window, tag, pending);
+        store_relaxed(grid_posting(pending.number), reinterpret_cast<std::uint64_t>(pending.posting.slot));
+        store_relaxed(grid_posting(pending.number) + 1, pending.posting.word);
       }
     } else if (early) {
-      pending.posting = reserve(target, window, tag);
+      take_ticket<Scope>(target, pending);
     }
     return pending;
   }
   /// Behind what the scope has written. By all threads of the scope, which need not wait for it if `early`.
   template <class Scope>
   __device__ __forceinline__ void end_notification(int target, int window, int tag, bool early, Pending& pending) {
+    if constexpr (!is_grid<Scope>)
+      if (early && notifies<Scope>()) reserve<Scope>(target, window, tag, pending);
     Scope::sync();
     if (notifies<Scope>()) {
       if constexpr (is_grid<Scope>) {
         post_by_last_block(gpu_of(target), pending.number);
       } else {
-        if (!early) pending.posting = reserve(target, window, tag);
-        post(gpu_of(target), pending.posting);
+        if (!early) {
+          take_ticket<Scope>(target, pending);
+          reserve<Scope>(target, window, tag, pending);
+        }
+        post(gpu_of(target), pending.posting, pending.there);
       }
     }
-    if (!early) Scope::sync();  // the order of the rank's calls is that of their places
+    if (!early) Scope::sync();  // the order of the rank's calls is that of their tickets
   }
 
   /// For a put with signal.
   template <class Scope>
   __device__ __forceinline__ void reserve_for_all(int target, int window, int tag) {
-    if (leads<Scope>()) state_.posting = reserve(target, window, tag);
+    if (leads<Scope>()) {
+      Pending pending;
+      take_ticket<Scope>(target, pending);
+      reserve<Scope>(target, window, tag, pending);
+      state_.posting = pending.posting;
+    }
     Scope::sync();
   }
 
   // --- receiving ---
 
+  /// By all threads of the scope. A block waits at one barrier, behind what its first warp has found.
   template <class Scope>
   __device__ __forceinline__ Status collect(const Pattern& pattern, int count, Notification* last, bool waits) {
     Taken taken = Taken::none;
     Notification latest = {0, 0, 0};
-    Scope::sync();
     if constexpr (std::is_same_v<Scope, Thread>) {
-      take_by<OneThread<QueueAccess>>(pattern, count, latest, waits, taken);
+      Scope::sync();
+      take_by_thread(pattern, count, latest, waits, taken);
     } else if constexpr (std::is_same_v<Scope, Warp>) {
-      take_by<WarpGroup>(pattern, count, latest, waits, taken);
+      Scope::sync();
+      take_by_warp(pattern, count, latest, waits, taken);
+      Scope::sync();
     } else {
       const bool works = !is_grid<Scope> || blockIdx.x == 0;
+      const bool tells = !waits || last != nullptr;  // a wait returns when there is what it waits for
       if (threadIdx.x < 32) {
-        if (works) take_by<WarpGroup>(pattern, count, latest, waits, taken);
+        if (works) take_by_warp(pattern, count, latest, waits, taken);
         if constexpr (is_grid<Scope>) tell_grid();
-        if (threadIdx.x == 0) {
+        if (tells && threadIdx.x == 0) {
           state_.taken = is_grid<Scope> ? Taken::all : taken;
           state_.last = latest;
         }
       }
       __syncthreads();
-      taken = state_.taken;
-      latest = state_.last;
+      taken = Taken::all;
+      if (tells) {
+        taken = state_.taken;
+        latest = state_.last;
+        __syncthreads();
+      }
     }
-    Scope::sync();
     if (taken == Taken::all && last != nullptr) *last = latest;
     return taken == Taken::all ? Status::ok : taken == Taken::none ? Status::not_yet : Status::queue_full;
   }
 
  private:
-  /// A place in the target's queue. By one thread; waits until there is one.
-  __device__ __forceinline__ Posting reserve(int target, int window, int tag) {
-    const int gpu = gpu_of(target), local = target - gpu * world_.ranks_per_gpu;
-    const std::uint64_t index = world_.target_index(gpu, local);
-    WaitTimer timer(world_, rank(),
-                    {"notify, waiting until the target consumes", {"rank", "window", "tag"}, {target, window, tag}});
-    const QueueAccess access{world_, local_, timer};
-    std::uint64_t ticket = 0;
-    take_ticket(access, world_.sent + index, world_.credit + index, world_.capacity_log, ticket);
-    const std::uint64_t mask = (std::uint64_t{1} << world_.capacity_log) - 1;
-    return {world_.ring(local, world_.gpu) + (ticket & mask),
-            notification_word(ticket, world_.capacity_log, window, local_, tag)};
+  /// The place of one notification in the order of those from this GPU to a rank. By one thread. What comes from memory
+  /// is not looked at before reserve().
+  template <class Scope>
+  __device__ __forceinline__ void take_ticket(int target, Pending& pending) {
+    const int gpu = gpu_of(target);
+    if (world_.ranks.per_gpu == 1) {  // nobody else takes tickets
+      pending.ticket = atomicInc(&state_.sent[gpu], ~Ticket{0});
+      pending.credit = *const_cast<volatile Ticket*>(&state_.credit[gpu]);
+    } else {
+      const std::uint64_t index = counter_of(gpu, target);
+      pending.ticket = count_up(world_.sent + index);
+      pending.credit = static_cast<Ticket>(relaxed(world_.credit + index));
+    }
   }
-  /// Behind all that the thread knows to have been written.
-  __device__ __forceinline__ void post(int gpu, const Posting& posting) {
-    std::uint64_t* const there = reach(world_, posting.slot, gpu);
-    if (gpu == world_.gpu)
-      fence_gpu();
-    else if (there != nullptr)
-      fence_all();
-    else
+  /// The slot of a ticket, and the word for it. By one thread; waits until the slot is free. What the receiver did with
+  /// the slot comes before what is stored there: credit was released by it, and is acquired here, or was when it was
+  /// written to the state; of a block it is always the same thread that does so.
+  template <class Scope>
+  __device__ __forceinline__ void reserve(int target, int window, int tag, Pending& pending) {
+    const int gpu = gpu_of(target), local = target - gpu * world_.ranks.per_gpu;
+    const std::uint64_t index = counter_of(gpu, target);
+    const bool single = world_.ranks.per_gpu == 1;
+    if (!single)
+      acquire_fence();
+    else if constexpr (!is_block_wide<Scope>)
+      __threadfence_block();
+    if (!has_credit(pending.ticket, pending.credit, world_.capacity_log)) {
+      const Ticket known = wait_for_credit(
+          world_, rank(), index, pending.ticket, pending.credit,
+          {"notify, waiting until the target consumes", {"rank", "window", "tag"}, {target, window, tag}});
+      if (single) {
+        if constexpr (!is_block_wide<Scope>) __threadfence_block();
+        *const_cast<volatile Ticket*>(&state_.credit[gpu]) = known;
+      }
+    }
+    if (single) count_up_unseen(world_.sent + index);  // for the next launch
+    const Ticket mask = (Ticket{1} << world_.capacity_log) - 1;
+    pending.posting = {world_.ring(local, world_.gpu) + (pending.ticket & mask),
+                       notification_word(pending.ticket, world_.capacity_log, window, local_, tag)};
+    pending.there = reach(world_, pending.posting.slot, gpu);
+  }
+  __device__ __forceinline__ std::uint64_t counter_of(int gpu, int target) const {
+    return world_.target_index(gpu, target - gpu * world_.ranks.per_gpu);
+  }
+  /// Behind all that the thread knows to have been written: by itself, and by its block before a barrier.
+  __device__ __forceinline__ void post(int gpu, const Posting& posting, std::uint64_t* there) {
+    if (there != nullptr) {
+      store_release(there, posting.word, gpu == world_.gpu);
+    } else {
       order_puts();
-    send_word(world_, posting.slot, posting.word, gpu);
+      put_word(posting.slot, posting.word, gpu);
+    }
   }
 
   /// Of the grid's put `number`: the place and the word of its notification.
@@ -136,49 +185,57 @@ class RankQueues : public RankData {
     }
     return number;
   }
-  /// The last block to have done its part notifies.
+  /// The last block to have done its part notifies: behind what all have written, since each released it before it
+  /// counted, and the last one acquires what it counted up to.
   __device__ __forceinline__ void post_by_last_block(int gpu, std::uint64_t number) {
     fence_all();
     auto* const arrived = reinterpret_cast<unsigned*>(world_.grid + number % grid_slots);
     if (atomicInc(arrived, gridDim.x - 1) != gridDim.x - 1) return;
-    fence_gpu();
-    post(gpu, {reinterpret_cast<std::uint64_t*>(relaxed(grid_posting(number))), relaxed(grid_posting(number) + 1)});
+    acquire_fence();
+    const Posting posting = {reinterpret_cast<std::uint64_t*>(relaxed(grid_posting(number))),
+                             relaxed(grid_posting(number) + 1)};
+    post(gpu, posting, reach(world_, posting.slot, gpu));
     atomicAdd(reinterpret_cast<unsigned long long*>(world_.grid + grid_ended), 1ull);
   }
 
-  __device__ __forceinline__ Inbox inbox() const {
-    return {world_.ring(local_, 0), state_.heads,        state_.returned, world_.gpus,
-            world_.capacity_log,    world_.ranks_per_gpu};
+  __device__ __forceinline__ Call wait_call(const Pattern& pattern) const {
+    return {"wait_notifications", {"window", "source", "tag"}, {pattern.window, pattern.source, pattern.tag}};
   }
-  template <class Group>
-  __device__ __forceinline__ void take_by(const Pattern& pattern, int count, Notification& latest, bool waits,
-                                          Taken& taken) {
-    const Call call = {
-        "wait_notifications", {"window", "source", "tag"}, {pattern.window, pattern.source, pattern.tag}};
-    WaitTimer timer(world_, rank(), call);
-    const QueueAccess access{world_, local_, timer};
-    const Group group{access};
-    Inbox box = inbox();
+  __device__ __forceinline__ void take_by_warp(const Pattern& pattern, int count, Notification& latest, bool waits,
+                                               Taken& taken) {
+    WaitTimer timer(world_, rank(), wait_call(pattern));
+    const QueueAccess access{world_, local_};
+    const WarpGroup group{access};
+    Inbox box = inbox_of(world_, state_, local_);
+    if (FirstSlots<WarpGroup>::suit(box, pattern, count)) {
+      const FirstSlots<WarpGroup> first(box, group, pattern);
+      while ((taken = first.take(box, group, latest)) == Taken::none && waits) timer.poll();
+    } else {
+      taken = Taken::stuck;
+    }
+    while (taken == Taken::stuck || (taken == Taken::none && waits)) {
+      taken = take_further(world_, state_, local_, pattern, count, latest);
+      if (taken == Taken::stuck) break;
+      if (taken == Taken::none) timer.poll();
+    }
+    taken_by(pattern, waits, taken, group.leads());
+  }
+  __device__ __forceinline__ void take_by_thread(const Pattern& pattern, int count, Notification& latest, bool waits,
+                                                 Taken& taken) {
+    WaitTimer timer(world_, rank(), wait_call(pattern));
+    const QueueAccess access{world_, local_};
+    const OneThread<QueueAccess> group{access};
+    Inbox box = inbox_of(world_, state_, local_);
     taken = take(box, group, pattern, count, latest);
     while (waits && taken == Taken::none) {
       timer.poll();
       taken = take(box, group, pattern, count, latest);
     }
-    if (taken == Taken::stuck && waits) fail(world_, rank(), call, Status::queue_full);
-    if (taken == Taken::all) save_heads(group, pattern);
+    taken_by(pattern, waits, taken, true);
   }
-  /// For the next launch.
-  template <class Group>
-  __device__ __forceinline__ void save_heads(const Group& group, const Pattern& pattern) {
-    if (!group.leads()) return;
-    std::uint64_t* const saved = saved_heads();
-    const Inbox box = inbox();
-    const GpuRange range = gpus_of(box, pattern);
-    for (int gpu = range.first; gpu < range.end; ++gpu) {
-      saved[gpu] = state_.heads[gpu];
-      saved[world_.gpus + gpu] = state_.returned[gpu];
-    }
-    if (world_.reaches_all == 0) see_puts(world_.credit);
+  __device__ __forceinline__ void taken_by(const Pattern& pattern, bool waits, Taken taken, bool leads) {
+    if (taken == Taken::stuck && waits) fail(world_, rank(), wait_call(pattern), Status::queue_full);
+    if (taken == Taken::all && world_.reaches_all == 0 && leads) see_puts(world_.credit);
   }
 
   /// By the first warp of each block: block 0 tells that it has what was waited for; the others wait for that.

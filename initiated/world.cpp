@@ -135,9 +135,10 @@ class World::State {
     if (options.ranks < 1 || options.ranks > most_local_ranks)
       throw Error("World: Options::ranks is " + std::to_string(options.ranks) + ", not from 1 to " +
                   std::to_string(most_local_ranks));
-    if (options.notifications < detail::chunk || !std::has_single_bit(static_cast<unsigned>(options.notifications)))
+    if (options.notifications < detail::chunk || options.notifications > most_notifications ||
+        !std::has_single_bit(static_cast<unsigned>(options.notifications)))
       throw Error("World: Options::notifications is " + std::to_string(options.notifications) +
-                  ", not a power of two from 32 on");
+                  ", not a power of two from 32 to " + std::to_string(most_notifications));
     if (options.staging_bytes < 16 || options.staging_bytes % 16 != 0)
       throw Error("World: Options::staging_bytes is " + std::to_string(options.staging_bytes) +
                   ", not a multiple of 16");
@@ -193,7 +194,7 @@ class World::State {
     const std::size_t credit = shared.add(all * ranks, word);
     const std::size_t flags = shared.add(2 * all, word), values = shared.add(2 * 2 * all * most_values, word);
     const std::size_t staging = shared.add(ranks, static_cast<std::size_t>(options.staging_bytes));
-    const std::size_t sent = local.add(all * ranks, word), heads = local.add(2 * ranks * all, word);
+    const std::size_t sent = local.add(all * ranks, sizeof(Ticket)), heads = local.add(2 * ranks * all, sizeof(Ticket));
     const std::size_t grid = local.add(grid_words, word);
     const std::size_t mine = local.add(2 * ranks * most_values, word), results = local.add(2 * most_values, word);
     const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
@@ -214,8 +215,8 @@ class World::State {
     kernel.rings = shared_words(rings);
     kernel.credit = shared_words(credit);
     kernel.staging = symmetric + staging;
-    kernel.sent = local_words(sent);
-    kernel.heads = local_words(heads);
+    kernel.sent = reinterpret_cast<Ticket*>(static_cast<char*>(own) + sent);
+    kernel.heads = reinterpret_cast<Ticket*>(static_cast<char*>(own) + heads);
     kernel.grid = local_words(grid);
     for (const std::uint64_t i : {0, 1}) {
       CollectiveState& place = i == 0 ? kernel.all : kernel.device;
@@ -292,7 +293,7 @@ KernelWorld World::view(int ranks_per_gpu) const {
     throw Error("World::view: " + state_->who() + std::to_string(ranks_per_gpu) +
                 " ranks on each GPU; Options::ranks is " + std::to_string(state_->options.ranks));
   KernelWorld view = state_->kernel;
-  view.ranks_per_gpu = ranks_per_gpu;
+  view.ranks = RankDivision(ranks_per_gpu);
   return view;
 }
 

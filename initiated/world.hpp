@@ -30,8 +30,8 @@ class Error : public std::runtime_error {
 struct Options {
   /// Most ranks (or blocks) of a GPU in any launch: the memory of their queues is laid out for so many.
   int ranks = 264;
-  /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 on. Who sends
-  /// more waits until some have been consumed.
+  /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 to 2^23. Who
+  /// sends more waits until some have been consumed.
   int notifications = 1024;
   /// false: never by loads and stores to other GPUs, but packed into symmetric memory and put, as between nodes.
   bool direct = true;

@@ -165,8 +165,8 @@ void check_moves(Session& session, std::uint64_t seed) {
 /// Of the notifications that the ranks of this process get: how many have each tag or window.
 std::vector<unsigned long long> expected_notifications(const ManyNotifications& p) {
   std::vector<unsigned long long> counts(4, 0);
-  const int size = p.world.size(), first = p.world.gpu * p.world.ranks_per_gpu;
-  for (int target = first; target < first + p.world.ranks_per_gpu; ++target)
+  const int size = p.world.size(), first = p.world.gpu * p.world.ranks.per_gpu;
+  for (int target = first; target < first + p.world.ranks.per_gpu; ++target)
     for (int source = 0; source < size; ++source)
       for (int step = 0; step < p.steps; ++step)
         ++counts[static_cast<std::size_t>(p.matching == Matching::by_window ? window_of(source, target, step)

@@ -1,5 +1,6 @@
 // Queues of notifications and their matching (initiated/notifications.hpp): against a model, and among host threads in
 // the place of ranks, which ThreadSanitizer may watch. A capacity of 32 lets rings wrap, fill and run out of credit.
+#include <array>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -20,20 +21,25 @@ struct Shape {
   int gpus, ranks, capacity_log;  // ranks of each GPU
 };
 
+/// The last of lap 1, the first one, before tickets begin again at 0.
+Ticket first_ticket(Shape shape) {
+  return Ticket{0} - (Ticket{256} << shape.capacity_log);
+}
+
 /// The memory of all GPUs.
 class Queues {
  public:
   explicit Queues(Shape shape)
       : shape_(shape),
         rings_(count(shape.gpus * shape.ranks * shape.gpus) << shape.capacity_log),
-        heads_(count(shape.gpus * shape.ranks * shape.gpus)),
-        returned_(heads_.size()),
-        credit_(heads_.size()),
-        sent_(heads_.size()) {}
+        heads_(count(shape.gpus * shape.ranks * shape.gpus), first_ticket(shape)),
+        returned_(heads_.size(), first_ticket(shape)),
+        credit_(heads_.size(), first_ticket(shape)),
+        sent_(heads_.size(), first_ticket(shape)) {}
 
   Shape shape() const { return shape_; }
   /// Counters of the ranks of GPU `from` for a target.
-  std::uint64_t* sent(int from, int target) { return &sent_[pair(from, target)]; }
+  Ticket* sent(int from, int target) { return &sent_[pair(from, target)]; }
   std::uint64_t* credit(int from, int target) { return &credit_[pair(from, target)]; }
   Inbox inbox(int rank) {
     const std::size_t first = count(rank * shape_.gpus);
@@ -42,7 +48,7 @@ class Queues {
             &returned_[first],
             shape_.gpus,
             shape_.capacity_log,
-            shape_.ranks};
+            RankDivision(shape_.ranks)};
   }
 
  private:
@@ -50,7 +56,10 @@ class Queues {
   std::size_t pair(int from, int target) const { return count(from * shape_.gpus * shape_.ranks + target); }
 
   Shape shape_;
-  std::vector<std::uint64_t> rings_, heads_, returned_, credit_, sent_;
+  std::vector<std::uint64_t> rings_;
+  std::vector<Ticket> heads_, returned_;
+  std::vector<std::uint64_t> credit_;
+  std::vector<Ticket> sent_;
 };
 
 struct HostAccess {
@@ -58,11 +67,10 @@ struct HostAccess {
   int rank;
   const std::atomic<bool>* stop = nullptr;
 
-  static std::uint64_t take(std::uint64_t* counter) { return std::atomic_ref(*counter).fetch_add(1); }
   static std::uint64_t acquire(const std::uint64_t* word) {
     return std::atomic_ref(*const_cast<std::uint64_t*>(word)).load(std::memory_order_acquire);
   }
-  static std::uint64_t read_credit(const std::uint64_t* word) { return acquire(word); }
+  static Ticket read_credit(const std::uint64_t* word) { return static_cast<Ticket>(acquire(word)); }
   static void store(std::uint64_t* word, std::uint64_t value) {
     std::atomic_ref(*word).store(value, std::memory_order_release);
   }
@@ -70,34 +78,33 @@ struct HostAccess {
     std::this_thread::yield();
     return stop == nullptr || !*stop;
   }
-  void return_credit(int gpu, std::uint64_t head) const { store(queues->credit(gpu, rank), head); }
+  static void moved(int, Ticket) {}
+  void return_credit(int gpu, Ticket head) const { store(queues->credit(gpu, rank), head); }
 };
 
 /// As a warp looks: at all slots of a chunk, and at several rings at once.
 struct HostWarp : OneThread<HostAccess> {
   static constexpr bool looks_at_all = true;
-  detail::Look look_at_all(const Inbox& inbox, int each, const RingPattern& pattern) const {
-    detail::Look all = {0, 0, 0, 0, 0};
-    for (int gpu = 0; gpu < inbox.gpus; ++gpu) {
-      const detail::Look seen = slots(inbox, gpu, inbox.heads[gpu], each, pattern);
-      all.arrived |= seen.arrived << gpu * each;
-      all.consumed |= seen.consumed << gpu * each;
-      all.matching |= seen.matching << gpu * each;
-    }
-    return all;
-  }
-  detail::Look look(const Inbox& inbox, int gpu, std::uint64_t base, const RingPattern& pattern) const {
-    detail::Look seen = slots(inbox, gpu, base, detail::chunk, pattern);
-    seen.cut();
-    return seen;
-  }
 
- private:
-  detail::Look slots(const Inbox& inbox, int gpu, std::uint64_t base, int count, const RingPattern& pattern) const {
+  /// Where each of its threads looks, if anywhere, and for which lap.
+  struct Aim {
+    struct Slot {
+      const std::uint64_t* slot = nullptr;
+      std::uint32_t lap = 0;
+    };
+    std::array<Slot, detail::chunk> slots;
+  };
+  Aim aim(const Inbox& inbox, int gpu, Ticket base) const {
+    return aim_at(inbox, {gpu, gpu + 1}, detail::chunk, &base);
+  }
+  Aim aim_at_all(const Inbox& inbox, int each) const { return aim_at(inbox, {0, inbox.gpus}, each, inbox.heads); }
+  detail::Look look(const Aim& aim, const RingPattern& pattern) const {
     detail::Look seen = {0, 0, 0, 0, 0};
-    for (int i = count - 1; i >= 0; --i) {
-      const std::uint64_t ticket = base + static_cast<std::uint64_t>(i), word = access.acquire(inbox.slot(gpu, ticket));
-      const bool there = detail::lap_in(word) == detail::lap_of(ticket, inbox.capacity_log);
+    for (int i = detail::chunk - 1; i >= 0; --i) {
+      const Aim::Slot& mine = aim.slots[static_cast<std::size_t>(i)];
+      if (mine.slot == nullptr) continue;
+      const std::uint64_t word = access.acquire(mine.slot);
+      const bool there = detail::lap_in(word) == mine.lap;
       const bool consumed = there && detail::window_in(word) == detail::consumed_window;
       seen.arrived |= std::uint32_t{there} << i;
       seen.consumed |= std::uint32_t{consumed} << i;
@@ -105,19 +112,49 @@ struct HostWarp : OneThread<HostAccess> {
     }
     return seen;
   }
+  detail::Look look(const Inbox& inbox, int gpu, Ticket base, const RingPattern& pattern) const {
+    detail::Look seen = look(aim(inbox, gpu, base), pattern);
+    seen.cut();
+    return seen;
+  }
+
+ private:
+  static Aim aim_at(const Inbox& inbox, detail::GpuRange gpus, int each, const Ticket* bases) {
+    Aim made;
+    for (int i = 0; i < (gpus.end - gpus.first) * each; ++i) {
+      const Ticket ticket = bases[i / each] + static_cast<Ticket>(i % each);
+      made.slots[static_cast<std::size_t>(i)] = {inbox.slot(gpus.first + i / each, ticket),
+                                                 detail::lap_of(ticket, inbox.capacity_log)};
+    }
+    return made;
+  }
 };
+
+/// As a rank takes: the first slots, then what is behind them.
+template <class Group>
+Taken take_once(Inbox& inbox, const Group& group, const Pattern& pattern, int count, Notification& last) {
+  if constexpr (Group::looks_at_all)
+    if (FirstSlots<Group>::suit(inbox, pattern, count)) {
+      const Taken taken = FirstSlots<Group>(inbox, group, pattern).take(inbox, group, last);
+      if (taken != Taken::stuck) return taken;
+    }
+  return take(inbox, group, pattern, count, last);
+}
 
 bool send(Queues& queues, const HostAccess& access, int from, int target, int window, int tag) {
   const int ranks = queues.shape().ranks, gpu = from / ranks, log = queues.shape().capacity_log;
-  std::uint64_t ticket = 0;
-  if (!take_ticket(access, queues.sent(gpu, target), queues.credit(gpu, target), log, ticket)) return false;
+  const Ticket ticket = std::atomic_ref(*queues.sent(gpu, target)).fetch_add(1);
+  const std::uint64_t* const credit = queues.credit(gpu, target);
+  Ticket known = HostAccess::read_credit(credit);
+  if (!await_credit(access, credit, log, ticket, known)) return false;
   access.store(queues.inbox(target).slot(gpu, ticket), notification_word(ticket, log, window, from % ranks, tag));
   return true;
 }
 
 bool has_room(Queues& queues, int from, int target) {
   const int gpu = from / queues.shape().ranks;
-  return *queues.sent(gpu, target) - *queues.credit(gpu, target) < std::uint64_t{1} << queues.shape().capacity_log;
+  return has_credit(*queues.sent(gpu, target), static_cast<Ticket>(*queues.credit(gpu, target)),
+                    queues.shape().capacity_log);
 }
 
 TEST_CASE("what a word of a notification holds", "[initiated]") {
@@ -125,13 +162,32 @@ TEST_CASE("what a word of a notification holds", "[initiated]") {
     for (const int source : {0, most_local_ranks - 1})
       for (const int tag : {0, 1, 0x7FFFFFFF}) {
         const std::uint64_t word = notification_word((254u << 5) + 3, 5, window, source, tag);
+        CHECK(RingPattern(window, source, tag).matches(word));
+        CHECK(RingPattern(any_value, source, tag).matches(word));
+        CHECK(RingPattern(window, any_value, tag).matches(word));
+        CHECK(RingPattern(window, source, any_value).matches(word));
+        CHECK(RingPattern(any_value, any_value, any_value).matches(word));
+        CHECK(!RingPattern(window ^ 1, source, any_value).matches(word));
+        CHECK(!RingPattern(any_value, source ^ 1, tag).matches(word));
+        CHECK(!RingPattern(window, any_value, tag ^ 1).matches(word));
         CHECK(detail::lap_in(word) == 255);
         CHECK(detail::window_in(word) == window);
         CHECK(detail::local_source_in(word) == source);
         CHECK(detail::tag_in(word) == tag);
       }
   CHECK(detail::lap_of(0, 5) == 1);
-  CHECK(detail::lap_of(std::uint64_t{255} << 5, 5) == 1);
+  CHECK(detail::lap_of(Ticket{255} << 5, 5) == 0);
+  CHECK(detail::lap_of(Ticket{256} << 5, 5) == 1);
+  CHECK(detail::lap_of(~Ticket{0}, 23) == detail::lap_of((Ticket{511} << 23), 23));
+  CHECK(detail::lap_of(~Ticket{0}, 23) == 0);  // and that of ticket 0, which follows, is 1
+}
+
+TEST_CASE("the GPU of a rank without a division", "[initiated]") {
+  for (int ranks = 1; ranks <= most_local_ranks; ranks += ranks < 300 ? 1 : 61)
+    for (int gpu = 0; gpu < 64; ++gpu)
+      for (const int rank : {gpu * ranks, gpu * ranks + ranks - 1}) REQUIRE(RankDivision(ranks).gpu_of(rank) == gpu);
+  for (int rank = 0; rank < 64 * most_local_ranks; ++rank)
+    REQUIRE(RankDivision(most_local_ranks - 1).gpu_of(rank) == rank / (most_local_ranks - 1));
 }
 
 /// What a rank should find: for each GPU the notifications in their order.
@@ -184,7 +240,7 @@ void check_against_model(Shape shape, int most_count, std::uint64_t seed) {
     const Pattern pattern = {maybe(3), maybe(all), maybe(4)};
     const int count = 1 + number(most_count);
     Notification last = {-2, -2, -2};
-    const Taken taken = take(inbox, group, pattern, count, last);
+    const Taken taken = take_once(inbox, group, pattern, count, last);
     CAPTURE(step, pattern.window, pattern.source, pattern.tag, count);
     REQUIRE((taken == Taken::all) == (model.count(pattern) >= count));
     if (taken != Taken::all) continue;
@@ -218,14 +274,14 @@ TEST_CASE("a full queue is told, and its places come back", "[initiated]") {
   for (int lap = 0; lap < 600; ++lap) {  // more laps than a word can count
     for (int i = 0; i < 32; ++i) REQUIRE(send(queues, access, 1, 0, 0, i));
     CHECK(!has_room(queues, 1, 0));
-    REQUIRE(take(inbox, group, {0, any_value, 99}, 1, last) == Taken::stuck);
+    REQUIRE(take_once(inbox, group, {0, any_value, 99}, 1, last) == Taken::stuck);
     // From behind: nothing can be given back before the first is consumed.
-    for (int i = 31; i > 0; --i) REQUIRE(take(inbox, group, {0, any_value, i}, 1, last) == Taken::all);
+    for (int i = 31; i > 0; --i) REQUIRE(take_once(inbox, group, {0, any_value, i}, 1, last) == Taken::all);
     CHECK(!has_room(queues, 1, 0));
-    REQUIRE(take(inbox, group, {0, 1, any_value}, 1, last) == Taken::all);
+    REQUIRE(take_once(inbox, group, {0, 1, any_value}, 1, last) == Taken::all);
     CHECK(last.tag == 0);
     CHECK(has_room(queues, 1, 0));
-    REQUIRE(take(inbox, group, {0, 1, any_value}, 1, last) == Taken::none);
+    REQUIRE(take_once(inbox, group, {0, 1, any_value}, 1, last) == Taken::none);
   }
 }
 
@@ -261,7 +317,7 @@ TEST_CASE("notifications among threads carry the data before them", "[initiated]
         return random() % 2 == 0 ? any_value : static_cast<int>(random() % static_cast<unsigned>(below));
       };
       Notification last;
-      if (take(inbox, group, {any_value, maybe(all), maybe(tags)}, 1, last) != Taken::all) {
+      if (take_once(inbox, group, {any_value, maybe(all), maybe(tags)}, 1, last) != Taken::all) {
         std::this_thread::yield();
         continue;
       }
