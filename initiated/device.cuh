@@ -14,7 +14,7 @@
 //
 // Ranks. With as many ranks per GPU as blocks, a block is a rank. With one rank per GPU, all blocks may put and get,
 // and one block of the launch, always the same, may notify, wait, and take part in barriers and reductions; calls of
-// the whole grid (block 0 waits) are the other way.
+// the whole grid are the other way, and count as block 0's: it sends their notifications, and waits.
 //
 // Memory order. What a rank has written before it puts or notifies, in the scope of the call, is visible to whoever
 // consumes the notification (in the scope of its wait), and so is what that rank put to the same rank before. A put
@@ -42,7 +42,9 @@ class Rank : public detail::RankCollectives {
         state.credit[gpu] = static_cast<Ticket>(detail::acquire(world.credit + world.target_index(gpu, 0)));
       }
     }
+    if (threadIdx.x < known_moves) state.moves[threadIdx.x] = {};
     if (threadIdx.x == 0) {
+      state.moves_made = 0;
       // None of these moves before all blocks (and ranks) have come this far.
       state.collectives[0] = detail::relaxed(world.all.left);
       state.collectives[1] = detail::relaxed(world.device.left);
@@ -63,14 +65,16 @@ class Rank : public detail::RankCollectives {
 
   // --- remote memory access (dCUDA: dcuda_put, dcuda_get; GPI: gpu_gaspi_write) ---
 
-  /// Packed bytes [begin, begin + bytes) of `from` become those of `to`. Both sides must be at least so long. Errors:
-  /// bad_rank, bad_range, bad_layout; then nothing is moved.
+  /// Packed bytes [begin, begin + bytes) of `from` become those of `to`. Both sides must be at least so long. Layouts
+  /// do not change while the kernel runs: blocks remember where the words of a short message lie, by the layouts'
+  /// addresses. Errors: bad_rank, bad_range, bad_layout; then nothing is moved.
   template <class Scope = Block>
   __device__ Status put(const Remote& to, const Local& from, std::int64_t bytes, std::int64_t begin = 0) {
-    const Status status = check(to, from.layout, begin, bytes);
-    if (status != Status::ok) return failed(status, data_call("put", to, bytes));
     Scope::sync();
-    put_out<Scope>(to, from, begin, begin + bytes, false);
+    const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
+    const Status status = check(to, from.layout, begin, bytes, kept.number, true);
+    if (status != Status::ok) return failed(status, data_call("put", to, bytes));
+    put_out<Scope>(to, from, begin, begin + bytes, kept);
     Scope::sync();
     return Status::ok;
   }
@@ -78,9 +82,11 @@ class Rank : public detail::RankCollectives {
   /// The same the other way. The data are there when it returns.
   template <class Scope = Block>
   __device__ Status get(const Local& to, const Remote& from, std::int64_t bytes, std::int64_t begin = 0) {
-    const Status status = check(from, to.layout, begin, bytes);
+    Scope::sync();
+    const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
+    const Status status = check(from, to.layout, begin, bytes, kept.number, false);
     if (status != Status::ok) return failed(status, data_call("get", from, bytes));
-    get_in<Scope>(to, from, begin, begin + bytes);
+    get_in<Scope>(to, from, begin, begin + bytes, kept);
     Scope::sync();
     return Status::ok;
   }
@@ -93,18 +99,19 @@ class Rank : public detail::RankCollectives {
   template <class Scope = Block>
   __device__ Status put_notify(const Remote& to, const Local& from, std::int64_t bytes, int tag,
                                std::int64_t begin = 0) {
-    const Status status = check(to, from.layout, begin, bytes, tag);
-    if (status != Status::ok) return failed(status, data_call("put_notify", to, bytes));
     Scope::sync();
+    const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
+    const Status status = check(to, from.layout, begin, bytes, kept.number, true, tag);
+    if (status != Status::ok) return failed(status, data_call("put_notify", to, bytes));
     if (signals<Scope>(to)) {
       reserve_for_all<Scope>(to.rank, to.window.id, tag);
-      put_out<Scope>(to, from, begin, begin + bytes, true);
+      put_out_with_signal<Scope>(to, from, begin, begin + bytes);
       Scope::sync();
       return Status::ok;
     }
     const bool early = reserves_early<Scope>(bytes);
     Pending pending = begin_notification<Scope>(to.rank, to.window.id, tag, early);
-    put_out<Scope>(to, from, begin, begin + bytes, false);
+    put_out<Scope>(to, from, begin, begin + bytes, kept);
     end_notification<Scope>(to.rank, to.window.id, tag, early, pending);
     return Status::ok;
   }
@@ -113,9 +120,11 @@ class Rank : public detail::RankCollectives {
   template <class Scope = Block>
   __device__ Status get_notify(const Local& to, const Remote& from, std::int64_t bytes, int tag,
                                std::int64_t begin = 0) {
-    const Status status = check(from, to.layout, begin, bytes, tag);
+    Scope::sync();
+    const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
+    const Status status = check(from, to.layout, begin, bytes, kept.number, false, tag);
     if (status != Status::ok) return failed(status, data_call("get_notify", from, bytes));
-    get_in<Scope>(to, from, begin, begin + bytes);
+    get_in<Scope>(to, from, begin, begin + bytes, kept);
     return notify_behind<Scope>(from.rank, tag, from.window.id);
   }
 
@@ -188,8 +197,12 @@ class Rank : public detail::RankCollectives {
  private:
   template <class Scope>
   __device__ __forceinline__ Status notify_behind(int target, int tag, int window) {
-    Pending pending = begin_notification<Scope>(target, window, tag, true);
-    end_notification<Scope>(target, window, tag, true, pending);
+    if constexpr (is_grid<Scope>) {
+      Pending pending = begin_notification<Scope>(target, window, tag, true);
+      end_notification<Scope>(target, window, tag, true, pending);
+    } else {
+      notify_alone<Scope>(target, window, tag);
+    }
     return Status::ok;
   }
   static __device__ __forceinline__ detail::Call data_call(const char* name, const Remote& remote, std::int64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <cuda/atomic>
 
+#include "device/cuda/access.cuh"
 #include "initiated/kernel_world.hpp"
 #include "initiated/layout.hpp"
 
@@ -94,6 +95,8 @@ struct RankState {
   std::uint64_t collectives[2];               ///< in which the rank has taken part: of all ranks, of its GPU's
   std::uint64_t grid_puts, grid_waits;        ///< in which the block has taken part
   int grid_complete;                          ///< block 0: all blocks have started
+  KnownMove moves[known_moves];               ///< of which places are kept
+  unsigned moves_made;                        ///< how many there have been, in all
   Posting posting;                            ///< put with signal: the notification that is being sent
   Notification last;
   Taken taken;
@@ -130,12 +133,32 @@ __device__ __forceinline__ void fence_all() {
 __device__ __forceinline__ void fence_gpu() {
   ::cuda::atomic_thread_fence(::cuda::memory_order_acq_rel, ::cuda::thread_scope_device);
 }
+#if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 8))
+#define GPUDT_INITIATED_HALF_FENCES 1
+#else
+#define GPUDT_INITIATED_HALF_FENCES 0
+#endif
 /// Behind relaxed loads: what was released before the values that they saw is there for what follows.
 __device__ __forceinline__ void acquire_fence() {
-#if __CUDA_ARCH__ >= 900 && (__CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 8))
+#if GPUDT_INITIATED_HALF_FENCES
   asm volatile("fence.acquire.sys;" ::: "memory");
 #else
   fence_all();
+#endif
+}
+/// Before relaxed stores: whoever sees them and acquires finds what the thread knows to have been written; among the
+/// threads of this GPU, or of all.
+__device__ __forceinline__ void release_fence(bool this_gpu) {
+#if GPUDT_INITIATED_HALF_FENCES
+  if (this_gpu)
+    asm volatile("fence.release.gpu;" ::: "memory");
+  else
+    asm volatile("fence.release.sys;" ::: "memory");
+#else
+  if (this_gpu)
+    fence_gpu();
+  else
+    fence_all();
 #endif
 }
 /// Stores to global memory behind all that the thread knows to have been written: for the threads of this GPU, or all.
@@ -192,6 +215,20 @@ class WaitTimer {
   std::uint64_t started_ = 0;
 };
 
+/// Global memory, cached as usual. Without fields: those of DeviceMemory() would be loaded from memory first.
+struct UsualMemory {
+  template <class Word>
+  __device__ __forceinline__ Word load(Address from) const {
+    Word word = {};
+    device::cuda::Access<Word>::load(from, true, false, word);
+    return word;
+  }
+  template <class Word>
+  __device__ __forceinline__ void store(Address to, const Word& word) const {
+    device::cuda::Access<Word>::store(to, true, false, word);
+  }
+};
+
 // --- moving ---------------------------------------------------------------------------------------------------------
 
 // In the library (moves.cu): compiled once, for blocks of up to 1024 threads.
@@ -199,7 +236,24 @@ class WaitTimer {
 /// Packed bytes [begin, end), by loads and stores: the part of thread `index` of `count`.
 __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
                               std::int64_t count);
-/// The same to another GPU's memory, word by word through NVSHMEM.
+/// A move by all threads of a block, whose places are kept from now on: its number among the state's moves, or
+/// known_moves if it is none that can be kept. `instead`: the number of one that was for other words, or known_moves.
+__device__ int learn_move(const KernelWorld& world, RankState& state, const Sides& sides, std::int64_t begin,
+                          std::int64_t end, std::int64_t index, std::int64_t count, int instead);
+/// Where the block keeps the places of a move.
+__device__ __forceinline__ WordPlace* places_of(const KernelWorld& world, int known) {
+  return world.places + (static_cast<std::int64_t>(blockIdx.x) * known_moves + known) * known_words;
+}
+/// The place of the thread's first word. Loaded here and now: the compiler would do so where it is first of use.
+__device__ __forceinline__ WordPlace first_place(const WordPlace* places) {
+  WordPlace first;
+  asm volatile("ld.global.v2.s32 {%0, %1}, [%2];" : "=r"(first.from), "=r"(first.to) : "l"(places + threadIdx.x));
+  return first;
+}
+__device__ __forceinline__ Movers movers_of(std::int64_t index, std::int64_t count) {
+  return {index, count, static_cast<std::int32_t>(threadIdx.x), static_cast<std::int32_t>(blockDim.x)};
+}
+/// Packed bytes to another GPU's memory, word by word through NVSHMEM.
 __device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
                              std::int64_t count);
 /// And from there.
@@ -267,6 +321,18 @@ __device__ __forceinline__ void send_word(const KernelWorld& world, std::uint64_
 
 // --- notifications --------------------------------------------------------------------------------------------------
 
+// In the library, since they are long and not of the usual case:
+
+/// take() by a warp: all that the rings hold.
+__device__ Taken take_further(const KernelWorld& world, RankState& state, int local, const Pattern& pattern, int count,
+                              Notification& latest);
+/// Waits until a ticket for a target, number `index` of the counters, has credit, where `known` is not enough; returns
+/// what there is.
+__device__ Ticket wait_for_credit(const KernelWorld& world, int rank, std::uint64_t index, Ticket ticket, Ticket known,
+                                  const Call& call);
+/// Tells a GPU how much a rank has consumed, behind what was read and written in the slots.
+__device__ void send_credit(const KernelWorld& world, int local, int gpu, Ticket head);
+
 /// What notifications.hpp asks of memory.
 struct QueueAccess {
   const KernelWorld& world;
@@ -280,10 +346,8 @@ struct QueueAccess {
   __device__ __forceinline__ void moved(int gpu, Ticket head) const { saved(0)[gpu] = head; }
   /// Behind the marks in the slots, and what was read of them, which the next notifications overwrite.
   __device__ __forceinline__ void return_credit(int gpu, Ticket head) const {
-    std::uint64_t* const credit = world.credit + world.target_index(world.gpu, local);
     saved(1)[gpu] = head;
-    fence_all();
-    send_word(world, credit, head, gpu);
+    send_credit(world, local, gpu, head);
   }
   __device__ __forceinline__ Ticket* saved(int which) const {
     return world.heads + static_cast<std::int64_t>(2 * local + which) * world.gpus;
@@ -350,16 +414,6 @@ struct WarpGroup {
   __device__ __forceinline__ void moved(int gpu, Ticket head) const { access.moved(gpu, head); }
   __device__ __forceinline__ void return_credit(int gpu, Ticket head) const { access.return_credit(gpu, head); }
 };
-
-// In the library, since they are long and not of the usual case:
-
-/// take() by a warp: all that the rings hold. `latest` may not be null.
-__device__ Taken take_further(const KernelWorld& world, RankState& state, int local, const Pattern& pattern, int count,
-                              Notification& latest);
-/// Waits until a ticket for a target, number `index` of the counters, has credit, where `known` is not enough; returns
-/// what there is.
-__device__ Ticket wait_for_credit(const KernelWorld& world, int rank, std::uint64_t index, Ticket ticket, Ticket known,
-                                  const Call& call);
 
 }  // namespace detail
 

@@ -7,6 +7,8 @@
 
 namespace gpudt::initiated {
 
+struct WordPlace;  // layout.hpp
+
 /// Symmetric memory: on every GPU as many bytes, at the same offset of NVSHMEM's heap. For MPI and CUDA it is ordinary
 /// memory of the process's own GPU.
 struct Window {
@@ -56,6 +58,7 @@ struct KernelWorld {
   CollectiveState all, device;      ///< of all ranks; of those of this GPU
   /// [grid_words]: what blocks know of calls by the whole grid.
   std::uint64_t* grid = nullptr;
+  WordPlace* places = nullptr;     ///< [block][known_moves][known_words]: see layout.hpp
   char* staging = nullptr;         ///< symmetric, [most_ranks][staging_bytes]
   std::int64_t staging_bytes = 0;  ///< a multiple of 16
 

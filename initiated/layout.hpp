@@ -172,4 +172,165 @@ GPUDT_HD void move_by_words(const Sides& sides, const Memory& memory, std::int64
   move_range<std::uint8_t>(sides, memory, begin, end, index, count);
 }
 
+// --- moves that are made again and again ----------------------------------------------------------------------------
+
+// To find a place takes a chain of loads, from the layout and its lists, which what was received has thrown out of the
+// caches: as long as the data themselves take. But a halo is sent again and again, and each thread moves the same words
+// of it. So blocks keep the places of their latest short moves, one for each word, and read those instead.
+
+/// Moves whose places a block keeps, and the words of each: at least as many as a block has threads.
+constexpr int known_moves = 4, known_words = 1024;
+
+/// Where a word lies on both sides, from the addresses that Sides has.
+struct alignas(8) WordPlace {
+  std::int32_t from, to;
+};
+
+/// Threads that move a message together: each takes every `count`th word from its `index` on. It is number `thread` of
+/// a block of `threads`, each of which does so.
+struct Movers {
+  std::int64_t index, count;
+  std::int32_t thread, threads;
+};
+
+/// The bytes that a side touches, from its address.
+struct Touched {
+  std::int64_t low, high;
+};
+GPUDT_HD Touched touched(const KernelLayout* layout, std::int64_t end) {
+  return layout == nullptr ? Touched{0, end} : Touched{layout->low, layout->high};
+}
+
+/// A move of which places are kept: what it is known by, which includes the layouts' addresses, and what it takes to
+/// make it again without a look at the layouts.
+struct alignas(16) KnownMove {  // in shared memory, and so without initialisers
+  const KernelLayout* from;
+  const KernelLayout* to;  ///< both null: there is none
+  std::int64_t begin, bytes;
+  std::int64_t count;  ///< of threads
+  Touched from_touched, to_touched;
+  std::int32_t align;  ///< of both layouts, one or the other
+  std::int32_t word;   ///< bytes: 1, 4, 8 or 16
+
+  GPUDT_HD bool is(const KernelLayout* its_from, const KernelLayout* its_to, std::int64_t its_begin,
+                   std::int64_t its_bytes, std::int64_t its_count) const {
+    // All at once: the loads do not wait for each other.
+    return (static_cast<int>(from == its_from) & static_cast<int>(to == its_to) & static_cast<int>(begin == its_begin) &
+            static_cast<int>(bytes == its_bytes) & static_cast<int>(count == its_count)) != 0;
+  }
+  /// Whether the places suit these addresses. Other ones may need narrower words.
+  GPUDT_HD bool suits(Address from_address, Address to_address) const {
+    return word == known_word(from_address | to_address | static_cast<Address>(align));
+  }
+  /// Bytes per access for so many bits of addresses and alignments.
+  static GPUDT_HD std::int32_t known_word(Address bits) {
+    bits |= 16;
+    const auto word = static_cast<std::int32_t>(bits & (~bits + 1));
+    return word == 2 ? 1 : word;
+  }
+};
+
+/// The move of packed bytes [begin, end), if its places can be kept: it is short, of whole words, and not too wide.
+GPUDT_HD bool make_known(const Sides& sides, std::int64_t begin, std::int64_t end, const Movers& movers,
+                         KnownMove& made) {
+  constexpr std::int64_t widest = std::int64_t{1} << 31;
+  const KernelLayout *const from = sides.from_map.layout, *const to = sides.map.layout;
+  made.from = from;
+  made.to = to;
+  made.begin = begin;
+  made.bytes = end - begin;
+  made.count = movers.count;
+  made.from_touched = touched(from, end);
+  made.to_touched = touched(to, end);
+  made.align = (from != nullptr ? from->align : 0) | (to != nullptr ? to->align : 0);
+  made.word = KnownMove::known_word(sides.from | sides.to | static_cast<Address>(made.align));
+  for (const Touched& side : {made.from_touched, made.to_touched})
+    if (side.low < -widest || side.high > widest) return false;
+  if (end <= begin || begin % made.word != 0 || end % made.word != 0) return false;
+  const std::int64_t words = made.bytes / made.word, each = (words + movers.count - 1) / movers.count;
+  return each * movers.threads <= known_words;
+}
+
+/// The calling thread's places, in `places` of its block.
+GPUDT_HD void keep_places(const Sides& sides, const KnownMove& move, const Movers& movers, WordPlace* places) {
+  const Sides offsets = {0, 0, sides.from_map, sides.map};
+  WordPlace* mine = places + movers.thread;
+  const std::int64_t words = move.bytes / move.word;
+  for (std::int64_t at = movers.index; at < words; at += movers.count, mine += movers.threads) {
+    const device::PairPlace place = offsets.place(move.begin + at * move.word, device::NoTile());
+    *mine = {static_cast<std::int32_t>(place.from), static_cast<std::int32_t>(place.to)};
+  }
+}
+
+/// The calling thread's part of a move whose places it has kept, of which it has loaded the first one, if it has any.
+/// So few words are numbered in 32 bits.
+template <class Word, class Memory>
+GPUDT_HD void move_known_words(Address from, Address to, std::int32_t words, const Movers& movers,
+                               const WordPlace* places, WordPlace first, const Memory& memory) {
+  const auto count = static_cast<std::int32_t>(movers.count);
+  const WordPlace* mine = places + movers.thread;
+  for (std::int32_t left = words - static_cast<std::int32_t>(movers.index); left > 0; left -= words_at_once * count) {
+    WordPlace place[words_at_once] = {first};
+    Word word[words_at_once] = {};
+    GPUDT_UNROLL
+    for (int u = 1; u < words_at_once; ++u)
+      if (left > u * count) place[u] = mine[u * movers.threads];
+    GPUDT_UNROLL
+    for (int u = 0; u < words_at_once; ++u)
+      if (left > u * count)
+        word[u] = memory.template load<Word>(from + static_cast<Address>(std::int64_t{place[u].from}));
+    GPUDT_UNROLL
+    for (int u = 0; u < words_at_once; ++u)
+      if (left > u * count) memory.template store<Word>(to + static_cast<Address>(std::int64_t{place[u].to}), word[u]);
+    mine += words_at_once * movers.threads;
+    if (left > words_at_once * count) first = *mine;
+  }
+}
+template <class Memory>
+GPUDT_HD void move_known(Address from, Address to, std::int64_t bytes, int word, const Movers& movers,
+                         const WordPlace* places, WordPlace first, const Memory& memory) {
+  const auto few = static_cast<std::int32_t>(bytes);
+  if (word == 16) return move_known_words<device::Word16>(from, to, few / 16, movers, places, first, memory);
+  if (word == 8) return move_known_words<std::uint64_t>(from, to, few / 8, movers, places, first, memory);
+  if (word == 4) return move_known_words<std::uint32_t>(from, to, few / 4, movers, places, first, memory);
+  move_known_words<std::uint8_t>(from, to, few, movers, places, first, memory);
+}
+
+// --- short contiguous messages --------------------------------------------------------------------------------------
+
+/// The calling thread's part of so few words that each thread moves at most words_at_once.
+template <class Word, class Memory>
+GPUDT_HD void copy_few_words(Address from, Address to, std::int32_t words, std::int32_t index, std::int32_t count,
+                             const Memory& memory) {
+  constexpr auto width = static_cast<std::int64_t>(sizeof(Word));
+  const std::int32_t left = words - index;
+  const auto first = static_cast<Address>(index * width), step = static_cast<Address>(count * width);
+  Word word[words_at_once] = {};
+  GPUDT_UNROLL
+  for (int u = 0; u < words_at_once; ++u)
+    if (left > u * count) word[u] = memory.template load<Word>(from + first + static_cast<Address>(u) * step);
+  GPUDT_UNROLL
+  for (int u = 0; u < words_at_once; ++u)
+    if (left > u * count) memory.template store<Word>(to + first + static_cast<Address>(u) * step, word[u]);
+}
+
+/// Bytes from one address to another, if they are few for `count` threads, each of which does its part; else false, and
+/// nothing is done.
+template <class Memory>
+GPUDT_HD bool copy_short(Address from, Address to, std::int64_t bytes, std::int64_t index, std::int64_t count,
+                         const Memory& memory) {
+  const int word = KnownMove::known_word(from | to);
+  if (bytes > words_at_once * word * count) return false;
+  const auto few = static_cast<std::int32_t>(bytes), words = few / word;
+  const auto mine = static_cast<std::int32_t>(index), all = static_cast<std::int32_t>(count);
+  if (word == 16) copy_few_words<device::Word16>(from, to, words, mine, all, memory);
+  if (word == 8) copy_few_words<std::uint64_t>(from, to, words, mine, all, memory);
+  if (word == 4) copy_few_words<std::uint32_t>(from, to, words, mine, all, memory);
+  if (word == 1) copy_few_words<std::uint8_t>(from, to, words, mine, all, memory);
+  for (std::int32_t at = words * word + mine; at < few; at += all)
+    memory.template store<std::uint8_t>(to + static_cast<Address>(at),
+                                        memory.template load<std::uint8_t>(from + static_cast<Address>(at)));
+  return true;
+}
+
 }  // namespace gpudt::initiated

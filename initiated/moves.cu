@@ -4,7 +4,6 @@
 
 #include <cstdio>
 
-#include "device/cuda/access.cuh"
 #include "initiated/device.cuh"
 
 namespace gpudt::initiated::detail {
@@ -16,7 +15,7 @@ struct WordPut {
 
   template <class Word>
   __device__ __forceinline__ Word load(Address from) const {
-    return device::cuda::DeviceMemory().load<Word>(from);
+    return UsualMemory().load<Word>(from);
   }
   template <class Word>
   __device__ __forceinline__ void store(Address to, const Word& word) const {
@@ -46,7 +45,7 @@ struct WordGet {
   }
   template <class Word>
   __device__ __forceinline__ void store(Address to, const Word& word) const {
-    device::cuda::DeviceMemory().store<Word>(to, word);
+    UsualMemory().store<Word>(to, word);
   }
 };
 
@@ -66,6 +65,11 @@ __device__ Taken take_further(const KernelWorld& world, RankState& state, int lo
   const WarpGroup group{access};
   Inbox box = inbox_of(world, state, local);
   return take(box, group, pattern, count, latest);
+}
+
+__device__ void send_credit(const KernelWorld& world, int local, int gpu, Ticket head) {
+  fence_all();
+  send_word(world, world.credit + world.target_index(world.gpu, local), head, gpu);
 }
 
 namespace {
@@ -116,8 +120,35 @@ __device__ void see_puts(std::uint64_t* symmetric) {
 __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
                               std::int64_t count) {
   const Sides mine = sides;  // in registers: stores could change what is elsewhere
-  move(mine, device::cuda::DeviceMemory(), begin, end, index, count);
+  move(mine, UsualMemory(), begin, end, index, count);
 }
+namespace {
+
+/// Layouts that do not change: not in the memory of a thread or block, where others may come to lie.
+__device__ bool lasts(const KernelLayout* layout) {
+  return layout == nullptr || (!__isLocal(layout) && !__isShared(layout));
+}
+
+}  // namespace
+
+__device__ int learn_move(const KernelWorld& world, RankState& state, const Sides& sides, std::int64_t begin,
+                          std::int64_t end, std::int64_t index, std::int64_t count, int instead) {
+  KnownMove made = {};
+  const Movers movers = movers_of(index, count);
+  // All threads come to the same answer.
+  if (!lasts(sides.from_map.layout) || !lasts(sides.map.layout) || !make_known(sides, begin, end, movers, made))
+    return known_moves;
+  const int known = instead < known_moves ? instead : static_cast<int>(state.moves_made % known_moves);
+  keep_places(sides, made, movers, places_of(world, known));  // read again by the same thread
+  __syncthreads();                                            // all have looked at the state
+  if (threadIdx.x == 0) {
+    state.moves[known] = made;
+    state.moves_made += instead < known_moves ? 0 : 1;
+  }
+  __syncthreads();
+  return known;
+}
+
 __device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
                              std::int64_t count) {
   move_by_words(sides, WordPut{gpu}, begin, end, index, count);

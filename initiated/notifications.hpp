@@ -324,7 +324,8 @@ class FirstSlots {
         aim_(each_ == detail::chunk ? group.aim(inbox, gpus_.first, inbox.heads[gpus_.first])
                                     : group.aim_at_all(inbox, each_)) {}
 
-  /// Taken::all: one was consumed, and `last` is it; none: there is no other either; stuck: more must be looked at.
+  /// Taken::all: one was consumed, and `last` is it; none: there is no other either; stuck: more must be looked at, by
+  /// take().
   GPUDT_HD Taken take(Inbox& inbox, const Group& group, Notification& last) const {
     using namespace detail;
     const Look all = group.look(aim_, wanted_);
@@ -333,30 +334,25 @@ class FirstSlots {
     for (int gpu = gpus_.first; gpu < gpus_.end; ++gpu) {
       const Look seen = all.part((gpu - gpus_.first) * each_, each_);
       more = more || seen.arrived == low_bits(each_);
-      if (seen.matching == 0) continue;
-      group.acquire();
-      last = notification_of(inbox, gpu, take_first(inbox, group, gpu, seen));
-      return Taken::all;
+      if (seen.matching != 0) return take_first(inbox, group, gpu, seen, last);
     }
     return more ? Taken::stuck : Taken::none;
   }
 
  private:
   /// The first one that matches.
-  GPUDT_HD std::uint64_t take_first(Inbox& inbox, const Group& group, int gpu, const detail::Look& seen) const {
+  GPUDT_HD Taken take_first(Inbox& inbox, const Group& group, int gpu, const detail::Look& seen,
+                            Notification& last) const {
     using namespace detail;
     const std::uint32_t mine = lowest_of(seen.matching, 1);
-    const Ticket head = inbox.heads[gpu];
     const int passed = lowest_set(~(seen.consumed | mine));
-    std::uint64_t word = 0;
-    if (passed >= each_) {  // the head comes to slots that were not looked at
-      consume(inbox, group, gpu, wanted_, 1, nullptr, word);
-      return word;
-    }
-    word = group.word(inbox, gpu, head, lowest_set(mine), seen);
+    if (passed >= each_) return Taken::stuck;  // the head comes to slots that were not looked at
+    group.acquire();
+    const Ticket head = inbox.heads[gpu];
+    last = notification_of(inbox, gpu, group.word(inbox, gpu, head, lowest_set(mine), seen));
     if ((mine & ~low_bits(passed)) != 0) group.mark(inbox, gpu, head, mine);
     if (passed > 0) advance(inbox, group, gpu, head + static_cast<Ticket>(passed));
-    return word;
+    return Taken::all;
   }
 
   detail::GpuRange gpus_;

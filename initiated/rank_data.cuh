@@ -32,23 +32,46 @@ class RankCore {
     return status;
   }
 
+  /// Of a move by all threads of a block its number in the state, if it was made before, and the place of the thread's
+  /// first word, which is loaded meanwhile.
+  struct Kept {
+    int number = known_moves;  ///< or more: it is not kept
+    WordPlace first = {0, 0};
+  };
+  template <class Scope>
+  __device__ __forceinline__ Kept find_move(const KernelLayout* from, const KernelLayout* to, std::int64_t begin,
+                                            std::int64_t bytes) const {
+    Kept kept;
+    if constexpr (is_block_wide<Scope>) {
+      if (from == nullptr && to == nullptr) return kept;
+      const unsigned lane = threadIdx.x % 32;
+      const bool is_it = lane < known_moves && state_.moves[lane].is(from, to, begin, bytes, Scope::count());
+      kept.number = lowest_set(__ballot_sync(whole_chunk, is_it));
+      if (kept.number < known_moves) kept.first = first_place(places_of(world_, kept.number));
+    }
+    return kept;
+  }
+
+  /// `known`: the number that find_move() says. Of a move that was made before the layouts need not be looked at.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
-                                          std::int64_t bytes) const {
+                                          std::int64_t bytes, int known, bool puts) const {
     if (remote.rank < 0 || remote.rank >= size()) return Status::bad_rank;
     if (begin < 0 || bytes < 0) return Status::bad_range;
-    std::int64_t low = 0, high = begin + bytes;
-    for (const KernelLayout* layout : {remote.layout, local})
-      if (layout != nullptr && (layout->form == not_made || layout->total < begin + bytes)) return Status::bad_layout;
-    if (remote.layout != nullptr) {
-      low = remote.layout->low;
-      high = remote.layout->high;
+    Touched there;
+    if (known < known_moves) {
+      there = puts ? state_.moves[known].to_touched : state_.moves[known].from_touched;
+    } else {
+      for (const KernelLayout* layout : {remote.layout, local})
+        if (layout != nullptr && (layout->form == not_made || layout->total < begin + bytes)) return Status::bad_layout;
+      there = touched(remote.layout, begin + bytes);
     }
-    return remote.offset + low < 0 || remote.offset + high > remote.window.bytes ? Status::bad_range : Status::ok;
+    const bool within = remote.offset + there.low >= 0 && remote.offset + there.high <= remote.window.bytes;
+    return within ? Status::ok : Status::bad_range;
   }
   /// The same with a notification in the remote side's window.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
-                                          std::int64_t bytes, int tag) const {
-    const Status status = check(remote, local, begin, bytes);
+                                          std::int64_t bytes, int known, bool puts, int tag) const {
+    const Status status = check(remote, local, begin, bytes, known, puts);
     if (status != Status::ok) return status;
     if (tag < 0) return Status::bad_tag;
     return remote.window.id < 0 || remote.window.id >= most_windows ? Status::bad_window : Status::ok;
@@ -76,42 +99,75 @@ class RankData : public RankCore {
     return to.layout == nullptr && world_.reach(to.window.base, gpu_of(to.rank)) == nullptr;
   }
 
-  /// Positions [begin, end), which the scope moves together. `with_signal`: behind them the notification that was
-  /// reserved in the state.
+  /// Positions [begin, end), which the scope moves together; `kept` as find_move() says.
   template <class Scope>
   __device__ __forceinline__ void put_out(const Remote& to, const Local& from, std::int64_t begin, std::int64_t end,
-                                          bool with_signal) {
+                                          const Kept& kept) {
     const int gpu = gpu_of(to.rank);
     char* const symmetric = to.window.base + to.offset;
     char* const there = world_.reach(symmetric, gpu);
-    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu, with_signal);
+    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu, false);
     if (there == from.address && to.layout == from.layout) return;  // dCUDA: windows that overlap
+    if (move_if_short<Scope>(from.address, from.layout, there, to.layout, begin, end, kept)) return;
     if (gpu != world_.gpu && to.layout == nullptr && from.layout == nullptr)
-      return put_as_it_is<Scope>(symmetric, static_cast<const char*>(from.address), begin, end, gpu);
-    move_directly(sides_of(from.address, from.layout, there, to.layout, end), begin, end, Scope::index(),
-                  Scope::count());
+      put_as_it_is<Scope>(symmetric, static_cast<const char*>(from.address), begin, end, gpu);
+    else
+      move_directly(sides_of(from.address, from.layout, there, to.layout, end), begin, end, Scope::index(),
+                    Scope::count());
+  }
+  /// The same with the notification that was reserved in the state, where signals<Scope>() holds.
+  template <class Scope>
+  __device__ __forceinline__ void put_out_with_signal(const Remote& to, const Local& from, std::int64_t begin,
+                                                      std::int64_t end) {
+    put_packed_to<Scope>(to, from, begin, end, gpu_of(to.rank), true);
   }
 
   template <class Scope>
-  __device__ __forceinline__ void get_in(const Local& to, const Remote& from, std::int64_t begin, std::int64_t end) {
-    Scope::sync();
+  __device__ __forceinline__ void get_in(const Local& to, const Remote& from, std::int64_t begin, std::int64_t end,
+                                         const Kept& kept) {
     // Loads of the source must not find what this multiprocessor cached of it before.
     if (leads<Scope>()) acquire_fence();
     Scope::sync();
     const int gpu = gpu_of(from.rank);
     char* const symmetric = from.window.base + from.offset;
     char* const there = world_.reach(symmetric, gpu);
-    const Sides sides = sides_of(there != nullptr ? there : symmetric, from.layout, to.address, to.layout, end);
-    if (there != nullptr)
-      move_directly(sides, begin, end, Scope::index(), Scope::count());
-    else
-      get_by_words(sides, gpu, begin, end, Scope::index(), Scope::count());
+    if (there == nullptr)
+      get_by_words(sides_of(symmetric, from.layout, to.address, to.layout, end), gpu, begin, end, Scope::index(),
+                   Scope::count());
+    else if (!move_if_short<Scope>(there, from.layout, to.address, to.layout, begin, end, kept))
+      move_directly(sides_of(there, from.layout, to.address, to.layout, end), begin, end, Scope::index(),
+                    Scope::count());
   }
 
  private:
   static __device__ __forceinline__ Sides sides_of(const void* from, const KernelLayout* from_layout, void* to,
                                                    const KernelLayout* to_layout, std::int64_t end) {
     return {reinterpret_cast<Address>(from), reinterpret_cast<Address>(to), {from_layout, end}, {to_layout, end}};
+  }
+
+  /// A short move by loads and stores, if it is one: contiguous on both sides, or by a block along places that it has
+  /// kept, or keeps from now on.
+  template <class Scope>
+  __device__ __forceinline__ bool move_if_short(const void* from, const KernelLayout* from_layout, void* to,
+                                                const KernelLayout* to_layout, std::int64_t begin, std::int64_t end,
+                                                Kept kept) {
+    const auto from_address = reinterpret_cast<Address>(from), to_address = reinterpret_cast<Address>(to);
+    const auto first = static_cast<Address>(begin);
+    if (from_layout == nullptr && to_layout == nullptr)
+      return copy_short(from_address + first, to_address + first, end - begin, Scope::index(), Scope::count(),
+                        UsualMemory());
+    if constexpr (!is_block_wide<Scope>) return false;
+    const std::int64_t blocks = is_grid<Scope> ? gridDim.x : 1;
+    if (kept.number >= known_moves || !state_.moves[kept.number].suits(from_address, to_address)) {
+      if (end - begin > 16 * known_words * blocks) return false;
+      kept.number = learn_move(world_, state_, sides_of(from, from_layout, to, to_layout, end), begin, end,
+                               Scope::index(), Scope::count(), kept.number);
+      if (kept.number >= known_moves) return false;
+      kept.first = first_place(places_of(world_, kept.number));
+    }
+    move_known(from_address, to_address, end - begin, state_.moves[kept.number].word,
+               movers_of(Scope::index(), Scope::count()), places_of(world_, kept.number), kept.first, UsualMemory());
+    return true;
   }
 
   /// By NVSHMEM's own put. A grid's blocks take a part each.

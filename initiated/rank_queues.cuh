@@ -16,6 +16,7 @@ class RankQueues : public RankData {
     Ticket ticket = 0, credit = 0;
     Posting posting = {nullptr, 0};
     std::uint64_t* there = nullptr;  ///< where the slot is for stores; null if it is not reached so
+    bool here = false;               ///< on this GPU
     std::uint64_t number = 0;        ///< of the grid's puts and notifications
   };
 
@@ -52,16 +53,32 @@ class RankQueues : public RankData {
     Scope::sync();
     if (notifies<Scope>()) {
       if constexpr (is_grid<Scope>) {
-        post_by_last_block(gpu_of(target), pending.number);
+        post_by_last_block(target, pending.number);
       } else {
         if (!early) {
           take_ticket<Scope>(target, pending);
           reserve<Scope>(target, window, tag, pending);
         }
-        post(gpu_of(target), pending.posting, pending.there);
+        post(target, pending);
       }
     }
     if (!early) Scope::sync();  // the order of the rank's calls is that of their tickets
+  }
+
+  /// Without data of its own: what was written before is waited for while the ticket is under way. A fence that
+  /// releases and a relaxed store behind it are what a releasing store is.
+  template <class Scope>
+  __device__ __forceinline__ void notify_alone(int target, int window, int tag) {
+    Pending pending;
+    if (notifies<Scope>()) take_ticket<Scope>(target, pending);
+    Scope::sync();
+    if (!notifies<Scope>()) return;
+    release_fence(gpu_of(target) == world_.gpu);
+    reserve<Scope>(target, window, tag, pending);
+    if (pending.there != nullptr)
+      store_relaxed(pending.there, pending.posting.word);
+    else
+      post(target, pending);
   }
 
   /// For a put with signal.
@@ -154,17 +171,18 @@ class RankQueues : public RankData {
     pending.posting = {world_.ring(local, world_.gpu) + (pending.ticket & mask),
                        notification_word(pending.ticket, world_.capacity_log, window, local_, tag)};
     pending.there = reach(world_, pending.posting.slot, gpu);
+    pending.here = gpu == world_.gpu;
   }
   __device__ __forceinline__ std::uint64_t counter_of(int gpu, int target) const {
     return world_.target_index(gpu, target - gpu * world_.ranks.per_gpu);
   }
   /// Behind all that the thread knows to have been written: by itself, and by its block before a barrier.
-  __device__ __forceinline__ void post(int gpu, const Posting& posting, std::uint64_t* there) {
-    if (there != nullptr) {
-      store_release(there, posting.word, gpu == world_.gpu);
+  __device__ __forceinline__ void post(int target, const Pending& pending) {
+    if (pending.there != nullptr) {
+      store_release(pending.there, pending.posting.word, pending.here);
     } else {
       order_puts();
-      put_word(posting.slot, posting.word, gpu);
+      put_word(pending.posting.slot, pending.posting.word, gpu_of(target));
     }
   }
 
@@ -187,14 +205,16 @@ class RankQueues : public RankData {
   }
   /// The last block to have done its part notifies: behind what all have written, since each released it before it
   /// counted, and the last one acquires what it counted up to.
-  __device__ __forceinline__ void post_by_last_block(int gpu, std::uint64_t number) {
+  __device__ __forceinline__ void post_by_last_block(int target, std::uint64_t number) {
     fence_all();
     auto* const arrived = reinterpret_cast<unsigned*>(world_.grid + number % grid_slots);
     if (atomicInc(arrived, gridDim.x - 1) != gridDim.x - 1) return;
     acquire_fence();
-    const Posting posting = {reinterpret_cast<std::uint64_t*>(relaxed(grid_posting(number))),
-                             relaxed(grid_posting(number) + 1)};
-    post(gpu, posting, reach(world_, posting.slot, gpu));
+    Pending last;
+    last.posting = {reinterpret_cast<std::uint64_t*>(relaxed(grid_posting(number))), relaxed(grid_posting(number) + 1)};
+    last.there = reach(world_, last.posting.slot, gpu_of(target));
+    last.here = gpu_of(target) == world_.gpu;
+    post(target, last);
     atomicAdd(reinterpret_cast<unsigned long long*>(world_.grid + grid_ended), 1ull);
   }
 
@@ -214,7 +234,9 @@ class RankQueues : public RankData {
       taken = Taken::stuck;
     }
     while (taken == Taken::stuck || (taken == Taken::none && waits)) {
-      taken = take_further(world_, state_, local_, pattern, count, latest);
+      Notification found = {};  // in memory, where the usual case needs none
+      taken = take_further(world_, state_, local_, pattern, count, found);
+      latest = found;
       if (taken == Taken::stuck) break;
       if (taken == Taken::none) timer.poll();
     }

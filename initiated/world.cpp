@@ -196,6 +196,7 @@ class World::State {
     const std::size_t staging = shared.add(ranks, static_cast<std::size_t>(options.staging_bytes));
     const std::size_t sent = local.add(all * ranks, sizeof(Ticket)), heads = local.add(2 * ranks * all, sizeof(Ticket));
     const std::size_t grid = local.add(grid_words, word);
+    const std::size_t places = local.add(ranks * known_moves * known_words, sizeof(WordPlace));
     const std::size_t mine = local.add(2 * ranks * most_values, word), results = local.add(2 * most_values, word);
     const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
 
@@ -218,6 +219,7 @@ class World::State {
     kernel.sent = reinterpret_cast<Ticket*>(static_cast<char*>(own) + sent);
     kernel.heads = reinterpret_cast<Ticket*>(static_cast<char*>(own) + heads);
     kernel.grid = local_words(grid);
+    kernel.places = reinterpret_cast<WordPlace*>(static_cast<char*>(own) + places);
     for (const std::uint64_t i : {0, 1}) {
       CollectiveState& place = i == 0 ? kernel.all : kernel.device;
       place.flags = shared_words(flags) + i * all;

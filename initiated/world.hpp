@@ -28,7 +28,8 @@ class Error : public std::runtime_error {
 };
 
 struct Options {
-  /// Most ranks (or blocks) of a GPU in any launch: the memory of their queues is laid out for so many.
+  /// Most ranks (or blocks) of a GPU in any launch: the memory of their queues is laid out for so many,
+  /// and 32 KiB for each, where blocks keep the places of what they have moved.
   int ranks = 264;
   /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 to 2^23. Who
   /// sends more waits until some have been consumed.

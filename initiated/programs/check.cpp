@@ -69,11 +69,11 @@ const char* name_of(By by) {
   return names[static_cast<int>(by)];
 }
 
-/// All processes make the same random numbers. GPU 0's memory is `here`; GPU 1's window `there`.
+/// All processes make the same random numbers. GPU 0's memory is `here`; GPU 1's window `there`. Both twice.
 class Moves {
  public:
   explicit Moves(Session& session)
-      : session_(session), window_(session.world().allocate(window_bytes)), memory_(window_bytes), status_(1) {}
+      : session_(session), window_(session.world().allocate(2 * window_bytes)), memory_(2 * window_bytes), status_(1) {}
   ~Moves() { session_.world().free(window_); }
   Moves(const Moves&) = delete;
   Moves& operator=(const Moves&) = delete;
@@ -97,6 +97,7 @@ class Moves {
     p.memory = (direct || random(0, 1) == 0 ? reinterpret_cast<char*>(memory_.data()) : window_.base) + lead_here;
     p.offset = lead_there;
     p.bytes = bytes;
+    p.aside = window_bytes;
     p.by = by;
     p.call = call;
     p.plain_here = plain_here ? 1 : 0;

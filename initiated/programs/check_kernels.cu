@@ -10,7 +10,11 @@ template <class Scope>
 __device__ Status move_once(Rank& rank, const OneMove& p) {
   const Remote there = at(p.window, 1, p.offset, p.plain_there != 0 ? nullptr : &p.there);
   const Local mine = here(p.memory, p.plain_here != 0 ? nullptr : &p.here);
-  if (p.call == Call::put) return rank.put_notify<Scope>(there, mine, p.bytes, 3);
+  if (p.call == Call::put) {
+    rank.put<Scope>(at(p.window, 1, p.offset + p.aside, there.layout), mine, p.bytes);
+    return rank.put_notify<Scope>(there, mine, p.bytes, 3);
+  }
+  rank.get<Scope>(here(p.memory + p.aside, mine.layout), there, p.bytes);
   return rank.get_notify<Scope>(mine, there, p.bytes, 3);
 }
 

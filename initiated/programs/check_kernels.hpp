@@ -10,14 +10,15 @@ namespace gpudt::initiated::programs {
 enum class By : std::int32_t { thread, warp, block, grid };
 enum class Call : std::int32_t { put, get };
 
-/// GPU 0 puts to GPU 1's window, or gets from there: packed bytes [0, bytes). It notifies GPU 1's rank.
+/// GPU 0 puts to GPU 1's window, or gets from there: packed bytes [0, bytes). It notifies GPU 1's rank. Before that it
+/// makes the same move to memory `aside` bytes further, for what is remembered of moves.
 struct OneMove {
   KernelWorld world;  ///< view(1)
   Window window;      ///< the other GPU's side
   KernelLayout here, there;
   char* memory;         ///< GPU 0's side: what its layout counts from
   std::int64_t offset;  ///< what the other side's counts from
-  std::int64_t bytes;
+  std::int64_t bytes, aside;
   By by;
   Call call;
   std::int32_t plain_here, plain_there;  ///< without layouts

@@ -75,8 +75,33 @@ std::vector<char> pack(const char* user, const End& end) {
   return stream;
 }
 
-/// Packed bytes [begin, end) by `threads` threads in any order.
-void check_move(Random& random, const End& from, const End& to, std::int64_t begin, std::int64_t end, int threads) {
+/// How a move is made.
+enum class By { traversal, kept_places, short_copy };
+
+/// The part of each thread of two blocks, or of one that is all there is. False: there are too many words to keep.
+bool move_by_kept_places(const Sides& sides, std::int64_t begin, std::int64_t end, int threads,
+                         const std::vector<int>& order, const auto& memory) {
+  const int blocks = threads % 2 == 0 ? 2 : 1, block = threads / blocks;
+  const auto movers = [&](int thread) { return Movers{thread, threads, thread % block, block}; };
+  std::vector<WordPlace> places(static_cast<std::size_t>(blocks * known_words), WordPlace{-1, -1});
+  const auto places_of = [&](int thread) { return &places[static_cast<std::size_t>(thread / block * known_words)]; };
+  KnownMove known = {};
+  for (const int thread : order) {
+    if (!make_known(sides, begin, end, movers(thread), known)) return false;
+    keep_places(sides, known, movers(thread), places_of(thread));
+  }
+  CHECK(known.is(sides.from_map.layout, sides.map.layout, begin, end - begin, threads));
+  CHECK(known.suits(sides.from, sides.to));
+  CHECK((known.word == 1 || !known.suits(sides.from + 1, sides.to)));
+  for (const int thread : order)
+    move_known(sides.from, sides.to, known.bytes, known.word, movers(thread), places_of(thread),
+               places_of(thread)[thread % block], memory);
+  return true;
+}
+
+/// Packed bytes [begin, end) by `threads` threads in any order. False: it is no move that can be made so.
+bool check_move(Random& random, const End& from, const End& to, std::int64_t begin, std::int64_t end, int threads,
+                By by = By::traversal) {
   CAPTURE(from.layout->describe(), from.count, to.layout->describe(), to.count, begin, end, threads);
   const auto image = [&](const End& side, std::int64_t& lead) {
     lead = guard + (random(0, 2) == 0 ? random(0, 16) : 0) - side.low;
@@ -104,7 +129,13 @@ void check_move(Random& random, const End& from, const End& to, std::int64_t beg
   std::vector<int> order(static_cast<std::size_t>(threads));
   std::iota(order.begin(), order.end(), 0);
   std::shuffle(order.begin(), order.end(), random.engine);
-  if (threads == few_threads) {
+  if (by == By::kept_places) {
+    if (!move_by_kept_places(sides, begin, end, threads, order, memory)) return false;
+  } else if (by == By::short_copy) {
+    const auto first = static_cast<Address>(begin);
+    for (const int thread : order)
+      if (!copy_short(sides.from + first, sides.to + first, end - begin, thread, threads, memory)) return false;
+  } else if (threads == few_threads) {
     std::vector<std::thread> running;
     for (const int thread : order)
       running.emplace_back([&, thread] { move(sides, memory, begin, end, thread, threads); });
@@ -113,6 +144,7 @@ void check_move(Random& random, const End& from, const End& to, std::int64_t beg
     for (const int thread : order) move(sides, memory, begin, end, thread, threads);
   }
   CHECK(to_image == expected);
+  return true;
 }
 
 void check_pair(Random& random, const End& from, const End& to) {
@@ -121,6 +153,8 @@ void check_pair(Random& random, const End& from, const End& to) {
     check_move(random, from, to, 0, most, threads);
     const std::int64_t begin = random(0, most), end = random(begin, most);
     check_move(random, from, to, begin, end, threads);
+    check_move(random, from, to, 0, most, threads, By::kept_places);
+    check_move(random, from, to, begin / 16 * 16, std::max(begin, end) / 16 * 16, threads, By::kept_places);
   }
 }
 
@@ -158,6 +192,54 @@ TEST_CASE("moves between the layouts of halos", "[initiated]") {
   for (OwnedType* type : {&column, &row, &floats, &shorts}) type->commit();
   for (const OwnedType* from : {&column, &row, &floats, &shorts})
     for (const OwnedType* to : {&column, &row, &floats, &shorts}) check_pair(random, end_of(*from, 1), end_of(*to, 2));
+}
+
+TEST_CASE("short moves along places that were kept", "[initiated]") {
+  Random random(2);
+  OwnedType column = vector(128, 1, 64, MPI_DOUBLE), list = indexed({1, 3, 2, 2}, {0, 5, 9, 30}, MPI_FLOAT);
+  column.commit();
+  list.commit();
+  const End whole = end_of(column, 1), few = end_of(list, 32), line = contiguous_end(1024);
+  for (const int threads : {1, 2, 64, 128, 512, 1024})
+    for (const End* from : {&whole, &few, &line})
+      for (const End* to : {&whole, &few}) {
+        const std::int64_t parts = threads < 64 ? 1 : 2;
+        CHECK(check_move(random, *from, *to, 0, 1024, threads, By::kept_places));
+        CHECK(check_move(random, *from, *to, 1024 / parts - 512, 1024, threads, By::kept_places));
+      }
+  CHECK(!check_move(random, whole, whole, 0, 0, 64, By::kept_places));
+  const End longer = end_of(column, 20);
+  CHECK(!check_move(random, longer, longer, 0, longer.size(), 512, By::kept_places));
+  CHECK(check_move(random, longer, longer, longer.size() - 1024, longer.size(), 512, By::kept_places));
+
+  const KernelLayout layout = longer.kernel();
+  const auto known_word = [&](std::int64_t begin, std::int64_t end, Address from) {
+    KnownMove known = {};
+    return make_known({from, 0, {&layout, end}, {nullptr, end}}, begin, end, {0, 512, 0, 512}, known) ? known.word : 0;
+  };
+  CHECK(known_word(0, 8192, 64) == 8);
+  CHECK(known_word(8, 1024, 64) == 8);
+  CHECK(known_word(0, 8200, 64) == 0);
+  CHECK(known_word(4, 1020, 64) == 0);  // not in whole words
+  CHECK(known_word(4, 1020, 68) == 4);
+  CHECK(known_word(0, 1024, 66) == 1);
+  CHECK(known_word(0, 1032, 66) == 0);
+  OwnedType far =
+      make_type(MPI_Type_create_hindexed_block, 2, 8, std::vector<MPI_Aint>{0, MPI_Aint{1} << 32}.data(), MPI_BYTE);
+  const KernelLayout wide = end_of(far.commit(), 1).kernel();
+  KnownMove known = {};
+  CHECK(!make_known({0, 0, {&wide, 16}, {nullptr, 16}}, 0, 16, {0, 32, 0, 32}, known));
+}
+
+TEST_CASE("short contiguous moves", "[initiated]") {
+  Random random(3);
+  const End bytes = contiguous_end(5000);
+  for (const int threads : {1, few_threads, 32, 512})
+    for (int i = 0; i < 50; ++i) {
+      const std::int64_t begin = random(0, 4000), length = random(0, std::min(1000, 4 * threads));
+      CHECK(check_move(random, bytes, bytes, begin, begin + length, threads, By::short_copy));
+    }
+  CHECK(!check_move(random, bytes, bytes, 0, 5000, 32, By::short_copy));
 }
 
 TEST_CASE("forms of layouts for kernels", "[initiated]") {
