@@ -209,6 +209,11 @@ StreamMark mark_default_stream(int ordinal) {
   return stream != nullptr ? StreamMark(ordinal, stream->mark()) : StreamMark();
 }
 
+bool keeps_order() noexcept {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now != nullptr && now->keeps_order();
+}
+
 bool default_stream_idle(int ordinal) {
   return current().runtime().default_stream_idle(ordinal, /*while_capturing=*/true);
 }

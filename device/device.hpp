@@ -152,6 +152,8 @@ class StreamMark {
 StreamMark mark_default_stream(int ordinal);
 /// Whether the legacy default stream has nothing to do.
 bool default_stream_idle(int ordinal);
+/// Whether memory is used after the program's own work on it (Config::order): whether marks are ever waited for.
+bool keeps_order() noexcept;
 
 // --- staging memory ------------------------------------------------------------------------------------------------
 

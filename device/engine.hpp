@@ -288,6 +288,7 @@ class Engine {
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                     const StreamMark& after = {});
   Transfer reduce(int ordinal, const Reduction& reduction);
+  bool keeps_order() const { return order_ != Order::none; }
   /// Null: the program's work is not waited for. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
   bool register_host(int ordinal, void* address, std::size_t bytes);

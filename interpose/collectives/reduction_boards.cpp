@@ -61,17 +61,6 @@ void put_board(const ReductionGroup& group) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-/// The segments of all processes; none if one cannot be reached.
-std::vector<peer::Segment*> segments_of(const std::vector<int>& world_ranks) {
-  std::vector<peer::Segment*> segments;
-  for (const int rank : world_ranks) {
-    peer::Segment* const segment = peer::world == nullptr ? nullptr : peer::reach_sender(rank);
-    if (segment == nullptr) return {};
-    segments.push_back(segment);
-  }
-  return segments;
-}
-
 /// What each process tells the others of its board.
 struct Offer {
   std::int64_t board;      ///< negative: none
@@ -90,7 +79,7 @@ ReductionGroup* make_reduction_group(MPI_Comm comm) {
   group->world_ranks = peer::world_ranks(comm);
   PMPI_Comm_rank(comm, &group->rank);
   const std::size_t size = group->world_ranks.size();
-  const std::vector<peer::Segment*> segments = segments_of(group->world_ranks);
+  const std::vector<peer::Segment*> segments = peer::segments_of(group->world_ranks);
   std::vector<Offer> offers(size);
   std::vector<Board*> boards(size);
   if (!segments.empty() && size <= device::Reduction::most_ranks) group->own_board = take_board();

@@ -21,6 +21,7 @@
 #include "base/mutex.hpp"
 #include "datatype/decode.hpp"
 #include "interpose/rma/data.hpp"
+#include "interpose/rma/direct.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/target.hpp"
 
@@ -35,6 +36,7 @@ struct OriginOperation {
   std::vector<std::byte> packed;          ///< data that is ready
   std::optional<UserBuffer> destination;  ///< of what is fetched
   bool with_request = false;              ///< its error is the request's
+  DirectAccessRef direct;                 ///< a GPU of this process makes the access: the rest means nothing then
 
   /// The buffers are the program's again; set last.
   std::atomic<bool> complete{false};

@@ -5,6 +5,7 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -16,8 +17,9 @@ class AccessRequest : public Payload {
   void start_pack() override {}
   void start_unpack(std::int64_t) override {}
   bool done() override {
-    if (!access_->complete.load(std::memory_order_acquire)) return false;
-    operation_->error = access_->error;
+    const DirectAccess* const direct = access_->direct.get();
+    if (direct != nullptr ? !access_->direct->done() : !access_->complete.load(std::memory_order_acquire)) return false;
+    operation_->error = direct != nullptr ? direct->error() : access_->error;
     return true;
   }
   void wait() override {
@@ -33,15 +35,15 @@ bool is_nothing(const Target& target) {
   return target.rank == MPI_PROC_NULL || target.count == 0 || datatype::size_of(target.type) == 0;
 }
 
-void check_size(const UserBuffer& buffer, const Target& target) {
-  if (buffer.bytes() != target.count * datatype::size_of(target.type))
+void check_size(std::int64_t bytes, const Target& target) {
+  if (bytes != target.count * datatype::size_of(target.type))
     throw MpiError(MPI_ERR_TYPE, "the data at the origin and at the target differ in size");
 }
 
 /// The data of the origin. What is short and in host memory is packed at once.
 void give(OriginOperation& operation, const char* call, const Origin& origin, const Target& target) {
   UserBuffer& source = operation.source.emplace(call, origin);
-  check_size(source, target);
+  check_size(source.bytes(), target);
   operation.header.bytes = source.bytes();
   source.start_pack();
   if (source.on_device() || source.bytes() > inline_max) return;
@@ -63,7 +65,7 @@ void give_element(OriginOperation& operation, const char* call, const Origin& or
 
 /// Where what is fetched goes.
 void take(OriginOperation& operation, const char* call, const Origin& result, const Target& target) {
-  check_size(operation.destination.emplace(call, result), target);
+  check_size(operation.destination.emplace(call, result).bytes(), target);
 }
 
 void combine_with(OriginOperation& operation, MPI_Op op, const Target& target) {
@@ -82,25 +84,50 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
       flavor_(MPI_WIN_FLAVOR_CREATE),
       memory_(base, size),
       channel_(comm, memory_),
-      remote_(static_cast<std::size_t>(channel_.ranks())),
-      locks_(remote_.size(), Lock::none),
-      flushed_(remote_.size(), 0),
-      posts_used_(remote_.size(), 0),
-      completes_used_(remote_.size(), 0) {
-  static_assert(sizeof(Remote) == 2 * sizeof(std::int64_t));
+      exposed_(static_cast<std::size_t>(channel_.ranks())),
+      direct_(exposed_.size()),
+      locks_(exposed_.size(), Lock::none),
+      flushed_(exposed_.size(), 0),
+      posts_used_(exposed_.size(), 0),
+      completes_used_(exposed_.size(), 0) {
   memory_.mark_again();
-  const Remote mine{size, disp_unit};
-  PMPI_Allgather(&mine, 2, MPI_INT64_T, remote_.data(), 2, MPI_INT64_T, channel_.comm());
+  tell_memory(disp_unit);
 }
 
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
     : win_(win),
       flavor_(MPI_WIN_FLAVOR_DYNAMIC),
       channel_(comm, memory_),
+      direct_(static_cast<std::size_t>(channel_.ranks())),
       locks_(static_cast<std::size_t>(channel_.ranks()), Lock::none),
       flushed_(locks_.size(), 0),
       posts_used_(locks_.size(), 0),
       completes_used_(locks_.size(), 0) {}
+
+/// Collective.
+void ServedWindow::tell_memory(int disp_unit) {
+  world_ranks_ = peer::world_ranks(channel_.comm());
+  const std::vector<peer::Segment*> segments = peer::segments_of(world_ranks_);
+  int rank = 0;
+  PMPI_Comm_rank(channel_.comm(), &rank);
+  if (!segments.empty()) own_lock_.emplace(*segments[static_cast<std::size_t>(rank)]);
+  const Exposed mine = expose(memory_.base(), size_, disp_unit, own_lock_ ? own_lock_->index() : -1);
+  PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, exposed_.data(), sizeof mine, MPI_BYTE, channel_.comm());
+  if (segments.empty()) return forget_unreached();
+  const bool all_have_locks =
+      std::all_of(exposed_.begin(), exposed_.end(), [](const Exposed& each) { return each.lock >= 0; });
+  if (!all_have_locks) return;
+  std::vector<peer::WindowLock*> locks;
+  for (std::size_t each = 0; each < segments.size(); ++each)
+    locks.push_back(&(*segments[each])->window_locks[exposed_[each].lock]);
+  node_locks_.emplace(std::move(locks));
+}
+
+/// Of processes that share no memory with this one nothing is mapped.
+void ServedWindow::forget_unreached() {
+  for (int& rank : world_ranks_)
+    if (peer::world == nullptr || peer::reach_sender(rank) == nullptr) rank = MPI_UNDEFINED;
+}
 
 ServedWindow::~ServedWindow() = default;
 
@@ -126,6 +153,7 @@ int ServedWindow::progress() {
 }
 
 void ServedWindow::settle() {
+  for (const int rank : all()) direct_.finish(rank);
   drive_until([this] { return channel_.quiet(); });
   PMPI_Barrier(channel_.comm());
   drive_until([this] { return channel_.quiet(); });
@@ -162,7 +190,7 @@ void ServedWindow::check_rank(int rank) const {
 
 /// From the beginning of the target's window, in which the access is.
 std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const datatype::Layout& layout) const {
-  const Remote& remote = remote_[static_cast<std::size_t>(target.rank)];
+  const Exposed& remote = exposed_[static_cast<std::size_t>(target.rank)];
   const datatype::Span span = layout.span(target.count);
   std::int64_t place = 0, begin = 0, end = 0;
   const bool overflow = __builtin_mul_overflow(target.displacement, remote.disp_unit, &place) ||
@@ -199,8 +227,14 @@ void ServedWindow::may_access(int rank, bool with_request) {
 }
 
 int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* request) {
+  const auto hand_over = [&] {
+    if (operation->direct)
+      direct_.add(operation->rank, operation->direct, operation->with_request);
+    else
+      channel_.submit(operation);
+  };
   if (request == nullptr) {
-    channel_.submit(operation);
+    hand_over();
     engine_progress();
     return MPI_SUCCESS;
   }
@@ -210,8 +244,20 @@ int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* reque
   requested->payload = std::make_shared<AccessRequest>(operation, requested.get());
   Reservation reserved(std::move(requested));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
-  channel_.submit(operation);
+  hand_over();
   return reserved.submit(/*issued=*/true, request);
+}
+
+/// True if a GPU of this process makes the access.
+bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
+                                OriginOperation& operation) {
+  check_size(origin.count * datatype::size_of(origin.type), target);
+  if (exposed_.empty()) return false;
+  const auto at = static_cast<std::size_t>(operation.rank);
+  const MessageHeader& header = operation.header;
+  operation.direct = DirectAccess::start(
+      call, kind, origin, {exposed_[at], world_ranks_[at], operation.target_type, header.count, header.displacement});
+  return operation.direct != nullptr;
 }
 
 template <class Check, class Build>
@@ -233,8 +279,9 @@ int ServedWindow::put(const char* call, const Origin& origin, const Target& targ
     return PMPI_Put(origin.buffer, origin.count, origin.type, MPI_PROC_NULL, target.displacement, target.count,
                     target.type, win_);
   };
-  return access(call, MessageKind::put, target, request, check,
-                [&](OriginOperation& operation) { give(operation, call, origin, target); });
+  return access(call, MessageKind::put, target, request, check, [&](OriginOperation& operation) {
+    if (!start_direct(call, DirectAccess::Kind::put, origin, target, operation)) give(operation, call, origin, target);
+  });
 }
 
 int ServedWindow::get(const char* call, const Origin& result, const Target& target, MPI_Request* request) {
@@ -242,8 +289,9 @@ int ServedWindow::get(const char* call, const Origin& result, const Target& targ
     return PMPI_Get(const_cast<void*>(result.buffer), result.count, result.type, MPI_PROC_NULL, target.displacement,
                     target.count, target.type, win_);
   };
-  return access(call, MessageKind::get, target, request, check,
-                [&](OriginOperation& operation) { take(operation, call, result, target); });
+  return access(call, MessageKind::get, target, request, check, [&](OriginOperation& operation) {
+    if (!start_direct(call, DirectAccess::Kind::get, result, target, operation)) take(operation, call, result, target);
+  });
 }
 
 int ServedWindow::accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op,

@@ -1,5 +1,6 @@
-// A window that gpudt serves by messages, because some process exposes device memory in it: accesses from the origin's
-// side, and the epochs in which they may be made.
+// A window that gpudt serves, because some process exposes device memory in it: accesses from the origin's side, and
+// the epochs in which they may be made. Accesses are made by the origin's GPU where it reaches the memory (direct.hpp),
+// and are messages to the target, which serves them, where not (channel.hpp).
 //
 // The program's handle is a real window of MPI's without memory, which carries its name, attributes and error handler;
 // not necessarily one of all processes (calls/window.cpp).
@@ -16,6 +17,8 @@
 #include "base/mutex.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/channel.hpp"
+#include "interpose/rma/direct.hpp"
+#include "interpose/rma/window_locks.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 
@@ -78,11 +81,6 @@ class ServedWindow {
     held,
     unchecked,  ///< MPI_MODE_NOCHECK: there is nothing to hold
   };
-  struct Remote {
-    std::int64_t size;
-    std::int64_t disp_unit;
-  };
-
   /// Runs `body`; what it throws becomes an error of the window.
   template <class Body>
   int guard(const char* call, Body body) {
@@ -92,16 +90,23 @@ class ServedWindow {
   template <class Check, class Build>
   int access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check, Build build);
 
+  void tell_memory(int disp_unit);
+  void forget_unreached();
+
   // Accesses.
   OriginOperationRef prepare(MessageKind kind, const Target& target, bool with_request);
   void may_access(int rank, bool with_request);
   std::int64_t displacement_in_bytes(const Target& target, const datatype::Layout& layout) const;
   int submit(const OriginOperationRef& operation, MPI_Request* request);
+  bool start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
+                    OriginOperation& operation);
 
   // Synchronisation.
   OriginOperationRef tell(MessageKind kind, int rank, int lock_type = 0);
   static void wait_for(const OriginOperation& operation);
   void acquire(int rank, int type);
+  int release(const std::vector<int>& ranks);
+  int finish_direct(const std::vector<int>& ranks);
   int complete_at(MessageKind kind, const std::vector<int>& ranks);
   void wait_local(int rank);
   int flush_at(std::vector<int> ranks);
@@ -118,7 +123,12 @@ class ServedWindow {
   int flavor_;
   WindowMemory memory_;
   WindowChannel channel_;
-  std::vector<Remote> remote_;  ///< empty for a dynamic window
+  std::optional<OwnWindowLock> own_lock_;
+  std::vector<Exposed> exposed_;  ///< by rank; empty for a dynamic window
+  std::vector<int> world_ranks_;  ///< of those that share memory with this process; negative: others
+  /// If all processes share memory: locks are taken there then, not by messages.
+  std::optional<WindowLocks> node_locks_;
+  DirectAccesses direct_;
 
   Mutex service_mutex_;  ///< held by progress()
   bool closed_ GUARDED_BY(service_mutex_) = false;

@@ -46,21 +46,42 @@ void ServedWindow::wait_local(int rank) {
 }
 
 void ServedWindow::acquire(int rank, int type) {
-  wait_for(*tell(MessageKind::lock, rank, type));
+  if (node_locks_)
+    node_locks_->acquire(rank, type);
+  else
+    wait_for(*tell(MessageKind::lock, rank, type));
   const LockGuard lock(mutex_);
   locks_[static_cast<std::size_t>(rank)] = Lock::held;
 }
 
-/// Sends a message that is answered when all accesses before it have been applied, and waits for all answers. Returns
-/// the first error of those accesses.
+/// Completes what this process has to do at `ranks`, whose locks it holds, and releases them.
+int ServedWindow::release(const std::vector<int>& ranks) {
+  if (!node_locks_) return complete_at(MessageKind::unlock, ranks);
+  const int code = flush_at(ranks);
+  for (const int rank : ranks) node_locks_->release(rank);
+  return code;
+}
+
+/// Returns the first error.
+int ServedWindow::finish_direct(const std::vector<int>& ranks) {
+  int result = MPI_SUCCESS;
+  for (const int rank : ranks) {
+    const int error = direct_.finish(rank);
+    if (result == MPI_SUCCESS) result = error;
+  }
+  return result;
+}
+
+/// Waits for accesses by this process's GPU. For those that the targets serve it sends a message, which is answered
+/// when all accesses before it have been applied, and waits for all answers. Returns the first error.
 int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
+  int result = finish_direct(ranks);
   std::vector<std::uint64_t> submitted;
   std::vector<OriginOperationRef> told;
   for (const int rank : ranks) {
     submitted.push_back(channel_.submitted(rank));
     told.push_back(tell(kind, rank));
   }
-  int result = MPI_SUCCESS;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     wait_for(*told[i]);
     wait_local(ranks[i]);
@@ -75,13 +96,15 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
 
 /// Those of `ranks` that have had accesses since they were flushed last.
 int ServedWindow::flush_at(std::vector<int> ranks) {
+  const int direct = finish_direct(ranks);
   {
     const LockGuard lock(mutex_);
     std::erase_if(ranks, [&](int rank) REQUIRES(mutex_) {
       return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank);
     });
   }
-  return complete_at(MessageKind::flush, ranks);
+  const int served = complete_at(MessageKind::flush, ranks);
+  return direct == MPI_SUCCESS ? served : direct;
 }
 
 int ServedWindow::report(const char* call, int code) const {
@@ -208,7 +231,7 @@ int ServedWindow::unlock(int rank) {
       held = locks_[static_cast<std::size_t>(rank)];
       if (lock_all_ || held == Lock::none) throw MpiError(MPI_ERR_RMA_SYNC, "the rank is not locked");
     }
-    const int code = held == Lock::held ? complete_at(MessageKind::unlock, {rank}) : flush_at({rank});
+    const int code = held == Lock::held ? release({rank}) : flush_at({rank});
     {
       const LockGuard lock(mutex_);
       locks_[static_cast<std::size_t>(rank)] = Lock::none;
@@ -240,7 +263,7 @@ int ServedWindow::unlock_all() {
         if (locks_[static_cast<std::size_t>(rank)] == Lock::unchecked) unchecked.push_back(rank);
       }
     }
-    const int code = complete_at(MessageKind::unlock, held);
+    const int code = release(held);
     const int other = flush_at(unchecked);
     {
       const LockGuard lock(mutex_);
@@ -273,9 +296,10 @@ int ServedWindow::flush_local(const char* call, int rank) {
     if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
     int result = MPI_SUCCESS;
     for (const int target : passive_targets(rank)) {
+      const int direct = direct_.finish(target);
       wait_local(target);
       const int error = channel_.take_error(target);
-      if (result == MPI_SUCCESS) result = error;
+      if (result == MPI_SUCCESS) result = direct == MPI_SUCCESS ? error : direct;
     }
     return report(call, result);
   });

@@ -16,11 +16,12 @@
 #include "device/device.hpp"
 #include "interpose/transport/peer/board.hpp"
 #include "interpose/transport/peer/rendezvous_state.hpp"
+#include "interpose/transport/peer/window_lock.hpp"
 
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 10;
+inline constexpr std::uint32_t peer_version = 11;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// The length of an RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only envelope and
@@ -159,6 +160,7 @@ struct alignas(4096) Image {
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) Board boards[board_count];
+  alignas(4096) WindowLock window_locks[window_lock_count];
   alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };

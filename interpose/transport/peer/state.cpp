@@ -120,6 +120,16 @@ Segment* reach_token_sender(int rank) {
   return segment_of(rank);
 }
 
+std::vector<Segment*> segments_of(const std::vector<int>& world_ranks) {
+  std::vector<Segment*> segments;
+  for (const int rank : world_ranks) {
+    Segment* const segment = world == nullptr ? nullptr : reach_sender(rank);
+    if (segment == nullptr) return {};
+    segments.push_back(segment);
+  }
+  return segments;
+}
+
 [[noreturn]] void lost(const std::string& what) {
   throw MpiError(MPI_ERR_OTHER, "peer transfer: " + what);
 }

@@ -130,6 +130,9 @@ Segment* reach_remote(int rank);
 Segment* reach_sender(int rank);
 /// The same of a process that has sent what looks like an RTS that was offered by segment, whatever this process does.
 Segment* reach_token_sender(int rank);
+/// The segments of processes, by rank in MPI_COMM_WORLD; none at all if one cannot be reached, or without peer
+/// transfers.
+std::vector<Segment*> segments_of(const std::vector<int>& world_ranks);
 /// Whether this is a rank in MPI_COMM_WORLD.
 bool is_process(int rank);
 /// Of a message that this process sends.

@@ -1,0 +1,107 @@
+#include "interpose/rma/direct.hpp"
+
+#include <utility>
+
+#include "interpose/support/engine.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/state.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+/// Accesses that are done are looked for each time that so many have been added.
+constexpr std::size_t entries_between_removals = 64;
+
+/// Whether a GPU may be asked for what goes by peer transfers.
+bool is_possible() {
+  return peer::world != nullptr && (!peer::world->forced || peer::world->forced == Protocol::peer) && !check_wanted;
+}
+
+}  // namespace
+
+Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
+  Exposed exposed = {};
+  exposed.size = size;
+  exposed.disp_unit = disp_unit;
+  exposed.base = reinterpret_cast<std::uintptr_t>(base);
+  exposed.lock = lock;
+  const device::Location location = size > 0 ? device::classify(base) : device::Location{};
+  if (!location.on_device() || device::keeps_order() || !is_possible()) return exposed;
+  if (!device::export_memory(location.ordinal, base, exposed.memory)) return exposed;
+  const std::uint64_t end = exposed.memory.base + exposed.memory.size;
+  exposed.on_gpu = exposed.base + static_cast<std::uint64_t>(size) <= end ? 1 : 0;
+  return exposed;
+}
+
+std::shared_ptr<DirectAccess> DirectAccess::start(const char* call, Kind kind, const Origin& origin,
+                                                  const DirectTarget& target) {
+  DeviceBuffer buffer;
+  if (target.memory.on_gpu == 0 || target.world_rank < 0 || !is_possible() ||
+      !resolve_layout(origin.buffer, origin.count, origin.type, buffer) || buffer.division)
+    return nullptr;
+  std::string why;
+  device::Mapping mapping =
+      device::import_memory(buffer.ordinal, static_cast<std::uint64_t>(target.world_rank), target.memory.memory, &why);
+  if (!mapping) {
+    if (tracing()) log_trace(std::string(call) + ": the target serves it: " + why);
+    return nullptr;
+  }
+  buffer.protocol = Protocol::peer;
+  note_operand(call, buffer);
+  auto access = std::make_shared<DirectAccess>(buffer, target.type, mapping);
+  const device::Side here = {&buffer.info->layout(), buffer.count, buffer.buffer};
+  const device::Side there = {&target.type->layout(), target.count,
+                              mapping.at(target.memory.base + static_cast<std::uint64_t>(target.displacement))};
+  const auto& [from, to] = kind == Kind::put ? std::pair(here, there) : std::pair(there, here);
+  const LockGuard lock(access->mutex_);
+  access->transfer_ = device::transfer(buffer.ordinal, from, to, 0, buffer.bytes(), buffer.after);
+  return access;
+}
+
+DirectAccess::DirectAccess(DeviceBuffer origin, datatype::TypeInfoRef target_type, device::Mapping mapping)
+    : origin_(std::move(origin)), target_type_(std::move(target_type)), mapping_(std::move(mapping)) {}
+
+bool DirectAccess::done() {
+  if (done_.load(std::memory_order_acquire)) return true;
+  const LockGuard lock(mutex_);
+  try {
+    if (!transfer_.done()) return false;
+  } catch (const device::Error& failure) {
+    log_error(std::string("one-sided access: ") + failure.what());
+    error_ = error_class(failure);
+  }
+  done_.store(true, std::memory_order_release);
+  return true;
+}
+
+void DirectAccesses::add(int rank, DirectAccessRef access, bool with_request) {
+  const LockGuard lock(mutex_);
+  if (entries_.size() % entries_between_removals == entries_between_removals - 1) remove_done();
+  entries_.push_back({rank, with_request, std::move(access)});
+}
+
+void DirectAccesses::remove_done() {
+  std::erase_if(entries_, [&](const Entry& entry) REQUIRES(mutex_) {
+    if (!entry.access->done()) return false;
+    int& error = errors_[static_cast<std::size_t>(entry.rank)];
+    if (error == MPI_SUCCESS && !entry.with_request) error = entry.access->error();
+    return true;
+  });
+}
+
+int DirectAccesses::finish(int rank) {
+  std::vector<DirectAccessRef> accesses;
+  {
+    const LockGuard lock(mutex_);
+    for (const Entry& entry : entries_)
+      if (entry.rank == rank) accesses.push_back(entry.access);
+  }
+  for (const DirectAccessRef& access : accesses) drive_until([&] { return access->done(); });
+  const LockGuard lock(mutex_);
+  if (!accesses.empty()) remove_done();
+  return std::exchange(errors_[static_cast<std::size_t>(rank)], MPI_SUCCESS);
+}
+
+}  // namespace gpudt::interpose

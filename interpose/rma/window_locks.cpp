@@ -1,0 +1,47 @@
+#include "interpose/rma/window_locks.hpp"
+
+#include <mpi.h>
+
+#include <bitset>
+
+#include "base/mutex.hpp"
+#include "interpose/support/engine.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+Mutex mutex;
+std::bitset<peer::window_lock_count> taken GUARDED_BY(mutex);
+
+}  // namespace
+
+OwnWindowLock::OwnWindowLock(peer::Segment& segment) {
+  const LockGuard lock(mutex);
+  for (int index = 0; index_ < 0 && index < peer::window_lock_count; ++index)
+    if (!taken.test(static_cast<std::size_t>(index))) index_ = index;
+  if (index_ < 0) return;
+  taken.set(static_cast<std::size_t>(index_));
+  segment->window_locks[index_].clear();
+}
+
+OwnWindowLock::~OwnWindowLock() {
+  if (index_ < 0) return;
+  const LockGuard lock(mutex);
+  taken.reset(static_cast<std::size_t>(index_));
+}
+
+void WindowLocks::acquire(int rank, int type) {
+  const auto at = static_cast<std::size_t>(rank);
+  const bool exclusive = type == MPI_LOCK_EXCLUSIVE;
+  peer::WindowLock& lock = *locks_[at];
+  const std::uint32_t ticket = lock.take_ticket();
+  drive_until([&] { return lock.enter(ticket, exclusive); });
+  exclusive_[at] = exclusive ? 1 : 0;
+}
+
+void WindowLocks::release(int rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  locks_[at]->leave(exclusive_[at] != 0);
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,163 @@
+// One-sided communication by the origin's GPU: the target has no part in it. For runs in which every process reaches
+// the others' device memory.
+#include <chrono>
+#include <utility>
+
+#include "tests/mpi/rma.hpp"
+
+using namespace gpudt::test;
+
+namespace {
+
+constexpr auto longest_wait = std::chrono::seconds(60);
+
+std::uint64_t key_of(int from, int what) {
+  return mix(seed(), static_cast<std::uint64_t>(from) * 4096 + static_cast<std::uint64_t>(what));
+}
+
+std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
+  Image image(target.type, target.count);
+  image.fill(before);
+  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
+  return image.bytes();
+}
+
+/// An integer in this process's device memory, and a window over all ranks'.
+class Flag {
+ public:
+  Flag() : memory_(Place::device, sizeof(int)), out_(Place::device, sizeof(int)) {
+    memory_.write(&value_, sizeof value_);
+    MPI_OK(MPI_Win_create(memory_.data(), sizeof(int), 1, MPI_INFO_NULL, comm(), &window_));
+  }
+  ~Flag() { MPI_OK(MPI_Win_free(&window_)); }
+  Flag(const Flag&) = delete;
+  Flag& operator=(const Flag&) = delete;
+
+  /// Gives rank 1 the next value.
+  void raise() {
+    ++value_;
+    out_.write(&value_, sizeof value_);
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window_));
+    MPI_OK(MPI_Put(out_.data(), 1, MPI_INT, 1, 0, 1, MPI_INT, window_));
+    MPI_OK(MPI_Win_unlock(1, window_));
+  }
+  /// Returns when this process has got the next value, and calls nothing of MPI. False if it takes too long.
+  bool await() {
+    ++value_;
+    const auto deadline = std::chrono::steady_clock::now() + longest_wait;
+    for (int found = 0; found != value_;) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      memory_.read(&found, sizeof found);
+    }
+    return true;
+  }
+
+ private:
+  Memory memory_, out_;
+  MPI_Win window_ = MPI_WIN_NULL;
+  int value_ = 0;
+};
+
+/// Epochs that need nothing of the target's.
+struct PassiveEpoch {
+  const char* name;
+  void (*open)(MPI_Win window);
+  void (*close)(MPI_Win window);
+};
+
+const PassiveEpoch passive_epochs[] = {
+    {"exclusive lock", [](MPI_Win window) { MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, window)); },
+     [](MPI_Win window) { MPI_OK(MPI_Win_unlock(1, window)); }},
+    {"shared lock", [](MPI_Win window) { MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window)); },
+     [](MPI_Win window) { MPI_OK(MPI_Win_unlock(1, window)); }},
+    {"no check", [](MPI_Win window) { MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, MPI_MODE_NOCHECK, window)); },
+     [](MPI_Win window) { MPI_OK(MPI_Win_unlock(1, window)); }},
+    {"lock all", [](MPI_Win window) { MPI_OK(MPI_Win_lock_all(0, window)); },
+     [](MPI_Win window) { MPI_OK(MPI_Win_unlock_all(window)); }},
+};
+
+}  // namespace
+
+TEST_CASE("the target computes and does not call MPI", "[rma-direct]") {
+  if (ranks() < 2) return;
+  Flag flag;
+  for (const PassiveEpoch& epoch : passive_epochs)
+    for (const auto& [there, here] : {std::pair{Side{plain(MPI_DOUBLE), 3}, Side{plain(MPI_DOUBLE), 3}},
+                                      {Side{vector(1000, 2, 3), 1}, Side{vector(500, 4, 7), 1}},
+                                      {Side{plain(MPI_DOUBLE), 300000}, Side{vector(100000, 3, 4), 1}}}) {
+      step(std::string(epoch.name) + ", " + there.text() + " of " + here.text());
+      Area window_area(Place::device, there), out(Place::device, here), back(Place::device, here);
+      const AreaWindow window(window_area);
+      window_area.fill(key_of(rank(), 1));
+      out.fill(key_of(rank(), 2));
+      back.fill(key_of(rank(), 3));
+      lock_step();
+      if (rank() == 0) {
+        epoch.open(window);
+        MPI_OK(MPI_Put(out.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
+                       window));
+        MPI_OK(MPI_Win_flush(1, window));
+        MPI_OK(MPI_Get(back.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
+                       window));
+        epoch.close(window);
+        CHECK(back.read() == after_put(here, key_of(0, 3), here, key_of(0, 2)));
+        flag.raise();
+      } else if (rank() == 1) {
+        REQUIRE(flag.await());
+        CHECK(window_area.read() == after_put(there, key_of(1, 1), here, key_of(0, 2)));
+      }
+      lock_step();
+    }
+}
+
+TEST_CASE("requests complete while the target computes", "[rma-direct]") {
+  if (ranks() < 2) return;
+  Flag flag;
+  const Side side{vector(1000, 2, 3), 1};
+  Area window_area(Place::device, side), out(Place::device, side), back(Place::device, side);
+  const AreaWindow window(window_area);
+  window_area.fill(key_of(rank(), 1));
+  out.fill(key_of(rank(), 2));
+  back.fill(key_of(rank(), 3));
+  lock_step();
+  if (rank() == 0) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    const MPI_Aint displacement = window_area.displacement();
+    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, window));
+    MPI_OK(MPI_Rput(out.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Win_flush_local(1, window));
+    MPI_OK(MPI_Win_flush(1, window));
+    MPI_OK(MPI_Rget(back.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    CHECK(back.read() == after_put(side, key_of(0, 3), side, key_of(0, 2)));
+    MPI_OK(MPI_Win_unlock(1, window));
+    flag.raise();
+  } else if (rank() == 1) {
+    REQUIRE(flag.await());
+    CHECK(window_area.read() == after_put(side, key_of(1, 1), side, key_of(0, 2)));
+  }
+  lock_step();
+}
+
+TEST_CASE("more windows than a process has locks for", "[rma-direct]") {
+  constexpr std::size_t many = 300;
+  Memory memory(Place::device, many * sizeof(int)), value(Place::device, sizeof(int));
+  std::vector<int> words(many, -1);
+  memory.write(words.data(), many * sizeof(int));
+  std::vector<MPI_Win> windows(many);
+  for (std::size_t i = 0; i < many; ++i)
+    MPI_OK(MPI_Win_create(memory.data() + i * sizeof(int), sizeof(int), 1, MPI_INFO_NULL, comm(), &windows[i]));
+  for (std::size_t i = 0; i < many; ++i) {
+    const int mine = rank() * 1000 + static_cast<int>(i);
+    value.write(&mine, sizeof mine);
+    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, right_neighbour(), 0, windows[i]));
+    MPI_OK(MPI_Put(value.data(), 1, MPI_INT, right_neighbour(), 0, 1, MPI_INT, windows[i]));
+    MPI_OK(MPI_Win_unlock(right_neighbour(), windows[i]));
+  }
+  lock_step();
+  memory.read(words.data(), many * sizeof(int));
+  for (std::size_t i = 0; i < many; ++i) CHECK(words[i] == left_neighbour() * 1000 + static_cast<int>(i));
+  lock_step();
+  for (MPI_Win& window : windows) MPI_OK(MPI_Win_free(&window));
+}
