@@ -36,16 +36,16 @@ struct AskBackoff {
   void reset() { passing = left = 0; }
 };
 
-struct ReductionGroup;  // reductions.hpp
-struct ReductionGroupEnd {
-  void operator()(ReductionGroup* group) const noexcept;
+struct BoardGroup;  // board_group.hpp
+struct BoardGroupEnd {
+  void operator()(BoardGroup* group) const noexcept;
 };
 
 struct CommState {
   bool together = false;  ///< all can be asked
   bool spoilt = false;    ///< here: messages of a call that failed may still come
   std::vector<AskBackoff> backoff = {};
-  std::unique_ptr<ReductionGroup, ReductionGroupEnd> reductions = {};  ///< made by the first reduction
+  std::unique_ptr<BoardGroup, BoardGroupEnd> boards = {};  ///< made by the first call that asks (boards_of())
 
   AskBackoff& backoff_for(std::string_view call, int length);
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "datatype/basic.hpp"
+#include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
@@ -71,12 +72,33 @@ std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   return weight;
 }
 
-/// Whether all processes would have it so, and one of them has much to send or to receive.
-bool all_agree(MPI_Comm comm, bool unfit, std::int64_t weight) {
+/// all_agree() by a collective of MPI's, where there are no boards.
+bool all_agree_by_mpi(MPI_Comm comm, bool unfit, std::int64_t weight) {
   const std::array<std::int64_t, 2> mine = {unfit ? 1 : 0, weight};
   std::array<std::int64_t, 2> all = {1, 0};
   const int code = PMPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_INT64_T, MPI_MAX, comm);
   return code == MPI_SUCCESS && all[0] == 0 && all[1] > 0;
+}
+
+/// What processes tell each other of an exchange, where they tell operators of reductions.
+constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
+
+/// Whether all processes would have it so, and one of them has much to send or to receive.
+bool all_agree(CommState& state, MPI_Comm comm, bool unfit, std::int64_t weight) {
+  BoardGroup& group = boards_of(state, comm);
+  if (!group.usable()) return all_agree_by_mpi(comm, unfit, weight);
+  peer::Contribution mine = {};
+  mine.fit = unfit ? 0 : 1;
+  mine.operation = exchange_operation;
+  mine.bytes = weight;
+  std::vector<peer::Contribution> all(group.boards.size());
+  group.tell(mine);
+  group.read(all);
+  const auto fits = [](const peer::Contribution& each) {
+    return each.fit == 1 && each.operation == exchange_operation;
+  };
+  const auto pays = [](const peer::Contribution& each) { return each.bytes > 0; };
+  return std::all_of(all.begin(), all.end(), fits) && std::any_of(all.begin(), all.end(), pays);
 }
 
 int error_in(const std::vector<MPI_Status>& statuses) {
@@ -215,7 +237,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                    blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
                    has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
                    std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
-  const bool agreed = all_agree(comm, !fit, weight);
+  const bool agreed = all_agree(comm_state, comm, !fit, weight);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   if (!agreed) {
     backoff.grow();

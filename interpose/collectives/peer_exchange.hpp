@@ -1,11 +1,12 @@
 // Blocking collectives of long blocks in device memory, as messages between the GPUs of one node
 // (transport/peer/peer.hpp), which take a fraction of what MPI's own collectives on staged data do.
 //
-// All processes must agree on each call, since none knows where the others' data are. They are asked (one
-// MPI_Allreduce) only if all processes have the library (announced on the node before MPI_Init) and if the block
-// length, where all processes know it, is long enough. After a call that did not go this way, which all know, more and
-// more calls pass without a question, so that programs that keep their data on the host, or send little, are hardly
-// asked. (What one process alone finds wrong, or has no room for, is its answer: that it asks must not depend on it.)
+// All processes must agree on each call, since none knows where the others' data are. They are asked (by boards in
+// memory that they share, board_group.hpp) only if all processes have the library (announced on the node before
+// MPI_Init) and if the block length, where all processes know it, is long enough. After a call that did not go this
+// way, which all know, more and more calls pass without a question, so that programs that keep their data on the host,
+// or send little, are hardly asked. (What one process alone finds wrong, or has no room for, is its answer: that it
+// asks must not depend on it.)
 #pragma once
 
 #include <mpi.h>

@@ -10,8 +10,8 @@
 
 #include "datatype/basic.hpp"
 #include "interpose/collectives/arithmetic.hpp"
+#include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/comm_state.hpp"
-#include "interpose/collectives/reduction_boards.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
@@ -98,7 +98,7 @@ class Operand {
 /// A process's part in one reduction.
 class Part {
  public:
-  Part(const Call& call, ReductionGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic)
+  Part(const Call& call, BoardGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic)
       : call_(call), group_(group), arguments_(arguments), arithmetic_(arithmetic), all_(group.boards.size()) {
     leaders_.reserve(all_.size());  // find_leaders() must not fail
     leader_of_.reserve(all_.size());
@@ -183,7 +183,8 @@ class Part {
 
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
-    if (in_place() && arguments_.root >= 0 && !gets_result()) return false;
+    if (arguments_.root >= static_cast<int>(all_.size()) || (in_place() && arguments_.root >= 0 && !gets_result()))
+      return false;  // MPI's to refuse
     if (std::any_of(arguments_.blocks.begin(), arguments_.blocks.end(), [](std::int64_t count) { return count < 0; }))
       return false;
     const std::int64_t alignment = device::element_alignment(arithmetic_.element);
@@ -290,7 +291,7 @@ class Part {
   }
 
   const Call& call_;
-  ReductionGroup& group_;
+  BoardGroup& group_;
   const ReductionArguments& arguments_;
   const Arithmetic arithmetic_;
   Operand in_, out_;
@@ -323,10 +324,10 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   AskBackoff& backoff =
       state.backoff_for(call.name, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bytes))));
   if (backoff.passes()) return std::nullopt;
-  if (!state.reductions) state.reductions.reset(make_reduction_group(comm));
-  if (!state.reductions->usable()) return std::nullopt;
+  BoardGroup& group = boards_of(state, comm);
+  if (!group.usable()) return std::nullopt;
 
-  Part part(call, *state.reductions, arguments, *arithmetic);
+  Part part(call, group, arguments, *arithmetic);
   if (!part.all_agree(part.contribution(type)) || !part.all_reach()) {
     backoff.grow();
     return std::nullopt;

@@ -2,7 +2,7 @@
 // results where they belong: MPI_Allreduce, MPI_Reduce, MPI_Scan, MPI_Exscan, MPI_Reduce_scatter and
 // MPI_Reduce_scatter_block, of predefined operators and datatypes, within one node.
 //
-// Each process tells the others by its board (reduction_boards.hpp) where its data lie, or that they are not for GPUs;
+// Each process tells the others by its board (board_group.hpp) where its data lie, or that they are not for GPUs;
 // all come to the same conclusion from that. Of each GPU the lowest-ranked process, its leader, launches kernels:
 // - MPI_Reduce_scatter: one for the block of each process of its GPU,
 // - else: one for its slice of the elements, of all processes.

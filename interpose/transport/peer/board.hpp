@@ -1,5 +1,5 @@
 // What processes of one node tell each other of a collective, in memory that they share: one board of each for each
-// communicator whose collectives use boards (collectives/reduction_boards.hpp).
+// communicator whose collectives use boards (collectives/board_group.hpp).
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "interpose/collectives/reduction_boards.hpp"
+#include "interpose/collectives/board_group.hpp"
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ int take_board() {
 }
 
 /// Without memory the board stays taken.
-void put_board(const ReductionGroup& group) noexcept try {
+void put_board(const BoardGroup& group) noexcept try {
   const LockGuard lock(own_boards.mutex);
   const auto index = static_cast<std::size_t>(group.own_board);
   if (group.boards.empty())
@@ -69,13 +69,15 @@ struct Offer {
 
 }  // namespace
 
-void ReductionGroupEnd::operator()(ReductionGroup* group) const noexcept {
+void BoardGroupEnd::operator()(BoardGroup* group) const noexcept {
   if (group->own_board >= 0) put_board(*group);
   delete group;
 }
 
-ReductionGroup* make_reduction_group(MPI_Comm comm) {
-  std::unique_ptr<ReductionGroup, ReductionGroupEnd> group(new ReductionGroup);
+namespace {
+
+BoardGroup* make_board_group(MPI_Comm comm) {
+  std::unique_ptr<BoardGroup, BoardGroupEnd> group(new BoardGroup);
   group->world_ranks = peer::world_ranks(comm);
   PMPI_Comm_rank(comm, &group->rank);
   const std::size_t size = group->world_ranks.size();
@@ -99,13 +101,20 @@ ReductionGroup* make_reduction_group(MPI_Comm comm) {
   return group.release();
 }
 
-void ReductionGroup::tell(const peer::Contribution& mine) {
+}  // namespace
+
+BoardGroup& boards_of(CommState& state, MPI_Comm comm) {
+  if (!state.boards) state.boards.reset(make_board_group(comm));
+  return *state.boards;
+}
+
+void BoardGroup::tell(const peer::Contribution& mine) {
   ++call;
   own().contributions[call % 2] = mine;
   own().told.store(call, std::memory_order_release);
 }
 
-void ReductionGroup::read(std::vector<peer::Contribution>& all) const {
+void BoardGroup::read(std::vector<peer::Contribution>& all) const {
   for (std::size_t other = 0; other < boards.size(); ++other) {
     const Board& board = *boards[other];
     wait_for_others([&] { return board.told.load(std::memory_order_acquire) >= call; });
@@ -114,7 +123,7 @@ void ReductionGroup::read(std::vector<peer::Contribution>& all) const {
   own().read.store(call, std::memory_order_release);
 }
 
-bool ReductionGroup::all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> Board::*outcomes) const {
+bool BoardGroup::all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> Board::*outcomes) const {
   bool succeed = true;
   for (const int rank : ranks) {
     const std::atomic<std::uint64_t>& outcome = boards[static_cast<std::size_t>(rank)]->*outcomes;

@@ -9,13 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "interpose/collectives/comm_state.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/transport/peer/board.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 
-struct ReductionGroup {
+struct BoardGroup {
   std::vector<int> world_ranks;      ///< by rank in the communicator
   std::vector<peer::Board*> boards;  ///< likewise; none: there can be no reductions by boards, as all processes know
   int rank = 0;                      ///< this process's
@@ -33,8 +34,9 @@ struct ReductionGroup {
   bool all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> peer::Board::*outcomes) const;
 };
 
-/// Collective: the processes of an intracommunicator, all of them on this node, exchange which boards they use.
-ReductionGroup* make_reduction_group(MPI_Comm comm);
+/// The boards of an intracommunicator whose processes are all on this node. Collective when asked first: they exchange
+/// which boards they use.
+BoardGroup& boards_of(CommState& state, MPI_Comm comm);
 
 /// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile.
 template <class Condition>
