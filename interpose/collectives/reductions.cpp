@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/collectives/arithmetic.hpp"
+#include "interpose/requests/arithmetic.hpp"
 #include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/support/errors.hpp"

@@ -112,6 +112,9 @@ class WindowChannel {
   MPI_Comm comm() const { return comm_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
 
+  /// Accumulates of others are made in turns with this lock's other holders. Before anything is received.
+  void share_turn(peer::WindowLock& lock) { turn_.share(lock); }
+
   // --- any thread
   void submit(const OriginOperationRef& operation);
   /// Accesses to `rank` that are not complete.

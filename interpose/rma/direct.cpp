@@ -35,25 +35,27 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   return exposed;
 }
 
+device::Mapping reach(const char* call, int ordinal, const DirectTarget& target) {
+  if (target.memory.on_gpu == 0 || target.world_rank < 0 || !is_possible()) return {};
+  std::string why;
+  device::Mapping mapping =
+      device::import_memory(ordinal, static_cast<std::uint64_t>(target.world_rank), target.memory.memory, &why);
+  if (!mapping && tracing()) log_trace(std::string(call) + ": the target serves it: " + why);
+  return mapping;
+}
+
 std::shared_ptr<DirectAccess> DirectAccess::start(const char* call, Kind kind, const Origin& origin,
                                                   const DirectTarget& target) {
   DeviceBuffer buffer;
-  if (target.memory.on_gpu == 0 || target.world_rank < 0 || !is_possible() ||
-      !resolve_layout(origin.buffer, origin.count, origin.type, buffer) || buffer.division)
+  if (target.memory.on_gpu == 0 || !resolve_layout(origin.buffer, origin.count, origin.type, buffer) || buffer.division)
     return nullptr;
-  std::string why;
-  device::Mapping mapping =
-      device::import_memory(buffer.ordinal, static_cast<std::uint64_t>(target.world_rank), target.memory.memory, &why);
-  if (!mapping) {
-    if (tracing()) log_trace(std::string(call) + ": the target serves it: " + why);
-    return nullptr;
-  }
+  const device::Mapping mapping = reach(call, buffer.ordinal, target);
+  if (!mapping) return nullptr;
   buffer.protocol = Protocol::peer;
   note_operand(call, buffer);
   auto access = std::make_shared<DirectAccess>(buffer, target.type, mapping);
   const device::Side here = {&buffer.info->layout(), buffer.count, buffer.buffer};
-  const device::Side there = {&target.type->layout(), target.count,
-                              mapping.at(target.memory.base + static_cast<std::uint64_t>(target.displacement))};
+  const device::Side there = {&target.type->layout(), target.count, target.address(mapping)};
   const auto& [from, to] = kind == Kind::put ? std::pair(here, there) : std::pair(there, here);
   const LockGuard lock(access->mutex_);
   access->transfer_ = device::transfer(buffer.ordinal, from, to, 0, buffer.bytes(), buffer.after);

@@ -33,7 +33,15 @@ struct DirectTarget {
   const datatype::TypeInfoRef& type;
   std::int64_t count;
   std::int64_t displacement;  ///< in bytes
+
+  /// Where the access begins, as a GPU of this process finds it.
+  void* address(const device::Mapping& mapping) const {
+    return mapping.at(memory.base + static_cast<std::uint64_t>(displacement));
+  }
 };
+
+/// The target's memory for GPU `ordinal`; empty if it does not reach it. Throws device::Error.
+device::Mapping reach(const char* call, int ordinal, const DirectTarget& target);
 
 /// An access that a GPU of this process makes.
 class DirectAccess {
@@ -43,10 +51,11 @@ class DirectAccess {
   static std::shared_ptr<DirectAccess> start(const char* call, Kind kind, const Origin& origin,
                                              const DirectTarget& target);
   DirectAccess(DeviceBuffer origin, datatype::TypeInfoRef target_type, device::Mapping mapping);
+  /// One that is done.
+  DirectAccess() : done_(true) {}
   DirectAccess(const DirectAccess&) = delete;
   DirectAccess& operator=(const DirectAccess&) = delete;
 
-  std::int64_t bytes() const { return origin_.bytes(); }
   /// Both sides' data are where they belong. Thread-safe.
   bool done();
   /// An MPI error class, once it is done.

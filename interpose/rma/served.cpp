@@ -106,6 +106,8 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
 
 /// Collective.
 void ServedWindow::tell_memory(int disp_unit) {
+  const device::Location own = size_ > 0 ? device::classify(memory_.base()) : device::Location{};
+  if (own.on_device()) own_gpu_ = own.ordinal;
   world_ranks_ = peer::world_ranks(channel_.comm());
   const std::vector<peer::Segment*> segments = peer::segments_of(world_ranks_);
   int rank = 0;
@@ -117,10 +119,11 @@ void ServedWindow::tell_memory(int disp_unit) {
   const bool all_have_locks =
       std::all_of(exposed_.begin(), exposed_.end(), [](const Exposed& each) { return each.lock >= 0; });
   if (!all_have_locks) return;
-  std::vector<peer::WindowLock*> locks;
+  std::vector<peer::WindowLocks*> locks;
   for (std::size_t each = 0; each < segments.size(); ++each)
     locks.push_back(&(*segments[each])->window_locks[exposed_[each].lock]);
   node_locks_.emplace(std::move(locks));
+  channel_.share_turn(node_locks_->turn(rank));
 }
 
 /// Of processes that share no memory with this one nothing is mapped.
@@ -260,6 +263,26 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
   return operation.direct != nullptr;
 }
 
+/// The same of an accumulate, which is over then. Those of this process stay in order: not while the target still
+/// serves some.
+bool ServedWindow::accumulate_direct(const char* call, const AccumulateBuffers& buffers, const Target& target,
+                                     MPI_Op op, OriginOperation& operation) {
+  for (const Origin* const each : {buffers.given, buffers.fetched})
+    if (each != nullptr) check_size(each->count * datatype::size_of(each->type), target);
+  const auto at = static_cast<std::size_t>(operation.rank);
+  const auto none_served = [&] {
+    const LockGuard lock(mutex_);
+    return flushed_[at] == channel_.submitted(operation.rank);
+  };
+  if (!node_locks_ || !none_served()) return false;
+  const MessageHeader& header = operation.header;
+  const DirectTarget there = {exposed_[at], world_ranks_[at], operation.target_type, header.count, header.displacement};
+  const MPI_Datatype element = buffers.compared != nullptr ? target.type : element_of(target.type);
+  if (!accumulate_by_gpu(call, buffers, there, op, element, own_gpu_, node_locks_->turn(operation.rank))) return false;
+  operation.direct = std::make_shared<DirectAccess>();
+  return true;
+}
+
 template <class Check, class Build>
 int ServedWindow::access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check,
                          Build build) {
@@ -302,8 +325,18 @@ int ServedWindow::accumulate(const char* call, const Origin& origin, const Targe
   };
   return access(call, MessageKind::accumulate, target, request, check, [&](OriginOperation& operation) {
     combine_with(operation, op, target);
-    give(operation, call, origin, target);
+    if (!accumulate_direct(call, {.given = &origin}, target, op, operation)) give(operation, call, origin, target);
   });
+}
+
+/// MPI_Get_accumulate and MPI_Fetch_and_op.
+void ServedWindow::get_and_combine(const char* call, const Origin& origin, const Origin& result, const Target& target,
+                                   MPI_Op op, OriginOperation& operation) {
+  combine_with(operation, op, target);
+  const bool gives = op != MPI_NO_OP;
+  if (accumulate_direct(call, {gives ? &origin : nullptr, &result}, target, op, operation)) return;
+  take(operation, call, result, target);
+  if (gives) give(operation, call, origin, target);
 }
 
 int ServedWindow::get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target,
@@ -312,11 +345,8 @@ int ServedWindow::get_accumulate(const char* call, const Origin& origin, const O
     return PMPI_Get_accumulate(origin.buffer, origin.count, origin.type, const_cast<void*>(result.buffer), result.count,
                                result.type, MPI_PROC_NULL, target.displacement, target.count, target.type, op, win_);
   };
-  return access(call, MessageKind::get_accumulate, target, request, check, [&](OriginOperation& operation) {
-    combine_with(operation, op, target);
-    take(operation, call, result, target);
-    if (op != MPI_NO_OP) give(operation, call, origin, target);
-  });
+  return access(call, MessageKind::get_accumulate, target, request, check,
+                [&](OriginOperation& operation) { get_and_combine(call, origin, result, target, op, operation); });
 }
 
 int ServedWindow::fetch_and_op(const void* origin, void* result, const Target& target, MPI_Op op) {
@@ -325,9 +355,7 @@ int ServedWindow::fetch_and_op(const void* origin, void* result, const Target& t
     return PMPI_Fetch_and_op(origin, result, target.type, MPI_PROC_NULL, target.displacement, op, win_);
   };
   return access(call, MessageKind::get_accumulate, target, nullptr, check, [&](OriginOperation& operation) {
-    combine_with(operation, op, target);
-    take(operation, call, {result, 1, target.type}, target);
-    if (op != MPI_NO_OP) give(operation, call, {origin, 1, target.type}, target);
+    get_and_combine(call, {origin, 1, target.type}, {result, 1, target.type}, target, op, operation);
   });
 }
 
@@ -337,9 +365,11 @@ int ServedWindow::compare_and_swap(const void* origin, const void* compare, void
     return PMPI_Compare_and_swap(origin, compare, result, target.type, MPI_PROC_NULL, target.displacement, win_);
   };
   return access(call, MessageKind::compare_and_swap, target, nullptr, check, [&](OriginOperation& operation) {
-    take(operation, call, {result, 1, target.type}, target);
-    give_element(operation, call, {origin, 1, target.type});
-    give_element(operation, call, {compare, 1, target.type});
+    const Origin given = {origin, 1, target.type}, compared = {compare, 1, target.type}, old = {result, 1, target.type};
+    if (accumulate_direct(call, {&given, &old, &compared}, target, MPI_NO_OP, operation)) return;
+    take(operation, call, old, target);
+    give_element(operation, call, given);
+    give_element(operation, call, compared);
   });
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/mutex.hpp"
 #include "interpose/rma/access.hpp"
+#include "interpose/rma/accumulate.hpp"
 #include "interpose/rma/channel.hpp"
 #include "interpose/rma/direct.hpp"
 #include "interpose/rma/window_locks.hpp"
@@ -101,6 +102,11 @@ class ServedWindow {
   bool start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
                     OriginOperation& operation);
 
+  bool accumulate_direct(const char* call, const AccumulateBuffers& buffers, const Target& target, MPI_Op op,
+                         OriginOperation& operation);
+  void get_and_combine(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
+                       OriginOperation& operation);
+
   // Synchronisation.
   OriginOperationRef tell(MessageKind kind, int rank, int lock_type = 0);
   static void wait_for(const OriginOperation& operation);
@@ -129,6 +135,7 @@ class ServedWindow {
   /// If all processes share memory: locks are taken there then, not by messages.
   std::optional<WindowLocks> node_locks_;
   DirectAccesses direct_;
+  int own_gpu_ = -1;  ///< whose memory is in the window; negative: none
 
   Mutex service_mutex_;  ///< held by progress()
   bool closed_ GUARDED_BY(service_mutex_) = false;

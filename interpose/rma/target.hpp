@@ -10,22 +10,36 @@
 
 #include "interpose/rma/data.hpp"
 #include "interpose/rma/message.hpp"
+#include "interpose/transport/peer/window_lock.hpp"
 
 namespace gpudt::interpose {
 
 /// One accumulate at a time has a window's memory to itself.
 class AtomicTurn {
  public:
+  /// Other processes accumulate, too, whoever holds the lock.
+  void share(peer::WindowLock& lock) { lock_ = &lock; }
   bool take(const void* who) {
-    if (owner_ == nullptr) owner_ = who;
-    return owner_ == who;
+    if (owner_ == nullptr) {
+      owner_ = who;
+      held_ = lock_ == nullptr;
+      if (lock_ != nullptr) ticket_ = lock_->take_ticket();
+    }
+    if (owner_ == who && !held_) held_ = lock_->enter(ticket_, /*exclusive=*/true);
+    return owner_ == who && held_;
   }
   void give_back(const void* who) {
-    if (owner_ == who) owner_ = nullptr;
+    if (owner_ != who) return;
+    while (!held_) held_ = lock_->enter(ticket_, /*exclusive=*/true);  // the others need no part of this process
+    if (lock_ != nullptr) lock_->leave(/*exclusive=*/true);
+    owner_ = nullptr;
   }
 
  private:
   const void* owner_ = nullptr;
+  bool held_ = false;
+  peer::WindowLock* lock_ = nullptr;
+  std::uint32_t ticket_ = 0;
 };
 
 /// An access being applied. Failures are kept, not thrown.

@@ -21,7 +21,8 @@ OwnWindowLock::OwnWindowLock(peer::Segment& segment) {
     if (!taken.test(static_cast<std::size_t>(index))) index_ = index;
   if (index_ < 0) return;
   taken.set(static_cast<std::size_t>(index_));
-  segment->window_locks[index_].clear();
+  segment->window_locks[index_].memory.clear();
+  segment->window_locks[index_].accumulates.clear();
 }
 
 OwnWindowLock::~OwnWindowLock() {
@@ -33,7 +34,7 @@ OwnWindowLock::~OwnWindowLock() {
 void WindowLocks::acquire(int rank, int type) {
   const auto at = static_cast<std::size_t>(rank);
   const bool exclusive = type == MPI_LOCK_EXCLUSIVE;
-  peer::WindowLock& lock = *locks_[at];
+  peer::WindowLock& lock = locks_[at]->memory;
   const std::uint32_t ticket = lock.take_ticket();
   drive_until([&] { return lock.enter(ticket, exclusive); });
   exclusive_[at] = exclusive ? 1 : 0;
@@ -41,7 +42,7 @@ void WindowLocks::acquire(int rank, int type) {
 
 void WindowLocks::release(int rank) {
   const auto at = static_cast<std::size_t>(rank);
-  locks_[at]->leave(exclusive_[at] != 0);
+  locks_[at]->memory.leave(exclusive_[at] != 0);
 }
 
 }  // namespace gpudt::interpose

@@ -29,13 +29,16 @@ class OwnWindowLock {
 class WindowLocks {
  public:
   /// `locks`: by rank in the window.
-  explicit WindowLocks(std::vector<peer::WindowLock*> locks) : locks_(std::move(locks)), exclusive_(locks_.size(), 0) {}
+  explicit WindowLocks(std::vector<peer::WindowLocks*> locks)
+      : locks_(std::move(locks)), exclusive_(locks_.size(), 0) {}
   /// Returns when this process holds it; drives the engine meanwhile. `type` as in MPI_Win_lock.
   void acquire(int rank, int type);
   void release(int rank);
+  /// Whoever holds this, exclusively, alone accumulates to the memory of `rank`.
+  peer::WindowLock& turn(int rank) const { return locks_[static_cast<std::size_t>(rank)]->accumulates; }
 
  private:
-  std::vector<peer::WindowLock*> locks_;
+  std::vector<peer::WindowLocks*> locks_;
   std::vector<char> exclusive_;  ///< of those held
 };
 

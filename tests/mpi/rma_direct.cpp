@@ -1,6 +1,7 @@
 // One-sided communication by the origin's GPU: the target has no part in it. For runs in which every process reaches
 // the others' device memory.
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "tests/mpi/rma.hpp"
@@ -138,6 +139,89 @@ TEST_CASE("requests complete while the target computes", "[rma-direct]") {
     CHECK(window_area.read() == after_put(side, key_of(1, 1), side, key_of(0, 2)));
   }
   lock_step();
+}
+
+TEST_CASE("accumulates of all kinds while the target computes", "[rma-direct]") {
+  if (ranks() < 2) return;
+  constexpr int count = 1000;
+  Flag flag;
+  for (const Place place : {Place::device, Place::host}) {
+    step(std::string("origin: ") + place_name(place));
+    Memory window_memory(Place::device, count * sizeof(int));
+    Memory given(place, count * sizeof(int)), fetched(place, count * sizeof(int)), compared(place, sizeof(int));
+    std::vector<int> values(count), old(count);
+    std::iota(values.begin(), values.end(), rank() * 100000);
+    window_memory.write(values.data(), count * sizeof(int));
+    std::iota(values.begin(), values.end(), 7);
+    given.write(values.data(), count * sizeof(int));
+    MPI_Win window = MPI_WIN_NULL;
+    MPI_OK(MPI_Win_create(window_memory.data(), count * sizeof(int), sizeof(int), MPI_INFO_NULL, comm(), &window));
+    lock_step();
+    if (rank() == 0) {
+      MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window));
+      // Ordered: 100000 + i, + 7 + i, then the first replaced and swapped, each seen by the next.
+      MPI_OK(MPI_Accumulate(given.data(), count, MPI_INT, 1, 0, count, MPI_INT, MPI_SUM, window));
+      MPI_OK(MPI_Get_accumulate(given.data(), count, MPI_INT, fetched.data(), count, MPI_INT, 1, 0, count, MPI_INT,
+                                MPI_NO_OP, window));
+      MPI_OK(MPI_Win_flush(1, window));
+      fetched.read(old.data(), count * sizeof(int));
+      for (int i = 0; i < count; ++i) REQUIRE(old[static_cast<std::size_t>(i)] == 100007 + 2 * i);
+      MPI_OK(MPI_Fetch_and_op(given.data(), fetched.data(), MPI_INT, 1, 0, MPI_REPLACE, window));
+      MPI_OK(MPI_Win_flush(1, window));
+      fetched.read(old.data(), sizeof(int));
+      CHECK(old[0] == 100007);
+      for (const int expected : {7, 7}) {  // the second time it is 8 there
+        compared.write(&expected, sizeof expected);
+        const int next = 8;
+        given.write(&next, sizeof next);
+        MPI_OK(MPI_Compare_and_swap(given.data(), compared.data(), fetched.data(), MPI_INT, 1, 0, window));
+        MPI_OK(MPI_Win_flush(1, window));
+      }
+      fetched.read(old.data(), sizeof(int));
+      CHECK(old[0] == 8);
+      MPI_OK(MPI_Win_unlock(1, window));
+      flag.raise();
+    } else if (rank() == 1) {
+      REQUIRE(flag.await());
+      window_memory.read(old.data(), count * sizeof(int));
+      CHECK(old[0] == 8);
+      for (int i = 1; i < count; ++i) REQUIRE(old[static_cast<std::size_t>(i)] == 100007 + 2 * i);
+    }
+    lock_step();
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
+TEST_CASE("accumulates by GPUs and by the target are atomic to each other", "[rma-direct]") {
+  constexpr int turns = 100;
+  // What odd ranks have is all in host memory, so that rank 0 serves them; it does so while it waits.
+  const Place place = rank() % 2 == 0 ? Place::device : Place::host;
+  Memory counter(place, sizeof(int)), one(place, sizeof(int)), seen(place, sizeof(int));
+  const int zero = 0, step_width = 1;
+  counter.write(&zero, sizeof zero);
+  one.write(&step_width, sizeof step_width);
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(counter.data(), sizeof(int), 1, MPI_INFO_NULL, comm(), &window));
+  lock_step();
+  MPI_OK(MPI_Win_lock_all(0, window));
+  int last = -1;
+  for (int turn = 0; turn < turns; ++turn) {
+    MPI_OK(MPI_Fetch_and_op(one.data(), seen.data(), MPI_INT, 0, 0, MPI_SUM, window));
+    MPI_OK(MPI_Win_flush(0, window));
+    int now = 0;
+    seen.read(&now, sizeof now);
+    REQUIRE(now > last);
+    last = now;
+  }
+  MPI_OK(MPI_Win_unlock_all(window));
+  lock_step();
+  if (rank() == 0) {
+    int total = 0;
+    counter.read(&total, sizeof total);
+    CHECK(total == turns * ranks());
+  }
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
 }
 
 TEST_CASE("more windows than a process has locks for", "[rma-direct]") {

@@ -34,6 +34,12 @@ struct alignas(64) WindowLock {
   }
 };
 
+/// Those of one window.
+struct WindowLocks {
+  WindowLock memory;       ///< MPI_Win_lock's
+  WindowLock accumulates;  ///< held, exclusively, by the process that accumulates to the memory
+};
+
 /// Windows of a process that have such locks at a time.
 inline constexpr int window_lock_count = 256;
 

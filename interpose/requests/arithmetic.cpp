@@ -1,4 +1,4 @@
-#include "interpose/collectives/arithmetic.hpp"
+#include "interpose/requests/arithmetic.hpp"
 
 #include <algorithm>
 #include <iterator>
