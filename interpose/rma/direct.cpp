@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "datatype/reference.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -45,31 +46,57 @@ device::Mapping reach(const char* call, int ordinal, const DirectTarget& target)
 }
 
 std::shared_ptr<DirectAccess> DirectAccess::start(const char* call, Kind kind, const Origin& origin,
-                                                  const DirectTarget& target) {
-  DeviceBuffer buffer;
-  if (target.memory.on_gpu == 0 || !resolve_layout(origin.buffer, origin.count, origin.type, buffer) || buffer.division)
-    return nullptr;
-  const device::Mapping mapping = reach(call, buffer.ordinal, target);
-  if (!mapping) return nullptr;
-  buffer.protocol = Protocol::peer;
-  note_operand(call, buffer);
-  auto access = std::make_shared<DirectAccess>(buffer, target.type, mapping);
-  const device::Side here = {&buffer.info->layout(), buffer.count, buffer.buffer};
-  const device::Side there = {&target.type->layout(), target.count, target.address(mapping)};
+                                                  const DirectTarget& target, int own_gpu) {
+  if (target.memory.on_gpu == 0) return nullptr;
+  auto access = std::make_shared<DirectAccess>(target.type);
+  if (!access->prepare(call, kind, origin, target, own_gpu)) return nullptr;
+  const DeviceBuffer& buffer = access->origin_;
+  const device::Side here = access->staging_
+                                ? device::Side{&access->byte_->layout(), buffer.bytes(), access->staging_.data()}
+                                : device::Side{&buffer.info->layout(), buffer.count, buffer.buffer};
+  const device::Side there = {&target.type->layout(), target.count, target.address(access->mapping_)};
   const auto& [from, to] = kind == Kind::put ? std::pair(here, there) : std::pair(there, here);
   const LockGuard lock(access->mutex_);
   access->transfer_ = device::transfer(buffer.ordinal, from, to, 0, buffer.bytes(), buffer.after);
   return access;
 }
 
-DirectAccess::DirectAccess(DeviceBuffer origin, datatype::TypeInfoRef target_type, device::Mapping mapping)
-    : origin_(std::move(origin)), target_type_(std::move(target_type)), mapping_(std::move(mapping)) {}
+/// False if there is no GPU that reaches both sides.
+bool DirectAccess::prepare(const char* call, Kind kind, const Origin& origin, const DirectTarget& target, int own_gpu) {
+  const bool on_device = resolve_layout(origin.buffer, origin.count, origin.type, origin_);
+  if (origin_.division) return false;
+  if (!on_device) {
+    origin_.buffer = const_cast<void*>(origin.buffer);
+    origin_.count = origin.count;
+    origin_.info = datatype::type_info(origin.type);
+    origin_.ordinal = own_gpu;
+    if (own_gpu < 0 || !origin_.info) return false;
+  }
+  mapping_ = reach(call, origin_.ordinal, target);
+  if (!mapping_) return false;
+  if (on_device) {
+    origin_.protocol = Protocol::peer;
+    note_operand(call, origin_);
+    return true;
+  }
+  staging_ = device::try_acquire(device::StagingKind::mapped, own_gpu, static_cast<std::size_t>(origin_.bytes()));
+  if (!staging_) return false;
+  unpacks_ = kind == Kind::get;
+  if (kind == Kind::put)
+    datatype::pack(origin_.info->layout(), origin_.count, origin_.buffer, 0, origin_.bytes(), staging_.data());
+  return true;
+}
+
+void DirectAccess::unpack() const {
+  datatype::unpack(origin_.info->layout(), origin_.count, origin_.buffer, 0, origin_.bytes(), staging_.data());
+}
 
 bool DirectAccess::done() {
   if (done_.load(std::memory_order_acquire)) return true;
   const LockGuard lock(mutex_);
   try {
     if (!transfer_.done()) return false;
+    if (!done_.load(std::memory_order_relaxed) && unpacks_) unpack();
   } catch (const device::Error& failure) {
     log_error(std::string("one-sided access: ") + failure.what());
     error_ = error_class(failure);

@@ -47,10 +47,11 @@ device::Mapping reach(const char* call, int ordinal, const DirectTarget& target)
 class DirectAccess {
  public:
   enum class Kind { put, get };
-  /// Null if no GPU of this process can make it. Throws device::Error.
+  /// Null if no GPU of this process can make it: that of the origin's device memory, or `own_gpu`, if it is not
+  /// negative, for host memory, by way of staging memory. Throws device::Error.
   static std::shared_ptr<DirectAccess> start(const char* call, Kind kind, const Origin& origin,
-                                             const DirectTarget& target);
-  DirectAccess(DeviceBuffer origin, datatype::TypeInfoRef target_type, device::Mapping mapping);
+                                             const DirectTarget& target, int own_gpu);
+  explicit DirectAccess(datatype::TypeInfoRef target_type) : target_type_(std::move(target_type)) {}
   /// One that is done.
   DirectAccess() : done_(true) {}
   DirectAccess(const DirectAccess&) = delete;
@@ -62,9 +63,14 @@ class DirectAccess {
   int error() const { return error_; }
 
  private:
-  const DeviceBuffer origin_;
-  const datatype::TypeInfoRef target_type_;
-  const device::Mapping mapping_;
+  bool prepare(const char* call, Kind kind, const Origin& origin, const DirectTarget& target, int own_gpu);
+  void unpack() const;
+
+  DeviceBuffer origin_;  ///< in host memory if there is staging memory
+  device::Staging staging_;
+  bool unpacks_ = false;  ///< when the data have come to the staging memory
+  datatype::TypeInfoRef target_type_, byte_ = datatype::type_info(MPI_BYTE);
+  device::Mapping mapping_;
   std::atomic<bool> done_{false};
   int error_ = MPI_SUCCESS;
   Mutex mutex_;

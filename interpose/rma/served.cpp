@@ -259,7 +259,8 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
   const auto at = static_cast<std::size_t>(operation.rank);
   const MessageHeader& header = operation.header;
   operation.direct = DirectAccess::start(
-      call, kind, origin, {exposed_[at], world_ranks_[at], operation.target_type, header.count, header.displacement});
+      call, kind, origin, {exposed_[at], world_ranks_[at], operation.target_type, header.count, header.displacement},
+      own_gpu_);
   return operation.direct != nullptr;
 }
 

@@ -83,62 +83,65 @@ TEST_CASE("the target computes and does not call MPI", "[rma-direct]") {
   if (ranks() < 2) return;
   Flag flag;
   for (const PassiveEpoch& epoch : passive_epochs)
-    for (const auto& [there, here] : {std::pair{Side{plain(MPI_DOUBLE), 3}, Side{plain(MPI_DOUBLE), 3}},
-                                      {Side{vector(1000, 2, 3), 1}, Side{vector(500, 4, 7), 1}},
-                                      {Side{plain(MPI_DOUBLE), 300000}, Side{vector(100000, 3, 4), 1}}}) {
-      step(std::string(epoch.name) + ", " + there.text() + " of " + here.text());
-      Area window_area(Place::device, there), out(Place::device, here), back(Place::device, here);
-      const AreaWindow window(window_area);
-      window_area.fill(key_of(rank(), 1));
-      out.fill(key_of(rank(), 2));
-      back.fill(key_of(rank(), 3));
-      lock_step();
-      if (rank() == 0) {
-        epoch.open(window);
-        MPI_OK(MPI_Put(out.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
-                       window));
-        MPI_OK(MPI_Win_flush(1, window));
-        MPI_OK(MPI_Get(back.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
-                       window));
-        epoch.close(window);
-        CHECK(back.read() == after_put(here, key_of(0, 3), here, key_of(0, 2)));
-        flag.raise();
-      } else if (rank() == 1) {
-        REQUIRE(flag.await());
-        CHECK(window_area.read() == after_put(there, key_of(1, 1), here, key_of(0, 2)));
+    for (const Place place : {Place::device, Place::host})
+      for (const auto& [there, here] : {std::pair{Side{plain(MPI_DOUBLE), 3}, Side{plain(MPI_DOUBLE), 3}},
+                                        {Side{vector(1000, 2, 3), 1}, Side{vector(500, 4, 7), 1}},
+                                        {Side{plain(MPI_DOUBLE), 300000}, Side{vector(100000, 3, 4), 1}}}) {
+        step(std::string(epoch.name) + ", " + place_name(place) + ", " + there.text() + " of " + here.text());
+        Area window_area(Place::device, there), out(place, here), back(place, here);
+        const AreaWindow window(window_area);
+        window_area.fill(key_of(rank(), 1));
+        out.fill(key_of(rank(), 2));
+        back.fill(key_of(rank(), 3));
+        lock_step();
+        if (rank() == 0) {
+          epoch.open(window);
+          MPI_OK(MPI_Put(out.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
+                         window));
+          MPI_OK(MPI_Win_flush(1, window));
+          MPI_OK(MPI_Get(back.address(), here.count, here.type, 1, window_area.displacement(), there.count, there.type,
+                         window));
+          epoch.close(window);
+          CHECK(back.read() == after_put(here, key_of(0, 3), here, key_of(0, 2)));
+          flag.raise();
+        } else if (rank() == 1) {
+          REQUIRE(flag.await());
+          CHECK(window_area.read() == after_put(there, key_of(1, 1), here, key_of(0, 2)));
+        }
+        lock_step();
       }
-      lock_step();
-    }
 }
 
 TEST_CASE("requests complete while the target computes", "[rma-direct]") {
   if (ranks() < 2) return;
   Flag flag;
-  const Side side{vector(1000, 2, 3), 1};
-  Area window_area(Place::device, side), out(Place::device, side), back(Place::device, side);
-  const AreaWindow window(window_area);
-  window_area.fill(key_of(rank(), 1));
-  out.fill(key_of(rank(), 2));
-  back.fill(key_of(rank(), 3));
-  lock_step();
-  if (rank() == 0) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    const MPI_Aint displacement = window_area.displacement();
-    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, window));
-    MPI_OK(MPI_Rput(out.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
-    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
-    MPI_OK(MPI_Win_flush_local(1, window));
-    MPI_OK(MPI_Win_flush(1, window));
-    MPI_OK(MPI_Rget(back.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
-    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
-    CHECK(back.read() == after_put(side, key_of(0, 3), side, key_of(0, 2)));
-    MPI_OK(MPI_Win_unlock(1, window));
-    flag.raise();
-  } else if (rank() == 1) {
-    REQUIRE(flag.await());
-    CHECK(window_area.read() == after_put(side, key_of(1, 1), side, key_of(0, 2)));
+  for (const Place place : {Place::device, Place::host}) {
+    const Side side{vector(1000, 2, 3), 1};
+    Area window_area(Place::device, side), out(place, side), back(place, side);
+    const AreaWindow window(window_area);
+    window_area.fill(key_of(rank(), 1));
+    out.fill(key_of(rank(), 2));
+    back.fill(key_of(rank(), 3));
+    lock_step();
+    if (rank() == 0) {
+      MPI_Request request = MPI_REQUEST_NULL;
+      const MPI_Aint displacement = window_area.displacement();
+      MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, window));
+      MPI_OK(MPI_Rput(out.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      MPI_OK(MPI_Win_flush_local(1, window));
+      MPI_OK(MPI_Win_flush(1, window));
+      MPI_OK(MPI_Rget(back.address(), 1, side.type, 1, displacement, 1, side.type, window, &request));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+      CHECK(back.read() == after_put(side, key_of(0, 3), side, key_of(0, 2)));
+      MPI_OK(MPI_Win_unlock(1, window));
+      flag.raise();
+    } else if (rank() == 1) {
+      REQUIRE(flag.await());
+      CHECK(window_area.read() == after_put(side, key_of(1, 1), side, key_of(0, 2)));
+    }
+    lock_step();
   }
-  lock_step();
 }
 
 TEST_CASE("accumulates of all kinds while the target computes", "[rma-direct]") {

@@ -400,9 +400,9 @@ TEST_CASE("windows come and go without leaving anything behind", "[rma][window]"
   const Side side = integers(100);
   for (int i = 0; i < scaled(30); ++i) {
     Area area(Place::device, side), out(Place::host, side);
-    MPI_Win window = create(area);
     area.fill(key_of(rank(), 1));
     out.fill(key_of(rank(), i));
+    MPI_Win window = create(area);
     MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, right_neighbour(), 0, window));
     MPI_OK(put(out, side, right_neighbour(), area.displacement(), side, window));
     MPI_OK(MPI_Win_unlock(right_neighbour(), window));
