@@ -57,7 +57,8 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
     const auto code = as_messages(
-        call, comm, Flow::other, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype}, [&](BlockMessages& p) {
+        call, comm, Flow::to_root, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype},
+        [&](BlockMessages& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
         });
@@ -76,7 +77,7 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
+    const auto code = as_messages(call, comm, Flow::to_root, varying, [&](BlockMessages& parcels) {
       return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                           v_blocks(recvbuf, recvcounts, displs, recvtype));
     });

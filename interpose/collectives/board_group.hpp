@@ -26,6 +26,10 @@ struct BoardGroup {
   bool usable() const { return !boards.empty(); }
   peer::Board& own() const { return *boards[static_cast<std::size_t>(rank)]; }
 
+  /// What this process gives and takes in the next call, to be filled before it tells of that.
+  peer::Blocks& next_blocks() const { return own().blocks[(call + 1) % 2]; }
+  /// The same of a process that has told of this call.
+  const peer::Blocks& blocks_of(std::size_t other) const { return boards[other]->blocks[call % 2]; }
   /// Tells all what this process has to do with the next call.
   void tell(const peer::Contribution& mine);
   /// Returns when all have told, with everybody's contribution in `all`, which has room for them, by rank.

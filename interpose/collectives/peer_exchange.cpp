@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "datatype/basic.hpp"
-#include "interpose/collectives/board_group.hpp"
+#include "interpose/collectives/board_exchange.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
@@ -32,6 +32,12 @@ constexpr std::size_t most_given = 64;
 std::int64_t least_wanted(Flow flow) {
   if (collectives_forced() == Protocol::peer) return 1;
   return flow == Flow::from_root ? least_block_from_root : least_block;
+}
+
+/// Kernels are the better way for blocks of any length. But only the root has some of the arguments: if they are wrong
+/// it returns at once, and the others, which may have sent short blocks already, must not wait for it.
+std::int64_t least_asked(Flow flow, bool by_kernels) {
+  return by_kernels && flow == Flow::other ? 1 : least_wanted(flow);
 }
 
 int length_of(const Known& known) {
@@ -71,34 +77,12 @@ std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   });
   return weight;
 }
-
-/// all_agree() by a collective of MPI's, where there are no boards.
-bool all_agree_by_mpi(MPI_Comm comm, bool unfit, std::int64_t weight) {
+/// BoardExchange::all_want_messages() by a collective of MPI's, where there are no boards.
+bool all_want_messages(MPI_Comm comm, bool unfit, std::int64_t weight) {
   const std::array<std::int64_t, 2> mine = {unfit ? 1 : 0, weight};
   std::array<std::int64_t, 2> all = {1, 0};
   const int code = PMPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_INT64_T, MPI_MAX, comm);
   return code == MPI_SUCCESS && all[0] == 0 && all[1] > 0;
-}
-
-/// What processes tell each other of an exchange, where they tell operators of reductions.
-constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
-
-/// Whether all processes would have it so, and one of them has much to send or to receive.
-bool all_agree(CommState& state, MPI_Comm comm, bool unfit, std::int64_t weight) {
-  BoardGroup& group = boards_of(state, comm);
-  if (!group.usable()) return all_agree_by_mpi(comm, unfit, weight);
-  peer::Contribution mine = {};
-  mine.fit = unfit ? 0 : 1;
-  mine.operation = exchange_operation;
-  mine.bytes = weight;
-  std::vector<peer::Contribution> all(group.boards.size());
-  group.tell(mine);
-  group.read(all);
-  const auto fits = [](const peer::Contribution& each) {
-    return each.fit == 1 && each.operation == exchange_operation;
-  };
-  const auto pays = [](const peer::Contribution& each) { return each.bytes > 0; };
-  return std::all_of(all.begin(), all.end(), fits) && std::any_of(all.begin(), all.end(), pays);
 }
 
 int error_in(const std::vector<MPI_Status>& statuses) {
@@ -215,15 +199,31 @@ std::int64_t Known::bytes() const {
   return elements * datatype::size_of(type);
 }
 
+namespace {
+
+void report(const Call& call, const BlockMessages& blocks, const char* how) {
+  report_peer(PeerEvent::collective);
+  if (tracing())
+    log_trace(std::string(call.name) + ": " + how + " " + std::to_string(blocks.given.size()) + " messages to, and " +
+              std::to_string(blocks.taken.size()) + " from, processes of the node");
+}
+
+}  // namespace
+
 namespace collective_messages {
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
-  if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL ||
-                        known.bytes() < least_wanted(flow) * known.blocks))
-    return false;
+  if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
   CommState& comm_state = comm_state_of(comm);
-  return comm_state.together && !comm_state.backoff_for(call.name, length_of(known)).passes();
+  if (!comm_state.together) return false;
+  if (!known.varies) {
+    const std::int64_t most_needed = least_asked(flow, /*by_kernels=*/false) * known.blocks;
+    const std::int64_t needed = least_asked(flow, /*by_kernels=*/true) * known.blocks;
+    const std::int64_t bytes = known.bytes();
+    if (bytes < needed || (bytes < most_needed && !boards_of(comm_state, comm).usable())) return false;
+  }
+  return !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
@@ -237,17 +237,28 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                    blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
                    has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
                    std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
-  const bool agreed = all_agree(comm_state, comm, !fit, weight);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  if (!agreed) {
+  BoardGroup& group = boards_of(comm_state, comm);
+  bool as_messages = false;
+  if (group.usable()) {
+    BoardExchange by_gpus(call, group);
+    by_gpus.tell_blocks(blocks, all_right, fit, weight);
+    if (by_gpus.all_on_gpus() && by_gpus.all_reach()) {
+      backoff.reset();
+      report(call, blocks, "by kernels that fetch");
+      by_gpus.run();
+      return MPI_SUCCESS;
+    }
+    as_messages = by_gpus.all_want_messages();
+  } else {
+    as_messages = all_want_messages(comm, !fit, weight);
+  }
+  if (!as_messages) {
     backoff.grow();
     return std::nullopt;
   }
   backoff.reset();
-  report_peer(PeerEvent::collective);
-  if (tracing())
-    log_trace(std::string(call.name) + ": as " + std::to_string(blocks.given.size()) + " messages to, and " +
-              std::to_string(blocks.taken.size()) + " from, processes of the node");
+  report(call, blocks, "as");
   comm_state.spoilt = true;  // unless it ends well
   const int code = move(call.name, comm, blocks);
   comm_state.spoilt = code != MPI_SUCCESS;

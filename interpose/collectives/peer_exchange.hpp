@@ -20,9 +20,10 @@
 
 namespace gpudt::interpose {
 
-/// The shape of a collective, on which the length of the blocks for which messages pay depends.
+/// The shape of a collective, on which depends how long blocks must be.
 enum class Flow {
   from_root,  ///< each process gets one block
+  to_root,    ///< each process gives one block
   other,
 };
 

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/requests/arithmetic.hpp"
-#include "interpose/collectives/board_group.hpp"
+#include "interpose/collectives/board_call.hpp"
 #include "interpose/collectives/comm_state.hpp"
+#include "interpose/requests/arithmetic.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
@@ -96,13 +96,10 @@ class Operand {
 };
 
 /// A process's part in one reduction.
-class Part {
+class Part : public BoardCall {
  public:
   Part(const Call& call, BoardGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic)
-      : call_(call), group_(group), arguments_(arguments), arithmetic_(arithmetic), all_(group.boards.size()) {
-    leaders_.reserve(all_.size());  // find_leaders() must not fail
-    leader_of_.reserve(all_.size());
-  }
+      : BoardCall(call, group), arguments_(arguments), arithmetic_(arithmetic) {}
 
   /// What this process tells the others. Does not throw: they wait for it.
   Contribution contribution(MPI_Datatype type) noexcept {
@@ -110,7 +107,7 @@ class Part {
     try {
       mine.fit = resolve(type) ? 1 : 0;
     } catch (const std::exception& error) {
-      if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + error.what());
+      if (tracing()) log_trace(std::string(call().name) + ": not by GPUs: " + error.what());
     }
     if (mine.fit == 0) return mine;
     const int parts[] = {static_cast<int>(arithmetic_.op), static_cast<int>(arithmetic_.element),
@@ -120,6 +117,7 @@ class Part {
     mine.bytes = arguments_.count * element_bytes();
     mine.from_address = in_.address();
     mine.from = in_.exported();
+    std::memcpy(mine.gpu, mine.from.gpu, sizeof mine.gpu);
     if (!gets_result()) return mine;
     mine.to_address = result().address();
     mine.to = result().exported();
@@ -128,44 +126,24 @@ class Part {
 
   /// Whether all processes would have it so. Returns when all have said.
   bool all_agree(const Contribution& mine) {
-    group_.tell(mine);
-    group_.read(all_);
+    tell(mine);
     return std::all_of(all_.begin(), all_.end(), [&](const Contribution& each) {
       return each.fit == 1 && mine.fit == 1 && each.operation == mine.operation && each.root == mine.root &&
              each.bytes == mine.bytes;
     });
   }
 
-  /// Whether all leaders reach what they need. Returns when all have said.
-  bool all_reach() noexcept {
-    find_leaders();
-    if (leads()) group_.own().mapped.store(Board::outcome(group_.call, !map()), std::memory_order_release);
-    return group_.all_succeed(leaders_, &Board::mapped);
-  }
-
-  /// Returns when all kernels have ended. Throws device::Error or MpiError if one has failed.
-  void run() {
-    std::exception_ptr failure;
-    if (leads()) {
-      try {
-        reduce();
-      } catch (const std::exception&) {
-        failure = std::current_exception();
-      }
-      group_.own().done.store(Board::outcome(group_.call, failure != nullptr), std::memory_order_release);
-    }
-    const bool succeeded = group_.all_succeed(leaders_, &Board::done);
-    if (failure) std::rethrow_exception(failure);
-    if (!succeeded) throw MpiError(MPI_ERR_OTHER, "a GPU of another process has failed to reduce");
+  /// The result comes to where the program wants it. Throws device::Error.
+  void deliver() {
     if (gets_result()) result().deliver();
   }
 
   void report() const {
     report_peer(PeerEvent::collective);
-    in_.note(call_.name, Protocol::peer);
-    if (!in_place() && out_.memory().info) out_.note(call_.name, Protocol::peer);
+    in_.note(call().name, Protocol::peer);
+    if (!in_place() && out_.memory().info) out_.note(call().name, Protocol::peer);
     if (tracing())
-      log_trace(std::string(call_.name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
+      log_trace(std::string(call().name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
                 std::to_string(leaders_.size()) + " GPUs");
   }
 
@@ -179,8 +157,6 @@ class Part {
   bool scatters() const { return !arguments_.blocks.empty(); }
   /// A block's owner writes to where others read, so that the input is copied and the output is not.
   Operand& result() { return in_place() && !scatters() ? in_ : out_; }
-  bool leads() const { return std::find(leaders_.begin(), leaders_.end(), group_.rank) != leaders_.end(); }
-
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
     if (arguments_.root >= static_cast<int>(all_.size()) || (in_place() && arguments_.root >= 0 && !gets_result()))
@@ -203,21 +179,8 @@ class Part {
     return true;
   }
 
-  void find_leaders() {
-    leaders_.clear();
-    leader_of_.clear();
-    for (std::size_t rank = 0; rank < all_.size(); ++rank) {
-      const auto on_same_gpu = [&](int leader) {
-        return std::memcmp(all_[static_cast<std::size_t>(leader)].from.gpu, all_[rank].from.gpu,
-                           sizeof all_[rank].from.gpu) == 0;
-      };
-      auto found = std::find_if(leaders_.begin(), leaders_.end(), on_same_gpu);
-      if (found == leaders_.end()) found = leaders_.insert(found, static_cast<int>(rank));
-      leader_of_.push_back(*found);
-    }
-  }
-
-  bool map() noexcept try {
+  int ordinal() const override { return in_.memory().ordinal; }
+  bool map() override {
     from_.assign(all_.size(), nullptr);
     to_.assign(all_.size(), nullptr);
     for (std::size_t rank = 0; rank < all_.size(); ++rank) {
@@ -226,30 +189,13 @@ class Part {
       if (its.to_address != 0 && !reach(rank, its.to, its.to_address, to_[rank])) return false;
     }
     return true;
-  } catch (const std::exception&) {
-    return false;
   }
 
-  bool reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
-    std::string why;
-    const auto exporter = static_cast<std::uint64_t>(group_.world_ranks[rank]);
-    device::Mapping mapping = device::import_memory(in_.memory().ordinal, exporter, memory, &why);
-    if (!mapping) {
-      if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + why);
-      return false;
-    }
-    mapped = mapping.at(address);
-    mappings_.push_back(std::move(mapping));
-    return true;
-  }
-
-  void reduce() {
-    std::vector<device::Transfer> kernels;
+  void start(std::vector<device::Transfer>& kernels) override {
     if (scatters())
       start_blocks(kernels);
     else
       start_slice(kernels);
-    for (device::Transfer& kernel : kernels) wait_for_others([&] { return kernel.done(); });
   }
 
   void start_slice(std::vector<device::Transfer>& kernels) {
@@ -259,7 +205,7 @@ class Part {
     const auto place = [&](std::int64_t slice) {
       return std::min(pieces * slice / slices * slice_multiple, arguments_.count);
     };
-    start(kernels, place(index), place(index + 1) - place(index), to_, /*all=*/true);
+    reduce(kernels, place(index), place(index + 1) - place(index), to_, /*all=*/true);
   }
 
   void start_blocks(std::vector<device::Transfer>& kernels) {
@@ -267,14 +213,14 @@ class Part {
     for (std::size_t rank = 0; rank < all_.size(); ++rank) {
       std::vector<void*> to(all_.size(), nullptr);
       to[rank] = to_[rank];
-      if (leader_of_[rank] == group_.rank) start(kernels, first, arguments_.blocks[rank], to, /*all=*/false);
+      if (serves(rank)) reduce(kernels, first, arguments_.blocks[rank], to, /*all=*/false);
       first += arguments_.blocks[rank];
     }
   }
 
   /// Of elements [first, first + count). `all`: destinations have all elements, too.
-  void start(std::vector<device::Transfer>& kernels, std::int64_t first, std::int64_t count,
-             const std::vector<void*>& to, bool all) {
+  void reduce(std::vector<device::Transfer>& kernels, std::int64_t first, std::int64_t count,
+              const std::vector<void*>& to, bool all) {
     if (count == 0) return;
     const std::int64_t offset = first * element_bytes();
     const auto shift = [](void* address, std::int64_t bytes) {
@@ -290,15 +236,10 @@ class Part {
         in_.memory().ordinal, {arithmetic_.op, arithmetic_.element, arguments_.result, count, sources, destinations}));
   }
 
-  const Call& call_;
-  BoardGroup& group_;
   const ReductionArguments& arguments_;
   const Arithmetic arithmetic_;
   Operand in_, out_;
-  std::vector<Contribution> all_;  ///< by rank, as everything below but for leaders_
-  std::vector<int> leaders_, leader_of_;
-  std::vector<device::Mapping> mappings_;
-  std::vector<void*> from_, to_;  ///< as this process's GPU reaches them
+  std::vector<void*> from_, to_;  ///< by rank, as this process's GPU reaches them
 };
 
 bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
@@ -335,6 +276,7 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   backoff.reset();
   part.report();
   part.run();
+  part.deliver();
   return MPI_SUCCESS;
 }
 

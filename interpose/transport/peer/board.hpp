@@ -9,16 +9,31 @@
 
 namespace gpudt::interpose::peer {
 
-/// What a process has to do with one reduction. Addresses are those of its own address space.
+/// What a process has to do with one collective. Addresses are those of its own address space.
 struct Contribution {
-  std::uint32_t fit;        ///< 1: its data are as `from` and `to` say; 0: GPUs cannot do it, the rest means nothing
-  std::uint32_t operation;  ///< operator, element and result (device::Reduction), the same in all processes
-  std::int32_t root;        ///< that alone gets something; negative: all do
-  std::int32_t reserved;
-  std::int64_t bytes;          ///< of its input
+  std::uint32_t fit;           ///< 1: it could be so; 0: it cannot. Else of a reduction the rest means nothing
+  std::uint32_t operation;     ///< of a reduction operator, element and result (device::Reduction), the same in all
+                               ///< processes
+  std::int32_t root;           ///< of a reduction: that alone gets something; negative: all do
+  std::uint32_t on_gpu;        ///< of an exchange, 1: its data are as `from`, `to` and `blocks` say
+  std::int64_t bytes;          ///< of a reduction's input; of an exchange what messages are worth (peer_exchange.cpp)
   std::uint64_t from_address;  ///< in `from`
   std::uint64_t to_address;    ///< in `to`; 0: it gets nothing
+  std::int32_t given, taken;   ///< of an exchange: how many blocks
+  unsigned char gpu[16];       ///< the UUID of the GPU that its data are on
   device::Exported from, to;
+};
+
+/// Bytes in a row that a process gives to process `rank` of the communicator, or takes from it.
+struct Block {
+  std::int64_t rank;
+  std::int64_t bytes;
+  std::uint64_t address;
+};
+/// That a process tells of for one call, given and taken.
+inline constexpr std::size_t most_blocks = 64;
+struct Blocks {
+  Block given[most_blocks], taken[most_blocks];
 };
 
 /// Calls are numbered; a number without an outcome is twice that, and with an outcome 1 more if it has failed. What is
@@ -28,7 +43,8 @@ struct alignas(64) Board {
   std::atomic<std::uint64_t> read;    ///< the latest call of which this process has read everybody's contribution
   std::atomic<std::uint64_t> mapped;  ///< outcome: this process's GPU reaches what it needs
   std::atomic<std::uint64_t> done;    ///< outcome: what this process's GPU does has been done
-  alignas(64) Contribution contributions[2];  ///< by the call's number
+  alignas(64) Contribution contributions[2];  ///< by the call's number, as `blocks`
+  Blocks blocks[2];
 
   static constexpr std::uint64_t outcome(std::uint64_t call, bool failed) { return 2 * call + (failed ? 1 : 0); }
   /// Of a call that one of the two has had an outcome of, or later.
@@ -36,6 +52,6 @@ struct alignas(64) Board {
 };
 
 /// Communicators of a process that use boards at a time.
-inline constexpr int board_count = 128;
+inline constexpr int board_count = 64;
 
 }  // namespace gpudt::interpose::peer
