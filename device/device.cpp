@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/copy_blocks.hpp"
 #include "device/division.hpp"
 #include "device/engine.hpp"
 #include "device/reduction.hpp"
@@ -301,6 +302,10 @@ Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t be
 
 Transfer reduce(int ordinal, const Reduction& reduction) {
   return current().reduce(ordinal, reduction);
+}
+
+Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
+  return current().copy_blocks(ordinal, copies);
 }
 
 std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count) {

@@ -23,6 +23,7 @@
 #include "device/peer.hpp"
 #include "device/pool.hpp"
 #include "device/runtime.hpp"
+#include "device/timeline.hpp"
 #include "device/tuning.hpp"
 
 namespace gpudt::device {
@@ -31,9 +32,9 @@ class Channel;
 class ContextWatch;
 class Engine;
 class Resident;
-struct BatchArgs;   // batch_body.hpp
-struct ReduceArgs;  // reduce_body.hpp
-struct Reduction;   // reduction.hpp
+struct BatchArgs;  // batch_body.hpp
+struct BlockCopy;  // copy_blocks.hpp
+struct Reduction;  // reduction.hpp
 
 /// What to learn from the duration of a transfer: the expected duration without start delay, and the Delay to update.
 struct Lesson {
@@ -151,7 +152,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
   void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
   void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
-  void start_kernel(Transfer::State& state, ReduceArgs& args) REQUIRES(queue_mutex);
+  /// Of a kernel that nothing is to be learnt of, with its arguments complete but for the completion.
+  template <class Args>
+  void start_kernel(Transfer::State& state, Args& args) REQUIRES(queue_mutex) {
+    args.completion = completion_of(state);
+    mark(Point::kernel_planned);
+    runtime_->launch(ordinal_, args, stream_);
+    kernel_launched(state);
+  }
   /// With an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
@@ -288,6 +296,7 @@ class Engine {
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                     const StreamMark& after = {});
   Transfer reduce(int ordinal, const Reduction& reduction);
+  Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
   bool keeps_order() const { return order_ != Order::none; }
   /// Null: the program's work is not waited for. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
@@ -368,6 +377,17 @@ class Engine {
 
   // batch.cpp
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
+  /// A kernel for itself, among what comes from peers.
+  template <class Args>
+  Transfer start_alone(Gpu& gpu, Args& args) {
+    Channel& channel = gpu.channel(Direction::unpack);
+    StateOwner state = channel.take();
+    const LockGuard lock(channel.queue_mutex);
+    channel.check_context();
+    channel.start_kernel(*state, args);
+    kernels_.fetch_add(1, std::memory_order_relaxed);
+    return Transfer(std::move(state));
+  }
   void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);

@@ -67,13 +67,6 @@ ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {
   return args;
 }
 
-void Channel::start_kernel(Transfer::State& state, ReduceArgs& args) {
-  args.completion = completion_of(state);
-  mark(Point::kernel_planned);
-  runtime_->launch(ordinal_, args, stream_);
-  kernel_launched(state);
-}
-
 Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
   if (reduction.from.empty() || reduction.from.size() > Reduction::most_ranks ||
       reduction.from.size() != reduction.to.size() || !is_defined(reduction.op, reduction.element))
@@ -81,13 +74,7 @@ Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
   if (reduction.count == 0) return {};
   Gpu& here = gpu(ordinal);
   ReduceArgs args = plan_reduction(reduction, here.traits.multiprocessors);
-  Channel& channel = here.channel(Direction::unpack);  // as what comes from peers
-  StateOwner state = channel.take();
-  const LockGuard lock(channel.queue_mutex);
-  channel.check_context();
-  channel.start_kernel(*state, args);
-  kernels_.fetch_add(1, std::memory_order_relaxed);
-  return Transfer(std::move(state));
+  return start_alone(here, args);
 }
 
 }  // namespace gpudt::device

@@ -14,9 +14,10 @@
 
 namespace gpudt::device {
 
-struct BatchArgs;     // batch_body.hpp
-struct ReduceArgs;    // reduce_body.hpp
-struct ResidentArgs;  // resident_body.hpp
+struct BatchArgs;       // batch_body.hpp
+struct ReduceArgs;      // reduce_body.hpp
+struct CopyBlocksArgs;  // copy_blocks_body.hpp
+struct ResidentArgs;    // resident_body.hpp
 
 using StreamHandle = void*;
 using EventHandle = void*;
@@ -123,6 +124,7 @@ class Runtime {
   virtual void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const ReduceArgs& args, StreamHandle stream) = 0;
+  virtual void launch(int ordinal, const CopyBlocksArgs& args, StreamHandle stream) = 0;
 
   // Memory of other GPUs and other processes.
   virtual bool can_access_peer(int ordinal, int peer) = 0;

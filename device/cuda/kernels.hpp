@@ -5,6 +5,7 @@
 
 namespace gpudt::device {
 struct BatchArgs;
+struct CopyBlocksArgs;
 struct ReduceArgs;
 struct ResidentArgs;
 }  // namespace gpudt::device
@@ -33,5 +34,9 @@ int load_resident_kernel();
 /// The same for reductions.
 int launch_reduce_kernel(const ReduceArgs& args, void* stream);
 int load_reduce_kernels();
+
+/// The same for copies of blocks.
+int launch_copy_blocks_kernel(const CopyBlocksArgs& args, void* stream);
+int load_copy_blocks_kernel();
 
 }  // namespace gpudt::device::cuda

@@ -3,22 +3,11 @@
 
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
+#include "device/cuda/plain_memory.cuh"
 #include "device/reduce_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {
-
-/// Plain accesses: sources are read once, and nothing is known of who reads the result.
-struct PlainMemory {
-  template <class Word>
-  __device__ __forceinline__ Word load(Address address) const {
-    return *reinterpret_cast<const Word*>(address);
-  }
-  template <class Word>
-  __device__ __forceinline__ void store(Address address, const Word& word) const {
-    *reinterpret_cast<Word*>(address) = word;
-  }
-};
 
 template <class T>
 struct GpuReduction {

@@ -102,6 +102,7 @@ class CudaRuntime final : public Runtime {
   void launch(int ordinal, const TransferArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) override;
   void launch(int ordinal, const ReduceArgs& args, StreamHandle stream) override;
+  void launch(int ordinal, const CopyBlocksArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
   std::uint64_t allocation_id(const void* address) noexcept override;
@@ -199,6 +200,7 @@ CUcontext CudaRuntime::context(int ordinal) {
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_batch_kernel());
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_resident_kernel());
     if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_reduce_kernels());
+    if (error == cudaSuccess) error = static_cast<cudaError_t>(cuda::load_copy_blocks_kernel());
   }
   CUcontext context = nullptr;
   driver_->ctx_get_current(&context);
@@ -561,6 +563,11 @@ void CudaRuntime::launch(int ordinal, const BatchArgs& batch, StreamHandle strea
 void CudaRuntime::launch(int ordinal, const ReduceArgs& args, StreamHandle stream) {
   const Selected selected(*this, ordinal);
   check(static_cast<cudaError_t>(cuda::launch_reduce_kernel(args, stream)), "cudaLaunchKernel");
+}
+
+void CudaRuntime::launch(int ordinal, const CopyBlocksArgs& args, StreamHandle stream) {
+  const Selected selected(*this, ordinal);
+  check(static_cast<cudaError_t>(cuda::launch_copy_blocks_kernel(args, stream)), "cudaLaunchKernel");
 }
 
 void CudaRuntime::launch(int ordinal, const ResidentArgs& args, StreamHandle stream) {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "device/copy_blocks_body.hpp"
 #include "device/host_pages.hpp"
 #include "device/kernel_host.hpp"
 #include "device/reduce_body.hpp"
@@ -65,6 +66,10 @@ void run(const Launch<BatchArgs>& launch) {
 }
 void run(const Launch<ReduceArgs>& launch) {
   reduce_on_host(launch.args, HostMemory<Translate>{launch.translate});
+  complete(launch.args.completion);
+}
+void run(const Launch<CopyBlocksArgs>& launch) {
+  copy_blocks_on_host(launch.args, HostMemory<Translate>{launch.translate});
   complete(launch.args.completion);
 }
 void run(const Launch<ResidentArgs>& launch) {
@@ -203,6 +208,7 @@ class SimRuntime final : public Runtime {
   void launch(int, const BatchArgs& batch, StreamHandle stream) override { launch_any(batch, stream); }
   void launch(int, const ResidentArgs& args, StreamHandle stream) override { launch_any(args, stream); }
   void launch(int, const ReduceArgs& args, StreamHandle stream) override { launch_any(args, stream); }
+  void launch(int, const CopyBlocksArgs& args, StreamHandle stream) override { launch_any(args, stream); }
 
   bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
   void enable_peer_access(int, int) override {}

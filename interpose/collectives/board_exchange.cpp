@@ -17,6 +17,9 @@ using peer::Contribution;
 /// What processes tell each other of an exchange, where they tell operators of reductions.
 constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
 
+/// From here on a block's own launch is a small part of its time.
+constexpr std::int64_t long_block = 4 << 20;
+
 /// The next block after `at` that is for or from `rank`, or the end.
 const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
   return std::find_if(at, end, [rank](const Block& block) { return block.rank == static_cast<std::int64_t>(rank); });
@@ -114,14 +117,25 @@ bool BoardExchange::match(std::size_t receiver) {
   return true;
 }
 
+/// One kernel for as many blocks as it takes; long ones by themselves, perhaps by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   const datatype::TypeInfoRef byte = datatype::type_info(MPI_BYTE);
+  std::vector<device::BlockCopy> together;
+  const auto launch = [&] {
+    if (!together.empty()) kernels.push_back(device::copy_blocks(ordinal_, together));
+    together.clear();
+  };
   kernels.reserve(moves_.size());
-  const device::Gathering gathering(device::Gathering::long_bytes);
-  for (const Move& move : moves_)
-    if (move.from != move.to)
-      kernels.push_back(device::transfer(ordinal_, {&byte->layout(), move.bytes, move.from},
+  for (const device::BlockCopy& move : moves_) {
+    if (move.from == move.to) continue;
+    if (move.bytes >= long_block)
+      kernels.push_back(device::transfer(ordinal_, {&byte->layout(), move.bytes, const_cast<void*>(move.from)},
                                          {&byte->layout(), move.bytes, move.to}, 0, move.bytes));
+    else
+      together.push_back(move);
+    if (together.size() == device::most_block_copies) launch();
+  }
+  launch();
 }
 
 }  // namespace gpudt::interpose

@@ -3,6 +3,7 @@
 // take.
 #pragma once
 
+#include "device/copy_blocks.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
 
@@ -31,13 +32,9 @@ class BoardExchange : public BoardCall {
   int ordinal() const override { return ordinal_; }
   bool match(std::size_t receiver);
 
-  struct Move {
-    void *from, *to;
-    std::int64_t bytes;
-  };
   int ordinal_ = -1;
   std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
-  std::vector<Move> moves_;
+  std::vector<device::BlockCopy> moves_;
 };
 
 }  // namespace gpudt::interpose

@@ -42,6 +42,7 @@ class StubRuntime : public device::Runtime {
   void launch(int, const device::BatchArgs&, device::StreamHandle) override { unexpected(); }
   void launch(int, const device::ResidentArgs&, device::StreamHandle) override { unexpected(); }
   void launch(int, const device::ReduceArgs&, device::StreamHandle) override { unexpected(); }
+  void launch(int, const device::CopyBlocksArgs&, device::StreamHandle) override { unexpected(); }
   bool can_access_peer(int, int) override { return unexpected() != nullptr; }
   void enable_peer_access(int, int) override { unexpected(); }
   device::IpcHandle ipc_export(int, void*) override {

@@ -1,0 +1,35 @@
+// The kernel that copies blocks: copy_blocks_body.hpp on GPU threads.
+#include <cuda_runtime.h>
+
+#include "device/copy_blocks_body.hpp"
+#include "device/cuda/kernel_parts.cuh"
+#include "device/cuda/kernels.hpp"
+#include "device/cuda/plain_memory.cuh"
+
+namespace gpudt::device::cuda {
+namespace {
+
+__global__ void __launch_bounds__(block_threads) copy_blocks_kernel(const __grid_constant__ CopyBlocksArgs args) {
+  const std::int64_t pieces = args.first_piece[args.count];
+  for (std::int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
+    copy_piece(args, piece, PlainMemory(), {threadIdx.x, blockDim.x});
+  complete(args.completion);
+}
+
+const void* kernel() {
+  return reinterpret_cast<const void*>(copy_blocks_kernel);
+}
+
+}  // namespace
+
+int launch_copy_blocks_kernel(const CopyBlocksArgs& args, void* stream) {
+  void* parameters[] = {const_cast<CopyBlocksArgs*>(&args)};
+  return static_cast<int>(
+      cudaLaunchKernel(kernel(), dim3(args.grid), dim3(args.block), parameters, 0, static_cast<cudaStream_t>(stream)));
+}
+
+int load_copy_blocks_kernel() {
+  return load(kernel());
+}
+
+}  // namespace gpudt::device::cuda

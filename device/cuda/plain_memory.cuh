@@ -1,0 +1,19 @@
+// Loads and stores of kernels that read each word once, and of whose results nothing is known of who reads them.
+#pragma once
+
+#include "device/kernel_args.hpp"
+
+namespace gpudt::device::cuda {
+
+struct PlainMemory {
+  template <class Word>
+  __device__ __forceinline__ Word load(Address address) const {
+    return *reinterpret_cast<const Word*>(address);
+  }
+  template <class Word>
+  __device__ __forceinline__ void store(Address address, const Word& word) const {
+    *reinterpret_cast<Word*>(address) = word;
+  }
+};
+
+}  // namespace gpudt::device::cuda
