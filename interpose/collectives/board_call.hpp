@@ -17,7 +17,7 @@ class BoardCall {
   BoardCall(const Call& call, BoardGroup& group);
   BoardCall(const BoardCall&) = delete;
   BoardCall& operator=(const BoardCall&) = delete;
-  virtual ~BoardCall() = default;
+  virtual ~BoardCall() { group_.leave(); }
 
   /// After all have agreed: whether all leaders reach what they need. Returns when all have said.
   bool all_reach() noexcept;

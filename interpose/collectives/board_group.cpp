@@ -17,7 +17,7 @@ namespace {
 
 using peer::Board;
 
-/// A board whose communicator has gone; others may still have to read what it says.
+/// A board whose communicator has gone; others may still read what it says.
 struct Retired {
   int index;
   std::uint64_t last_call;
@@ -36,11 +36,11 @@ auto& own_boards = never_destroyed<OwnBoards>();
 int take_board() {
   const LockGuard lock(own_boards.mutex);
   std::erase_if(own_boards.retired, [](const Retired& board) REQUIRES(own_boards.mutex) {
-    const bool all_have_read = std::all_of(board.readers.begin(), board.readers.end(), [&](const Board* reader) {
-      return reader->read.load(std::memory_order_acquire) >= board.last_call;
+    const bool all_have_left = std::all_of(board.readers.begin(), board.readers.end(), [&](const Board* reader) {
+      return reader->left.load(std::memory_order_acquire) >= board.last_call;
     });
-    if (all_have_read) own_boards.taken.reset(static_cast<std::size_t>(board.index));
-    return all_have_read;
+    if (all_have_left) own_boards.taken.reset(static_cast<std::size_t>(board.index));
+    return all_have_left;
   });
   for (std::size_t index = 0; index < own_boards.taken.size(); ++index) {
     if (own_boards.taken.test(index)) continue;
@@ -120,7 +120,6 @@ void BoardGroup::read(std::vector<peer::Contribution>& all) const {
     wait_for_others([&] { return board.told.load(std::memory_order_acquire) >= call; });
     all[other] = board.contributions[call % 2];
   }
-  own().read.store(call, std::memory_order_release);
 }
 
 bool BoardGroup::all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> Board::*outcomes) const {

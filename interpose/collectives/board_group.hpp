@@ -32,6 +32,8 @@ struct BoardGroup {
   const peer::Blocks& blocks_of(std::size_t other) const { return boards[other]->blocks[call % 2]; }
   /// Tells all what this process has to do with the next call.
   void tell(const peer::Contribution& mine);
+  /// This process reads nothing more of the call.
+  void leave() { own().left.store(call, std::memory_order_release); }
   /// Returns when all have told, with everybody's contribution in `all`, which has room for them, by rank.
   void read(std::vector<peer::Contribution>& all) const;
   /// Whether all of `ranks` have had success with what `outcomes` says (mapped or done); returns when all have said.
@@ -42,14 +44,14 @@ struct BoardGroup {
 /// which boards they use.
 BoardGroup& boards_of(CommState& state, MPI_Comm comm);
 
-/// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile.
+/// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Nothing but the condition throws.
 template <class Condition>
 void wait_for_others(Condition condition) {
   constexpr unsigned polls_before_progress = 16;
   for (unsigned polls = 1; !condition(); ++polls) {
     if (polls % polls_before_progress != 0) continue;
     if (peer::world != nullptr) peer::progress_mpi();
-    if (engine_progress() == 0) std::this_thread::yield();
+    if (engine_progress_logged() == 0) std::this_thread::yield();
   }
 }
 

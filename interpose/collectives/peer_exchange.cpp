@@ -245,8 +245,8 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
     by_gpus.tell_blocks(blocks, all_right, fit, weight);
     if (by_gpus.all_on_gpus() && by_gpus.all_reach()) {
       backoff.reset();
-      report(call, blocks, "by kernels that fetch");
       by_gpus.run();
+      report(call, blocks, "by kernels that fetch");
       return MPI_SUCCESS;
     }
     as_messages = by_gpus.all_want_messages();

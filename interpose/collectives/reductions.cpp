@@ -274,8 +274,8 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
     return std::nullopt;
   }
   backoff.reset();
-  part.report();
   part.run();
+  part.report();
   part.deliver();
   return MPI_SUCCESS;
 }

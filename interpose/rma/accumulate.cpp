@@ -19,8 +19,7 @@ void finish(device::Transfer& transfer) {
 class Turn {
  public:
   explicit Turn(peer::WindowLock& lock) : lock_(lock) {
-    const std::uint32_t ticket = lock_.take_ticket();
-    drive_until([&] { return lock_.enter(ticket, /*exclusive=*/true); });
+    drive_safely_until([&] { return lock_.try_enter(/*exclusive=*/true); });
   }
   ~Turn() { lock_.leave(/*exclusive=*/true); }
   Turn(const Turn&) = delete;
@@ -88,13 +87,14 @@ class Accumulate {
     if (compared_.origin != nullptr) return compare_and_swap(lock);
     const device::Staging packed = given_.origin != nullptr ? pack(given_) : device::Staging();
     const device::Staging old = fetched_.origin != nullptr && !fetched_.on_device ? mapped() : device::Staging();
+    const device::Staging current = room_to_combine();  // memory may take long to get
     {
       const Turn turn(lock);
       if (fetched_.origin != nullptr) move(there_, old ? run_of_bytes(old.data()) : fetched_.side());
       if (op_ == MPI_REPLACE)
         move(packed ? run_of_bytes(packed.data()) : given_.side(), there_);
       else if (op_ != MPI_NO_OP)
-        combine(packed.data());
+        combine(packed.data(), current);
     }
     if (old) fetched_.unpack(bytes_, old.data());
   }
@@ -138,12 +138,15 @@ class Accumulate {
       buffer.pack(bytes_, packed.data());
     return packed;
   }
-  /// `packed`: null if the data are elements where they are.
-  void combine(void* packed) const {
+  /// For the target's data, if they are not elements where they are.
+  device::Staging room_to_combine() const {
+    if (op_ == MPI_REPLACE || op_ == MPI_NO_OP || elements_in(there_) != nullptr) return {};
+    return device::acquire(device::StagingKind::device, ordinal_, static_cast<std::size_t>(bytes_));
+  }
+  /// `packed`: null if the data are elements where they are; `current` likewise, of the target's.
+  void combine(void* packed, const device::Staging& current) const {
     const void* const from = packed != nullptr ? packed : elements_in(given_.side());
-    if (void* const elements = elements_in(there_)) return reduce(from, elements);
-    const device::Staging current =
-        device::acquire(device::StagingKind::device, ordinal_, static_cast<std::size_t>(bytes_));
+    if (!current) return reduce(from, elements_in(there_));
     move(there_, run_of_bytes(current.data()));
     reduce(from, current.data());
     move(run_of_bytes(current.data()), there_);

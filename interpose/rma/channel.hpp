@@ -171,6 +171,7 @@ class WindowChannel {
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   WindowMemory& memory_;
+  AtomicTurn turn_;  // before what is being applied
   std::vector<Peer> peers_;
   std::atomic<int> live_{0};
 
@@ -184,7 +185,6 @@ class WindowChannel {
   std::vector<OriginOperationRef> unpacking_;
   std::vector<int> sending_, applying_;  ///< peers with something outgoing, or incoming
   LayoutCache layouts_;
-  AtomicTurn turn_;
   LockQueue locks_;
   std::uint64_t next_id_ = 0;
   int next_tag_ = 0;

@@ -94,9 +94,10 @@ void DirectAccess::unpack() const {
 bool DirectAccess::done() {
   if (done_.load(std::memory_order_acquire)) return true;
   const LockGuard lock(mutex_);
+  if (done_.load(std::memory_order_relaxed)) return true;
   try {
     if (!transfer_.done()) return false;
-    if (!done_.load(std::memory_order_relaxed) && unpacks_) unpack();
+    if (unpacks_) unpack();
   } catch (const device::Error& failure) {
     log_error(std::string("one-sided access: ") + failure.what());
     error_ = error_class(failure);

@@ -90,8 +90,8 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
       flushed_(exposed_.size(), 0),
       posts_used_(exposed_.size(), 0),
       completes_used_(exposed_.size(), 0) {
-  memory_.mark_again();
   tell_memory(disp_unit);
+  memory_.mark_again();  // not before: it may throw, and the others wait
 }
 
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
@@ -119,11 +119,11 @@ void ServedWindow::tell_memory(int disp_unit) {
   const bool all_have_locks =
       std::all_of(exposed_.begin(), exposed_.end(), [](const Exposed& each) { return each.lock >= 0; });
   if (!all_have_locks) return;
-  std::vector<peer::WindowLocks*> locks;
+  std::vector<peer::WindowLockSet*> locks;
   for (std::size_t each = 0; each < segments.size(); ++each)
     locks.push_back(&(*segments[each])->window_locks[exposed_[each].lock]);
   node_locks_.emplace(std::move(locks));
-  channel_.share_turn(node_locks_->turn(rank));
+  if (mine.on_gpu != 0) channel_.share_turn(node_locks_->turn(rank));
 }
 
 /// Of processes that share no memory with this one nothing is mapped.

@@ -119,6 +119,7 @@ class ServedWindow {
   int report(const char* call, int code) const;
   std::vector<int> ranks_of(MPI_Group group) const;
   std::vector<int> all() const;
+  int marked_again();
   int end_exposure();
   bool exposure_over() const;
   void check_rank(int rank) const;
@@ -128,8 +129,8 @@ class ServedWindow {
   MPI_Aint size_ = 0;
   int flavor_;
   WindowMemory memory_;
+  std::optional<OwnWindowLock> own_lock_;  // before what uses it
   WindowChannel channel_;
-  std::optional<OwnWindowLock> own_lock_;
   std::vector<Exposed> exposed_;  ///< by rank; empty for a dynamic window
   std::vector<int> world_ranks_;  ///< of those that share memory with this process; negative: others
   /// If all processes share memory: locks are taken there then, not by messages.

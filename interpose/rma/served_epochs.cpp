@@ -4,6 +4,7 @@
 
 #include "interpose/requests/operation.hpp"
 #include "interpose/rma/served.hpp"
+#include "interpose/support/log.hpp"
 
 namespace gpudt::interpose {
 
@@ -57,9 +58,15 @@ void ServedWindow::acquire(int rank, int type) {
 /// Completes what this process has to do at `ranks`, whose locks it holds, and releases them.
 int ServedWindow::release(const std::vector<int>& ranks) {
   if (!node_locks_) return complete_at(MessageKind::unlock, ranks);
-  const int code = flush_at(ranks);
-  for (const int rank : ranks) node_locks_->release(rank);
-  return code;
+  struct Release {  // whatever happens to the accesses
+    WindowLocks& locks;
+    const std::vector<int>& ranks;
+    ~Release() {
+      for (const int rank : ranks) locks.release(rank);
+    }
+  };
+  const Release release_all = {*node_locks_, ranks};
+  return flush_at(ranks);
 }
 
 /// Returns the first error.
@@ -111,9 +118,20 @@ int ServedWindow::report(const char* call, int code) const {
   return code == MPI_SUCCESS ? code : fail(OfWindow{win_}, call, code, "an access of this epoch has failed");
 }
 
+/// What goes wrong is returned: the others wait for this process.
+int ServedWindow::marked_again() {
+  try {
+    memory_.mark_again();
+    return MPI_SUCCESS;
+  } catch (const device::Error& failure) {
+    log_error(std::string("MPI_Win_fence: ") + failure.what());
+    return error_class(failure);
+  }
+}
+
 int ServedWindow::fence(int assert) {
   return guard("MPI_Win_fence", [&] {
-    memory_.mark_again();
+    const int marked = marked_again();
     {
       const LockGuard lock(mutex_);
       const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
@@ -122,7 +140,7 @@ int ServedWindow::fence(int assert) {
     }
     const int code = flush_at(all());
     PMPI_Barrier(channel_.comm());
-    return report("MPI_Win_fence", code);
+    return report("MPI_Win_fence", code == MPI_SUCCESS ? marked : code);
   });
 }
 
@@ -240,13 +258,28 @@ int ServedWindow::unlock(int rank) {
   });
 }
 
+/// Where processes share memory all ranks are locked at once, so that no access waits for a lock. Else each is asked at
+/// the first access, but for this process itself, whose loads and stores nobody sees.
 int ServedWindow::lock_all(int assert) {
   return guard("MPI_Win_lock_all", [&] {
+    const bool checked = (assert& MPI_MODE_NOCHECK) == 0;
+    {
+      const LockGuard lock(mutex_);
+      const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
+      if (lock_all_ || locked) throw MpiError(MPI_ERR_RMA_SYNC, "a rank is locked already");
+      lock_all_ = true;
+      std::fill(locks_.begin(), locks_.end(), checked ? Lock::wanted : Lock::unchecked);
+    }
+    if (!checked) return MPI_SUCCESS;
+    if (!node_locks_) {
+      int rank = 0;
+      PMPI_Comm_rank(channel_.comm(), &rank);
+      may_access(rank, /*with_request=*/true);
+      return MPI_SUCCESS;
+    }
+    node_locks_->acquire_all();
     const LockGuard lock(mutex_);
-    const bool locked = std::any_of(locks_.begin(), locks_.end(), [](Lock held) { return held != Lock::none; });
-    if (lock_all_ || locked) throw MpiError(MPI_ERR_RMA_SYNC, "a rank is locked already");
-    lock_all_ = true;
-    std::fill(locks_.begin(), locks_.end(), (assert& MPI_MODE_NOCHECK) == 0 ? Lock::wanted : Lock::unchecked);
+    std::fill(locks_.begin(), locks_.end(), Lock::held);
     return MPI_SUCCESS;
   });
 }

@@ -43,6 +43,12 @@ bool TargetAccess::reads() const {
   return fetches(header_.kind) || (header_.kind == MessageKind::accumulate && operation_at(header_.op) != MPI_REPLACE);
 }
 
+/// At once if others wait for the turn: this process may be long in calling MPI again.
+bool TargetAccess::transferred() {
+  if (transfer_ && is_atomic(header_.kind) && turn_.shared()) transfer_.wait();
+  return !transfer_ || transfer_.done();
+}
+
 bool TargetAccess::step() {
   for (;;) {
     switch (step_) {
@@ -55,12 +61,12 @@ bool TargetAccess::step() {
         step_ = Step::reading;
         break;
       case Step::reading:
-        if (transfer_ && !transfer_.done()) return false;
+        if (!transferred()) return false;
         finish_read();
         step_ = Step::writing;
         break;
       case Step::writing:
-        if (transfer_ && !transfer_.done()) return false;
+        if (!transferred()) return false;
         step_ = Step::over;
         break;
       case Step::over:
@@ -132,16 +138,21 @@ void LockQueue::release(int rank) {
   grant_waiting();
 }
 
+/// In order, but for those that share: they do not wait for one that wants the lock alone, since others that share it
+/// may wait for them.
 void LockQueue::grant_waiting() {
-  while (!waiting_.empty() && exclusive_ == MPI_PROC_NULL) {
-    const Waiting next = waiting_.front();
-    if (next.type == MPI_LOCK_EXCLUSIVE && shared_ != 0) return;
-    waiting_.pop_front();
-    if (next.type == MPI_LOCK_EXCLUSIVE)
-      exclusive_ = next.rank;
+  for (auto next = waiting_.begin(); next != waiting_.end() && exclusive_ == MPI_PROC_NULL;) {
+    const Waiting granted = *next;
+    if (granted.type == MPI_LOCK_EXCLUSIVE && shared_ != 0) {
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    if (granted.type == MPI_LOCK_EXCLUSIVE)
+      exclusive_ = granted.rank;
     else
       ++shared_;
-    grant_(next.rank, next.id);
+    grant_(granted.rank, granted.id);
   }
 }
 

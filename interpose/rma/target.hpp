@@ -19,27 +19,21 @@ class AtomicTurn {
  public:
   /// Other processes accumulate, too, whoever holds the lock.
   void share(peer::WindowLock& lock) { lock_ = &lock; }
+  /// Others wait for the turn to be given back, also while this process does not call MPI.
+  bool shared() const { return lock_ != nullptr; }
   bool take(const void* who) {
-    if (owner_ == nullptr) {
-      owner_ = who;
-      held_ = lock_ == nullptr;
-      if (lock_ != nullptr) ticket_ = lock_->take_ticket();
-    }
-    if (owner_ == who && !held_) held_ = lock_->enter(ticket_, /*exclusive=*/true);
-    return owner_ == who && held_;
+    if (owner_ == nullptr && (lock_ == nullptr || lock_->try_enter(/*exclusive=*/true))) owner_ = who;
+    return owner_ == who;
   }
   void give_back(const void* who) {
     if (owner_ != who) return;
-    while (!held_) held_ = lock_->enter(ticket_, /*exclusive=*/true);  // the others need no part of this process
-    if (lock_ != nullptr) lock_->leave(/*exclusive=*/true);
     owner_ = nullptr;
+    if (lock_ != nullptr) lock_->leave(/*exclusive=*/true);
   }
 
  private:
   const void* owner_ = nullptr;
-  bool held_ = false;
   peer::WindowLock* lock_ = nullptr;
-  std::uint32_t ticket_ = 0;
 };
 
 /// An access being applied. Failures are kept, not thrown.
@@ -68,6 +62,7 @@ class TargetAccess {
  private:
   enum class Step { begin, reading, writing, over };
   bool step();
+  bool transferred();
   void finish_read();
   void accumulate();
   void answer(Block data);
@@ -84,7 +79,7 @@ class TargetAccess {
   bool answered_ = false;
 };
 
-/// Who holds the lock of this process's window memory, and who waits for it (MPI-4.1 section 12.5.3); in order.
+/// Who holds the lock of this process's window memory, and who waits for it (MPI-4.1 section 12.5.3).
 class LockQueue {
  public:
   /// Tells a process that it has the lock: the lock request's id.

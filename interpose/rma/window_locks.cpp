@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <bitset>
 
 #include "base/mutex.hpp"
@@ -34,10 +35,20 @@ OwnWindowLock::~OwnWindowLock() {
 void WindowLocks::acquire(int rank, int type) {
   const auto at = static_cast<std::size_t>(rank);
   const bool exclusive = type == MPI_LOCK_EXCLUSIVE;
-  peer::WindowLock& lock = locks_[at]->memory;
-  const std::uint32_t ticket = lock.take_ticket();
-  drive_until([&] { return lock.enter(ticket, exclusive); });
+  drive_safely_until([&] { return locks_[at]->memory.try_enter(exclusive); });
   exclusive_[at] = exclusive ? 1 : 0;
+}
+
+void WindowLocks::acquire_all() {
+  const auto try_all = [&] {
+    std::size_t held = 0;
+    while (held < locks_.size() && locks_[held]->memory.try_enter(/*exclusive=*/false)) ++held;
+    if (held == locks_.size()) return true;
+    while (held-- > 0) locks_[held]->memory.leave(/*exclusive=*/false);
+    return false;
+  };
+  drive_safely_until(try_all);
+  std::fill(exclusive_.begin(), exclusive_.end(), 0);
 }
 
 void WindowLocks::release(int rank) {

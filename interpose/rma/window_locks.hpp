@@ -29,16 +29,18 @@ class OwnWindowLock {
 class WindowLocks {
  public:
   /// `locks`: by rank in the window.
-  explicit WindowLocks(std::vector<peer::WindowLocks*> locks)
+  explicit WindowLocks(std::vector<peer::WindowLockSet*> locks)
       : locks_(std::move(locks)), exclusive_(locks_.size(), 0) {}
   /// Returns when this process holds it; drives the engine meanwhile. `type` as in MPI_Win_lock.
   void acquire(int rank, int type);
+  /// The same of all ranks, shared: never some of them while it waits for others.
+  void acquire_all();
   void release(int rank);
   /// Whoever holds this, exclusively, alone accumulates to the memory of `rank`.
   peer::WindowLock& turn(int rank) const { return locks_[static_cast<std::size_t>(rank)]->accumulates; }
 
  private:
-  std::vector<peer::WindowLocks*> locks_;
+  std::vector<peer::WindowLockSet*> locks_;
   std::vector<char> exclusive_;  ///< of those held
 };
 

@@ -38,5 +38,11 @@ void drive_until(Condition condition) {
 void engine_settle();
 /// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
 int engine_progress_logged(Tests tests = Tests::some) noexcept;
+/// drive_until() where other processes wait for this one: nothing but the condition throws.
+template <class Condition>
+void drive_safely_until(Condition condition) {
+  while (!condition())
+    if (engine_progress_logged() == 0) std::this_thread::yield();
+}
 
 }  // namespace gpudt::interpose

@@ -2,6 +2,7 @@
 // the others' device memory.
 #include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "tests/mpi/rma.hpp"
@@ -222,6 +223,116 @@ TEST_CASE("accumulates by GPUs and by the target are atomic to each other", "[rm
     int total = 0;
     counter.read(&total, sizeof total);
     CHECK(total == turns * ranks());
+  }
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("an access in a lock of all ranks waits for nobody", "[rma-direct]") {
+  if (ranks() < 2) return;
+  Memory memory(Place::device, sizeof(int)), value(Place::device, sizeof(int));
+  const int zero = 0;
+  memory.write(&zero, sizeof zero);
+  value.write(&zero, sizeof zero);
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.data(), sizeof(int), 1, MPI_INFO_NULL, comm(), &window));
+  if (rank() == 0) MPI_OK(MPI_Win_lock_all(0, window));
+  lock_step();
+  if (rank() == 0) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Put(value.data(), 1, MPI_INT, 1, 0, 1, MPI_INT, window));
+    MPI_OK(MPI_Isend(nullptr, 0, MPI_INT, 1, 5, comm(), &request));
+    MPI_OK(MPI_Win_unlock_all(window));
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  } else if (rank() == 1) {
+    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 1, 0, window));
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_INT, 0, 5, comm(), MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Win_unlock(1, window));
+  }
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("a lock of all ranks keeps others from one's own memory", "[rma-direct]") {
+  if (ranks() < 2) return;
+  Memory memory(Place::device, sizeof(int)), value(Place::device, sizeof(int));
+  const int before = 1, after = 2;
+  memory.write(&before, sizeof before);
+  value.write(&after, sizeof after);
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.data(), sizeof(int), 1, MPI_INFO_NULL, comm(), &window));
+  if (rank() == 0) {
+    MPI_OK(MPI_Win_lock_all(0, window));
+    MPI_OK(MPI_Send(nullptr, 0, MPI_INT, 1, 5, comm()));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    int seen = before;
+    while (std::chrono::steady_clock::now() < end && seen == before) memory.read(&seen, sizeof seen);
+    CHECK(seen == before);
+    MPI_OK(MPI_Win_unlock_all(window));
+  } else if (rank() == 1) {
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_INT, 0, 5, comm(), MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, window));
+    MPI_OK(MPI_Put(value.data(), 1, MPI_INT, 0, 0, 1, MPI_INT, window));
+    MPI_OK(MPI_Win_unlock(0, window));
+  }
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("a shared lock does not wait for one that wants it alone", "[rma-direct]") {
+  if (ranks() < 3) return;
+  Memory memory(Place::device, sizeof(int));
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.data(), sizeof(int), 1, MPI_INFO_NULL, comm(), &window));
+  const auto tell = [](int to) { MPI_OK(MPI_Send(nullptr, 0, MPI_INT, to, 5, comm())); };
+  const auto hear = [](int from) { MPI_OK(MPI_Recv(nullptr, 0, MPI_INT, from, 5, comm(), MPI_STATUS_IGNORE)); };
+  if (rank() == 0) {
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, window));
+    tell(1);
+    hear(2);
+    MPI_OK(MPI_Win_unlock(0, window));
+  } else if (rank() == 1) {
+    hear(0);
+    tell(2);
+    MPI_OK(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, window));
+    MPI_OK(MPI_Win_unlock(0, window));
+  } else if (rank() == 2) {
+    hear(1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the other one is more likely to be waiting by then
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, window));
+    MPI_OK(MPI_Win_unlock(0, window));
+    tell(0);
+  }
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("a target that serves an accumulate and computes then keeps nobody waiting", "[rma-direct]") {
+  if (ranks() < 3) return;
+  constexpr int count = 100000;
+  Flag flag;
+  Memory memory(Place::device, count * sizeof(long double)), given(Place::device, count * sizeof(long double));
+  const std::vector<long double> zeros(count);
+  memory.write(zeros.data(), count * sizeof(long double));
+  given.write(zeros.data(), count * sizeof(long double));
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.data(), count * sizeof(long double), 1, MPI_INFO_NULL, comm(), &window));
+  lock_step();
+  if (rank() == 0) {
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_INT, 2, 5, comm(), MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window));
+    for (int turn = 0; turn < 20; ++turn)
+      MPI_OK(MPI_Accumulate(given.data(), 1, MPI_INT, 1, 0, 1, MPI_INT, MPI_SUM, window));
+    MPI_OK(MPI_Win_unlock(1, window));
+    flag.raise();
+  } else if (rank() == 1) {
+    MPI_OK(MPI_Recv(nullptr, 0, MPI_INT, 2, 5, comm(), MPI_STATUS_IGNORE));
+    REQUIRE(flag.await());
+  } else if (rank() == 2) {
+    MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window));
+    MPI_OK(MPI_Accumulate(given.data(), count, MPI_LONG_DOUBLE, 1, 0, count, MPI_LONG_DOUBLE, MPI_SUM, window));
+    for (const int other : {0, 1}) MPI_OK(MPI_Send(nullptr, 0, MPI_INT, other, 5, comm()));
+    MPI_OK(MPI_Win_unlock(1, window));
   }
   lock_step();
   MPI_OK(MPI_Win_free(&window));

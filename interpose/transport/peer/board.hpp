@@ -40,7 +40,7 @@ struct Blocks {
 /// told of a call stays until all have told something of the next one but one.
 struct alignas(64) Board {
   std::atomic<std::uint64_t> told;    ///< the latest call of which `contributions` tells
-  std::atomic<std::uint64_t> read;    ///< the latest call of which this process has read everybody's contribution
+  std::atomic<std::uint64_t> left;    ///< the latest call that this process has left: it reads nothing more of it
   std::atomic<std::uint64_t> mapped;  ///< outcome: this process's GPU reaches what it needs
   std::atomic<std::uint64_t> done;    ///< outcome: what this process's GPU does has been done
   alignas(64) Contribution contributions[2];  ///< by the call's number, as `blocks`

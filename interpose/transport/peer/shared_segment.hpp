@@ -160,7 +160,7 @@ struct alignas(4096) Image {
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) Board boards[board_count];
-  alignas(4096) WindowLocks window_locks[window_lock_count];
+  alignas(4096) WindowLockSet window_locks[window_lock_count];
   alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };

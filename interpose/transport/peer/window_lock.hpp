@@ -1,42 +1,39 @@
-// The lock of one process's window memory (MPI-4.1 section 12.5.3), in memory that the node shares: processes take and
-// release it without the help of the process whose memory it is.
+// The locks of one process's window memory (MPI-4.1 section 12.5.3), in memory that the node shares: processes take and
+// release them without the help of the process whose memory it is.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <initializer_list>
 
 namespace gpudt::interpose::peer {
 
-/// A ticket lock: granted in the order in which it was asked for, to neighbouring shared ones together. Numbers wrap
-/// around.
+/// Held by one process exclusively or by any number that share it. Nobody queues: who shares it must not wait for one
+/// that wants it exclusively, and may itself be what others that share it wait for.
 struct alignas(64) WindowLock {
-  std::atomic<std::uint32_t> tickets;  ///< given out so far
-  std::atomic<std::uint32_t> entered;  ///< tickets that have held the lock, or hold it shared
-  std::atomic<std::uint32_t> left;     ///< tickets that hold it no more
+  std::atomic<std::int32_t> holders;  ///< that share it; exclusive: one holds it alone
+  static constexpr std::int32_t exclusive_holder = -1;
 
   /// Nobody holds it, or is told of it yet.
-  void clear() {
-    for (std::atomic<std::uint32_t>* const each : {&tickets, &entered, &left})
-      each->store(0, std::memory_order_relaxed);
-  }
-  /// The place of a new holder-to-be in the queue.
-  std::uint32_t take_ticket() { return tickets.fetch_add(1, std::memory_order_acq_rel); }
-  /// Whether the lock is the ticket's now; not to be asked again after that.
-  bool enter(std::uint32_t ticket, bool exclusive) {
-    if (exclusive) return left.load(std::memory_order_acquire) == ticket;
-    if (entered.load(std::memory_order_acquire) != ticket) return false;
-    entered.store(ticket + 1, std::memory_order_release);
-    return true;
+  void clear() { holders.store(0, std::memory_order_relaxed); }
+  /// False if it is held so that this one cannot have it.
+  bool try_enter(bool exclusive) {
+    std::int32_t now = holders.load(std::memory_order_relaxed);
+    while (exclusive ? now == 0 : now >= 0)
+      if (holders.compare_exchange_weak(now, exclusive ? exclusive_holder : now + 1, std::memory_order_acquire,
+                                        std::memory_order_relaxed))
+        return true;
+    return false;
   }
   void leave(bool exclusive) {
-    if (exclusive) entered.fetch_add(1, std::memory_order_release);  // nobody else can be about to
-    left.fetch_add(1, std::memory_order_acq_rel);
+    if (exclusive)
+      holders.store(0, std::memory_order_release);
+    else
+      holders.fetch_sub(1, std::memory_order_release);
   }
 };
 
 /// Those of one window.
-struct WindowLocks {
+struct WindowLockSet {
   WindowLock memory;       ///< MPI_Win_lock's
   WindowLock accumulates;  ///< held, exclusively, by the process that accumulates to the memory
 };
