@@ -26,6 +26,9 @@ namespace {
 constexpr std::int64_t least_block = 24 << 10;
 constexpr std::int64_t least_block_from_root = 8 << 10;
 
+/// MPI libraries send blocks of this length only to a receiver that is there.
+constexpr std::int64_t longer_than_eager = 8 << 10;
+
 /// Messages that a process sends for one call at most: with more, each takes its turn at what offers need.
 constexpr std::size_t most_given = 64;
 
@@ -35,9 +38,10 @@ std::int64_t least_wanted(Flow flow) {
 }
 
 /// Kernels are the better way for blocks of any length. But only the root has some of the arguments: if they are wrong
-/// it returns at once, and the others, which may have sent short blocks already, must not wait for it.
+/// it returns at once, and the others must not wait for it, whose blocks MPI would have sent.
 std::int64_t least_asked(Flow flow, bool by_kernels) {
-  return by_kernels && flow == Flow::other ? 1 : least_wanted(flow);
+  if (!by_kernels || collectives_forced()) return least_wanted(flow);
+  return flow == Flow::other ? 1 : longer_than_eager;
 }
 
 int length_of(const Known& known) {

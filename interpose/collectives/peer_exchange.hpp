@@ -1,5 +1,6 @@
-// Blocking collectives of long blocks in device memory, as messages between the GPUs of one node
-// (transport/peer/peer.hpp), which take a fraction of what MPI's own collectives on staged data do.
+// Blocking collectives of blocks in device memory, between the GPUs of one node: by kernels that fetch the blocks
+// (board_exchange.hpp), or, of long blocks, as messages (transport/peer/peer.hpp). Both take a fraction of what MPI's
+// own collectives on staged data do.
 //
 // All processes must agree on each call, since none knows where the others' data are. They are asked (by boards in
 // memory that they share, board_group.hpp) only if all processes have the library (announced on the node before
@@ -42,15 +43,16 @@ namespace collective_messages {
 
 /// Whether all processes of `comm` are asked about this call.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
-/// Asks. What the call returns, if the blocks have gone as messages.
+/// Asks. What the call returns, if the blocks have gone so.
 /// `listed`: the blocks are all that this process gives and takes.
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed);
 
 }  // namespace collective_messages
 
-/// Runs the call as messages if all processes agree: what it returns; else nothing has been done. `list(blocks)` lists
-/// what is given and taken, and returns false of arguments that are MPI's to refuse, or that only MPI can serve.
+/// Runs the call by kernels or as messages if all processes agree: what it returns; else nothing has been done.
+/// `list(blocks)` lists what is given and taken, and returns false of arguments that are MPI's to refuse, or that only
+/// MPI can serve.
 template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
