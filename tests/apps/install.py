@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Tests of gpudt as it is installed: a program is built against it by the README's line, by pkg-config and by CMake, and
-run on the simulated device.
+"""Tests of gpudt as it is installed: a program is built against it by the README's line, by pkg-config, by CMake
+and by Meson, and run on the simulated device.
 
-usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION CUDA-FLAGS...
+usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION EXAMPLES CUDA-FLAGS...
 
 CUDA-FLAGS: what the compiler needs for the CUDA runtime, or for the simulated device in its place.
 """
@@ -15,20 +15,8 @@ import sys
 import tempfile
 import unittest
 
-CMAKE = """
-cmake_minimum_required(VERSION 3.16)
-project(app C)
-find_package(PkgConfig REQUIRED)
-pkg_check_modules(GPUDT REQUIRED IMPORTED_TARGET gpudt-pmpi)
-find_package(MPI REQUIRED COMPONENTS C)
-add_executable(app app.c)
-target_link_libraries(app PRIVATE PkgConfig::GPUDT ${CUDA_FLAGS} MPI::MPI_C)
-target_compile_options(app PRIVATE ${CUDA_FLAGS})
-"""
-
-
 class Install(unittest.TestCase):
-    meson = build = mpicc = run_mpi = source = version = ""
+    meson = build = mpicc = run_mpi = source = version = examples = ""
     cuda = []
 
     @classmethod
@@ -43,8 +31,11 @@ class Install(unittest.TestCase):
         (header,) = (root / "there").rglob("gpudt.h")
         cls.prefix = header.parent.parent
         # The file names the prefix; here it lies below another folder.
-        cls.pkg_config = [f"--define-variable=prefix={cls.prefix}"]
-        cls.environment = dict(os.environ, PKG_CONFIG_PATH=str(pc.parent))
+        cls.environment = dict(os.environ, PKG_CONFIG_PATH=str(root / "pkgconfig"))
+        (root / "pkgconfig").mkdir()
+        lines = pc.read_text(encoding="utf-8").splitlines()
+        lines = [f"prefix={cls.prefix}" if line.startswith("prefix=") else line for line in lines]
+        (root / "pkgconfig" / pc.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
         cls.cuda_flags = [flag.replace("LIBDIR", str(cls.libraries)) for flag in cls.cuda]
 
     def setUp(self):
@@ -81,24 +72,36 @@ class Install(unittest.TestCase):
     def test_pkg_config(self):
         if shutil.which("pkg-config") is None:
             self.skipTest("no pkg-config")
-        flags = subprocess.run(["pkg-config", *self.pkg_config, "--cflags", "--libs", "gpudt-pmpi"], text=True,
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gpudt-pmpi"], text=True,
                                capture_output=True, check=True, env=self.environment).stdout.split()
         program = self.build_app(*flags, *self.cuda_flags)
         self.assertTrue(self.linked_to(program).startswith(f"{self.libraries}/gpudt/"), self.linked_to(program))
         self.run_right(program)
 
+    def build_example(self, project, *commands, **environment):
+        """The project's program, with the library linked, and run."""
+        shutil.copytree(self.examples, self.work / "examples")
+        for command in commands:
+            done = subprocess.run(command, cwd=self.work / "examples" / project, env={**self.environment, **environment},
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        program = self.work / "examples" / project / "build" / "halo2d"
+        self.assertTrue(self.linked_to(program).startswith(f"{self.libraries}/"), self.linked_to(program))
+        done = subprocess.run([self.run_mpi, "-S", "-n", "2", "-t", "60", "-s", self.libraries / "libgpudt-sim.so", program],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "halo2d: 2 x 1 processes, all right\n"), done.stderr)
+
     def test_cmake(self):
         if shutil.which("cmake") is None or shutil.which("pkg-config") is None:
             self.skipTest("no CMake, or no pkg-config")
-        shutil.copy(self.source, self.work / "app.c")
-        (self.work / "CMakeLists.txt").write_text(CMAKE, encoding="utf-8")
-        settings = [f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}", f"-DMPI_C_COMPILER={self.mpicc}",
-                    f"-DPKG_CONFIG_ARGN={';'.join(self.pkg_config)}"]
-        for command in (["cmake", "-S", ".", "-B", "build", *settings], ["cmake", "--build", "build"]):
-            done = subprocess.run(command, cwd=self.work, env=self.environment, capture_output=True, text=True,
-                                  check=False)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.run_right(self.work / "build" / "app")
+        settings = [f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}", f"-DMPI_C_COMPILER={self.mpicc}"]
+        self.build_example("cmake", ["cmake", "-B", "build", *settings], ["cmake", "--build", "build"])
+
+    def test_meson(self):
+        if shutil.which("pkg-config") is None:
+            self.skipTest("no pkg-config")
+        settings = [f"-Druntime_flags={self.cuda_flags}"]
+        self.build_example("meson", [self.meson, "setup", "build", *settings], ["ninja", "-C", "build"], CC=self.mpicc)
 
     def test_gpudt_doctor(self):
         """Likewise."""
@@ -120,7 +123,7 @@ class Install(unittest.TestCase):
 
 def main():
     os.environ.pop("LD_LIBRARY_PATH", None)  # Meson names the build folder there
-    (Install.meson, Install.build, Install.mpicc, Install.run_mpi, Install.source, Install.version,
+    (Install.meson, Install.build, Install.mpicc, Install.run_mpi, Install.source, Install.version, Install.examples,
      *Install.cuda) = sys.argv[1:]
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Install))
     failed = len(result.failures) + len(result.errors)
