@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Takes all the measurements that the README's results come from: tables (.txt) and statistics (.json) in the folder
-# given. All parts together take minutes on two GPUs; each says how long it took. Needs a build (scripts/demo.sh makes
+# given. All parts together take minutes on two GPUs; each says how long it took. Needs a build (scripts/test.sh makes
 # one). scripts/reproduce.sh makes figures and a page of them.
 #
 # usage: measure.sh [--simulated] FOLDER [PART...]
@@ -21,7 +21,7 @@ fi
 [ $# -ge 1 ] || die "$usage"
 out=$1
 shift
-[ -x "$bin/gpudt-pingpong" ] || die "nothing is built in $build: run scripts/demo.sh first"
+[ -x "$bin/gpudt-pingpong" ] || die "nothing is built in $build: run scripts/test.sh first"
 # How much of everything: a message's size, bytes of buffers in rotation, blocks of figure 5, iterations.
 most=16M rotated=512M blocks=8192 torus=256,2K iterations=60
 short=() few_layouts=() sim=''
