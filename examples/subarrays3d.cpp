@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int size = 0, rank = 0, gpus = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  std::array<int, 3> dims{}, periods{1, 1, 1};
+  std::array<int, 3> dims{}, periods{};
   MPI_Dims_create(size, 3, dims.data());
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Cart_create(MPI_COMM_WORLD, 3, dims.data(), periods.data(), 0, &comm);
@@ -61,11 +61,12 @@ int main(int argc, char** argv) {
 
   cudaMemcpy(host.data(), cells, host.size() * sizeof(float), cudaMemcpyDeviceToHost);
   int lower = 0, upper = 0, errors = 0, all = 0;
-  MPI_Cart_shift(comm, 2, 1, &lower, &upper);
-  for (int x = 1; x <= n; ++x)
-    for (int y = 1; y <= n; ++y) {
-      const std::size_t line = static_cast<std::size_t>(x * width + y) * width;
-      if (host[line] != value(lower, x, y, n) || host[line + n + 1] != value(upper, x, y, 1)) ++errors;
+  MPI_Cart_shift(comm, 0, 1, &lower, &upper);
+  const auto at = [&](int x, int y, int z) { return host[static_cast<std::size_t>((x * width + y) * width + z)]; };
+  for (int y = 1; y <= n; ++y)
+    for (int z = 1; z <= n; ++z) {
+      if (lower != MPI_PROC_NULL && at(0, y, z) != value(lower, n, y, z)) ++errors;
+      if (upper != MPI_PROC_NULL && at(n + 1, y, z) != value(upper, 1, y, z)) ++errors;
     }
   MPI_Allreduce(&errors, &all, 1, MPI_INT, MPI_SUM, comm);
   if (rank == 0) std::printf("subarrays3d: %d processes, %s\n", size, all == 0 ? "all right" : "WRONG");
