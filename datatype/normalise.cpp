@@ -1,15 +1,12 @@
 // The constructors of Tree: each makes the simplest node that describes the same bytes in the same order.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "datatype/tree.hpp"
 
 namespace gpudt::datatype {
 namespace {
-
-std::int64_t length_of(const Words& words) {
-  return static_cast<std::int64_t>(words.size());
-}
 
 std::size_t hash_words(std::size_t seed, const std::int64_t* words, std::size_t count) {
   std::uint64_t hash = seed;
@@ -207,7 +204,7 @@ std::uint32_t Tree::indexed_node(Words&& displs, std::uint32_t child) {
   TreeNode node;
   node.kind = NodeKind::indexed;
   node.child = child;
-  node.count = length_of(displs);
+  node.count = std::ssize(displs);
   node.size = node.count * nodes_[child].size;
   node.displs = std::move(displs);
   return intern(std::move(node));
@@ -216,7 +213,7 @@ std::uint32_t Tree::indexed_node(Words&& displs, std::uint32_t child) {
 std::uint32_t Tree::segments_node(Words&& displs, const Words& lengths) {
   TreeNode node;
   node.kind = NodeKind::segments;
-  node.count = length_of(displs);
+  node.count = std::ssize(displs);
   node.displs = std::move(displs);
   node.prefix = prefix_sums(lengths);
   node.size = node.prefix.back();
@@ -267,13 +264,13 @@ Ref Tree::indexed_unmerged(Words displs, Ref child) {
   if (displs.size() == 1) return {child.node, offset};
   const std::size_t repeated = period(displs, [](std::size_t, std::size_t) { return true; });
   if (repeated < displs.size()) {
-    const std::int64_t copies = length_of(displs) / static_cast<std::int64_t>(repeated);
+    const std::int64_t copies = std::ssize(displs) / static_cast<std::int64_t>(repeated);
     const std::int64_t stride = displs[repeated];
     displs.resize(repeated);
     return shifted(strided(copies, stride, indexed_unmerged(std::move(displs), {child.node, 0})), offset);
   }
   const TreeNode& inner = nodes_[child.node];
-  const bool small = inner.kind != NodeKind::run && length_of(displs) * inner.runs <= limits_.runs;
+  const bool small = inner.kind != NodeKind::run && std::ssize(displs) * inner.runs <= limits_.runs;
   const Ref made{indexed_node(std::move(displs), child.node), offset};
   return small ? flatten(made) : made;
 }
@@ -295,7 +292,7 @@ Ref Tree::blocks(Words displs, Words counts, std::int64_t stride, Ref child) {
   const std::int64_t offset = rebase(displs) + child.offset;
   const std::size_t repeated = period(displs, [&](std::size_t i, std::size_t j) { return counts[i] == counts[j]; });
   if (repeated < displs.size()) {
-    const std::int64_t copies = length_of(displs) / static_cast<std::int64_t>(repeated);
+    const std::int64_t copies = std::ssize(displs) / static_cast<std::int64_t>(repeated);
     const std::int64_t distance = displs[repeated];
     displs.resize(repeated);
     counts.resize(repeated);
@@ -305,7 +302,7 @@ Ref Tree::blocks(Words displs, Words counts, std::int64_t stride, Ref child) {
   TreeNode node;
   node.kind = NodeKind::blocks;
   node.child = child.node;
-  node.count = length_of(displs);
+  node.count = std::ssize(displs);
   node.stride = stride;
   node.displs = std::move(displs);
   node.prefix = prefix_sums(counts);
@@ -328,7 +325,7 @@ Ref Tree::segments(Words displs, Words lengths) {
   const std::int64_t offset = rebase(displs);
   const std::size_t repeated = period(displs, [&](std::size_t i, std::size_t j) { return lengths[i] == lengths[j]; });
   if (repeated == displs.size()) return {segments_node(std::move(displs), lengths), offset};
-  const std::int64_t copies = length_of(displs) / static_cast<std::int64_t>(repeated);
+  const std::int64_t copies = std::ssize(displs) / static_cast<std::int64_t>(repeated);
   const std::int64_t stride = displs[repeated];
   displs.resize(repeated);
   lengths.resize(repeated);
@@ -388,7 +385,7 @@ Ref Tree::grouped(const std::vector<Ref>& members) {
   const std::int64_t offset = rebase(node.displs);
   const std::size_t repeated =
       period(node.displs, [&](std::size_t i, std::size_t j) { return node.children[i] == node.children[j]; });
-  const std::int64_t copies = length_of(node.displs) / static_cast<std::int64_t>(repeated);
+  const std::int64_t copies = std::ssize(node.displs) / static_cast<std::int64_t>(repeated);
   const std::int64_t stride = copies > 1 ? node.displs[repeated] : 0;
   node.displs.resize(repeated);
   node.children.resize(repeated);

@@ -1,12 +1,14 @@
 // Whether a kernel or the copy engine moves a message, from a model of what each costs (cost_model.hpp). Pure
 // functions.
 //
-// The copy engine answers sooner than a kernel does, works while kernels of others fill the GPU, and is not shared out
-// in time slices among processes as the multiprocessors are; but every row of a noncontiguous message costs it
-// nanoseconds, every call beyond three dimensions a microsecond and more, and every run of an irregular message a
-// microsecond and less, many by one call; but short ones from the host then wait where kernels of other processes have
-// the GPU, unless they go as rows, two by a call. Alternatively the whole extent is copied to the host and packed
-// there; this works for any layout that is dense enough.
+// The copy engine starts sooner than a kernel, works while other kernels fill the GPU, and is not time-sliced between
+// processes as the multiprocessors are. But it costs
+//   - nanoseconds for each row of a strided message,
+//   - a microsecond or more for each call; one call copies up to three dimensions,
+//   - up to a microsecond for each run of an irregular message, of which one call copies many.
+// Short runs from the host that one call copies are moved by the multiprocessors, so that they wait for time slices;
+// copied as two rows by one call, they are not. Alternatively the whole extent is copied to the host and packed there;
+// this works for any layout that is dense enough.
 #pragma once
 
 #include <array>

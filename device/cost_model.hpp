@@ -19,7 +19,7 @@ struct Cost {
   double bytes_per_us;
 };
 
-/// When a kernel or copy counts as late, and how long that is believed (delay.hpp).
+/// When a transfer counts as having a start delay, and how long that observation is believed (delay.hpp).
 struct Lateness {
   /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
   double significant_us = 20;

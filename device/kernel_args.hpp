@@ -67,7 +67,7 @@ struct KernelArgs {
   /// transfers.
   std::int32_t streaming_loads = 0, streaming_stores = 0;
   std::int32_t single = 0;       ///< words: a thread for each word, which moves no other
-  std::int32_t flag_behind = 0;  ///< whoever launches the kernel has the flag set behind it, and gives it none
+  std::int32_t flag_behind = 0;  ///< 1: the flag is set by a further operation of the stream; `completion` has none
   Completion completion;
 };
 

@@ -19,9 +19,9 @@ struct LaunchPolicy {
   struct Blocks {
     int all = 4;  ///< as many as every kernel's registers allow to be resident
     /// Lists wait twice, for the displacement and for the data: more warps hide it, even if not all are resident at
-    /// once. So do runs that are packed through shared memory; unpacked, they had better keep to few places, in short
-    /// steps.
-    int list = 8, packed_runs = 8;
+    /// once. Not if their runs are moved through shared memory: more warps then read from too many places at once.
+    int list = 8;
+    /// Runs that are unpacked through shared memory are better moved in short steps.
     int unpacked_runs = 6, unpacked_runs_threads = 128;
     /// Short runs are written to this GPU's memory by blocks that do not come back for more; and so are lists of equal
     /// runs moved within it. In all.
@@ -51,9 +51,6 @@ struct LaunchPolicy {
   } entries;
 
   struct Words {
-    /// 4-byte words: runs from this length on are gathered into 16-byte words; in shorter ones, too many packed words
-    /// are made of two pieces.
-    std::int64_t wide_run = 128;
     /// 1- and 2-byte words: messages up to this size of runs shorter than this are moved in words nevertheless. That
     /// takes the most threads and the least time for one word; otherwise runs are gathered.
     std::int64_t narrow_bytes = 1024;

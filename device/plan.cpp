@@ -118,10 +118,6 @@ void choose_method(KernelArgs& args, const PlanHints& hints) {
     choose_entry_threads(args, policy);
     args.narrow = 1;
     return;
-  } else if (word == 4) {
-    // Unpacked in words: 4-byte stores of neighbouring threads fill whole sectors, those of one thread do not.
-    if (args.unpack == 0 && run >= policy.words.wide_run && bytes > policy.single_block.words * word)
-      args.method = Method::gather;
   } else if (word < 4) {
     if (suits_runs(args)) {
       args.method = Method::runs;
@@ -176,10 +172,8 @@ int most_blocks_on_gpus(const KernelArgs& args, const PlanHints& hints) {
     if (scatters(args, policy.thread_per_word.short_run) || (equal_runs && within)) return policy.blocks.passing;
   }
   const bool runs = args.method == Method::runs && within;
-  return hints.multiprocessors * (list                       ? policy.blocks.list
-                                  : runs && args.unpack != 0 ? policy.blocks.unpacked_runs
-                                  : runs                     ? policy.blocks.packed_runs
-                                                             : policy.blocks.all);
+  if (runs) return hints.multiprocessors * (args.unpack != 0 ? policy.blocks.unpacked_runs : policy.blocks.all);
+  return hints.multiprocessors * (list ? policy.blocks.list : policy.blocks.all);
 }
 
 /// The most blocks worth launching: mostly those that are resident at once, each with its share of the tiles.

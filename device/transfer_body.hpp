@@ -6,7 +6,7 @@
 // that differ are mostly strided. Everything else takes AnyMap on both sides, which decides at run time what it is.
 #pragma once
 
-#include "device/kernel_body.hpp"
+#include "device/runs_body.hpp"
 
 namespace gpudt::device {
 

@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda/access.cuh"
-#include "device/kernel_body.hpp"
+#include "device/runs_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -51,7 +51,7 @@ TEST_CASE("messages to processes that share memory are offered", "[datatype][cho
   CHECK(chosen(short_bytes + 1, route) == Protocol::peer);
   CHECK(chosen(very_long_bytes, route) == Protocol::peer);
   CHECK(choose({.bytes = long_bytes, .divided = true}, route) == Protocol::mapped_staging);
-  route.pausing = true;
+  route.backing_off = true;
   CHECK(chosen(long_bytes, route) == Protocol::mapped_staging);
   route.receiver = Receiver::unreachable;
   CHECK(chosen(long_bytes, route) == Protocol::mapped_staging);
