@@ -159,9 +159,14 @@ Region region_of(const void* address) noexcept {
     if (addresses.hold(at)) return {addresses.begin, addresses.end, {}};
   const Engine* const now = engine.load(std::memory_order_acquire);
   if (!now || !now->runtime().in_use()) return {0, UINTPTR_MAX, {}};
-  const Location location = now->runtime().classify(address);
+  return region_of(address, now->runtime().classify(address));
+}
+
+Region region_of(const void* address, const Location& location) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const Engine* const now = engine.load(std::memory_order_acquire);
   Allocation allocation;
-  if (location.on_device() && now->runtime().allocation_of(address, allocation) && at >= allocation.base &&
+  if (now && location.on_device() && now->runtime().allocation_of(address, allocation) && at >= allocation.base &&
       at - allocation.base < allocation.size)
     return {allocation.base, allocation.base + allocation.size, location};
   const std::uintptr_t begin = at & ~(std::uintptr_t{granule()} - 1);
@@ -262,6 +267,11 @@ Movements movements() noexcept {
 std::vector<std::string> cost_sources() {
   const Engine* const now = engine.load(std::memory_order_acquire);
   return now ? now->cost_sources() : std::vector<std::string>{};
+}
+
+std::vector<UsedGpu> used_gpus() {
+  const Engine* const now = engine.load(std::memory_order_acquire);
+  return now ? now->used_gpus() : std::vector<UsedGpu>{};
 }
 
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,

@@ -6,6 +6,7 @@
 // the caller's current device as it was. Failures are thrown as Error.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -261,6 +262,14 @@ void shared_with_others(int ordinal, bool yields) noexcept;
 
 /// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
 std::vector<std::string> cost_sources();
+
+/// A GPU that this process has used.
+struct UsedGpu {
+  int ordinal;
+  std::string name;
+  std::array<unsigned char, 16> id;  ///< tells GPUs apart, in every process
+};
+std::vector<UsedGpu> used_gpus();
 
 /// While it lives, what this thread starts waits, to be launched together when it ends: several transfers by one kernel
 /// where that is cheaper. Asking whether one of them is done launches those started so far. One that cannot be launched

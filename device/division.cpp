@@ -163,9 +163,8 @@ TooManyParts::TooManyParts()
           " times; send what lies in each memory by a datatype of its own, or list it together") {}
 
 std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
-                                   FindRegion find) {
+                                   const Region& first, FindRegion find) {
   const datatype::Span span = layout.span(count);
-  const Region first = find(reinterpret_cast<const void*>(at(user, layout.true_lb())));
   if (first.holds(at(user, span.begin), at(user, span.end - 1)) ||
       (!has_known_end(first.location) && !may_be_divided(layout.shape(count))) ||
       in_one_memory(layout, count, user, first, find))

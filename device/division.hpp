@@ -24,6 +24,9 @@ struct Region {
 /// variables; else an aligned block as small as granule(). One or two questions to the driver.
 Region region_of(const void* address) noexcept;
 
+/// The same of memory that was classified: one question, if it is a GPU's.
+Region region_of(const void* address, const Location& location) noexcept;
+
 /// Bytes [begin, end) of a packed stream, in one memory; `location` is host memory of some kind, or a GPU's.
 struct Part {
   std::int64_t begin = 0, end = 0;
@@ -46,12 +49,12 @@ class TooManyParts : public Exception {
 using FindRegion = Region (*)(const void* address);
 
 /// The memory that holds all data of `count` elements (at least one, not empty) of `layout` at `user` (possibly
-/// MPI_BOTTOM); nothing if there are several. A contiguous run that begins in host or managed memory is taken to lie
-/// there, and so are regular strides but for a few long ones. Costs little more than a question to the driver for each
-/// allocation, but the first time for each layout the time to go through its runs. May throw std::bad_alloc.
-/// Thread-safe.
+/// MPI_BOTTOM); nothing if there are several. `first` is the region of the first element's first byte. A contiguous run
+/// that begins in host or managed memory is taken to lie there, and so are regular strides but for a few long ones.
+/// Costs little more than a question to the driver for each allocation, but the first time for each layout the time to
+/// go through its runs. May throw std::bad_alloc. Thread-safe.
 std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
-                                   FindRegion find = region_of);
+                                   const Region& first, FindRegion find = region_of);
 
 /// The parts of such a message that lies in several memories, in the time to go through all its runs. Throws
 /// TooManyParts and std::bad_alloc. Thread-safe.

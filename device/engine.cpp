@@ -165,6 +165,14 @@ std::vector<std::string> Engine::cost_sources() const {
   return sources;
 }
 
+std::vector<UsedGpu> Engine::used_gpus() const {
+  std::vector<UsedGpu> used;
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      used.push_back({gpu->ordinal, gpu->traits.name, gpu->traits.id});
+  return used;
+}
+
 // --- the ways to move a message --------------------------------------------------------------------------------------
 
 Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,

@@ -303,6 +303,7 @@ class Engine {
   bool register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
+  std::vector<UsedGpu> used_gpus() const;
   void about_to_wait(WaitKind kind) noexcept;
   void shared_with_others(int ordinal, bool yields) noexcept;
 

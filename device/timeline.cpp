@@ -111,7 +111,7 @@ const char* name_of(Point point) {
     case Point::arrived:
       return "message arrived";
     case Point::recognised:
-      return "token recognised";
+      return "RTS recognised";
     case Point::mapped:
       return "sender's memory mapped";
     case Point::fetching:

@@ -31,15 +31,15 @@ enum class Point : std::uint8_t {
   staged,      ///< staging memory is there
   // a message, at its sender
   offered,       ///< the descriptor is filled
-  given,         ///< the message, or its token, is about to be given to MPI
-  sent,          ///< MPI's send of the message, or of its token, is complete
+  given,         ///< the message, or its RTS, is about to be given to MPI
+  sent,          ///< MPI's send of the message, or of its RTS, is complete
   buffered,      ///< the data have moved to the descriptor, since nobody came for them
   wanted,        ///< it is seen that the receiver has asked for the data
   acknowledged,  ///< it is seen that the receiver has them
   // at its receiver
   posted,      ///< the receive is about to be given to MPI
-  arrived,     ///< MPI has delivered the message, or its token
-  recognised,  ///< as a token
+  arrived,     ///< MPI has delivered the message, or its RTS
+  recognised,  ///< as an RTS
   mapped,      ///< the sender's memory
   fetching,    ///< the transfer from there is being started
   asked,       ///< the sender, for the data

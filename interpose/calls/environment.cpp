@@ -156,7 +156,7 @@ void start(const Settings& settings) {
     device::stop();
     return;
   }
-  report_wanted = config.report;
+  report_start(config);
   trace_wanted = config.trace;
   if (config.nvtx && !nvtx_start() && rank == 0)
     log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");

@@ -49,7 +49,7 @@ FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, 
     auto staged = std::make_shared<Staged>(operand);
     buffer = {staged, staged->data(), operand.packed_type()};
   } else {
-    auto image = std::make_shared<HostImage>(operand);
+    auto image = std::make_shared<HostShadow>(operand);
     buffer = {image, image->buffer(), type};
   }
   buffer.payload->start_pack();

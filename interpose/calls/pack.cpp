@@ -144,7 +144,7 @@ int pack_external(const char* call, const External<Count, Size>& pmpi, const cha
   const bool from_device = resolve_mapped(inbuf, incount, type, call, operand);
   if (!from_device && !place.location.on_device())
     return pmpi.pack(datarep, inbuf, incount, type, outbuf, outsize, position);
-  std::optional<HostImage> image;
+  std::optional<HostShadow> image;
   if (from_device) {
     image.emplace(operand);
     image->fill();
@@ -181,7 +181,7 @@ int unpack_external(const char* call, const External<Count, Size>& pmpi, const c
     at = 0;
   }
   const Size before = at;
-  std::optional<HostImage> image;
+  std::optional<HostShadow> image;
   if (to_device) image.emplace(operand);
   const int code = pmpi.unpack(datarep, source ? source.data() : inbuf, size, &at, to_device ? image->buffer() : outbuf,
                                outcount, type);

@@ -65,6 +65,7 @@ class Partitioned : public Payload {
 
   void restart() override {
     arrived_ = false;
+    report_begin(operand_.reported);
     operand_.mark_again();
     for (std::atomic<State>& state : states_) state = State::waiting;
   }
@@ -88,6 +89,7 @@ class Partitioned : public Payload {
                                           [](const std::atomic<State>& state) { return state == State::unpacked; });
   }
   void wait() override {}
+  void ended() override { report_end(operand_.reported); }
   bool always_unpacks() const override { return receives_; }
 
  private:

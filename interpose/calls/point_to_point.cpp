@@ -48,16 +48,16 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 /// to have it: a synchronous send, or one that waits for its receive, tells so too late. And while MPI sends it, the
 /// default stream is marked.
 int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
-  const Outgoing token = offer.message();
+  const Outgoing rts = offer.message();
   mark(Point::given);
   if (!peer_has_threads() && !offer.marks_late()) {
-    const int code = send_now(pmpi, token, dest, tag, comm);
+    const int code = send_now(pmpi, rts, dest, tag, comm);
     offer.given();
     return code;
   }
   const NonblockingSend nonblocking = pmpi == PMPI_Ssend ? PMPI_Issend : pmpi == PMPI_Rsend ? PMPI_Irsend : PMPI_Isend;
   MPI_Request request = MPI_REQUEST_NULL;
-  const int code = send_now(nonblocking, token, dest, tag, comm, &request);
+  const int code = send_now(nonblocking, rts, dest, tag, comm, &request);
   offer.given();
   if (code != MPI_SUCCESS) return code;
   try {
@@ -367,6 +367,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     };
     const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm},
                                                         Selector{source, recvtag}, status, coming.located);
+    const Timed timed(Clock::transfer);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
   }

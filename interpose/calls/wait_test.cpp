@@ -18,6 +18,7 @@
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
@@ -30,8 +31,9 @@ enum class Ends { when_done, at_once };
 class Requests {
  public:
   /// May throw std::bad_alloc; nothing else of it does.
-  Requests(int count, MPI_Request* user, Ends ends) : user_(user) {
-    if (count > 0 && (engine_held() != 0 || persistent_count() != 0)) ours_ = std::make_unique<Ours>(count, user, ends);
+  Requests(const char* call, int count, MPI_Request* user, Ends ends) : user_(user) {
+    if (count > 0 && (engine_held() != 0 || persistent_count() != 0))
+      ours_ = std::make_unique<Ours>(call, count, user, ends);
   }
 
   MPI_Request* data() { return ours_ ? ours_->given.data() : user_; }
@@ -74,8 +76,8 @@ class Requests {
  private:
   /// Where requests may be ours.
   struct Ours {
-    Ours(int count, const MPI_Request* user, Ends end)
-        : ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
+    Ours(const char* call, int count, const MPI_Request* user, Ends end)
+        : timed(Clock::completion, call), ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
       persistent_exchange(seen, mine);
       given = seen;
       if (ends == Ends::at_once) {
@@ -94,6 +96,7 @@ class Requests {
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;
 
+    const Timed timed;
     const Ends ends;
     std::vector<MPI_Request> seen;   ///< before the call
     std::vector<bool> mine;          ///< persistent requests of ours
@@ -226,7 +229,7 @@ template <class Complete>
 int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Complete complete) {
   std::optional<Requests> requests;
   try {
-    requests.emplace(count, user, ends);
+    requests.emplace(call, count, user, ends);
   } catch (const std::bad_alloc&) {
     return fail(MPI_COMM_NULL, call, MPI_ERR_NO_MEM, "out of memory");
   }

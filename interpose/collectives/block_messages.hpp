@@ -1,5 +1,5 @@
-// What one process gives and takes in a collective that moves data, block by block: the list of messages that do the
-// same (MPI-4.1 chapters 6 and 8). Only intracommunicators.
+// The point-to-point messages that are equivalent to one process's part of a collective that moves data (MPI-4.1
+// chapters 6 and 8). Only intracommunicators.
 //
 // The functions that list return false of arguments that are MPI's to refuse.
 #pragma once

@@ -138,6 +138,8 @@ class OwnBlocks {
           !resolve_mapped(taken[i].buffer, taken[i].count, taken[i].type, call, to) || from.bytes() != to.bytes() ||
           from.division || to.division || from.ordinal != to.ordinal)
         return false;
+      report_went(from.reported, Went::kernels);
+      report_went(to.reported, Went::kernels);
     }
     return true;
   }
@@ -212,6 +214,15 @@ void report(const Call& call, const BlockMessages& blocks, const char* how) {
               std::to_string(blocks.taken.size()) + " from, processes of the node");
 }
 
+/// Of those that kernels have fetched, which are all contiguous.
+void report_blocks(const Call& call, const BlockMessages& blocks, ReportClock::time_point began) {
+  if (!report_wanted) return;
+  for (const auto* const side : {&blocks.given, &blocks.taken})
+    for (const BlockMessage& block : *side)
+      report_buffer(call.name, Went::kernels, datatype::ShapeKind::contiguous, bytes_of(block),
+                    ReportClock::now() - began);
+}
+
 }  // namespace
 
 namespace collective_messages {
@@ -232,6 +243,8 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
 
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
+  const Timed timed(Clock::mpi);
+  const auto began = report_now();
   const bool all_right = listed && right(blocks.given) && right(blocks.taken);
   if (!all_right) blocks = {};
   CommState& comm_state = comm_state_of(comm);
@@ -251,6 +264,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
       backoff.reset();
       by_gpus.run();
       report(call, blocks, "by kernels that fetch");
+      report_blocks(call, blocks, began);
       return MPI_SUCCESS;
     }
     as_messages = by_gpus.all_want_messages();

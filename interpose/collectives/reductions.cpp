@@ -69,10 +69,13 @@ class Operand {
   void* as_pointer() const { return reinterpret_cast<void*>(first_); }
   const device::Exported& exported() const { return exported_; }
   /// For the report and the trace.
-  void note(const char* call, Protocol protocol) const {
+  void note(const char* call, ReportClock::time_point began) const {
     DeviceBuffer memory = memory_;
-    memory.protocol = protocol;
+    memory.protocol = Protocol::peer;
     note_operand(call, memory);
+    if (!memory.reported) return;
+    memory.reported->went(Went::kernels);
+    memory.reported->began(began);
   }
 
  private:
@@ -140,8 +143,8 @@ class Part : public BoardCall {
 
   void report() const {
     report_peer(PeerEvent::collective);
-    in_.note(call().name, Protocol::peer);
-    if (!in_place() && out_.memory().info) out_.note(call().name, Protocol::peer);
+    in_.note(call().name, began_);
+    if (!in_place() && out_.memory().info) out_.note(call().name, began_);
     if (tracing())
       log_trace(std::string(call().name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
                 std::to_string(leaders_.size()) + " GPUs");
@@ -239,6 +242,7 @@ class Part : public BoardCall {
   const ReductionArguments& arguments_;
   const Arithmetic arithmetic_;
   Operand in_, out_;
+  const ReportClock::time_point began_ = report_now();
   std::vector<void*> from_, to_;  ///< by rank, as this process's GPU reaches them
 };
 
@@ -246,6 +250,13 @@ bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
   const ForcedProtocol forced = collectives_forced();
   if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
   return (!forced || forced == Protocol::peer) && bytes > 0;
+}
+
+/// For the report: an operator or type that GPUs do not reduce.
+void note_left_to_host(const ReductionArguments& arguments, MPI_Datatype type) {
+  if (!report_wanted || arguments.count <= 0 || type == MPI_DATATYPE_NULL) return;
+  const void* const input = arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
+  if (locate_buffer(input, type).on_device()) report_fallback(Fallback::operator_of_host);
 }
 
 }  // namespace
@@ -257,7 +268,10 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   const int size = datatype::basic_types.size(type);  // 0: not known so soon
   if (size != 0 && !wanted(call, comm, arguments.count * size)) return std::nullopt;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
-  if (!arithmetic) return std::nullopt;
+  if (!arithmetic) {
+    note_left_to_host(arguments, type);
+    return std::nullopt;
+  }
   const std::int64_t bytes = arguments.count * device::element_bytes(arithmetic->element);
   if (!wanted(call, comm, bytes)) return std::nullopt;
   CommState& state = comm_state_of(comm);
@@ -268,6 +282,7 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   BoardGroup& group = boards_of(state, comm);
   if (!group.usable()) return std::nullopt;
 
+  const Timed timed(Clock::mpi);
   Part part(call, group, arguments, *arithmetic);
   if (!part.all_agree(part.contribution(type)) || !part.all_reach()) {
     backoff.grow();
@@ -275,8 +290,8 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   }
   backoff.reset();
   part.run();
-  part.report();
   part.deliver();
+  part.report();
   return MPI_SUCCESS;
 }
 
@@ -286,6 +301,7 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic || count == 0) return false;
   const std::int64_t alignment = device::element_alignment(arithmetic->element);
+  const auto began = report_now();
   Operand in, inout;
   if (!in.locate(inbuf, count, type) || !inout.locate(inoutbuf, count, type) ||
       in.memory().ordinal != inout.memory().ordinal)
@@ -293,12 +309,12 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
   for (Operand* const each : {&in, &inout}) {
     each->place(alignment);
     each->prepare(/*is_read=*/true);
-    each->note(call, Protocol::direct);
   }
   const void* const from[] = {in.as_pointer(), inout.as_pointer()};
   void* const to[] = {nullptr, inout.as_pointer()};
   device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
   inout.deliver();
+  for (const Operand* const each : {&in, &inout}) each->note(call, began);
   return true;
 }
 

@@ -4,7 +4,7 @@
 
 namespace gpudt::interpose {
 
-/// What MPI's progress is to drive. Both functions are safe from any thread and throw nothing.
+/// Callbacks that MPI's progress loop calls. Both are thread-safe and throw nothing.
 struct Progressing {
   int (*advance)();   ///< goes one step, by calls to MPI; returns the number of completions
   bool (*pending)();  ///< whether there is anything to advance

@@ -1,6 +1,7 @@
 #include "interpose/requests/arithmetic.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <vector>
 
@@ -29,6 +30,10 @@ Element unsigned_of(int bytes) {
   return bytes == 1 ? Element::uint8 : bytes == 2 ? Element::uint16 : bytes == 4 ? Element::uint32 : Element::uint64;
 }
 
+/// Handles are numbers or pointers.
+constexpr std::less<MPI_Datatype> comes_before;
+
+/// By handle. Several names of one handle are alike.
 std::vector<KnownType> make_types() {
   std::vector<KnownType> types;
   // Of a size that elements have; an MPI without Fortran has null handles.
@@ -65,6 +70,7 @@ std::vector<KnownType> make_types() {
   add(MPI_2INTEGER, Group::pair, always(Element::int32_int32));
   add(MPI_2REAL, Group::pair, always(Element::float32_float32));
   add(MPI_2DOUBLE_PRECISION, Group::pair, always(Element::float64_float64));
+  std::ranges::stable_sort(types, comes_before, &KnownType::type);
   return types;
 }
 
@@ -111,16 +117,28 @@ bool takes(Operator op, Group group) {
   return group == Group::pair;
 }
 
-}  // namespace
-
-std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
+std::optional<Arithmetic> look_up(MPI_Op op, MPI_Datatype type) {
   static const std::vector<KnownType>& types = never_destroyed<KnownTypes>().list;
   const std::optional<Operator> known = operator_of(op);
   if (!known) return std::nullopt;
-  const auto found =
-      std::find_if(types.begin(), types.end(), [type](const KnownType& each) { return each.type == type; });
-  if (found == types.end() || !takes(*known, found->group)) return std::nullopt;
+  const auto found = std::ranges::lower_bound(types, type, comes_before, &KnownType::type);
+  if (found == types.end() || found->type != type || !takes(*known, found->group)) return std::nullopt;
   return Arithmetic{*known, found->element};
+}
+
+}  // namespace
+
+// Host-only programs look up the same again and again. What is remembered stays true: handles that MPI names are never
+// freed, and all others are nothing.
+std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
+  struct Last {
+    MPI_Op op = MPI_OP_NULL;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    std::optional<Arithmetic> found = {};
+  };
+  thread_local Last last;
+  if (last.op != op || last.type != type) last = {op, type, look_up(op, type)};
+  return last.found;
 }
 
 }  // namespace gpudt::interpose

@@ -25,21 +25,12 @@ class StagedBlocks : public Payload {
   StagedBlocks(std::vector<StagedBlock> blocks, std::int64_t bytes)
       : blocks_(std::move(blocks)),
         staging_(device::acquire(device::StagingKind::mapped, a_gpu(blocks_), static_cast<std::size_t>(bytes))) {
-    restart();
+    mark();
   }
 
-  /// One mark serves all blocks in memory of one GPU.
   void restart() override {
-    std::map<int, device::StreamMark> marks;
-    for (StagedBlock& block : blocks_) {
-      DeviceBuffer& operand = block.operand;
-      const auto known = marks.find(operand.ordinal);
-      if (operand.division || known == marks.end())
-        operand.mark_again();
-      else
-        operand.after = known->second;
-      if (!operand.division) marks.emplace(operand.ordinal, operand.after);
-    }
+    for (const StagedBlock& block : blocks_) report_begin(block.operand.reported);
+    mark();
   }
   void start_pack() override { start(device::Direction::pack); }
   /// Always all of them.
@@ -51,9 +42,25 @@ class StagedBlocks : public Payload {
     const Timed timed(Clock::transfer);
     for (OperandTransfer& transfer : transfers_) transfer.wait();
   }
+  void ended() override {
+    for (const StagedBlock& block : blocks_) report_end(block.operand.reported);
+  }
   void* data() const { return staging_.data(); }
 
  private:
+  /// One mark serves all blocks in memory of one GPU.
+  void mark() {
+    std::map<int, device::StreamMark> marks;
+    for (StagedBlock& block : blocks_) {
+      DeviceBuffer& operand = block.operand;
+      const auto known = marks.find(operand.ordinal);
+      if (operand.division || known == marks.end())
+        operand.mark_again();
+      else
+        operand.after = known->second;
+      if (!operand.division) marks.emplace(operand.ordinal, operand.after);
+    }
+  }
   void start(device::Direction direction) {
     transfers_.clear();
     transfers_.reserve(blocks_.size());
@@ -98,6 +105,9 @@ class CallBuffers::Buffers : public Payload {
 
   void wait() override {
     for (const auto& payload : moved) payload->wait();
+  }
+  void ended() override {
+    for (const auto& payload : moved) payload->ended();
   }
 
   void add(Role role, std::int64_t bytes, std::unique_ptr<Payload> payload) {
@@ -205,7 +215,7 @@ void* CallBuffers::stage(Role role, const DeviceBuffer& operand) {
 }
 
 void* CallBuffers::stage(Role role, std::vector<StagedBlock> blocks, std::int64_t bytes) {
-  for (const StagedBlock& block : blocks) note_operand(call_, block.operand);
+  for (StagedBlock& block : blocks) note_operand(call_, block.operand);
   auto staged = std::make_unique<StagedBlocks>(std::move(blocks), bytes);
   void* const data = staged->data();
   buffers().add(role, bytes, std::move(staged));
@@ -226,7 +236,7 @@ Given CallBuffers::reduction(Role role, const void* address, std::int64_t count,
   const datatype::Shape shape = operand.info->layout().shape(count);
   if (shape.kind == datatype::ShapeKind::contiguous && keeps_alignment(operand, shape, type))
     return {const_cast<void*>(shifted(stage(role, operand), -shape.offset)), type};
-  auto image = std::make_unique<HostImage>(operand);
+  auto image = std::make_unique<HostShadow>(operand);
   void* const data = image->buffer();
   buffers().add(role, operand.bytes(), std::move(image));
   return {data, type};

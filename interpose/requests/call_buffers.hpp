@@ -124,6 +124,7 @@ class CallBuffers {
   int start(MPI_Request* request, Nonblocking nonblocking) {
     pack_inputs();
     if (!staged()) return nonblocking(request);
+    report_fallback(Fallback::nonblocking_collective);
     Reservation reserved(operation());
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = nonblocking(&reserved->inner);
@@ -150,6 +151,7 @@ class CallBuffers {
   template <class Init>
   int prepare(MPI_Request* request, Init init) {
     if (!staged()) return init(request);
+    report_fallback(Fallback::nonblocking_collective);
     MPI_Request inner = MPI_REQUEST_NULL;
     const int code = init(&inner);
     if (code == MPI_SUCCESS) adopt(inner, request);

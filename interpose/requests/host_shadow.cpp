@@ -29,11 +29,11 @@ std::byte* reserve(std::size_t bytes) {
 
 }  // namespace
 
-void HostImage::Unmap::operator()(std::byte* memory) const {
+void HostShadow::Unmap::operator()(std::byte* memory) const {
   munmap(memory, bytes);
 }
 
-HostImage::HostImage(const DeviceBuffer& operand) : staged_(operand) {
+HostShadow::HostShadow(const DeviceBuffer& operand) : staged_(operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
   const std::size_t bytes = static_cast<std::size_t>(span.bytes()) + alignment;
   if (operand.division)
@@ -45,44 +45,44 @@ HostImage::HostImage(const DeviceBuffer& operand) : staged_(operand) {
   base_ = first + (wanted - first) % alignment - static_cast<std::uintptr_t>(span.begin);
 }
 
-void* HostImage::buffer() const {
+void* HostShadow::buffer() const {
   return reinterpret_cast<void*>(base_);
 }
 
-void HostImage::start_pack() {
+void HostShadow::start_pack() {
   staged_.start_pack();
   filling_ = true;
 }
 
-void HostImage::start_unpack(std::int64_t) {
+void HostShadow::start_unpack(std::int64_t) {
   const DeviceBuffer& operand = staged_.operand();
   datatype::pack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
   staged_.start_unpack(operand.bytes());
 }
 
-bool HostImage::done() {
+bool HostShadow::done() {
   if (!staged_.done()) return false;
   arrived();
   return true;
 }
 
-void HostImage::wait() {
+void HostShadow::wait() {
   staged_.wait();
   arrived();
 }
 
-void HostImage::arrived() {
+void HostShadow::arrived() {
   if (!std::exchange(filling_, false)) return;
   const DeviceBuffer& operand = staged_.operand();
   datatype::unpack(operand.info->layout(), operand.count, buffer(), 0, operand.bytes(), staged_.data());
 }
 
-void HostImage::fill() {
+void HostShadow::fill() {
   start_pack();
   wait();
 }
 
-void HostImage::spill() {
+void HostShadow::spill() {
   start_unpack(staged_.operand().bytes());
   wait();
 }

@@ -12,11 +12,11 @@ namespace gpudt::interpose {
 
 /// Packing brings the operand's data here by way of staging memory, unpacking brings all of it back. Gaps between
 /// blocks are not touched on either side.
-class HostImage : public Payload {
+class HostShadow : public Payload {
  public:
   /// Memory for the span of `operand`, aligned as the user's; undefined contents. That of a divided operand takes but
   /// addresses, as far as between memories, and pages where there are data. May throw std::bad_alloc and device::Error.
-  explicit HostImage(const DeviceBuffer& operand);
+  explicit HostShadow(const DeviceBuffer& operand);
 
   /// The address that stands for the user's buffer argument.
   void* buffer() const;
@@ -25,6 +25,7 @@ class HostImage : public Payload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void wait() override;
+  void ended() override { staged_.ended(); }
 
   /// Packs or unpacks, and waits. May throw device::Error.
   void fill();

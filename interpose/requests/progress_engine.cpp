@@ -13,6 +13,7 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
@@ -341,6 +342,7 @@ int ProgressEngine::finish_unpacked() {
 void ProgressEngine::complete(Operation* operation) {
   if (operation->error != MPI_SUCCESS && operation->payload) operation->payload->abandon();
   operation->checked.reset();
+  if (report_wanted && operation->payload) operation->payload->ended();
   operation->payload.reset();  // the user may reuse or free everything from here on
   device::mark(device::Point::completed);
   operation->decided.store(true, std::memory_order_release);

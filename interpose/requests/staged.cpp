@@ -25,14 +25,14 @@ Outgoing Staged::message() const {
 
 Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
-  pull_.reset();
-  pulls_ = false;
+  receiver_.reset();
+  receiver_started_ = false;
   if (peer_checks() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
-    pull_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
+    receiver_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
-  if (!pull_) return {std::min(bytes, operand_.bytes())};
+  if (!receiver_) return {std::min(bytes, operand_.bytes())};
   device::mark(device::Point::recognised);
-  return pull_->announced(operand_.bytes());
+  return receiver_->announced(operand_.bytes());
 }
 
 bool Staged::done() {
@@ -43,17 +43,26 @@ bool Staged::done() {
 
 /// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
 bool Staged::is_fetched() {
-  if (!pull_) return true;
-  if (!start_pull() || !pull_->done()) return false;
+  if (!receiver_) return true;
+  if (!start_receiver() || !receiver_->done()) return false;
   if (fetching_ != 0) start(device::Direction::unpack, std::exchange(fetching_, 0));
   return true;
 }
 
 void Staged::abandon() {
-  pull_.reset();
+  receiver_.reset();
   fetching_ = 0;
   transfer_ = {};
   moving_.reset();
+}
+
+void Staged::restart() {
+  report_begin(operand_.reported);
+  operand_.mark_again();
+}
+
+void Staged::ended() {
+  report_end(operand_.reported);
 }
 
 void Staged::start_pack() {
@@ -61,19 +70,20 @@ void Staged::start_pack() {
 }
 
 void Staged::start_unpack(std::int64_t bytes) {
-  if (!pull_) return start(device::Direction::unpack, bytes);
+  if (operand_.reported) operand_.reported->brought(bytes);
+  if (!receiver_) return start(device::Direction::unpack, bytes);
   if (operand_.division) fetching_ = bytes;
-  start_pull();
+  start_receiver();
 }
 
 /// Not before the program's own work is over: another process may be asked to write to the buffer.
-bool Staged::start_pull() {
-  if (pulls_ || !operand_.after.reached()) return pulls_;
-  pulls_ = true;  // also if it fails: then it is not tried again
+bool Staged::start_receiver() {
+  if (receiver_started_ || !operand_.after.reached()) return receiver_started_;
+  receiver_started_ = true;  // also if it fails: then it is not tried again
   if (operand_.division)
-    pull_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
+    receiver_->start(datatype::decode(operand_.packed_type()), operand_.count, staging_.data());
   else
-    pull_->start(operand_, staging_.data());
+    receiver_->start(operand_, staging_.data());
   return true;
 }
 
@@ -87,7 +97,7 @@ void Staged::start(device::Direction direction, std::int64_t bytes) {
 
 void Staged::wait() {
   const Timed timed(Clock::transfer);
-  if (pull_)
+  if (receiver_)
     wait_with_progress(*this);
   else
     transfer_.wait();

@@ -19,7 +19,7 @@ class Staged : public Payload {
  public:
   explicit Staged(const DeviceBuffer& operand);  ///< acquires the staging memory; may throw device::Error
   ~Staged() override;
-  void restart() override { operand_.mark_again(); }
+  void restart() override;
   void start_pack() override;
   /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
@@ -27,6 +27,7 @@ class Staged : public Payload {
   void wait() override;
   Outgoing message() const override;
   void abandon() override;
+  void ended() override;
   /// An RTS that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
   void* data() const { return staging_.data(); }
@@ -35,14 +36,14 @@ class Staged : public Payload {
  private:
   void start(device::Direction direction, std::int64_t bytes);
   bool is_fetched();
-  bool start_pull();
+  bool start_receiver();
 
   DeviceBuffer operand_;
   device::Staging staging_;
-  OperandTransfer transfer_;                  // after staging_: it must end before the memory goes back
-  std::unique_ptr<RendezvousReceiver> pull_;  ///< likewise; what the last receive got was an RTS
+  OperandTransfer transfer_;                      // after staging_: it must end before the memory goes back
+  std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
-  bool pulls_ = false;                 ///< it has been started
+  bool receiver_started_ = false;      ///< it has been started
   std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
 };
 

@@ -1,4 +1,4 @@
-// One-sided communication: the arguments of its calls, and what the rest of the layer needs of it.
+// The arguments of one-sided calls.
 #pragma once
 
 #include <mpi.h>

@@ -113,7 +113,7 @@ extern PendingAccesses& pending_accesses;
 std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target);
 /// An access that MPI has, with the buffers that are staged for it.
 std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers);
-/// An access that a request completes: synchronisation completes it, too.
+/// An access that has a request (MPI_Rput and others); synchronisation completes it as well.
 std::shared_ptr<PendingAccess> pending_request(int rank, const std::shared_ptr<Payload>& buffers);
 
 }  // namespace gpudt::interpose

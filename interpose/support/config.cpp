@@ -95,6 +95,16 @@ std::optional<std::string> parse_text(std::string_view text) {
   return std::string(text.empty() ? "auto" : text);
 }
 
+/// A file's name, "" for 1, nothing for 0.
+std::optional<std::optional<std::string>> parse_report(std::string_view text) {
+  using Report = std::optional<std::string>;
+  constexpr std::string_view ending = ".json";
+  if (text.size() > ending.size() && text.ends_with(ending)) return Report(text);
+  const auto flag = parse_flag(text);
+  if (!flag) return std::nullopt;
+  return *flag ? Report("") : Report();
+}
+
 /// Likewise, of one that is to be written.
 std::optional<std::string> parse_prefix(std::string_view text) {
   return std::string(text);
@@ -167,7 +177,7 @@ Config read_config(std::vector<std::string>& complaints) {
   Config config;
   config.device.tuning = "auto";
   read("GPUDT_DISABLE", parse_flag, flag, config.disable, complaints);
-  read("GPUDT_REPORT", parse_flag, flag, config.report, complaints);
+  read("GPUDT_REPORT", parse_report, "0, 1 or a file name that ends in .json", config.report, complaints);
   read("GPUDT_CHECK", parse_flag, flag, config.check, complaints);
   read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
   read("GPUDT_NVTX", parse_flag, flag, config.nvtx, complaints);

@@ -1,6 +1,7 @@
 // The environment variables that steer the library: read once, in MPI_Init.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,11 +11,11 @@
 namespace gpudt::interpose {
 
 struct Config {
-  bool disable = false;         ///< GPUDT_DISABLE: pass every call straight through
-  bool report = false;          ///< GPUDT_REPORT: one table from rank 0 at MPI_Finalize
-  bool check = false;           ///< GPUDT_CHECK: what the program does wrong with its memory is said
-  bool trace = false;           ///< GPUDT_TRACE: one line per choice
-  bool nvtx = false;            ///< GPUDT_NVTX: ranges for Nsight Systems
+  bool disable = false;               ///< GPUDT_DISABLE: pass every call straight through
+  std::optional<std::string> report;  ///< GPUDT_REPORT: of rank 0 at MPI_Finalize, to this file; empty: to stderr
+  bool check = false;                 ///< GPUDT_CHECK: what the program does wrong with its memory is said
+  bool trace = false;                 ///< GPUDT_TRACE: one line per choice
+  bool nvtx = false;                  ///< GPUDT_NVTX: ranges for Nsight Systems
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any

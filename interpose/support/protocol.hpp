@@ -20,8 +20,6 @@ enum class Protocol : std::uint8_t {
   shared,          ///< offered: in fragments through memory that the two processes share
   pipelined,       ///< offered to a process of another node: in fragments, each of them a message
 };
-/// The report counts buffers under the first three protocols; rendezvous messages are counted as mapped_staging.
-inline constexpr int staging_protocols = 3;
 
 struct ProtocolName {
   Protocol protocol;

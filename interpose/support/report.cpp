@@ -1,163 +1,186 @@
-// Counts by protocol and layout kind, gathered and printed once.
+// Gathers the counts of all ranks at MPI_Finalize, and writes the report.
 #include "interpose/support/report.hpp"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "device/device.hpp"
+#include "interpose/support/config.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/report_record.hpp"
 
 namespace gpudt::interpose {
 
-bool report_wanted = false;
-bool trace_wanted = false;
-
 namespace {
 
-constexpr int shape_kinds = 5;
-constexpr int fallback_slots = 8;
-constexpr int fallback_text = 120;
+using report::Host;
+using report::Record;
+using report::Row;
+using report::Summary;
+using report::Wait;
+
 constexpr std::chrono::seconds gather_timeout{20};  ///< how long rank 0 waits for ranks that may lack the library
 
-struct Counts {
-  std::atomic<std::int64_t> calls[staging_protocols][shape_kinds];
-  std::atomic<std::int64_t> bytes[staging_protocols][shape_kinds];
-  std::atomic<std::int64_t> nanoseconds[2];
-  std::atomic<std::int64_t> peer[peer_events];
-} counts;
-
-struct Fallback {
-  char reason[fallback_text];
-  std::int64_t calls;
+struct Wanted {
+  std::string file;  ///< empty: standard error
+  std::vector<std::string> forced;
+  ReportClock::time_point started;
 };
+Wanted& wanted = never_destroyed<Wanted>();
 
-Mutex fallback_mutex;
-std::array<Fallback, fallback_slots> fallbacks GUARDED_BY(fallback_mutex){};
+void name_host(Record& record) {
+  if (gethostname(record.host, sizeof record.host - 1) != 0) report::put_text(record.host, "unknown host");
+}
 
-/// What one rank tells rank 0; plain bytes on the wire.
-struct Record {
-  std::int64_t calls[staging_protocols][shape_kinds];
-  std::int64_t bytes[staging_protocols][shape_kinds];
-  std::int64_t nanoseconds[2];
-  std::int64_t movements[6];  ///< as in device::Movements
-  std::int64_t peer[peer_events];
-  std::int64_t staging_peak[2];
-  std::array<Fallback, fallback_slots> fallbacks;
-};
+void name_gpus(Record& record) {
+  for (const device::UsedGpu& gpu : device::used_gpus()) {
+    if (record.gpu_count == static_cast<int>(report::most_gpus)) return;
+    report::GpuOfRank& place = record.gpus[record.gpu_count++];
+    std::memcpy(place.id, gpu.id.data(), sizeof place.id);
+    report::put_text(place.name, gpu.name.c_str());
+    place.ordinal = gpu.ordinal;
+  }
+}
 
 Record own_record() {
   Record record{};
-  for (int p = 0; p < staging_protocols; ++p)
-    for (int k = 0; k < shape_kinds; ++k) {
-      record.calls[p][k] = counts.calls[p][k];
-      record.bytes[p][k] = counts.bytes[p][k];
-    }
-  for (int c = 0; c < 2; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
-  for (int e = 0; e < peer_events; ++e) record.peer[e] = counts.peer[e];
+  report::counted(record);
+  record.run_nanoseconds = std::chrono::nanoseconds(ReportClock::now() - wanted.started).count();
   const device::Movements moved = device::movements();
-  record.movements[0] = moved.kernels;
-  record.movements[1] = moved.copies;
-  record.movements[2] = moved.batches;
-  record.movements[3] = moved.batched;
-  record.movements[4] = moved.late;
-  record.movements[5] = moved.resident;
+  const std::int64_t movements[] = {moved.kernels, moved.copies, moved.batches,
+                                    moved.batched, moved.late,   moved.resident};
+  std::copy(std::begin(movements), std::end(movements), record.movements);
   const device::StagingKind kinds[2] = {device::StagingKind::mapped, device::StagingKind::device};
   for (int s = 0; s < 2; ++s)
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
-  LockGuard lock(fallback_mutex);
-  record.fallbacks = fallbacks;
+  name_host(record);
+  name_gpus(record);
   return record;
 }
 
-void add_fallback(std::array<Fallback, fallback_slots>& list, const char* reason, std::int64_t calls) {
-  for (auto& entry : list) {
-    if (entry.reason[0] == '\0') std::snprintf(entry.reason, sizeof entry.reason, "%s", reason);
-    if (std::strncmp(entry.reason, reason, fallback_text - 1) == 0) {
-      entry.calls += calls;
-      return;
-    }
+// --- what all ranks have counted -------------------------------------------------------------------------------------
+
+template <std::size_t size>
+void add_each(std::int64_t (&total)[size], const std::int64_t (&more)[size]) {
+  for (std::size_t i = 0; i < size; ++i) total[i] += more[i];
+}
+
+void add_row(std::vector<Row>& rows, const Row& more) {
+  const auto same = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+    return row.way == more.way && row.kind == more.kind && std::strcmp(row.call, more.call) == 0;
+  });
+  if (same == rows.end()) {
+    rows.push_back(more);
+    return;
+  }
+  same->buffers += more.buffers;
+  same->bytes += more.bytes;
+  same->nanoseconds += more.nanoseconds;
+}
+
+void add_wait(std::vector<Wait>& waits, const Wait& more) {
+  const auto same = std::find_if(waits.begin(), waits.end(),
+                                 [&](const Wait& wait) { return std::strcmp(wait.call, more.call) == 0; });
+  if (same == waits.end()) {
+    waits.push_back(more);
+    return;
+  }
+  same->calls += more.calls;
+  same->nanoseconds += more.nanoseconds;
+}
+
+void add_time(Summary& summary, const Record& record, int rank) {
+  double in_calls = 0;
+  for (int c = 0; c < clocks; ++c) {
+    const double seconds = report::seconds_of(record.nanoseconds[c]);
+    summary.seconds[static_cast<std::size_t>(c)] += seconds;
+    in_calls += seconds;
+  }
+  summary.in_calls += in_calls;
+  if (in_calls > summary.most_in_calls) {
+    summary.most_in_calls = in_calls;
+    summary.busiest = rank;
+  }
+  summary.run = std::max(summary.run, report::seconds_of(record.run_nanoseconds));
+}
+
+void add_host(std::vector<Host>& hosts, const Record& record, int rank) {
+  auto host = std::find_if(hosts.begin(), hosts.end(), [&](const Host& each) { return each.name == record.host; });
+  if (host == hosts.end()) {
+    hosts.push_back({record.host, {}, {}});
+    host = std::prev(hosts.end());
+  }
+  host->ranks.push_back(rank);
+  for (int g = 0; g < record.gpu_count; ++g) {
+    const report::GpuOfRank& gpu = record.gpus[g];
+    const std::string id(reinterpret_cast<const char*>(gpu.id), sizeof gpu.id);
+    const auto entry = host->gpus.try_emplace(id, Host::Gpu{gpu.name, gpu.ordinal, {}}).first;
+    entry->second.ranks.push_back(rank);
   }
 }
 
-Record sum(const std::vector<Record>& records) {
-  Record total{};
-  for (const Record& record : records) {
-    for (int p = 0; p < staging_protocols; ++p)
-      for (int k = 0; k < shape_kinds; ++k) {
-        total.calls[p][k] += record.calls[p][k];
-        total.bytes[p][k] += record.bytes[p][k];
-      }
-    for (int c = 0; c < 2; ++c) {
-      total.nanoseconds[c] += record.nanoseconds[c];
-      total.staging_peak[c] = std::max(total.staging_peak[c], record.staging_peak[c]);
-    }
-    for (std::size_t m = 0; m < std::size(total.movements); ++m) total.movements[m] += record.movements[m];
-    for (int e = 0; e < peer_events; ++e) total.peer[e] += record.peer[e];
-    for (const Fallback& entry : record.fallbacks)
-      if (entry.calls > 0) add_fallback(total.fallbacks, entry.reason, entry.calls);
-  }
-  return total;
+void add(Summary& summary, const Record& record, int rank) {
+  for (const Row& row : record.rows)
+    if (row.buffers != 0) add_row(summary.rows, row);
+  for (const Wait& wait : record.waits)
+    if (wait.calls != 0) add_wait(summary.waits, wait);
+  add_time(summary, record, rank);
+  add_each(summary.movements, record.movements);
+  add_each(summary.peer, record.peer);
+  add_each(summary.fallbacks, record.fallbacks);
+  for (int s = 0; s < 2; ++s) summary.staging_peak[s] = std::max(summary.staging_peak[s], record.staging_peak[s]);
+  if (summary.no_peers.empty()) summary.no_peers = record.no_peers;
+  add_host(summary.hosts, record, rank);
 }
 
-void print(const Record& total, int ranks, int expected) {
-  std::string text = "gpudt report: " + std::to_string(ranks) + " of " + std::to_string(expected) +
-                     " ranks, device: " + device::runtime_name() + "\n";
-  char line[256];
-  std::snprintf(line, sizeof line, "  %-16s %-12s %14s %20s\n", "protocol", "layout", "buffers", "bytes");
-  text += line;
-  std::int64_t all = 0;
-  for (int p = 0; p < staging_protocols; ++p)
-    for (int k = 0; k < shape_kinds; ++k) {
-      if (total.calls[p][k] == 0) continue;
-      all += total.calls[p][k];
-      std::snprintf(line, sizeof line, "  %-16s %-12s %14lld %20lld\n", protocol_name(static_cast<Protocol>(p)),
-                    datatype::shape_kind_name(static_cast<datatype::ShapeKind>(k)),
-                    static_cast<long long>(total.calls[p][k]), static_cast<long long>(total.bytes[p][k]));
-      text += line;
-    }
-  if (all == 0) text += "  no device buffer was passed to MPI\n";
-  const auto messages = [&](PeerEvent event) { return std::to_string(total.peer[static_cast<int>(event)]); };
-  if (total.peer[static_cast<int>(PeerEvent::offered)] != 0)
-    text += "  peer transfer: " + messages(PeerEvent::offered) + " messages offered; of these " +
-            messages(PeerEvent::packed) + " packed to be fetched, " + messages(PeerEvent::put) +
-            " written by their senders, " + messages(PeerEvent::refused) + " through shared memory, " +
-            messages(PeerEvent::remote) + " in fragments by messages, " + messages(PeerEvent::buffered) + " buffered\n";
-  if (const std::int64_t calls = total.peer[static_cast<int>(PeerEvent::collective)]; calls != 0)
-    text += "  collectives as messages: " + std::to_string(calls) + " calls\n";
-  std::snprintf(line, sizeof line, "  packs, unpacks and copies: %lld by kernels, %lld by the copy engine",
-                static_cast<long long>(total.movements[0]), static_cast<long long>(total.movements[1]));
-  text += line;
-  if (total.movements[2] != 0)
-    text += "; " + std::to_string(total.movements[3]) + " of the former in " + std::to_string(total.movements[2]) +
-            " launches of several";
-  if (total.movements[5] != 0)
-    text += "; " + std::to_string(total.movements[5]) + " of the former by a kernel that was there already";
-  if (total.movements[4] != 0)
-    text += "; kernels or copies were seen to begin late " + std::to_string(total.movements[4]) + " times";
-  text += "\n";
-  std::snprintf(line, sizeof line,
-                "  waiting for packs and unpacks: %.3f ms, in MPI with staged buffers: %.3f ms (sums over ranks)\n",
-                static_cast<double>(total.nanoseconds[0]) * 1e-6, static_cast<double>(total.nanoseconds[1]) * 1e-6);
-  text += line;
-  std::snprintf(line, sizeof line, "  staging memory at its peak, largest rank: %lld B mapped host, %lld B device\n",
-                static_cast<long long>(total.staging_peak[0]), static_cast<long long>(total.staging_peak[1]));
-  text += line;
-  for (const std::string& source : device::cost_sources())
-    text += "  costs of kernels and copies, rank 0, " + source + "\n";
-  for (const Fallback& entry : total.fallbacks)
-    if (entry.calls != 0) text += "  fell back " + std::to_string(entry.calls) + " times: " + entry.reason + "\n";
+/// `first`: the rank of the first record.
+Summary summarise(const std::vector<Record>& records, int first, int expected) {
+  Summary summary;
+  summary.ranks = static_cast<int>(records.size());
+  summary.expected = expected;
+  summary.device = device::runtime_name();
+  summary.costs = device::cost_sources();
+  summary.forced = wanted.forced;
+  for (std::size_t i = 0; i < records.size(); ++i) add(summary, records[i], first + static_cast<int>(i));
+  const auto longer = [](const auto& one, const auto& other) { return one.nanoseconds > other.nanoseconds; };
+  std::sort(summary.rows.begin(), summary.rows.end(), longer);
+  std::sort(summary.waits.begin(), summary.waits.end(), longer);
+  summary.hints = report::hints(summary);
+  return summary;
+}
+
+// --- to rank 0, and to the user --------------------------------------------------------------------------------------
+
+void print(const std::string& text) {
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
+}
+
+bool write_file(const std::string& name, const std::string& text) {
+  std::ofstream file(name);
+  file << text << std::flush;
+  return static_cast<bool>(file);
+}
+
+void deliver(const Summary& summary) {
+  if (wanted.file.empty()) return print(report::as_text(summary));
+  if (write_file(wanted.file, report::as_json(summary)))
+    return print("gpudt report: " + wanted.file + " (scripts/gpudt-report shows it)\n");
+  log_warning("GPUDT_REPORT: " + wanted.file + " cannot be written. The report follows");
+  print(report::as_text(summary));
 }
 
 /// Tests have less timeout.
@@ -176,26 +199,28 @@ bool gather(const Record& own, std::vector<Record>& records) {
   return done != 0;
 }
 
+/// The variables that take choices away from the library, or make it slow.
+std::vector<std::string> forced_by(const Config& config) {
+  std::vector<std::string> forced;
+  if (config.check) forced.emplace_back("GPUDT_CHECK=1");
+  if (config.trace) forced.emplace_back("GPUDT_TRACE=1");
+  if (config.protocol)
+    forced.push_back(std::string("GPUDT_PROTOCOL=") + protocol_names[static_cast<std::size_t>(*config.protocol)].value);
+  if (config.device.way == device::Way::kernel) forced.emplace_back("GPUDT_WAY=kernel");
+  if (config.device.way == device::Way::copy) forced.emplace_back("GPUDT_WAY=copy");
+  if (config.device.resident == device::ResidentUse::never) forced.emplace_back("GPUDT_RESIDENT=never");
+  if (config.device.resident == device::ResidentUse::always) forced.emplace_back("GPUDT_RESIDENT=always");
+  return forced;
+}
+
 }  // namespace
 
-void report_count(Protocol protocol, datatype::ShapeKind kind, std::int64_t bytes) {
-  const int p = static_cast<int>(protocol), k = static_cast<int>(kind);
-  counts.calls[p][k].fetch_add(1, std::memory_order_relaxed);
-  counts.bytes[p][k].fetch_add(bytes, std::memory_order_relaxed);
-}
-
-void report_time(Clock clock, std::chrono::nanoseconds spent) {
-  counts.nanoseconds[static_cast<int>(clock)].fetch_add(spent.count(), std::memory_order_relaxed);
-}
-
-void report_peer(PeerEvent event) {
-  if (report_wanted) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
-}
-
-void report_fallback(const char* reason) {
-  if (!report_wanted) return;
-  LockGuard lock(fallback_mutex);
-  add_fallback(fallbacks, reason, 1);
+void report_start(const Config& config) {
+  if (!config.report) return;
+  wanted.file = *config.report;
+  wanted.forced = forced_by(config);
+  wanted.started = ReportClock::now();
+  report_wanted = true;
 }
 
 void report_print(Ranks ranks) {
@@ -207,13 +232,12 @@ void report_print(Ranks ranks) {
   static auto& records = never_destroyed<std::vector<Record>>();
   own = own_record();
   if (ranks != Ranks::all) {  // there is no waiting for ranks that lack the library
-    if (ranks == Ranks::own) print(sum({own}), 1, size);
+    if (ranks == Ranks::own) deliver(summarise({own}, rank, size));
     return;
   }
   records.resize(rank == 0 ? static_cast<std::size_t>(size) : 0);
   const bool complete = gather(own, records);
-  if (rank != 0) return;
-  print(sum(complete ? records : std::vector<Record>{own}), complete ? size : 1, size);
+  if (rank == 0) deliver(summarise(complete ? records : std::vector<Record>{own}, 0, size));
 }
 
 }  // namespace gpudt::interpose

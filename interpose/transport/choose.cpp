@@ -34,7 +34,7 @@ const char* obstacle_to_offer(const Message& message, const Route& route) {
 const char* obstacle_to_shared(const Message& message, const Route& route) {
   if (const char* const obstacle = obstacle_to_offer(message, route)) return obstacle;
   if (route.receiver == Receiver::remote) return "the receiver shares no memory";
-  return route.pausing ? "the receiver could not fetch earlier ones" : nullptr;
+  return route.backing_off ? "the receiver could not fetch earlier ones" : nullptr;
 }
 
 const char* obstacle_to_peer(const Message& message, const Route& route) {

@@ -23,7 +23,7 @@ struct Message {
   bool divided = false;  ///< among several memories
 };
 
-/// Whom it goes to.
+/// What is known of the receiver.
 enum class Receiver : std::uint8_t {
   unknown,      ///< not looked at, or there is not one process alone
   unreachable,  ///< it has no gpudt, or is on another node and cannot be told about messages
@@ -37,7 +37,7 @@ struct Route {
   bool mpi_takes_device_memory = false;
   std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any
   ForcedProtocol forced{};
-  bool pausing = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now
+  bool backing_off = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now
 };
 
 struct ProtocolRow {

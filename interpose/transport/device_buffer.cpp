@@ -33,8 +33,8 @@ void trace_choice(const char* call, const DeviceBuffer& operand, const datatype:
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
 
-void record(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
-  report_call(operand.protocol, shape.kind, shape.total);
+void record(const char* call, DeviceBuffer& operand, const datatype::Shape& shape) {
+  if (report_wanted) operand.reported = std::make_shared<Reported>(call, operand.protocol, shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
 }
 
@@ -79,10 +79,12 @@ device::Location locate(std::uintptr_t address) {
   return device::surely_host(first) ? device::Location{} : device::classify(first);
 }
 
-/// Of a buffer that may be divided. True if some of it is in device memory.
-bool resolve_division(DeviceBuffer& operand) {
+/// Of a buffer that may be divided, whose first byte lies at `location`. True if some of it is in device memory.
+bool resolve_division(DeviceBuffer& operand, std::uintptr_t first_byte, const device::Location& location) {
   const datatype::Layout& layout = operand.info->layout();
-  if (const auto memory = device::one_memory(layout, operand.count, operand.buffer)) {
+  const auto* const address = reinterpret_cast<const void*>(first_byte);
+  const device::Region first = location.on_device() ? device::region_of(address, location) : device::region_of(address);
+  if (const auto memory = device::one_memory(layout, operand.count, operand.buffer, first)) {
     operand.ordinal = memory->ordinal;
     return memory->on_device();
   }
@@ -133,7 +135,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
   if (divided) {
-    if (!resolve_division(operand)) return false;
+    if (!resolve_division(operand, reach.first, location)) return false;
     operand.mark_again();
   }
   device::mark(device::Point::laid_out);
@@ -229,7 +231,7 @@ bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, c
   return true;
 }
 
-void note_operand(const char* call, const DeviceBuffer& operand) {
+void note_operand(const char* call, DeviceBuffer& operand) {
   record(call, operand, operand.info->layout().shape(operand.count));
 }
 

@@ -23,6 +23,8 @@ class CheckedBuffer;
 using CheckedRef = std::shared_ptr<const CheckedBuffer>;
 /// GPUDT_CHECK: set in MPI_Init.
 extern bool check_wanted;
+class Reported;
+using ReportedRef = std::shared_ptr<Reported>;
 
 /// (buffer, count, datatype) in device memory, or some of it there, that MPI cannot take as it is.
 struct DeviceBuffer {
@@ -35,8 +37,9 @@ struct DeviceBuffer {
   device::StreamMark after{};  ///< position of the default stream at the time of this call; the buffer is not touched
                                ///< before it is reached
   Use use = Use::unknown;
-  bool blocking = false;  ///< the call returns when it has used the buffer: `after` may be made late
-  CheckedRef checked{};   ///< as long as the operation lasts
+  bool blocking = false;   ///< the call returns when it has used the buffer: `after` may be made late
+  CheckedRef checked{};    ///< as long as the operation lasts
+  ReportedRef reported{};  ///< likewise; null if no report is wanted
 
   std::int64_t bytes() const { return count * info->layout().size(); }
   MPI_Datatype packed_type() const { return info->packed_type(); }
@@ -103,7 +106,7 @@ inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, c
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand);
 
 /// For the report and the trace: an operand that the caller has made itself.
-void note_operand(const char* call, const DeviceBuffer& operand);
+void note_operand(const char* call, DeviceBuffer& operand);
 
 /// Describes (buffer, count, type) in host memory as what is to be staged with others that are not. False if there are
 /// no data or the type is not committed.

@@ -41,6 +41,8 @@ class Payload {
   virtual void wait() = 0;
   /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
   virtual void abandon() {}
+  /// The operation is over; a persistent one may be started again. For the report.
+  virtual void ended() {}
   /// start_unpack() is wanted even if MPI has delivered nothing.
   virtual bool always_unpacks() const { return false; }
   /// Of sends, once they are packed.

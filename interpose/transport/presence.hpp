@@ -2,8 +2,8 @@
 // LD_PRELOAD was not passed on. Such a rank answers none of gpudt's questions, so that nobody may wait for it.
 //
 // Each process with the library says so by a file that the processes of its node see
-// (transport/peer/shared_segment.hpp), before it enters MPI_Init, and by which none has left MPI_Init. Who has not said
-// so on the same node lacks it; of processes on other nodes it is not known. Nothing here is collective, and nobody
+// (transport/peer/shared_segment.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node
+// that has the library has said so; of processes on other nodes it is not known. Nothing here is collective, and nobody
 // waits.
 #pragma once
 

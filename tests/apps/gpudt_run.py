@@ -168,6 +168,16 @@ class GpudtRun(Installed):
         self.assertEqual(sorted(exported)[:-1], ["GPUDT_CHECK=1", "GPUDT_REPORT=1", f"GPUDT_TIMELINE={self.work}/t/points",
                                                  "GPUDT_TRACE=1", "GPUDT_WAY=kernel"])
 
+    def test_file_of_the_report(self):
+        """Only what ends in .json is one: else the command follows."""
+        app = self.program_over("libmpi.so.40")
+        for words, value in ((("--report",), "1"), (("--report", "run.json"), f"{self.work}/run.json"),
+                             (("--timeline", "points", "--report=/a/run.json"), "/a/run.json")):
+            with self.subTest(words):
+                self.assertIn(f"GPUDT_REPORT={value}", self.started(*words, "mpirun", app, "--report"))
+        wrong = self.run_it("--report=run.txt", "mpirun", app)
+        self.assertEqual(wrong.returncode, 2, wrong.stderr)
+
     def test_what_is_preloaded_already_comes_first(self):
         app = self.program_over("libmpi.so.40")
         words = self.started("mpirun", app, environment={"LD_PRELOAD": "libm.so.6"})

@@ -28,12 +28,12 @@ SENDS = {
                   "part sent", "send returned"],
 }
 RECEIVES = {
-    "peer": [*RECEIVED, "token recognised", "sender's memory mapped", "transfer started", *MOVED, "released",
+    "peer": [*RECEIVED, "RTS recognised", "sender's memory mapped", "transfer started", *MOVED, "released",
              "receive returned"],
     "staging": [*RECEIVED, "unpack started", *MOVED, "receive returned"],
-    "shared": [*RECEIVED, "token recognised", "data asked for", "part arrived", "part unpack started", *MOVED,
+    "shared": [*RECEIVED, "RTS recognised", "data asked for", "part arrived", "part unpack started", *MOVED,
                "part unpacked", "released", "receive returned"],
-    "pipelined": [*RECEIVED, "token recognised", "data asked for", "part posted", "part arrived",
+    "pipelined": [*RECEIVED, "RTS recognised", "data asked for", "part posted", "part arrived",
                   "part unpack started", *MOVED, "part unpacked", "released", "receive returned"],
 }
 
@@ -167,7 +167,7 @@ class Script(Files):
         return ([(name, start + us) for name, us in points] for points in (sender, receiver))
 
     def test_critical_path(self):
-        """Through the token to the receiver, and past what the sender does meanwhile."""
+        """Through the RTS to the receiver, and past what the sender does meanwhile."""
         tables = self.tables(*self.message(1000))
         self.assertEqual(self.steps(tables["path"]), [
             ("s: send entered", "s: given to MPI", 1, 2), ("s: given to MPI", "r: message arrived", 1, 3),

@@ -1,6 +1,6 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|lengths|gather|turns|fatal|mistakes|leave|freed|unmatched
+// usage: messages device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
@@ -9,6 +9,7 @@
 //   lengths host messages of all odd lengths of 515 to 769 bytes, received after a device message; then another one
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
 //   turns   the same, every other one with rank 0 on the host
+//   slow    long messages from device into host memory, and a reduction by an operator of the program's own
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
@@ -91,6 +92,28 @@ int exchange(int blocks, int stride, bool& right) {
     right = right && values[i] == (i % static_cast<std::size_t>(stride) == 0 ? from + 1 : 0);
   MPI_Error_class(error, &error);
   return error;
+}
+
+/// Long messages into host memory, which no GPU can fetch.
+void send_to_host(int messages) {
+  const Buffer out(leaving);
+  std::vector<int> in(leaving);
+  for (int i = 0; i < messages; ++i)
+    MPI_Sendrecv(out.data(), leaving, MPI_INT, (rank + 1) % ranks, 3, in.data(), leaving, MPI_INT,
+                 (rank + ranks - 1) % ranks, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+void add_up(void* in, void* inout, int* length, MPI_Datatype*) {
+  for (int i = 0; i < *length; ++i) static_cast<int*>(inout)[i] += static_cast<int*>(in)[i];
+}
+
+void reduce_by_own_operator() {
+  MPI_Op own = MPI_OP_NULL;
+  MPI_Op_create(add_up, 1, &own);
+  Buffer out(leaving), in(leaving);
+  out.set(std::vector<int>(leaving, 1));
+  MPI_Allreduce(out.data(), in.data(), leaving, MPI_INT, own, MPI_COMM_WORLD);
+  MPI_Op_free(&own);
 }
 
 /// Long blocks of all processes.
@@ -325,6 +348,10 @@ int main(int argc, char** argv) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();
   if (mode == "gather") gather(6, 6);
+  if (mode == "slow") {
+    send_to_host(5);
+    reduce_by_own_operator();
+  }
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();
   if (mode == "freed" && rank == 0) send_what_is_freed();

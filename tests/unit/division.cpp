@@ -53,7 +53,9 @@ std::string text(const Division& division) {
 /// As the interposition layer asks.
 Division division_of(const Layout& layout, std::int64_t count, const void* user) {
   if (layout.size() == 0) return {};
-  if (const auto memory = one_memory(layout, count, user, find)) return {{0, count * layout.size(), *memory}};
+  const Region first =
+      played.find(reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(layout.true_lb()));
+  if (const auto memory = one_memory(layout, count, user, first, find)) return {{0, count * layout.size(), *memory}};
   return divide(layout, count, user, find);
 }
 

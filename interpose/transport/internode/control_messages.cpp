@@ -18,8 +18,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int notice_burst = 16;     ///< taken in one call
-constexpr int most_deaf = 16;        ///< attempts at receiving the next
+constexpr int notice_burst = 16;           ///< taken in one call
+constexpr int most_receive_failures = 16;  ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
 constexpr std::chrono::seconds stop_timeout{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
@@ -67,7 +67,7 @@ bool Remote::due() {
 
 int Remote::progress() {
   int taken = 0;
-  for (test(); taken < notice_burst && deaf_ < most_deaf; test()) {
+  for (test(); taken < notice_burst && receive_failures_ < most_receive_failures; test()) {
     const MpiTransfer::State state = listening_->state.load();
     if (state == MpiTransfer::State::under_way) break;
     const ControlMessage notice = received_;
@@ -75,7 +75,7 @@ int Remote::progress() {
     if (state == MpiTransfer::State::done) {
       take(notice);
       ++taken;
-    } else if (++deaf_ == most_deaf) {
+    } else if (++receive_failures_ == most_receive_failures) {
       log_error("notices of other processes cannot be received");
     }
   }
@@ -443,7 +443,7 @@ MpiTransferRef Remote::send(int rank, device::Staging staging, std::int64_t byte
   auto handed = std::make_shared<MpiTransfer>();
   handed->staging = std::move(staging);
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->staging.data(), static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD,
+  if (hidden_send(handed->staging.data(), static_cast<int>(bytes), MPI_BYTE, rank, fragment_tag, MPI_COMM_WORLD,
                   &request) != MPI_SUCCESS)
     throw MpiError(MPI_ERR_OTHER, "MPI does not send a part of a message");
   watch(request, handed);
@@ -453,7 +453,8 @@ MpiTransferRef Remote::send(int rank, device::Staging staging, std::int64_t byte
 MpiTransferRef Remote::receive(int rank, void* data, std::int64_t bytes) {
   auto handed = std::make_shared<MpiTransfer>();
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_receive(data, static_cast<int>(bytes), MPI_BYTE, rank, part_tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
+  if (hidden_receive(data, static_cast<int>(bytes), MPI_BYTE, rank, fragment_tag, MPI_COMM_WORLD, &request) !=
+      MPI_SUCCESS)
     throw MpiError(MPI_ERR_OTHER, "MPI does not receive a part of a message");
   watch(request, handed);
   return handed;

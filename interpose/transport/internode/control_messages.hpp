@@ -177,7 +177,7 @@ class Remote {
   // progress() alone
   ControlMessage received_ = {};
   MpiTransferRef listening_;
-  int deaf_ = 0;  ///< times that the next control message could not be received
+  int receive_failures_ = 0;  ///< in a row, to post the receive of the next control message
   bool stopping_ = false;
   std::vector<MPI_Request> requests_;
   std::vector<MpiTransferRef> handed_;  ///< likewise

@@ -17,7 +17,8 @@
 
 namespace gpudt::interpose::peer {
 
-/// The length of each of `parts` parts of `bytes` bytes: rounded up, so that parts begin where GPUs like to.
+/// The length of a fragment if `bytes` bytes are split into `parts`, rounded up to 4 KiB so that GPUs access them
+/// aligned.
 constexpr std::int64_t divided(std::int64_t bytes, std::int64_t parts) {
   constexpr std::int64_t round = 4096;
   return (bytes / parts + round) / round * round;

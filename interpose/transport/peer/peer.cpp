@@ -11,6 +11,7 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -49,6 +50,7 @@ void start_remote(int processes) {
 void peer_start(ForcedProtocol forced, int world_rank) {
   if (forced == Protocol::mapped_staging) return;
   const auto impossible = [forced](const char* why) {
+    report_no_peers(why);
     const std::string text = std::string("no peer transfers, messages are staged: ") + why;
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
@@ -68,6 +70,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   try {
     made->own = Segment::create(job, world_rank);
   } catch (const std::exception& error) {
+    report_no_peers("shared memory could not be had");
     PMPI_Comm_free(&made->self);
     log_warning(std::string("no peer transfers: ") + error.what());
     return;
@@ -206,26 +209,26 @@ void HostReceive::start_pack() {
 }
 
 Announced HostReceive::announced(std::int64_t bytes) {
-  pull_.reset();
+  receiver_.reset();
   if (rts_index(bytes) < 0) return {bytes};
   RendezvousRequest head;
   if (packed_)
     std::memcpy(&head, packed_.get(), sizeof head);
   else
     datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
-  pull_ = RendezvousReceiver::recognise(head, bytes);
-  return pull_ ? pull_->announced(this->bytes()) : Announced{bytes};
+  receiver_ = RendezvousReceiver::recognise(head, bytes);
+  return receiver_ ? receiver_->announced(this->bytes()) : Announced{bytes};
 }
 
 void HostReceive::start_unpack(std::int64_t bytes) {
-  if (pull_)
-    pull_->start(info_->layout_ref(), count_, buf_);
+  if (receiver_)
+    receiver_->start(info_->layout_ref(), count_, buf_);
   else if (packed_)
     datatype::unpack(info_->layout(), count_, buf_, 0, bytes, packed_.get());
 }
 
 bool HostReceive::done() {
-  return !pull_ || pull_->done();
+  return !receiver_ || receiver_->done();
 }
 
 void HostReceive::wait() {
@@ -233,7 +236,7 @@ void HostReceive::wait() {
 }
 
 void HostReceive::abandon() {
-  pull_.reset();
+  receiver_.reset();
 }
 
 ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info)

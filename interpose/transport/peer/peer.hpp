@@ -77,7 +77,7 @@ bool peer_has_threads();
 /// Whether so many messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
-/// For messages that go to MPI as they are, to be called before MPI is given one: those as long as an RTS are noted.
+/// To be called before an ordinary message is passed to MPI: those as long as an RTS are counted (plain_messages.cpp).
 /// May wait for another thread to give MPI an RTS. Arguments that MPI will reject do no harm.
 void peer_sends_plain(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
 void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm);
@@ -151,6 +151,7 @@ class RendezvousSender : public Payload {
   void mark();
   Outgoing message() const override;
   void given() override;
+  void ended() override;
 
  private:
   struct Place;
@@ -170,7 +171,7 @@ class RendezvousSender : public Payload {
   void answer();
   bool is_willing(const peer::Segment& receiver);
   bool put();
-  void note_what_receiver_found();
+  bool note_what_receiver_found();  ///< true: both processes use one GPU
   void note_outcome(bool refused) const;
   void stream();
   bool step_remote();
@@ -194,7 +195,7 @@ class RendezvousSender : public Payload {
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
-  bool put_off_ = false;                    ///< the data go another way, but others need not
+  bool put_off_ = false;                    ///< the data take another path this time; no refusal
   MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
   std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
@@ -280,7 +281,7 @@ class HostReceive : public Payload {
   MPI_Datatype type_;
   datatype::TypeInfoRef info_;
   std::unique_ptr<std::byte[]> packed_;
-  std::unique_ptr<RendezvousReceiver> pull_;
+  std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
 /// Receive of a matched message presumed to be an RTS, with a buffer shorter than an RTS. If it is one, the message is

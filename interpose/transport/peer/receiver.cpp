@@ -35,7 +35,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const Rendezvo
   if (index < 0 || head.mark != rts_mark || head.index != index) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
   // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
-  Segment* const segment = remote ? known_segment(head.sender) : reach_token_sender(head.sender);
+  Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);
   if (segment == nullptr && !remote && is_process(head.sender) && Segment::is_there(world->job, head.sender))
     lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
   if (segment == nullptr || (*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1])
@@ -76,6 +76,7 @@ RendezvousReceiver::~RendezvousReceiver() {
 bool RendezvousReceiver::claim() {
   if (descriptor_.state.claim()) return true;
   source_ = Source::segment;  // withdrawing, or buffered
+  report_went(into_.reported, Went::shared);
   return false;
 }
 
@@ -83,6 +84,7 @@ bool RendezvousReceiver::claim() {
 /// this is a refusal, after which it does not offer for a while (note_outcome()).
 void RendezvousReceiver::want() {
   source_ = Source::segment;
+  report_went(into_.reported, remote_ ? Went::pipelined : Went::shared);
   device::mark(device::Point::asked);
   descriptor_.state.want_fragments();
   if (remote_)
@@ -100,7 +102,9 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
   layout_ = layout;
   wanted_ = std::min(descriptor_.bytes, count * layout->size());
   target_ = {layout.get(), count, user, wanted_};
-  if (claim()) want();
+  if (!claim()) return;
+  if (!remote_) report_fallback(Fallback::host_receive);
+  want();
 }
 
 /// Has the data moved by a kernel: this process's, or by the sender's where both use one GPU (ask()). False: the
@@ -124,6 +128,7 @@ bool RendezvousReceiver::fetch_from_memory() {
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
   device::mark(device::Point::mapped);
   source_ = Source::memory;
+  report_went(into_.reported, Went::peer);
   if (tracing())
     log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into_.ordinal));
   fetch_what_is_ready();
@@ -137,6 +142,7 @@ bool RendezvousReceiver::ask() {
       !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
+  report_went(into_.reported, Went::peer);
   asked_at_ = SteadyClock::now();
   descriptor_.wanted_bytes.store(wanted_, std::memory_order_relaxed);
   device::mark(device::Point::asked);

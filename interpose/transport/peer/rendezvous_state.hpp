@@ -23,9 +23,9 @@ enum class State : std::uint32_t {
   claimed,  ///< the receiver reads the sender's device memory
   asked,  ///< the receiver asks the sender to write into its memory; the sender may accept or decline, the receiver may
           ///< take the request back
-  putting,           ///< the sender does
+  putting,           ///< the sender is writing to the receiver's memory
   put,               ///< the data are there; the sender has gone on
-  declined,          ///< the sender does not: the receiver's turn, as of `claimed`
+  declined,          ///< the sender refused to: the receiver's turn, as in `claimed`
   fragments_wanted,  ///< the receiver cannot: the sender's turn, to send the data in fragments
   withdrawing,       ///< the sender is moving the data to the descriptor
   buffered,          ///< the data are in the descriptor; the sender has gone on

@@ -68,7 +68,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
                                                                    const Envelope& envelope) {
   UniqueLock lock(world->mutex);
   Route route = route_to(rank);
-  route.pausing = route.receiver == Receiver::sharing && abstains(rank, traffic);
+  route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
   const Message message{.bytes = traffic.bytes};
   const Protocol protocol = choose(message, route);
   trace_comparison(rank, message, route);
@@ -87,6 +87,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
     index = take_descriptor(rank, envelope);
   }
   if (index < 0) {
+    report_fallback(Fallback::no_room);
     if (tracing())
       log_trace("message not offered to process " + std::to_string(rank) +
                 (world->idle.none() ? ": as many are already as can be"
@@ -148,6 +149,7 @@ std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& opera
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
   try {
     offer->offer(place->afar);
+    report_went(operand.reported, place->remote ? Went::pipelined : Went::peer);
     device::mark(device::Point::offered);
   } catch (const device::Error& error) {
     if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
@@ -247,6 +249,10 @@ void RendezvousSender::given() {
   descriptor_.issue.store(Issue::issued);
 }
 
+void RendezvousSender::ended() {
+  report_end(operand_.reported);
+}
+
 bool RendezvousSender::marks_late() const {
   return !operand_.after.made();
 }
@@ -325,6 +331,7 @@ void RendezvousSender::buffer() {
     published_.reset();
     device::mark(device::Point::buffered);
     report_peer(PeerEvent::buffered);
+    report_went(operand_.reported, Went::shared);
   }
 }
 
@@ -380,22 +387,25 @@ void RendezvousSender::note_outcome(bool refused) const {
   peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes, &operand_}, refused);
 }
 
-void RendezvousSender::note_what_receiver_found() {
+bool RendezvousSender::note_what_receiver_found() {
   const std::uint32_t found = descriptor_.found.load(std::memory_order_relaxed);
-  if ((found & found_on_one_gpu) != 0) note_shared_gpu(world_, operand_.ordinal);
+  const bool one_gpu = (found & found_on_one_gpu) != 0;
+  if (one_gpu) note_shared_gpu(world_, operand_.ordinal);
   put_off_ = put_off_ || (found & found_not_now) != 0;
+  return one_gpu;
 }
 
 /// The receiver cannot fetch the data: they go through the segment.
 void RendezvousSender::stream() {
   if (!outflow_) {
     device::mark(device::Point::wanted);
-    note_what_receiver_found();
+    const bool one_gpu = note_what_receiver_found();
     packing_.clear();
     packed_ = {};
     published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
-    report_peer(PeerEvent::refused);
+    report_peer(one_gpu ? PeerEvent::time_sliced : PeerEvent::refused);
+    report_went(operand_.reported, Went::shared);
   }
   outflow_->step();
 }

@@ -114,7 +114,7 @@ Segment* reach_sender(int rank) {
   return reach(rank);
 }
 
-Segment* reach_token_sender(int rank) {
+Segment* segment_of_rts_sender(int rank) {
   const LockGuard lock(world->mutex);
   if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
   return segment_of(rank);

@@ -87,7 +87,7 @@ struct AbandonedDescriptor {
   PublishedRef published;  ///< likewise
 };
 
-/// All of it.
+/// All that this process knows of peer transfers.
 struct World {
   std::string job;
   int rank = 0, ranks = 0;  ///< in MPI_COMM_WORLD, which has so many
@@ -129,7 +129,7 @@ Segment* reach_remote(int rank);
 /// Like reach(), for the sender of a possible RTS; ignores the retry back-off.
 Segment* reach_sender(int rank);
 /// The same of a process that has sent what looks like an RTS that was offered by segment, whatever this process does.
-Segment* reach_token_sender(int rank);
+Segment* segment_of_rts_sender(int rank);
 /// The segments of processes, by rank in MPI_COMM_WORLD; none at all if one cannot be reached, or without peer
 /// transfers.
 std::vector<Segment*> segments_of(const std::vector<int>& world_ranks);

@@ -1,0 +1,113 @@
+// The counters of this rank.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "base/mutex.hpp"
+#include "interpose/support/report_record.hpp"
+
+namespace gpudt::interpose {
+
+bool report_wanted = false;
+bool trace_wanted = false;
+
+namespace {
+
+using report::Row;
+using report::Wait;
+
+Mutex mutex;
+std::array<Row, report::most_rows> rows GUARDED_BY(mutex){};
+std::array<Wait, report::most_waits> waits GUARDED_BY(mutex){};
+
+struct Counts {
+  std::atomic<std::int64_t> nanoseconds[clocks];
+  std::atomic<std::int64_t> peer[peer_events];
+  std::atomic<std::int64_t> fallbacks[fallback_kinds];
+} counts;
+std::atomic<const char*> no_peers{nullptr};
+
+thread_local bool timing = false;  ///< a clock runs in this thread
+
+/// The entry that `is_it`, or the first free one, or the last.
+template <class Entries, class IsIt>
+auto& entry_for(Entries& entries, IsIt is_it) {
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const auto& each) { return each.call[0] == '\0' || is_it(each); });
+  return found == entries.end() ? entries.back() : *found;
+}
+
+/// The last entry stands for all others once it has been taken.
+template <class Entry, class Entries>
+void name_entry(Entry& entry, const Entries& entries, const char* call) {
+  if (entry.call[0] == '\0') report::put_text(entry.call, &entry == &entries.back() ? "others" : call);
+}
+
+bool is_named(const char (&name)[32], const char* call) {
+  return std::strncmp(name, call, sizeof name - 1) == 0;
+}
+
+void count_wait(const char* call, std::chrono::nanoseconds taken) {
+  const LockGuard lock(mutex);
+  Wait& wait = entry_for(waits, [&](const Wait& each) { return is_named(each.call, call); });
+  name_entry(wait, waits, call);
+  ++wait.calls;
+  wait.nanoseconds += taken.count();
+}
+
+}  // namespace
+
+void report_buffer(const char* call, Went way, datatype::ShapeKind kind, std::int64_t bytes,
+                   std::chrono::nanoseconds taken) {
+  const auto way_number = static_cast<std::int32_t>(way), kind_number = static_cast<std::int32_t>(kind);
+  const LockGuard lock(mutex);
+  Row& row = entry_for(rows, [&](const Row& each) {
+    return each.way == way_number && each.kind == kind_number && is_named(each.call, call);
+  });
+  if (row.call[0] == '\0') {
+    row.way = way_number;
+    row.kind = kind_number;
+  }
+  name_entry(row, rows, call);
+  ++row.buffers;
+  row.bytes += bytes;
+  row.nanoseconds += taken.count();
+}
+
+void Timed::start() {
+  outermost_ = !timing;
+  timing = true;
+  begin_ = ReportClock::now();
+}
+
+void Timed::stop() {
+  const auto taken = ReportClock::now() - begin_;
+  timing = false;
+  counts.nanoseconds[static_cast<int>(clock_)].fetch_add(taken.count(), std::memory_order_relaxed);
+  if (call_ != nullptr) count_wait(call_, taken);
+}
+
+void report_peer(PeerEvent event) {
+  if (report_wanted) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void report_fallback(Fallback kind) {
+  if (report_wanted) counts.fallbacks[static_cast<int>(kind)].fetch_add(1, std::memory_order_relaxed);
+}
+
+void report_no_peers(const char* why) {
+  no_peers.store(why);
+}
+
+void report::counted(Record& record) {
+  for (int c = 0; c < clocks; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
+  for (int e = 0; e < peer_events; ++e) record.peer[e] = counts.peer[e];
+  for (int f = 0; f < fallback_kinds; ++f) record.fallbacks[f] = counts.fallbacks[f];
+  if (const char* const why = no_peers.load()) put_text(record.no_peers, why);
+  const LockGuard lock(mutex);
+  std::copy(rows.begin(), rows.end(), record.rows);
+  std::copy(waits.begin(), waits.end(), record.waits);
+}
+
+}  // namespace gpudt::interpose

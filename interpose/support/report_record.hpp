@@ -1,0 +1,118 @@
+// What one rank counts, and what rank 0 makes of all ranks' counts.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "interpose/support/report.hpp"
+
+namespace gpudt::interpose::report {
+
+inline constexpr std::size_t most_rows = 128;
+inline constexpr std::size_t most_waits = 12;
+inline constexpr std::size_t most_gpus = 8;
+inline constexpr std::size_t name_length = 64;
+
+/// Buffers of one call that went one way and have one kind of layout.
+struct Row {
+  char call[32];
+  std::int32_t way, kind;
+  std::int64_t buffers, bytes, nanoseconds;
+};
+
+/// Calls of one name that complete requests.
+struct Wait {
+  char call[32];
+  std::int64_t calls, nanoseconds;
+};
+
+struct GpuOfRank {
+  unsigned char id[16];
+  char name[name_length];
+  std::int32_t ordinal;
+};
+
+/// What one rank tells rank 0; plain bytes on the wire.
+struct Record {
+  Row rows[most_rows];  ///< those in use come first; the last one stands for all that had no room
+  Wait waits[most_waits];
+  std::int64_t nanoseconds[clocks];
+  std::int64_t run_nanoseconds;  ///< from MPI_Init to MPI_Finalize
+  std::int64_t movements[6];     ///< as in device::Movements
+  std::int64_t peer[peer_events];
+  std::int64_t staging_peak[2];
+  std::int64_t fallbacks[fallback_kinds];
+  char host[name_length];
+  char no_peers[160];
+  std::int32_t gpu_count;
+  GpuOfRank gpus[most_gpus];
+};
+
+/// Those of this rank so far, without what others than the counters know.
+void counted(Record& record);
+
+/// Writes all of `text` that there is room for.
+template <std::size_t size>
+void put_text(char (&place)[size], const char* text) {
+  std::snprintf(place, size, "%s", text);
+}
+
+struct Host {
+  std::string name;
+  std::vector<int> ranks;
+  struct Gpu {
+    std::string name;
+    int ordinal;  ///< as the first of its ranks sees it
+    std::vector<int> ranks;
+  };
+  std::map<std::string, Gpu> gpus;  ///< by identity
+};
+
+struct Hint {
+  std::string what, remedy;
+};
+
+struct Summary {
+  int ranks = 0, expected = 0;  ///< that have been heard, and that there are
+  std::string device;
+  std::vector<Row> rows;    ///< those that took longest first
+  std::vector<Wait> waits;  ///< likewise
+  std::array<double, clocks> seconds{};
+  double in_calls = 0;          ///< sum over ranks
+  double most_in_calls = 0;     ///< that of the rank with most
+  int busiest = 0;              ///< which that is
+  double run = 0;               ///< of the rank that took longest
+  std::int64_t movements[6]{};  ///< as in device::Movements
+  std::int64_t peer[peer_events]{};
+  std::int64_t staging_peak[2]{};
+  std::int64_t fallbacks[fallback_kinds]{};
+  std::string no_peers;
+  std::vector<Host> hosts;
+  std::vector<std::string> costs;   ///< of rank 0
+  std::vector<std::string> forced;  ///< variables of rank 0 that take choices away, "GPUDT_WAY=copy"
+  std::vector<Hint> hints;
+
+  std::int64_t of(PeerEvent event) const { return peer[static_cast<int>(event)]; }
+  std::int64_t of(Fallback kind) const { return fallbacks[static_cast<int>(kind)]; }
+};
+
+inline double seconds_of(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+inline const char* layout_name(const Row& row) {
+  return datatype::shape_kind_name(static_cast<datatype::ShapeKind>(row.kind));
+}
+inline const char* way_name(const Row& row) {
+  return interpose::way_name(static_cast<Went>(row.way));
+}
+
+std::vector<Hint> hints(const Summary& summary);
+std::string as_text(const Summary& summary);
+std::string as_json(const Summary& summary);
+
+}  // namespace gpudt::interpose::report
