@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from gpudt_programs import (ALSO_SERVES, LIBRARY, NAMES, PREFIX, SIMULATED_DEVICE, Mistake, OpenMpi, build_of, find_program,
-                            found_in, installed_builds, launcher_of, mpi_of_file, simulated_device)
+                            found_in, installed_builds, is_library, launcher_of, mpi_of_file, simulated_device)
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 SECONDS = 60  # for what is started to be asked something
@@ -204,20 +204,20 @@ def check_mpi(machine):
 def check_preload(machine):
     """What the environment has preloaded already."""
     files = [name for name in re.split(r"[:\s]+", os.environ.get("LD_PRELOAD", "")) if name]
-    names = [os.path.basename(name) for name in files]
+    names = [LIBRARY if is_library(os.path.basename(name)) else os.path.basename(name) for name in files]
     if SIMULATED_DEVICE in names and LIBRARY not in names:
         yield Finding("LD_PRELOAD", WRONG, f"it names {SIMULATED_DEVICE} without {LIBRARY}",
                       "Start with gpudt-run --sim instead")
-    for file in files:
+    for file, name in zip(files, names):
         found = os.path.exists(file) if "/" in file else True
-        build = build_of(file) if found and "/" in file and os.path.basename(file) == LIBRARY else None
+        build = build_of(file) if found and "/" in file and name == LIBRARY else None
         if not found:
             yield Finding("LD_PRELOAD", WRONG, f"{file} is not there", "Correct it or unset it; gpudt-run finds the library")
         elif build and machine.mpi and build not in (machine.mpi, *ALSO_SERVES.get(machine.mpi, [])):
             yield Finding("LD_PRELOAD", WRONG, f"{file} is for {NAMES[build]}, not {NAMES[machine.mpi]}",
                           "Unset it, and start with gpudt-run, which finds the right one")
-        elif "/" in file and os.path.basename(file) not in (LIBRARY, SIMULATED_DEVICE) and found_in(file, rb"\0(MPI_Init)\0"):
-            behind = LIBRARY in names and names.index(LIBRARY) < names.index(os.path.basename(file))
+        elif "/" in file and name not in (LIBRARY, SIMULATED_DEVICE) and found_in(file, rb"\0(MPI_Init)\0"):
+            behind = LIBRARY in names and names.index(LIBRARY) < names.index(name)
             text = f"{file} is another tool of MPI's profiling interface"
             if behind and found_in(file, rb"\0(dlsym)\0"):
                 yield Finding("LD_PRELOAD", WARNING, f"{text}, behind gpudt", "Name it before gpudt: it may not see all calls")

@@ -24,6 +24,11 @@ IN_SOURCE = (HERE.parent / "meson.build").exists()
 PREFIX = HERE.parent if IN_SOURCE else HERE.parent.parent  # installed, this file is in share/gpudt
 
 
+def is_library(name):
+    """Whether a file name is that of gpudt's library, with or without the version that linked programs name."""
+    return re.fullmatch(re.escape(LIBRARY) + r"(\.\d+)*", name) is not None
+
+
 class Mistake(Exception):
     """The user's, or something that gpudt cannot do; and what helps, which may be part of the problem's sentence."""
 

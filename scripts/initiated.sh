@@ -42,7 +42,7 @@ if [ ! -f "$build/build.ninja" ]; then
   meson setup "$build" "$root" -Dgpu_archs="${GPU_ARCHS:-90}" -Dtests=false -Dwerror=false -Dinitiated=enabled >"$out/build.log" 2>&1 ||
     { tail -n 20 "$out/build.log"; die "meson failed: $out/build.log"; }
 fi
-targets=(libgpudt-pmpi.so)
+targets=(libgpudt-pmpi.so.0)
 for program in check ends dcuda pingpong latency gpurdma apps; do
   targets+=("initiated/programs/gpudt-initiated-$program")
 done

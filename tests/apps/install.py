@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Tests of gpudt as it is installed: a program is built against it by the README's line, by pkg-config, by CMake
-and by Meson, and run on the simulated device.
+and by Meson, and run on the simulated device; so is what a wheel of it installs.
 
-usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION EXAMPLES CUDA-FLAGS...
+usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION EXAMPLES WHEEL.PY CUDA-FLAGS...
 
 CUDA-FLAGS: what the compiler needs for the CUDA runtime, or for the simulated device in its place.
 """
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import tempfile
 import unittest
 
 class Install(unittest.TestCase):
-    meson = build = mpicc = run_mpi = source = version = examples = ""
+    meson = build = mpicc = run_mpi = source = version = examples = wheel = ""
     cuda = []
 
     @classmethod
@@ -66,7 +67,7 @@ class Install(unittest.TestCase):
     def test_line_of_the_readme(self):
         program = self.build_app(f"-I{self.prefix}/include", f"-L{self.libraries}", f"-Wl,-rpath,{self.libraries}",
                                  "-lgpudt-pmpi", *self.cuda_flags)
-        self.assertEqual(self.linked_to(program), f"{self.libraries}/libgpudt-pmpi.so")
+        self.assertEqual(self.linked_to(program), f"{self.libraries}/libgpudt-pmpi.so.0")
         self.run_right(program)
 
     def test_pkg_config(self):
@@ -92,10 +93,80 @@ class Install(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (0, "halo2d: 2 x 1 processes, all right\n"), done.stderr)
 
     def test_cmake(self):
-        if shutil.which("cmake") is None or shutil.which("pkg-config") is None:
-            self.skipTest("no CMake, or no pkg-config")
-        settings = [f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}", f"-DMPI_C_COMPILER={self.mpicc}"]
-        self.build_example("cmake", ["cmake", "-B", "build", *settings], ["cmake", "--build", "build"])
+        if shutil.which("cmake") is None:
+            self.skipTest("no CMake")
+        self.build_example("cmake", ["cmake", "-B", "build", *self.cmake_settings()], ["cmake", "--build", "build"])
+
+    def cmake_settings(self):
+        return [f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}",
+                f"-DMPI_C_COMPILER={self.mpicc}"]
+
+    def test_cmake_among_several_builds(self):
+        """That of the MPI which was found; one that is not there is refused by name."""
+        if shutil.which("cmake") is None:
+            self.skipTest("no CMake")
+        (build,) = (self.libraries / "gpudt").iterdir()
+        other = self.libraries / "gpudt" / "another"
+        shutil.copytree(build, other, symlinks=True)
+        self.addCleanup(shutil.rmtree, other)
+        self.build_example("cmake", ["cmake", "-B", "build", *self.cmake_settings()], ["cmake", "--build", "build"])
+        self.assertIn(f"/gpudt/{build.name}/", self.linked_to(self.work / "examples" / "cmake" / "build" / "halo2d"))
+        example = self.work / "examples" / "cmake" / "CMakeLists.txt"
+        text = example.read_text(encoding="utf-8")
+        for version, right in (("0.1", True), ("1.0", False)):
+            example.write_text(text.replace("find_package(gpudt REQUIRED)", f"find_package(gpudt {version} REQUIRED)"), encoding="utf-8")
+            done = subprocess.run(["cmake", "-B", f"version-{version}", *self.cmake_settings()], check=False,
+                                  cwd=example.parent, capture_output=True, text=True)
+            self.assertEqual(done.returncode == 0, right, done.stderr)
+        example.write_text(text, encoding="utf-8")
+        done = subprocess.run(["cmake", "-B", "refused", "-Dgpudt_BUILD=mpich9", *self.cmake_settings()], check=False,
+                              cwd=self.work / "examples" / "cmake", capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("gpudt is not installed for mpich9", done.stderr)
+
+    def test_module_file(self):
+        """The folders that it names are there."""
+        (file,) = (self.prefix / "share" / "gpudt" / "modulefiles" / "gpudt").iterdir()
+        self.assertEqual(file.name, self.version)
+        text = file.read_text(encoding="utf-8")
+        (prefix,) = re.findall(r"(?m)^set prefix (.*)$", text)
+        self.assertTrue(str(self.prefix).endswith(prefix), prefix)
+        folders = re.findall(r"(?m)^prepend-path \w+ \$prefix(.*)$", text)
+        self.assertEqual(len(folders), 4)
+        self.assertEqual([folder for folder in folders if not (self.prefix / folder.strip("/")).is_dir()], [])
+
+    def test_manual_pages(self):
+        """Each program has one, which man shows without a complaint."""
+        programs = {path.name for path in (self.prefix / "bin").iterdir()}
+        pages = {path.stem: path for path in (self.prefix / "share" / "man").rglob("*.[17]")}
+        self.assertEqual(programs | {"gpudt"}, set(pages))
+        for name, page in pages.items():
+            with self.subTest(name):
+                self.assertRegex(page.read_text(encoding="utf-8"), r"(?s)\.SH NAME\n.+\\- .+\.SH .+")
+                if shutil.which("groff"):
+                    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-z", page], capture_output=True, text=True,
+                                          check=False)
+                    self.assertEqual(done.stderr, "")
+
+    def test_wheel(self):
+        """What pip installs from it runs a program on the simulated device."""
+        pip = [sys.executable, "-m", "pip"]
+        if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no pip")
+        made = subprocess.run([sys.executable, self.wheel, self.prefix, self.version, self.work], capture_output=True,
+                              text=True, check=True).stdout.strip()
+        subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", "--root-user-action", "ignore",
+                        "--disable-pip-version-check", "--prefix", self.work / "installed", made], check=True)
+        (script,) = (self.work / "installed").rglob("gpudt-run")
+        program = self.work / "halo2d"
+        subprocess.run([self.mpicc, pathlib.Path(self.examples) / "halo2d.c", "-o", program, *self.cuda_flags], check=True)
+        done = subprocess.run([script, "--sim", "--dry-run", program], capture_output=True, text=True, check=True)
+        (library,) = (self.work / "installed").rglob("libgpudt-pmpi.so")
+        self.assertIn(f"LD_PRELOAD={library}:", done.stdout)
+        done = subprocess.run([self.run_mpi, "-S", "-n", "2", "-t", "60", "-l", library, "-s",
+                               library.parent.parent.parent / "libgpudt-sim.so", program], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "halo2d: 2 x 1 processes, all right\n"), done.stderr)
 
     def test_meson(self):
         if shutil.which("pkg-config") is None:
@@ -124,7 +195,7 @@ class Install(unittest.TestCase):
 def main():
     os.environ.pop("LD_LIBRARY_PATH", None)  # Meson names the build folder there
     (Install.meson, Install.build, Install.mpicc, Install.run_mpi, Install.source, Install.version, Install.examples,
-     *Install.cuda) = sys.argv[1:]
+     Install.wheel, *Install.cuda) = sys.argv[1:]
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Install))
     failed = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - failed} passed, {failed} failed")
