@@ -441,8 +441,26 @@ def one_sided(MPI, check, comm):
         window.Complete()
         window.Wait()
 
+    def in_window_of_mpi(memory, sync, access):
+        """Host memory, of which some MPI libraries make no windows unless they have allocated it."""
+        window = MPI.Win.Allocate(len(memory) * memory.itemsize, 8, comm=comm)
+        cells = memoryview(window).cast("B").cast(memory.typecode)
+        cells[:] = memory
+        comm.Barrier()
+        sync(window, lambda: access(window))
+        comm.Barrier()
+        memory[:] = array(memory.typecode, cells)
+        cells.release()
+        window.Free()
+
     def in_window(memory, sync, access):
-        window = MPI.Win.Create(memory, 8, comm=comm)
+        try:
+            window = MPI.Win.Create(memory, 8, comm=comm)
+        except MPI.Exception:
+            if not isinstance(memory, array):
+                raise
+            in_window_of_mpi(memory, sync, access)
+            return
         sync(window, lambda: access(window))
         comm.Barrier()
         window.Free()
