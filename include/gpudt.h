@@ -3,8 +3,8 @@
  * A program needs none of this: gpudt works on unmodified MPI programs, preloaded (LD_PRELOAD) or linked before the MPI
  * library (-lgpudt-pmpi). These functions let a program ask whether the library is there. C99 and C++.
  *
- * A program that shall run with and without the library either looks the functions up with dlsym(RTLD_DEFAULT, ...), or
- * declares them weak and compares their addresses with NULL before it calls them.
+ * A program that should run both with and without the library looks these functions up with dlsym(RTLD_DEFAULT, ...),
+ * or declares them weak and tests their addresses against NULL.
  */
 #ifndef GPUDT_H
 #define GPUDT_H
@@ -31,7 +31,7 @@ const char* gpudt_version(void);
  * Where it returns 0, all calls go to the MPI library as they are, and GPU pointers crash in an MPI library that does
  * not support them.
  *
- * It tells about this process alone. Other processes of the job may run without the library.
+ * The answer is for this process only; other processes may run without the library.
  * May be called at any time, from any thread; it neither communicates nor calls the GPU driver.
  */
 int gpudt_active(void);

@@ -6,7 +6,7 @@
 # usage: setup.sh [--tests] [--checks] [--plot] [--initiated]
 #   --tests   also what some tests need and are skipped without, so that failing to install it is no error: a Fortran
 #             compiler, mpi4py, MPICH beside Open MPI
-#   --checks  also what .ci/run needs: clang, clang-format, clang-tidy
+#   --checks  also what .ci/run needs: clang, clang-format, clang-tidy, Python's venv for the site
 #   --plot    also what plot.py needs: matplotlib
 #   --initiated  also NVSHMEM for initiated/ (docs/initiated.md), by pip, into the folder .nvshmem, unless there is one;
 #             failing to install it is no error
@@ -73,6 +73,7 @@ for option in "$@"; do
       need clang on_path clang++
       need clang-format on_path clang-format
       need clang-tidy on_path clang-tidy
+      need python3-venv python3 -c 'import ensurepip, venv'
       ;;
     --plot) need python3-matplotlib python3 -c 'import matplotlib' ;;
     --initiated) initiated=yes ;;
