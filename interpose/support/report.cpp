@@ -143,6 +143,7 @@ void add(Summary& summary, const Record& record, int rank) {
   add_each(summary.fallbacks, record.fallbacks);
   for (int s = 0; s < 2; ++s) summary.staging_peak[s] = std::max(summary.staging_peak[s], record.staging_peak[s]);
   if (summary.no_peers.empty()) summary.no_peers = record.no_peers;
+  if (summary.not_mapped.empty()) summary.not_mapped = record.not_mapped;
   add_host(summary.hosts, record, rank);
 }
 

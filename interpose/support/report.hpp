@@ -154,6 +154,8 @@ void report_fallback(Fallback kind);
 
 /// There are no peer transfers in this run; `why` must be a string literal.
 void report_no_peers(const char* why);
+/// This process's GPU does not reach memory of another process; the first reason is kept.
+void report_not_mapped(const std::string& why);
 
 /// Whose counts a rank prints.
 enum class Ranks {

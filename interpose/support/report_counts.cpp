@@ -27,6 +27,7 @@ struct Counts {
   std::atomic<std::int64_t> fallbacks[fallback_kinds];
 } counts;
 std::atomic<const char*> no_peers{nullptr};
+char not_mapped[sizeof(report::Record::not_mapped)] GUARDED_BY(mutex) = "";
 
 thread_local bool timing = false;  ///< a clock runs in this thread
 
@@ -100,6 +101,12 @@ void report_no_peers(const char* why) {
   no_peers.store(why);
 }
 
+void report_not_mapped(const std::string& why) {
+  if (!report_wanted) return;
+  const LockGuard lock(mutex);
+  if (not_mapped[0] == '\0') report::put_text(not_mapped, why.c_str());
+}
+
 void report::counted(Record& record) {
   for (int c = 0; c < clocks; ++c) record.nanoseconds[c] = counts.nanoseconds[c];
   for (int e = 0; e < peer_events; ++e) record.peer[e] = counts.peer[e];
@@ -108,6 +115,7 @@ void report::counted(Record& record) {
   const LockGuard lock(mutex);
   std::copy(rows.begin(), rows.end(), record.rows);
   std::copy(waits.begin(), waits.end(), record.waits);
+  put_text(record.not_mapped, not_mapped);
 }
 
 }  // namespace gpudt::interpose

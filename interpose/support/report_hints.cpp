@@ -83,7 +83,10 @@ std::vector<Hint> hints(const Summary& summary) {
   for (int kind = 0; kind < fallback_kinds; ++kind) add(found, fallback_advice[kind], summary.fallbacks[kind]);
   // Those that were received into host memory have been named.
   const std::int64_t refused = summary.of(PeerEvent::refused) - summary.of(Fallback::host_receive);
-  if (refused > 0 && !fetching_forbidden(summary)) add(found, refused_advice, refused);
+  if (refused > 0 && !fetching_forbidden(summary)) {
+    add(found, refused_advice, refused);
+    if (!summary.not_mapped.empty()) found.back().what += " (" + summary.not_mapped + ")";
+  }
   add(found, time_sliced_advice, summary.of(PeerEvent::time_sliced));
   const std::int64_t late = summary.movements[4], moved = summary.movements[0] + summary.movements[1];
   if (late * seldom > moved) add(found, late_advice, late);

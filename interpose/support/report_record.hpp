@@ -49,6 +49,7 @@ struct Record {
   std::int64_t fallbacks[fallback_kinds];
   char host[name_length];
   char no_peers[160];
+  char not_mapped[160];
   std::int32_t gpu_count;
   GpuOfRank gpus[most_gpus];
 };
@@ -92,6 +93,7 @@ struct Summary {
   std::int64_t staging_peak[2]{};
   std::int64_t fallbacks[fallback_kinds]{};
   std::string no_peers;
+  std::string not_mapped;
   std::vector<Host> hosts;
   std::vector<std::string> costs;   ///< of rank 0
   std::vector<std::string> forced;  ///< variables of rank 0 that take choices away, "GPUDT_WAY=copy"

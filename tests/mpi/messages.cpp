@@ -1,6 +1,7 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched
+// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched
+//   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
 //   limit   a message too large for GPUDT_STAGING_LIMIT, then small ones
@@ -344,6 +345,8 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  int gpus = 0;
+  if (mode == "apart" && cudaGetDeviceCount(&gpus) == cudaSuccess) cudaSetDevice(rank % gpus);
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();

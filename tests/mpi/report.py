@@ -152,6 +152,8 @@ class Report(unittest.TestCase):
                       (f"hint: {RANKS} reductions", "went through the host", "Use a predefined operator")):
             self.assertEqual(len(run.lines("hint: ", *words)), 1, run.text)
         self.assertEqual(run.lines("could not be fetched"), [], run.text)
+        run = self.run_program(self.messages, "apart", "GPUDT_REPORT=1", "GPUDT_SIM_PEERS=0")
+        self.assertEqual(len(run.lines("hint: ", "could not be fetched", "cannot access memory of GPU")), 1, run.text)
 
     def test_file_that_cannot_be_written(self):
         """The report is not lost."""

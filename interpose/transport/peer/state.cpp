@@ -281,9 +281,10 @@ bool take(device::Mapping mapping, const RemoteBuffer& place, MappedBuffer& oper
 bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
   std::string why;
   const auto exporter = static_cast<std::uint64_t>(other->rank);
-  const bool mapped = take(device::import_memory(ordinal, exporter, place.memory, &why), place, operand);
-  if (!mapped && tracing()) log_trace("no peer transfer: " + why);
-  return mapped;
+  if (take(device::import_memory(ordinal, exporter, place.memory, &why), place, operand)) return true;
+  report_not_mapped(why);
+  if (tracing()) log_trace("no peer transfer: " + why);
+  return false;
 }
 
 bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
