@@ -164,7 +164,7 @@ void start(const Settings& settings) {
   set_forwarding(cuda_aware, config.forward_max, config.protocol);
   datatype::cache_start();
   stop_in_finalize();
-  if (!cuda_aware && std::string(device::runtime_name()) != "none") peer_start(config.protocol, rank);
+  if (std::string(device::runtime_name()) != "none") peer_start(config.protocol, rank);
   if (config.check) check_start(config.device.order != device::Order::none);
   active.store(true, std::memory_order_release);
   if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());

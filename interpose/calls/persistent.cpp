@@ -82,13 +82,14 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     auto persistent = std::make_shared<Persistent>(comm);
     void* given = const_cast<void*>(buf);
     MPI_Datatype as = type;
-    if (form.peer != MPI_PROC_NULL && resolve(buf, count, type, call, operand)) {
+    if (form.peer != MPI_PROC_NULL &&
+        resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(form.peer, comm))) {
       const auto staged = std::make_shared<Staged>(operand);
       persistent->payload = staged;
       persistent->operand = &staged->operand();
       given = staged->data();
       as = operand.packed_type();
-    } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
+    } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL && !operand.is_direct()) {
       if (const auto receive = peer_host_receive(given, count, type)) {
         persistent->payload = receive;
         given = const_cast<void*>(receive->message().data);

@@ -89,7 +89,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read, .blocking = true};
-    if (!resolve(buf, count, type, call, operand, peek.located)) {
+    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm);
@@ -127,7 +127,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read};
-    if (!resolve(buf, count, type, call, operand, peek.located)) {
+    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm, request);
@@ -169,6 +169,11 @@ int came_as_it_is(int code, const char* call, const MPI_Status& status, const Er
     if (is_truncation(code)) peer_truncated(owner.comm, status);
     return code;
   });
+}
+
+/// Whether a receive into device memory may get an RTS, which only the host can read.
+bool may_be_rts(const Selects& selects, const ErrorOwner& owner) {
+  return peer_exchanges_rts(selects ? selects->source : MPI_ANY_SOURCE, owner.comm);
 }
 
 /// What the function does that is given to receive_blocking().
@@ -227,8 +232,8 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
     return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
-    if (!resolve(buf, count, type, call, operand, peek.located)) {
-      if (!peer_checks()) return pmpi(buf, type, status);
+    if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
+      if (!peer_checks() || operand.is_direct()) return pmpi(buf, type, status);
       const auto packed = peer_packed_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
       if (packed) {
@@ -275,11 +280,11 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
     Outgoing into{buf, count, type};
-    const bool on_device = resolve(buf, count, type, call, operand, peek.located);
+    const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
       payload = std::make_shared<Staged>(operand);
       into = payload->message();
-    } else {
+    } else if (!operand.is_direct()) {
       payload = peer_host_receive(buf, count, type);
       if (payload) into = payload->message();
     }
@@ -372,7 +377,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     return code == MPI_SUCCESS ? other : code;
   }
   DeviceBuffer out{.use = Use::read};
-  const bool pack = dest != MPI_PROC_NULL && resolve(sendbuf, sendcount, sendtype, call, out, going.located);
+  const bool pack = dest != MPI_PROC_NULL &&
+                    resolve(sendbuf, sendcount, sendtype, call, out, going.located, peer_exchanges_rts(dest, comm));
   std::optional<Staged> packed;
   if (pack) {
     packed.emplace(out);

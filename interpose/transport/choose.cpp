@@ -12,6 +12,7 @@ constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
 
 const char* obstacle_to_device_staging(const Message& message, const Route& route) {
   if (!route.mpi_takes_device_memory) return "MPI takes no device pointers";
+  if (route.rendezvous) return "the other process is on this node and has gpudt";
   if (message.divided) return "the buffer lies in several memories";
   if (route.forward_max != 0 && static_cast<std::size_t>(message.bytes) > route.forward_max)
     return "longer than GPUDT_FORWARD_MAX";

@@ -35,6 +35,7 @@ enum class Receiver : std::uint8_t {
 struct Route {
   Receiver receiver = Receiver::unknown;
   bool mpi_takes_device_memory = false;
+  bool rendezvous = false;      ///< the other process sends, or takes, RTS messages: MPI is to have host memory
   std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any
   ForcedProtocol forced{};
   bool backing_off = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now

@@ -205,17 +205,19 @@ void OperandTransfer::wait() {
 }
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located) {
+                    Located located, bool rendezvous) {
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
   if (check_wanted) check(buffer, count, type, call, operand, on_device);
   if (!on_device) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
+  Route route = forwarding.route;
+  route.rendezvous = rendezvous;
   operand.protocol = choose({.bytes = shape.total,
                              .contiguous = shape.kind == datatype::ShapeKind::contiguous,
                              .divided = operand.division != nullptr},
-                            forwarding.route);
+                            route);
   record(call, operand, shape);
-  if (operand.protocol != Protocol::direct) return true;
+  if (!operand.is_direct()) return true;
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);
   operand.after.wait();
   return false;

@@ -42,6 +42,8 @@ struct DeviceBuffer {
   ReportedRef reported{};  ///< likewise; null if no report is wanted
 
   std::int64_t bytes() const { return count * info->layout().size(); }
+  /// MPI is given the device memory itself.
+  bool is_direct() const { return protocol == Protocol::direct; }
   MPI_Datatype packed_type() const { return info->packed_type(); }
   /// The program calls MPI about it again. Waits for the program's own work on divided operands. Throws device::Error.
   void mark_again();
@@ -76,7 +78,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
                     Located located = {});
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located);
+                    Located located, bool rendezvous);
 
 /// What can be told of (buffer, count, type) without asking MPI: of basic types all there is to know, in a few
 /// nanoseconds in the heap and on the stack, else by a question to the driver.
@@ -94,12 +96,13 @@ struct BufferPeek {
 };
 
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
-/// the arguments as they are: host memory, nothing to move, a CUDA-aware MPI, or arguments that MPI will reject
-/// before it touches data. May throw std::bad_alloc.
+/// the arguments as they are: host memory, nothing to move, arguments that MPI will reject before it touches data, or
+/// device memory that a CUDA-aware MPI takes (operand.is_direct()). `rendezvous`: Route::rendezvous. May throw
+/// std::bad_alloc.
 inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located = {}) {
+                    Located located = {}, bool rendezvous = false) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  return resolve_device(buffer, count, type, call, operand, located);
+  return resolve_device(buffer, count, type, call, operand, located, rendezvous);
 }
 
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).

@@ -109,6 +109,10 @@ int presence_announced(int world_rank) {
              : 0;
 }
 
+bool presence_rules_out(int world_rank) {
+  return !announced.empty() && presence_announced(world_rank) == 0;
+}
+
 Absence presence_absence(MPI_Group group) {
   int size = 0;
   MPI_Group all = MPI_GROUP_NULL;

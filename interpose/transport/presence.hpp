@@ -31,6 +31,9 @@ bool presence_answers();
 /// What the process of this rank in MPI_COMM_WORLD has announced; 0: nothing, or it is not known.
 int presence_announced(int world_rank);
 
+/// Whether the process of this rank in MPI_COMM_WORLD is known to be on another node, or to lack the library.
+bool presence_rules_out(int world_rank);
+
 /// Members of a group as far as they lack the library, as ranks in MPI_COMM_WORLD.
 struct Absence {
   std::vector<int> lacking;  ///< known to lack it

@@ -113,6 +113,14 @@ class Report(unittest.TestCase):
                 if protocol == "shared":
                     self.assertEqual(self.buffers(report, protocol="peer"), 0, report["rows"])
 
+    def test_cuda_aware(self):
+        """Messages of a node go by peer transfer whatever the MPI library takes."""
+        report = self.report_of(self.messages, "again", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1")
+        self.assertGreater(self.buffers(report, call="MPI_Sendrecv", protocol="peer"), 2 * RANKS, report["rows"])
+        self.assertEqual(self.buffers(report, protocol="direct"), 0, report["rows"])
+        report = self.report_of(self.messages, "gather", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1")
+        self.assertGreater(self.buffers(report, call="MPI_Allgather", protocol="kernels"), 0, report["rows"])
+
     def test_kernels_of_collectives(self):
         report = self.report_of(self.messages, "gather", "GPUDT_PROTOCOL=peer")
         self.assertGreater(self.buffers(report, call="MPI_Allgather", protocol="kernels"), 0, report["rows"])

@@ -45,6 +45,14 @@ TEST_CASE("an MPI that takes device pointers gets them, unless the message is to
   CHECK(choose({.bytes = 8, .contiguous = true}, {}) == Protocol::mapped_staging);
 }
 
+TEST_CASE("an MPI that takes device pointers gets none where an RTS may come or go", "[datatype][choose]") {
+  Route route{.mpi_takes_device_memory = true, .rendezvous = true};
+  CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::mapped_staging);
+  route.receiver = Receiver::sharing;
+  CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::peer);
+  CHECK(choose({.bytes = long_bytes}, route) == Protocol::peer);
+}
+
 TEST_CASE("messages to processes that share memory are offered", "[datatype][choose]") {
   Route route{.receiver = Receiver::sharing};
   CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);

@@ -13,6 +13,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/state.hpp"
+#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 
@@ -55,6 +56,11 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
   if (!all_receives_are_known()) return impossible("they need Open MPI 4, or 5 and a gpudt that was built with it");
+  if (mpi_takes_device_memory() && forced == Protocol::pipelined)
+    return impossible("the MPI library takes device pointers, and sends long messages from them itself");
+  // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
+  if (mpi_takes_device_memory() && presence_announced(world_rank) == 0)
+    return impossible("the MPI library takes device pointers, and which ranks have gpudt is unknown");
   const std::string job = job_name();
   if (job.empty()) return impossible("this MPI library does not tell processes what job they belong to");
   auto made = std::make_unique<World>();
@@ -93,7 +99,8 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     made->abandoned.reserve(descriptor_count);
   }
   world = made.release();
-  if (forced == Protocol::pipelined || !on_one_node(size)) start_remote(size);
+  // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
+  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || !on_one_node(size))) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
 }
@@ -108,6 +115,13 @@ bool peer_stop() {
   const LockGuard lock(world->mutex);
   world->layouts.clear();
   return quiet;
+}
+
+// This process may have sent itself one.
+bool peer_may_exchange_rts(int other, MPI_Comm comm) {
+  if (comm == MPI_COMM_NULL || other == MPI_ANY_SOURCE) return true;
+  const int rank = world_rank_of(comm, other);
+  return is_process(rank) && !presence_rules_out(rank);
 }
 
 bool peer_has_threads() {

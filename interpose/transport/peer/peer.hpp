@@ -71,6 +71,13 @@ inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
 
+bool peer_may_exchange_rts(int other, MPI_Comm comm);
+/// Whether a message between this process and process `other` of `comm`, which may be MPI_ANY_SOURCE, may be an RTS,
+/// where MPI would otherwise be given device memory. If not known, `comm` is MPI_COMM_NULL.
+inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
+  return peer_checks() && mpi_takes_device_memory() && peer_may_exchange_rts(other, comm);
+}
+
 /// Whether several threads may call MPI at a time; once something has been offered.
 bool peer_has_threads();
 

@@ -32,7 +32,10 @@ constexpr std::size_t fetched_parts_under_way = 2;
 
 Route route_to(int rank) REQUIRES(world->mutex) {
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
-  return {.receiver = checks(reach(rank)) ? Receiver::sharing : other, .forced = world->forced};
+  return {.receiver = checks(reach(rank)) ? Receiver::sharing : other,
+          .mpi_takes_device_memory = mpi_takes_device_memory(),
+          .rendezvous = true,
+          .forced = world->forced};
 }
 
 /// Whether a process that shares no memory with this one is known to look for RTS messages; if not, it is asked for the
