@@ -1,7 +1,10 @@
 // MPI-4.1 section 3.11: MPI_Sendrecv_replace, MPI_Isendrecv and MPI_Isendrecv_replace.
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "datatype/reference.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
@@ -19,8 +22,9 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
   PendingReceive pending(Selector{source, recvtag}, comm);
-  if (!resolve(buf, count, type, call, operand)) {
-    if (!peer_checks()) return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
+  if (!resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(source, comm))) {
+    if (!peer_checks() || operand.is_direct())
+      return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     if (const auto packed = peer_packed_receive(buf, count, type)) {
       packed->start_pack();
       const Outgoing both = packed->message();
@@ -56,15 +60,38 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
 namespace gpudt::interpose {
 namespace {
 
+/// A copy of what goes out of host memory that a receive is about to overwrite.
+class PackedCopy : public Payload {
+ public:
+  PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)
+      : count_(count),
+        type_(info.packed_type()),
+        packed_(std::make_unique<std::byte[]>(static_cast<std::size_t>(count * info.layout().size()))) {
+    datatype::pack(info.layout(), count, buf, 0, count * info.layout().size(), packed_.get());
+  }
+  Outgoing message() const override { return {packed_.get(), count_, type_}; }
+  void start_pack() override {}
+  void start_unpack(std::int64_t) override {}
+  bool done() override { return true; }
+  void wait() override {}
+
+ private:
+  int count_;
+  MPI_Datatype type_;
+  std::unique_ptr<std::byte[]> packed_;
+};
+
 /// What comes in, with a send that must be complete, too, before the two are.
 class ReceivedAndSent : public Payload {
  public:
-  ReceivedAndSent(StagedRef out, StagedRef in) : out_(std::move(out)), in_(std::move(in)) {}
+  ReceivedAndSent(std::shared_ptr<Payload> out, std::shared_ptr<Payload> in)
+      : out_(std::move(out)), in_(std::move(in)) {}
   /// Only after an error is the send still under way.
   ~ReceivedAndSent() override { PMPI_Wait(&send, MPI_STATUS_IGNORE); }
   void start_pack() override {
     if (out_) out_->start_pack();
   }
+  Announced announced(std::int64_t bytes) override { return in_ ? in_->announced(bytes) : Announced{bytes}; }
   void start_unpack(std::int64_t bytes) override {
     if (in_ && bytes != 0) in_->start_unpack(bytes);
   }
@@ -74,62 +101,87 @@ class ReceivedAndSent : public Payload {
     return sent != 0 && (!in_ || in_->done());
   }
   void wait() override {
-    for (const StagedRef& staged : {out_, in_})
-      if (staged) staged->wait();
+    for (const auto& half : {out_, in_})
+      if (half) half->wait();
+  }
+  void abandon() override {
+    if (in_) in_->abandon();
+  }
+  void ended() override {
+    for (const auto& half : {out_, in_})
+      if (half) half->ended();
   }
   bool always_unpacks() const override { return true; }
 
   MPI_Request send = MPI_REQUEST_NULL;
 
  private:
-  StagedRef out_, in_;
+  std::shared_ptr<Payload> out_, in_;
 };
 
-/// One half of it, on staging memory if that is what it needs.
+/// One half of it, and what MPI is given in place of the program's buffer, if that is needed.
 struct Half {
   const void* buf;
   int count;
   MPI_Datatype type;
   int peer;
   int tag;
-  StagedRef staged{};
+  std::shared_ptr<Payload> payload{};
+  bool direct = false;  ///< it is given device memory
 
-  /// May throw device::Error.
-  bool stage(const char* call) {
+  /// True of a buffer in device memory that MPI cannot have. May throw device::Error.
+  bool stage(const char* call, bool rendezvous) {
     DeviceBuffer operand;
-    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand)) return false;
-    staged = std::make_shared<Staged>(operand);
+    if (peer == MPI_PROC_NULL) return false;
+    if (!resolve(buf, count, type, call, operand, {}, rendezvous)) {
+      direct = operand.is_direct();
+      return false;
+    }
+    payload = std::make_shared<Staged>(operand);
     return true;
   }
-  void* data() const { return staged ? staged->data() : const_cast<void*>(buf); }
-  MPI_Datatype given() const { return staged ? staged->operand().packed_type() : type; }
+  /// Of a receive: an RTS may come into host memory.
+  void check() {
+    if (!payload && !direct && peer != MPI_PROC_NULL) payload = peer_host_receive(const_cast<void*>(buf), count, type);
+  }
+  /// Of a send from host memory.
+  void copy() {
+    const datatype::TypeInfoRef info = count > 0 && peer != MPI_PROC_NULL ? datatype::type_info(type) : nullptr;
+    if (!payload && info) payload = std::make_shared<PackedCopy>(buf, count, *info);
+  }
+  Outgoing given() const { return payload ? payload->message() : Outgoing{buf, count, type}; }
 };
 
-/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. Whatever is on a device goes by
-/// `pmpi()`.
+/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi()` if MPI can have both
+/// buffers as they are.
 template <class Pmpi>
 int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
-    const bool sends = out.stage(call), receives = in.stage(call);
-    if (!sends && !receives) {
-      engine_order(comm, out.peer);
-      peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
-      return pmpi();
-    }
+    const bool replaces = out.buf == in.buf;  // then MPI takes both in device memory, or none
+    const bool rts_out = peer_exchanges_rts(out.peer, comm), rts_in = peer_exchanges_rts(in.peer, comm);
+    const bool sends = out.stage(call, rts_out || (replaces && rts_in));
+    const bool receives = in.stage(call, rts_in || (replaces && rts_out));
+    in.check();
+    engine_order(comm, out.peer);
+    peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
+    if (!out.payload && !in.payload) return pmpi();
+    if (replaces && !out.direct) out.copy();
     auto operation = std::make_unique<Operation>();
-    const auto payload = std::make_shared<ReceivedAndSent>(out.staged, in.staged);
+    const auto payload = std::make_shared<ReceivedAndSent>(out.payload, in.payload);
     operation->kind = Operation::Kind::receive;
     operation->owner.comm = comm;
     operation->payload = payload;
+    operation->on_device = sends || receives;
     payload->start_pack();
-    engine_order(comm, out.peer);
-    peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
     payload->wait();
+    const PendingReceive pending(Selector{in.peer, in.tag}, comm);
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    int code = PMPI_Isend(out.data(), out.count, out.given(), out.peer, out.tag, comm, &payload->send);
+    const Outgoing going = out.given(), coming = in.given();
+    int code = PMPI_Isend(going.data, going.count, going.type, out.peer, out.tag, comm, &payload->send);
     if (code == MPI_SUCCESS)
-      code = PMPI_Irecv(in.data(), in.count, in.given(), in.peer, in.tag, comm, &reserved->inner);
+      code = PMPI_Irecv(const_cast<void*>(coming.data), coming.count, coming.type, in.peer, in.tag, comm,
+                        &reserved->inner);
     return reserved.submit_issued(code, request);
   });
 }
