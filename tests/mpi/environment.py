@@ -332,8 +332,9 @@ class Environment(unittest.TestCase):
         self.assertEqual(run.said, [], run.text)
 
     def test_forward(self):
-        """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory."""
-        run = Run("device", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1")
+        """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory, where there
+        can be no peer transfers."""
+        run = Run("device", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1", "GPUDT_REPORT=1", without=1)
         self.assert_right(run)
         self.assertTrue(run.lines("direct", "contiguous"), run.text)
         self.assertTrue(run.lines("device staging", "strided"), run.text)
