@@ -75,12 +75,15 @@ case $version in
     export MPIR_CVAR_POLLS_BEFORE_YIELD=1
     ;;
 esac
-# A node has a name and shared memory of its own, and reaches the others by TCP alone.
+# A node has a name and shared memory of its own, and reaches the others by TCP alone. Of two programs, Open MPI 5 would
+# start both on the first.
+second=''
 if [ -n "$nodes" ]; then
   node=$(cd "$(dirname "$0")" && pwd)/support/node.sh
   "$node" probe true 2>/dev/null || exit 77
   hosts=localhost:1
   for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
+  second='--host node2:1'
   if is_openmpi4; then
     launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}"
   else  # Open MPI 5 starts processes through another interface than lo
@@ -96,6 +99,6 @@ mpi() {
 # shellcheck disable=SC2086  # several settings
 case $without in
   '') mpi -n "$ranks" env $environment "$@" ;;
-  0) mpi -np 1 env GPUDT_TEST_HOST=1 "$@" : -np 1 env $environment "$@" ;;
-  *) mpi -np 1 env $environment "$@" : -np 1 env GPUDT_TEST_HOST=1 "$@" ;;
+  0) mpi -np 1 env GPUDT_TEST_HOST=1 "$@" : $second -np 1 env $environment "$@" ;;
+  *) mpi -np 1 env $environment "$@" : $second -np 1 env GPUDT_TEST_HOST=1 "$@" ;;
 esac

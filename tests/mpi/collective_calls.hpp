@@ -81,8 +81,8 @@ class Started {
 };
 
 /// Runs a form and the reference side by side and compares what is in the regions afterwards; a persistent request is
-/// started twice. `fill(round)` gives the regions their contents.
-void perform(const Operation& operation, Form form, const Arguments& arguments, const Arguments& reference,
+/// started twice. `fill(round)` gives the regions their contents; `refer()` calls MPI to get what is expected.
+void perform(const Operation& operation, Form form, const Arguments& arguments, const std::function<int()>& refer,
              const Region& send, const Region& receive, const std::function<void(int round)>& fill);
 
 }  // namespace gpudt::test

@@ -136,6 +136,7 @@ namespace {
 /// One side of a call: what MPI is told of its blocks, and where they lie.
 struct Side {
   std::vector<Region::Block> blocks;
+  std::vector<std::size_t> order{};  ///< of v and w forms: which of the counts each block has
   int count = 0;
   MPI_Datatype type = MPI_DATATYPE_NULL;
   std::vector<int> counts, displs;
@@ -159,6 +160,7 @@ void place_v(Side& side) {
     side.displs[i] = next;
     next += side.counts[i] + static_cast<int>(n % 2);
     side.blocks.push_back({side.displs[i] * extent_of(side.type), side.counts[i], side.type});
+    side.order.push_back(i);
   }
 }
 
@@ -175,8 +177,31 @@ void place_w(Side& side) {
     side.displs[i] = static_cast<int>(displ);
     next += width + std::abs(last) + (n % 2 == 0 ? 8 : 3);
     side.blocks.push_back({displ, side.counts[i], side.types[i]});
+    side.order.push_back(i);
   }
   side.displs_bytes.assign(side.displs.begin(), side.displs.end());
+}
+
+int size_of(MPI_Datatype type) {
+  int size = 0;
+  PMPI_Type_size(type, &size);
+  return size;
+}
+
+/// The same blocks one behind the other, as bytes.
+Side packed(Side side) {
+  side.count *= size_of(side.type);
+  side.type = MPI_BYTE;
+  int next = 0;
+  for (std::size_t n = 0; n < side.order.size(); ++n) {
+    const std::size_t i = side.order[n];
+    side.counts[i] = static_cast<int>(side.blocks[n].count) * size_of(side.blocks[n].type);
+    side.displs[i] = next;
+    next += side.counts[i];
+  }
+  side.displs_bytes.assign(side.displs.begin(), side.displs.end());
+  side.types.assign(side.types.size(), MPI_BYTE);
+  return side;
 }
 
 class Builder {
@@ -318,6 +343,22 @@ Prepared prepare(const Exchange& e) {
   return {std::move(send), std::move(receive), std::move(arguments), std::move(reference)};
 }
 
+namespace {
+
+/// Makes the call with packed data, and accepts what comes.
+int refer_packed(const Exchange& e, Prepared& call) {
+  const Builder builder(e);
+  const Stream out = call.send.packed();
+  Stream in = call.receive.packed();
+  const Arguments arguments =
+      arguments_of(e, builder, packed(builder.sending()), packed(builder.receiving()), out.data(), in.data());
+  const int code = e.operation.call(arguments, Form::reference, nullptr);
+  call.receive.accept(in);
+  return code;
+}
+
+}  // namespace
+
 void Prepared::fill(int round) {
   const std::uint64_t key = mix(seed(), static_cast<std::uint64_t>(rank() * 4 + round));
   send.fill(key);
@@ -329,8 +370,11 @@ void exchange(const Exchange& e) {
   INFO(text);
   step(text);
   Prepared call = prepare(e);
-  perform(e.operation, e.form, call.arguments, call.reference, call.send, call.receive,
-          [&](int round) { call.fill(round); });
+  const auto refer = [&] {
+    const int code = e.operation.call(call.reference, Form::reference, nullptr);
+    return code != MPI_SUCCESS || moves_long_blocks ? code : refer_packed(e, call);
+  };
+  perform(e.operation, e.form, call.arguments, refer, call.send, call.receive, [&](int round) { call.fill(round); });
 }
 
 namespace {

@@ -357,7 +357,8 @@ void reduce(const Reduction& r) {
   if (!part.in_place) reference.sendbuf = send.reference();
   reference.recvbuf = receive.reference();
 
-  perform(r.operation, r.form, arguments, reference, send, receive, [&](int round) {
+  const auto refer = [&] { return r.operation.call(reference, Form::reference, nullptr); };
+  perform(r.operation, r.form, arguments, refer, send, receive, [&](int round) {
     const std::uint64_t key = mix(seed(), static_cast<std::uint64_t>(rank() * 2 + round));
     send.fill(key);
     receive.fill(key + 1);

@@ -79,6 +79,21 @@ void Region::unpack(std::vector<char>& image, const Stream& packed) const {
                   static_cast<int>(block.count), block.type, MPI_COMM_WORLD);
 }
 
+Stream Region::packed() const {
+  Stream packed(packed_bytes_);
+  int position = 0;
+  for (const Block& block : blocks_)
+    if (block.count != 0 && !packed.empty())
+      PMPI_Pack(initial_.data() + origin_ + block.displ, static_cast<int>(block.count), block.type, packed.data(),
+                static_cast<int>(packed.size()), &position, MPI_COMM_WORLD);
+  return packed;
+}
+
+void Region::accept(const Stream& packed) {
+  accepted_ = initial_;
+  unpack(accepted_, packed);
+}
+
 /// Marks the bytes of all data, or of undefined data alone: those that unpacking changes.
 void Region::mark(bool undefined, std::vector<char>& bytes) const {
   Stream packed;
@@ -92,6 +107,7 @@ void Region::fill(std::uint64_t key) {
     std::memcpy(initial_.data() + at, &value, std::min(sizeof value, initial_.size() - at));
   }
   reference_ = initial_;
+  accepted_.clear();
   memory_.write(initial_.data(), initial_.size());
 }
 
@@ -102,20 +118,21 @@ void Region::put(const Stream& packed) {
 }
 
 std::string Region::difference() const {
-  return compare(true);
+  const std::string text = compare(reference_, true);
+  return text.empty() || accepted_.empty() ? text : compare(accepted_, true);
 }
 
 std::string Region::difference_outside() const {
-  return compare(false);
+  return compare(reference_, false);
 }
 
-std::string Region::compare(bool data_too) const {
+std::string Region::compare(const std::vector<char>& wanted, bool data_too) const {
   std::vector<char> found(initial_.size());
   memory_.read(found.data(), found.size());
   std::size_t wrong = 0, first = 0, wrong_data = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (is_undefined_[i] || (is_data_[i] && !data_too)) continue;
-    if (found[i] == (is_data_[i] ? reference_[i] : initial_[i])) continue;
+    if (found[i] == (is_data_[i] ? wanted[i] : initial_[i])) continue;
     if (wrong++ == 0) first = i;
     wrong_data += is_data_[i] ? 1 : 0;
   }
@@ -124,7 +141,7 @@ std::string Region::compare(bool data_too) const {
          std::to_string(wrong_data) + " of them data, first at offset " +
          std::to_string(static_cast<std::ptrdiff_t>(first) - origin_) + ": found " +
          std::to_string(static_cast<unsigned char>(found[first])) + ", expected " +
-         std::to_string(static_cast<unsigned char>(is_data_[first] ? reference_[first] : initial_[first]));
+         std::to_string(static_cast<unsigned char>(is_data_[first] ? wanted[first] : initial_[first]));
 }
 
 }  // namespace gpudt::test

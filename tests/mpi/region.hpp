@@ -31,6 +31,11 @@ class Region {
   /// Replaces the data by packed ones, in the order of the type maps.
   void put(const Stream& packed);
 
+  /// The data as fill() left them, packed in the order of the blocks.
+  Stream packed() const;
+  /// The data may be these as well as what the double holds, until fill().
+  void accept(const Stream& packed);
+
   void* address() const { return memory_.data() + origin_; }
   void* reference() { return reference_.data() + origin_; }
 
@@ -42,12 +47,12 @@ class Region {
  private:
   void unpack(std::vector<char>& image, const Stream& packed) const;
   void mark(bool undefined, std::vector<char>& bytes) const;
-  std::string compare(bool data_too) const;
+  std::string compare(const std::vector<char>& wanted, bool data_too) const;
 
   std::vector<Block> blocks_;
   std::size_t packed_bytes_ = 0;
   std::ptrdiff_t origin_ = 0;
-  std::vector<char> initial_, reference_;
+  std::vector<char> initial_, reference_, accepted_;
   std::vector<char> is_data_, is_undefined_;  ///< for each byte of the memory, 0 or 1
   Memory memory_;
 };

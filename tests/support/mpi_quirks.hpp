@@ -25,6 +25,14 @@ inline constexpr bool openmpi5 = false;
 inline constexpr bool packs_complex_numbers = !openmpi5;
 /// Open MPI 5 leaves the padding of long doubles alone when it unpacks, so that its bytes tell nothing.
 inline constexpr bool unpacks_padding = !openmpi5;
+/// Open MPI 5 delivers some bytes of types with gaps wrongly, in messages to oneself and in collectives' own blocks of
+/// more than 64 KiB.
+inline constexpr bool moves_long_blocks = !openmpi5;
+/// Where Open MPI 5 fetches messages of more than 4 KiB from the sender, it writes beyond receives that are too short.
+inline constexpr bool truncates_long_messages = !openmpi5;
+/// Open MPI 5 maps memory amid the largest ranges of addresses, which leaves no range that reaches from the heap to
+/// where GPU memory lies.
+inline constexpr bool leaves_addresses = !openmpi5;
 /// MPICH 4.0 counts the basic elements of a received struct wrongly.
 inline constexpr bool counts_elements = !mpich;
 /// MPICH 4.0 leaves the status of MPI_Irecv and MPI_Recv_init from MPI_PROC_NULL alone.
