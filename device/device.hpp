@@ -307,8 +307,7 @@ Transfer start(Direction direction, int ordinal, const datatype::Layout& layout,
 /// memory may make it block. `after` as for start().
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
 
-// --- peers: memory of other processes and other GPUs
-// ------------------------------------------------------------------
+// --- peers: memory of other processes and other GPUs -----------------------------------------------------------------
 
 /// An allocation of one process as another one of the node opens it. Plain data, to travel through shared memory.
 struct Exported {

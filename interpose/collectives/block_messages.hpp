@@ -42,8 +42,7 @@ struct CommRank {
   bool names(int root) const { return root >= 0 && root < size; }
 };
 
-// --- blocks of a buffer argument: each a function of the block's index and of the rank that it is for
-// -----------------
+// --- blocks of a buffer argument: functions of a block's index and of the rank that it is for ------------------------
 
 /// `elements` elements on from the address.
 inline const void* element_of(const void* address, std::int64_t elements, MPI_Datatype type) {

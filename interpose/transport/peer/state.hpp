@@ -202,8 +202,7 @@ Offered open_offer(const Envelope& envelope, int index);
 /// Whether process `sender` may have sent such an RTS, be it that it has given up the message since.
 bool may_have_issued(int sender, const Envelope& envelope, int index);
 
-// --- receives of several threads
-// ---------------------------------------------------------------------------------------
+// --- receives of several threads -------------------------------------------------------------------------------------
 
 /// The number of the latest receive that a thread has begun; 0: there are no several threads.
 std::uint64_t receives_so_far();
