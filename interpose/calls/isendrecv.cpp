@@ -60,7 +60,8 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
 namespace gpudt::interpose {
 namespace {
 
-/// A copy of what goes out of host memory that a receive is about to overwrite.
+/// A copy of what goes out of host memory that a receive is about to overwrite; not in staging memory, so that programs
+/// that use host memory alone touch no GPU.
 class PackedCopy : public Payload {
  public:
   PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)

@@ -70,7 +70,7 @@ void Staged::start_pack() {
 }
 
 void Staged::start_unpack(std::int64_t bytes) {
-  if (operand_.reported) operand_.reported->brought(bytes);
+  if (operand_.reported) operand_.reported->received(bytes);
   if (!receiver_) return start(device::Direction::unpack, bytes);
   if (operand_.division) fetching_ = bytes;
   start_receiver();

@@ -65,8 +65,8 @@ class Reported {
     report_buffer(call_, way_, kind_, bytes_, ReportClock::now() - began_);
   }
   void went(Went way) { way_ = way; }
-  /// What really came; less than there was room for.
-  void brought(std::int64_t bytes) { bytes_ = bytes; }
+  /// Of a receive: the length of the message, which may be shorter than the buffer.
+  void received(std::int64_t bytes) { bytes_ = bytes; }
   void began(ReportClock::time_point at) { began_ = at; }
 
  private:
