@@ -346,12 +346,17 @@ class Environment(unittest.TestCase):
         self.assertEqual(run.lines("direct", "contiguous"), [], run.text)
 
 
-def main():
-    Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Environment))
+def run_cases(case):
+    """Runs all tests of a class, says how many passed, and ends the program."""
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(case))
     failed = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - failed} passed, {failed} failed")
     sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+
+
+def main():
+    Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
+    run_cases(Environment)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from environment import ALL_RIGHT, RANKS, Run
+from environment import ALL_RIGHT, RANKS, Run, run_cases
 
 
 class Mistakes(unittest.TestCase):
@@ -101,10 +101,7 @@ class Mistakes(unittest.TestCase):
 
 def main():
     Run.launcher, Run.library, Run.sim, Run.program, Mistakes.compiler, Mistakes.family = sys.argv[1:7]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Mistakes))
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+    run_cases(Mistakes)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-from environment import RANKS, Run
+from environment import RANKS, Run, run_cases
 
 # So that Open MPI 4.1 has windows of its own.
 os.environ["OMPI_MCA_btl_vader_single_copy_mechanism"] = "emulated"
@@ -94,10 +94,7 @@ class MixedJob(unittest.TestCase):
 
 def main():
     Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(MixedJob))
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+    run_cases(MixedJob)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-from environment import ALL_RIGHT, RANKS, Run
+from environment import ALL_RIGHT, RANKS, Run, run_cases
 
 PIECES = 26  # of which together sends one to each neighbour
 ROW = re.compile(r"^  (MPI_\w+) +([a-z ]+?) +(\w+) +(\d+) +(\d+) +[\d.]+ [KMG]?i?B +([\d.]+) +[\d.]+$", re.M)
@@ -201,10 +201,7 @@ class Report(unittest.TestCase):
 
 def main():
     Run.launcher, Run.library, Run.sim, Report.messages, Report.together, Report.viewer = sys.argv[1:7]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Report))
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+    run_cases(Report)
 
 
 if __name__ == "__main__":

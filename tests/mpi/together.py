@@ -9,7 +9,7 @@ import re
 import sys
 import unittest
 
-from environment import RANKS, Run
+from environment import RANKS, Run, run_cases
 
 PIECES = 26
 STAGED = ("GPUDT_PROTOCOL=staging", "GPUDT_WAY=kernel")
@@ -61,10 +61,7 @@ class Together(unittest.TestCase):
 
 def main():
     Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Together))
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+    run_cases(Together)
 
 
 if __name__ == "__main__":
