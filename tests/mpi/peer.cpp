@@ -56,6 +56,29 @@ TEST_CASE("a device message meets every kind of receive, into host memory, too",
     }
 }
 
+#if defined(GPUDT_MPI_ISENDRECV) && defined(OPEN_MPI)
+TEST_CASE("Isendrecv_replace with a device message, or an ordinary one", "[peer]") {
+  if (!all_have_partners()) return;
+  const bool replaces = rank() < partner();
+  for (const Place place : basic_places)
+    for (const Place other : basic_places) {
+      INFO(place_name(place) << ", " << place_name(other));
+      const Type type = named_layout(3, 5000);
+      Buffer out(replaces ? place : other, type, 1), in(other, type, 1);
+      out.fill(key_of(rank(), 1));
+      MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+      if (replaces) {
+        MPI_OK(MPI_Isendrecv_replace(out.address(), 1, type, partner(), 7, partner(), 7, comm(), requests));
+      } else {
+        MPI_OK(MPI_Irecv(in.address(), 1, type, partner(), 7, comm(), &requests[0]));
+        MPI_OK(MPI_Isend(out.address(), 1, type, partner(), 7, comm(), &requests[1]));
+      }
+      MPI_OK(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+      expect_message(replaces ? out : in, type, partner(), 1);
+    }
+}
+#endif
+
 TEST_CASE("probes tell tokens from messages of the same length", "[peer]") {
   if (!all_have_partners()) return;
   const Type message = vector(200, 1, 2);
