@@ -17,7 +17,7 @@ bool is_plain(unsigned char c) {
 }
 
 /// What is not ASCII, which names of hosts and GPUs may have in any encoding, becomes "?".
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -46,7 +46,7 @@ std::string number(double value) {
 class Object {
  public:
   Object& add(std::string_view name, std::string_view json) {
-    ((text_ += text_.empty() ? "" : ", ") += quoted(name) + ": ") += json;
+    ((text_ += text_.empty() ? "" : ", ") += in_quotes(name) + ": ") += json;
     return *this;
   }
   Object& add(std::string_view name, std::int64_t value) { return add(name, std::to_string(value)); }
@@ -66,9 +66,9 @@ constexpr const char* own_lines = ",\n    ";
 
 std::string row_json(const Row& row) {
   return Object()
-      .add("call", quoted(row.call))
-      .add("protocol", quoted(way_name(row)))
-      .add("layout", quoted(layout_name(row)))
+      .add("call", in_quotes(row.call))
+      .add("protocol", in_quotes(way_name(row)))
+      .add("layout", in_quotes(layout_name(row)))
       .add("buffers", row.buffers)
       .add("bytes", row.bytes)
       .add("seconds", number(seconds_of(row.nanoseconds)))
@@ -77,7 +77,7 @@ std::string row_json(const Row& row) {
 
 std::string wait_json(const Wait& wait) {
   return Object()
-      .add("call", quoted(wait.call))
+      .add("call", in_quotes(wait.call))
       .add("calls", wait.calls)
       .add("seconds", number(seconds_of(wait.nanoseconds)))
       .text();
@@ -91,13 +91,13 @@ std::string host_json(const Host& host) {
   const auto gpu_json = [](const auto& entry) {
     const Host::Gpu& gpu = entry.second;
     return Object()
-        .add("name", quoted(gpu.name))
+        .add("name", in_quotes(gpu.name))
         .add("ordinal", std::int64_t{gpu.ordinal})
         .add("ranks", ranks_json(gpu.ranks))
         .text();
   };
   return Object()
-      .add("name", quoted(host.name))
+      .add("name", in_quotes(host.name))
       .add("ranks", ranks_json(host.ranks))
       .add("gpus", list(host.gpus, gpu_json))
       .text();
@@ -136,19 +136,19 @@ std::string movements_json(const Summary& summary) {
 }
 
 std::string hint_json(const Hint& hint) {
-  return Object().add("what", quoted(hint.what)).add("remedy", quoted(hint.remedy)).text();
+  return Object().add("what", in_quotes(hint.what)).add("remedy", in_quotes(hint.remedy)).text();
 }
 
 }  // namespace
 
 std::string as_json(const Summary& summary) {
-  const auto member = [](const char* name, const std::string& json) { return "  " + quoted(name) + ": " + json; };
+  const auto member = [](const char* name, const std::string& json) { return "  " + in_quotes(name) + ": " + json; };
   const std::string members[] = {
       member("gpudt_report", "1"),
-      member("version", quoted(GPUDT_VERSION)),
+      member("version", in_quotes(GPUDT_VERSION)),
       member("ranks", std::to_string(summary.ranks)),
       member("expected_ranks", std::to_string(summary.expected)),
-      member("device", quoted(summary.device)),
+      member("device", in_quotes(summary.device)),
       member("hosts", list(summary.hosts, host_json, own_lines)),
       member("rows", list(summary.rows, row_json, own_lines)),
       member("completions", list(summary.waits, wait_json, own_lines)),
@@ -158,7 +158,7 @@ std::string as_json(const Summary& summary) {
       member("movements", movements_json(summary)),
       member("staging_peak_bytes",
              Object().add("mapped", summary.staging_peak[0]).add("device", summary.staging_peak[1]).text()),
-      member("costs", list(summary.costs, quoted)),
+      member("costs", list(summary.costs, in_quotes)),
       member("hints", list(summary.hints, hint_json, own_lines)),
   };
   std::string text;
