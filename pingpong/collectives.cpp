@@ -11,13 +11,14 @@
 
 #include "pingpong/common/contest.hpp"
 #include "pingpong/common/movers.hpp"
+#include "pingpong/common/nccl.hpp"
 #include "pingpong/common/pattern.hpp"
 #include "pingpong/common/program.hpp"
 
 namespace gpudt::bench {
 namespace {
 
-const std::vector<std::string> all_ways = {"mpi", "memcpy2d", "kernel"};
+const std::vector<std::string> all_ways = {"mpi", "nccl", "memcpy2d", "kernel"};
 constexpr const char* reference_way = "memcpy2d";
 constexpr int root = 0;
 
@@ -27,6 +28,8 @@ struct Options : CommonOptions {
 
 constexpr const char* ways_help = R"(Ways:
   mpi       the collective with the layout's datatype, from and into GPU memory
+  nccl      NCCL's, or a group of its sends and receives, and a stream synchronisation: of contiguous blocks, where
+            libnccl.so.2 is found and each process has a GPU of its own
   memcpy2d  cudaMemcpy2DAsync to pinned memory for each block, the collective there, and back
   kernel    the same with a hand-written kernel for each block (not on the simulated device)
 The root is rank 0; sizes are those of one block, of which each pair of ranks has one. Times are those until all ranks
@@ -66,6 +69,8 @@ struct Operation {
   int (*in)(const Ranks&);
   std::pair<int, int> (*source)(int rank, int block);
   void (*run)(const Calls&, const Ranks&, const Side& out, const Side& in);
+  /// Blocks of so many contiguous bytes.
+  void (*nccl)(const Nccl&, const Ranks&, const void* out, void* in, std::size_t bytes);
 };
 
 int one(const Ranks&) {
@@ -96,6 +101,10 @@ void run_alltoallv(const Calls& f, const Ranks& ranks, const Side& out, const Si
               MPI_COMM_WORLD);
 }
 
+void exchange_by_nccl(const Nccl& nccl, const Ranks&, const void* out, void* in, std::size_t bytes) {
+  nccl.all_to_all(out, in, bytes);
+}
+
 constexpr Operation operations[] = {
     {"bcast", one_at_root, one_elsewhere,
      [](int, int) {
@@ -104,6 +113,9 @@ constexpr Operation operations[] = {
      [](const Calls& f, const Ranks& ranks, const Side& out, const Side& in) {
        const Side& here = ranks.is_root() ? out : in;
        f.bcast(here.address, here.count, here.type, root, MPI_COMM_WORLD);
+     },
+     [](const Nccl& nccl, const Ranks& ranks, const void* out, void* in, std::size_t bytes) {
+       nccl.broadcast(ranks.is_root() ? const_cast<void*>(out) : in, bytes, root);
      }},
     {"gather", one, all_at_root,
      [](int, int block) {
@@ -111,6 +123,9 @@ constexpr Operation operations[] = {
      },
      [](const Calls& f, const Ranks&, const Side& out, const Side& in) {
        f.gather(out.address, out.count, out.type, in.address, in.count, in.type, root, MPI_COMM_WORLD);
+     },
+     [](const Nccl& nccl, const Ranks&, const void* out, void* in, std::size_t bytes) {
+       nccl.gather(out, in, bytes, root);
      }},
     {"scatter", all_at_root, one,
      [](int rank, int) {
@@ -118,6 +133,9 @@ constexpr Operation operations[] = {
      },
      [](const Calls& f, const Ranks&, const Side& out, const Side& in) {
        f.scatter(out.address, out.count, out.type, in.address, in.count, in.type, root, MPI_COMM_WORLD);
+     },
+     [](const Nccl& nccl, const Ranks&, const void* out, void* in, std::size_t bytes) {
+       nccl.scatter(out, in, bytes, root);
      }},
     {"allgather", one, all,
      [](int, int block) {
@@ -125,6 +143,9 @@ constexpr Operation operations[] = {
      },
      [](const Calls& f, const Ranks&, const Side& out, const Side& in) {
        f.allgather(out.address, out.count, out.type, in.address, in.count, in.type, MPI_COMM_WORLD);
+     },
+     [](const Nccl& nccl, const Ranks&, const void* out, void* in, std::size_t bytes) {
+       nccl.all_gather(out, in, bytes);
      }},
     {"alltoall", all, all,
      [](int rank, int block) {
@@ -132,12 +153,13 @@ constexpr Operation operations[] = {
      },
      [](const Calls& f, const Ranks&, const Side& out, const Side& in) {
        f.alltoall(out.address, out.count, out.type, in.address, in.count, in.type, MPI_COMM_WORLD);
-     }},
+     },
+     exchange_by_nccl},
     {"alltoallv", all, all,
      [](int rank, int block) {
        return std::pair{block, rank};
      },
-     run_alltoallv},
+     run_alltoallv, exchange_by_nccl},
 };
 
 std::vector<std::string> operation_names() {
@@ -223,6 +245,24 @@ class TypedWay final : public CollectiveWay {
   const Message& message_;
 };
 
+class NcclWay final : public CollectiveWay {
+ public:
+  NcclWay(const Operation& operation, const Ranks& ranks, const Message& message, std::shared_ptr<const Nccl> nccl)
+      : operation_(operation),
+        ranks_(ranks),
+        bytes_(static_cast<std::size_t>(message.size())),
+        nccl_(std::move(nccl)) {}
+  void run(const BlockArray& out, const BlockArray& in) override {
+    operation_.nccl(*nccl_, ranks_, out.address(), in.address(), bytes_);
+  }
+
+ private:
+  const Operation& operation_;
+  const Ranks& ranks_;
+  std::size_t bytes_;
+  std::shared_ptr<const Nccl> nccl_;
+};
+
 class StagedWay final : public CollectiveWay {
  public:
   StagedWay(const Operation& operation, const Ranks& ranks, const Message& message, std::unique_ptr<Mover> mover)
@@ -250,7 +290,11 @@ class StagedWay final : public CollectiveWay {
 
 /// Null where the layout has no such way.
 std::unique_ptr<CollectiveWay> make_way(const Operation& operation, const Ranks& ranks, const Message& message,
-                                        const std::string& name) {
+                                        const std::string& name, const std::shared_ptr<const Nccl>& nccl) {
+  if (name == "nccl") {
+    if (!nccl || message.span() != message.size()) return nullptr;
+    return std::make_unique<NcclWay>(operation, ranks, message, nccl);
+  }
   if (name == "mpi") return std::make_unique<TypedWay>(operation, ranks, message);
   auto mover = name == "kernel" ? make_kernel_mover(message, Place::pinned) : make_copy2d_mover(message, Place::pinned);
   if (!mover) return nullptr;
@@ -268,10 +312,10 @@ class Measurement {
         in_(message, operation.in(ranks)) {}
 
   /// The entries refer to this object.
-  std::vector<Entry> entries(const std::vector<std::string>& names) {
+  std::vector<Entry> entries(const std::vector<std::string>& names, const std::shared_ptr<const Nccl>& nccl) {
     std::vector<Entry> entries;
     for (const std::string& name : names) {
-      ways_.push_back(make_way(operation_, ranks_, message_, name));
+      ways_.push_back(make_way(operation_, ranks_, message_, name, nccl));
       CollectiveWay* const way = ways_.back().get();
       if (way == nullptr) continue;
       entries.push_back({operation_.name, name, [this, way] { return timed(*way); },
@@ -315,6 +359,7 @@ int run(const Options& options, const Ranks& ranks) {
                   reference_way);
   const std::vector<std::string> ways = contest.possible_ways({"mpi"});
   use_gpu(machine);
+  const std::shared_ptr<const Nccl> nccl = nccl_for(ways, machine);
   contest.print_head();
   for (const Operation& operation : operations) {
     if (std::find(options.operations.begin(), options.operations.end(), operation.name) == options.operations.end())
@@ -325,7 +370,7 @@ int run(const Options& options, const Ranks& ranks) {
         Measurement measurement(operation, ranks, message);
         contest.measure({layout.name(), std::to_string(message.size())},
                         {{"layout", layout.name()}, {"bytes", message.size()}, {"ranks", ranks.size}},
-                        measurement.entries(ways));
+                        measurement.entries(ways, nccl));
       }
     contest.rule();
   }

@@ -169,6 +169,18 @@ part_collectives() {
   done
 }
 
+# Reductions, and one-sided accesses while the target waits in MPI or computes; beside NCCL where it is found.
+part_reductions() {
+  local ranks
+  for ranks in 2 4; do
+    [ "$simulated" = yes ] || [ "$ranks" -le "$(gpus)" ] || continue
+    measure "reductions-$ranks" by "$ranks" -- "$bin/gpudt-reductions" --ways mpi,nccl --seconds 0.1 "${short[@]}"
+    measure "collectives-$ranks-nccl" by "$ranks" -- "$bin/gpudt-collectives" --ways mpi,nccl --sizes "8:$most" \
+      --seconds 0.05 "${short[@]}"
+  done
+}
+part_onesided() { measure onesided with "$bin/gpudt-onesided" --seconds 0.05 "${short[@]}"; }
+
 # Small applications: halo exchanges in two and three dimensions, and a mesh of many arrays.
 part_applications() {
   measure stencil with "$bin/gpudt-stencil" --seconds 0.03 "${short[@]}"
@@ -227,7 +239,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong onegpu protocols steps order collectives packing lengths applications contention host scale)
+parts=(tune pingpong onegpu protocols steps order collectives reductions onesided packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do
