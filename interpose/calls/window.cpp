@@ -43,8 +43,9 @@ Absence absence_in(MPI_Comm comm) {
 
 /// What a process says of a window that is being made; of all processes, the largest of each.
 struct Vote {
-  int wants;   ///< 1: it has memory that gpudt alone can serve
-  int cannot;  ///< 1: gpudt is off here
+  int wants;    ///< 1: it has memory that gpudt alone can serve
+  int cannot;   ///< 1: gpudt is off here
+  int is_mpis;  ///< 1: the window is MPI's in any case, if no process wants it served
 };
 
 /// Tests wait for less.
@@ -55,11 +56,11 @@ std::chrono::seconds long_wait() {
 
 /// Some processes may lack gpudt, and never answer: a line says so when they are long in coming, once in a process.
 Vote ask(const char* call, MPI_Comm comm, Vote mine, bool all_answer) {
-  static_assert(sizeof(Vote) == 2 * sizeof(int));
+  constexpr int numbers = sizeof(Vote) / sizeof(int);
   static std::atomic<bool> told{false};
   Vote largest{};
   MPI_Request request = MPI_REQUEST_NULL;
-  if (PMPI_Iallreduce(&mine, &largest, 2, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return {};
+  if (PMPI_Iallreduce(&mine, &largest, numbers, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return {};
   const auto deadline = std::chrono::steady_clock::now() + long_wait();
   for (int done = 0;;) {
     if (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return {};
@@ -77,14 +78,15 @@ struct Decision {
 };
 
 /// The same on all ranks with gpudt that can be told of each other. `wants`: this rank has memory that gpudt alone can
-/// serve.
-Decision decide(const char* call, MPI_Comm comm, bool wants) {
+/// serve. `empty`: it has none, and uses a GPU: a window that is so everywhere is served, too, since some MPI libraries
+/// make none on memory that they did not allocate, be it none.
+Decision decide(const char* call, MPI_Comm comm, bool wants, bool empty) {
   if (!is_intracommunicator(comm)) return {false, {}};
   if (!presence_answers()) return {false, "the other ranks cannot see that gpudt is here: it needs /dev/shm"};
   const Absence absence = absence_in(comm);
   if (!absence.lacking.empty()) return {false, presence_complaint(absence.lacking)};
-  const Vote all = ask(call, comm, {wants ? 1 : 0, active.load() ? 0 : 1}, absence.unknown.empty());
-  if (all.wants == 0) return {false, {}};
+  const Vote all = ask(call, comm, {wants ? 1 : 0, active.load() ? 0 : 1, empty ? 0 : 1}, absence.unknown.empty());
+  if (all.wants == 0 && all.is_mpis != 0) return {false, {}};
   return {all.cannot == 0, "gpudt is off on some rank, which has said so at MPI_Init"};
 }
 
@@ -126,7 +128,7 @@ int refuse(int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win, const std:
 
 int create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   const bool on_device = size > 0 && active.load() && device::classify(base).on_device();
-  const Decision decision = decide("MPI_Win_create", comm, on_device);
+  const Decision decision = decide("MPI_Win_create", comm, on_device, size == 0 && active.load() && device::in_use());
   if (!decision.serve) {
     if (on_device && !decision.obstacle.empty() && !mpi_takes_device_memory())
       return refuse(disp_unit, info, comm, win, decision.obstacle);
@@ -143,7 +145,7 @@ int create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm com
 int create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   const bool has_device = active.load() && std::string_view(device::runtime_name()) != "none";
   const auto pmpi = [&] { return PMPI_Win_create_dynamic(info, comm, win); };
-  if (!decide("MPI_Win_create_dynamic", comm, has_device).serve) return pmpi();
+  if (!decide("MPI_Win_create_dynamic", comm, has_device, /*empty=*/false).serve) return pmpi();
   const int code = make_handle(0, 1, info, comm, win, pmpi);
   if (code == MPI_SUCCESS) registry_add(*win, std::make_shared<ServedWindow>(*win, comm));
   return code;

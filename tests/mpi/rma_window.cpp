@@ -71,6 +71,24 @@ TEST_CASE("a window of device memory knows its attributes and its group", "[rma]
   }
 }
 
+TEST_CASE("a window of no bytes of device memory is one", "[rma][device-window]") {
+  const Memory memory(Place::device, 64);
+  struct Exposed {
+    void* base;
+    MPI_Aint size;
+  };
+  const Exposed some = {memory.data(), rank() == 0 ? 64 : 0};
+  for (const Exposed& exposed : {Exposed{memory.data(), 0}, Exposed{nullptr, 0}, some}) {
+    MPI_Win window = MPI_WIN_NULL;
+    MPI_OK(MPI_Win_create(exposed.base, exposed.size, 1, MPI_INFO_NULL, comm(), &window));
+    MPI_OK(MPI_Win_lock_all(0, window));
+    MPI_OK(MPI_Put(memory.data(), 0, MPI_BYTE, (rank() + 1) % ranks(), 0, 0, MPI_BYTE, window));
+    MPI_OK(MPI_Win_flush_all(window));
+    MPI_OK(MPI_Win_unlock_all(window));
+    MPI_OK(MPI_Win_free(&window));
+  }
+}
+
 TEST_CASE("each rank has its own displacement unit, and one has no memory", "[rma][window]") {
   constexpr int each = 16;
   const auto bytes = static_cast<std::size_t>(ranks() * each) * sizeof(int);
