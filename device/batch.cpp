@@ -1,8 +1,8 @@
 // What waits in a channel's queue, and how it is launched: together, by one kernel, where that is cheaper.
 //
 // A message that finds its channel idle is launched at once. While the channel works, further short ones wait: the
-// first poll whether one of them is done launches them all. Within a Gathering they wait in any case. So a message
-// waits no longer than until it is polled or waited for.
+// first poll whether one of them is done launches them all, unless two launches are under way (Channel::crowded()).
+// Within a Gathering they wait in any case. So a message waits no longer than until it is polled or waited for.
 #include "device/batch_body.hpp"
 
 #include <algorithm>
@@ -21,6 +21,8 @@ namespace {
 
 /// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
+/// Between GPUs longer ones take microseconds, too: of a stream of messages, several go by each kernel.
+constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
 
 thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
 
@@ -59,13 +61,21 @@ bool is_residential(const Gpu& gpu, const Work& work) {
   return gpu.resident && std::visit(suits, work);
 }
 
+bool is_peer(const Packing& packing) {
+  return packing.peer;
+}
+bool is_peer(const LayoutTransfer&) {
+  return true;
+}
+
 /// Whether it may wait for others to be launched with.
 bool may_wait(const Gpu& gpu, const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
   return std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
-        const std::int64_t most = gathered_bytes == 0 && !channel.idle() ? most_held_bytes : gathered_bytes;
-        return it.bytes() <= most && batchable(gpu, it);
+        const std::int64_t held = is_peer(it) ? most_held_peer_bytes : most_held_bytes;
+        const bool others = gathered_bytes != 0 || !channel.idle();
+        return others && it.bytes() <= std::max(held, gathered_bytes) && batchable(gpu, it);
       },
       work);
 }
@@ -80,15 +90,31 @@ Gathering::~Gathering() {
   if (outer_ == 0) detail::launch_queued();
 }
 
-void Channel::launch_queued() noexcept {
+bool Channel::launch_queued() noexcept {
+  const LockGuard lock(queue_mutex);
+  if (held.empty() && may_hold() && crowded()) return true;
+  engine_->launch_queued(*this);
+  return !held.empty();
+}
+
+/// What comes from peers alone: packed data are waited for by messages that are to be sent.
+bool Channel::may_hold() const {
+  return !queue.empty() && queue.size() < batch_jobs &&
+         std::visit([](const auto& it) { return is_peer(it); }, queue.front().work);
+}
+
+void Channel::launch_all_queued() noexcept {
   const LockGuard lock(queue_mutex);
   engine_->launch_queued(*this);
 }
 
 void Engine::launch_queued() noexcept {
+  if (!any_queued_.load(std::memory_order_acquire)) return;
+  any_queued_.store(false, std::memory_order_release);
   for (const std::atomic<Gpu*>& slot : gpus_)
     if (const Gpu* gpu = slot.load(std::memory_order_acquire))
-      for (const auto& channel : gpu->channels) channel->launch_queued();
+      for (const auto& channel : gpu->channels)
+        if (channel->launch_queued()) any_queued_.store(true, std::memory_order_release);
 }
 
 Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after) {
@@ -100,6 +126,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
     channel.held.push_back({work, state.get(), after});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
+    any_queued_.store(true, std::memory_order_release);
     return Transfer(std::move(state));
   }
   const bool waits = batches_wanted_ && may_wait(gpu, work, channel);
@@ -112,6 +139,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
     channel.queue.push_back({work, state.get()});
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
+    any_queued_.store(true, std::memory_order_release);
     mark(Point::queued);
     if (channel.queue.size() >= batch_jobs) launch_queued(channel);
   } else {
@@ -260,7 +288,8 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
       runtime_->launch(gpu.ordinal, batch, channel.stream());
       mark(Point::kernel_launched);
     }
-    for (const Queued* const job : launched) channel.launched(*job->state);
+    for (const Queued* const job : launched)
+      job == launched.front() ? channel.launched(*job->state) : channel.launched_too(*job->state);
     batches_.fetch_add(1, std::memory_order_relaxed);
     batched_.fetch_add(batch.jobs, std::memory_order_relaxed);
     kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);

@@ -33,6 +33,10 @@ constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
 constexpr int looks_for_probe = 3;
 /// Where so many such launches in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
 constexpr int most_slow_probes = 3;
+/// What is queued waits so long at most for what is under way; a GPU that has failed never gets there.
+constexpr auto longest_hold = std::chrono::microseconds(100);
+/// The clock is read once in so many polls.
+constexpr std::uint32_t polls_per_look = 64;
 /// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
 
@@ -244,9 +248,15 @@ void Channel::launched(Transfer::State& state) {
 }
 
 void Channel::under_way(Transfer::State& state) {
+  one_before_ = latest_;
+  latest_began_ = std::chrono::steady_clock::now();
+  crowded_polls_ = 0;
+  launched_too(state);
+}
+
+void Channel::launched_too(Transfer::State& state) {
   state.finished = false;
-  last_flag_ = state.flag;
-  last_sequence_ = state.sequence;
+  latest_ = {state.flag, state.sequence};
 }
 
 void Channel::check_context() const {
@@ -266,19 +276,33 @@ void Channel::check() {
   check_context();
   try {
     runtime_->stream_check(ordinal_, stream_);
+    if (const StreamHandle second = second_stream_) runtime_->stream_check(ordinal_, second);
   } catch (const Error&) {
     const LockGuard lock(queue_mutex);
-    last_flag_ = nullptr;
+    latest_ = one_before_ = {};
     engine_->failed(ordinal_);
     throw;
   }
 }
 
 /// A flag that is set by a later transfer than the one meant has been set by that one, too.
+bool Channel::Launch::ended() const {
+  if (flag == nullptr) return true;
+  const std::uint32_t value = std::atomic_ref(*flag).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(value - sequence) >= 0;
+}
+
 bool Channel::idle() const {
-  if (last_flag_ == nullptr) return true;
-  const std::uint32_t value = std::atomic_ref(*last_flag_).load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(value - last_sequence_) >= 0;
+  return latest_.ended();
+}
+
+bool Channel::crowded() {
+  if (latest_.ended() || one_before_.ended()) return false;
+  if (crowded_polls_++ % polls_per_look == 0) {
+    crowded_polls_ = 1;
+    if (std::chrono::steady_clock::now() - latest_began_ >= longest_hold) crowded_polls_ = 0;
+  }
+  return crowded_polls_ != 0;
 }
 
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {
@@ -286,7 +310,7 @@ void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesso
   if (args.flag_behind == 0) args.completion = completion_of(state);
   mark(Point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
-  if (args.flag_behind != 0) set_flag_behind(state);
+  if (args.flag_behind != 0) set_flag_behind(state, stream_);
   kernel_launched(state);
 }
 
@@ -357,11 +381,11 @@ void Channel::look_after_probe() noexcept {
 }
 
 /// What the stream has been given may use the buffers, even if no flag can tell when that ends.
-void Channel::set_flag_behind(const Transfer::State& state) {
+void Channel::set_flag_behind(const Transfer::State& state, StreamHandle stream) {
   try {
-    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream_);
+    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream);
   } catch (const Error&) {
-    drain();
+    drain(stream);
     throw;
   }
 }
@@ -388,7 +412,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
 
 /// `give` gives the copies to the stream; false if the runtime refuses one.
 template <class Give>
-bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const Give& give) {
+bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give) {
   learn(state, lesson);
   mark(Point::copy_planned);
   try {
@@ -397,11 +421,11 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const G
       return false;
     }
   } catch (const Error&) {
-    drain();  // as in set_flag_behind()
+    drain(stream);  // as in set_flag_behind()
     throw;
   }
   looks_left_ = 0;
-  set_flag_behind(state);
+  set_flag_behind(state, stream);
   mark(Point::copy_launched);
   state.way = Way::copy;
   launched(state);
@@ -409,10 +433,21 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, const G
 }
 
 bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson) {
-  return start_copies(state, lesson, [&]() REQUIRES(queue_mutex) {
+  return start_copies(state, copy_plan, lesson, stream_);
+}
+
+bool Channel::start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) {
+  on_second_ = !idle() && !on_second_;
+  if (on_second_ && second_stream_ == nullptr) second_stream_ = runtime_->stream_create(ordinal_);
+  return start_copies(state, copy_plan, {}, on_second_ ? second_stream_.load() : stream_);
+}
+
+bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson,
+                           StreamHandle stream) {
+  return start_copies(state, lesson, stream, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
-      if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream_)) {
-        if (call > 0) drain();  // those before it are queued
+      if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream)) {
+        if (call > 0) drain(stream);  // those before it are queued
         return false;
       } else if (call % calls_between_looks == calls_between_looks - 1) {
         look_in_time();
@@ -422,11 +457,11 @@ bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, co
 }
 
 bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) {
-  return start_copies(state, lesson, [&]() REQUIRES(queue_mutex) {
+  return start_copies(state, lesson, stream_, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
       last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
       if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
-        drain();  // those before them are queued, and some of them may be
+        drain(stream_);  // those before them are queued, and some of them may be
         return false;
       }
       look_in_time();
@@ -435,10 +470,10 @@ bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Les
   });
 }
 
-void Channel::drain() noexcept {
+void Channel::drain(StreamHandle stream) noexcept {
   try {
     check_context();
-    runtime_->stream_synchronize(ordinal_, stream_);
+    runtime_->stream_synchronize(ordinal_, stream);
   } catch (const Error&) {
     // A GPU that has failed has nothing left to wait for.
   }
@@ -446,7 +481,8 @@ void Channel::drain() noexcept {
 
 void Channel::close() noexcept {
   if (closed()) return;
-  drain();
+  drain(stream_);
+  if (second_stream_ != nullptr) drain(second_stream_);
   lost_ = watch_->ended();
   closed_.store(true, std::memory_order_release);
   close_probe();
@@ -455,7 +491,8 @@ void Channel::close() noexcept {
     if (!lost_) free_of_gpu(chunk);
     runtime_->mapped_free(chunk.flags);
   }
-  if (!lost_) runtime_->stream_destroy(ordinal_, stream_);
+  for (const StreamHandle stream : {stream_, second_stream_.load()})
+    if (!lost_ && stream != nullptr) runtime_->stream_destroy(ordinal_, stream);
   watch_.reset();
 }
 

@@ -374,8 +374,9 @@ double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const Copy
                           const TransferContext& context) {
   const std::int64_t rows = copy_plan.rows();
   const bool together = go_together(copy_plan, context);
-  return model.extra_copy_us + moving_us(copy_cost(model, rows, together, context), bytes, rows) +
-         calls_us(model, copy_plan.calls(), together, context);
+  const double giving_us = model.extra_copy_us + calls_us(model, copy_plan.calls(), together, context);
+  const double moving = moving_us(copy_cost(model, rows, together, context), bytes, rows);
+  return context.peer ? std::max(giving_us, moving) : giving_us + moving;
 }
 
 bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness) {

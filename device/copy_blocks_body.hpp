@@ -17,6 +17,7 @@ struct CopyBlocksArgs {
   std::int64_t bytes[most_block_copies];
   std::int64_t first_piece[most_block_copies + 1];  ///< of each block; behind the last one all pieces
   std::int32_t count;
+  std::int32_t by_warps;  ///< each warp of the only thread block copies a piece at a time
   std::int32_t grid, block;
   Completion completion;
 };

@@ -63,7 +63,7 @@ struct CostModel {
   /// Pack before a peer fetches only if the estimate is at least this many times lower, since the receiver still has to
   /// unpack.
   double packing_gain = 1.5;
-  Cost copy_to_peer = {5.8, 0.6, 300e3};
+  Cost copy_to_peer = {5.8, 0.6, 385e3};
 
   /// What the host takes to pack a message that the copy engine has brought with all that lies between its runs: these
   /// are the rows. The copy is one of a single row.

@@ -306,8 +306,8 @@ PeerStatistics peer_statistics() noexcept {
 }
 
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after) {
-  return current().transfer(ordinal, from, to, begin, end, after);
+                  const StreamMark& after, bool within) {
+  return current().transfer(ordinal, from, to, begin, end, after, within);
 }
 
 Transfer reduce(int ordinal, const Reduction& reduction) {

@@ -369,9 +369,10 @@ struct Side {
 /// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
 /// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
 /// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. `after` as for
-/// start(). Thread-safe.
+/// start(). `within`: both sides are memory of that GPU, so that it is moved beside what comes over the link to others.
+/// Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                  const StreamMark& after = {});
+                  const StreamMark& after = {}, bool within = false);
 
 /// Lower bound (usually exact) for the number of copy calls that move `count` elements to or from pinned memory; 0: the
 /// copy engine cannot.

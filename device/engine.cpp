@@ -42,7 +42,7 @@ Engine::~Engine() {
     if (gpu->resident)
       if (const std::optional<Queued> job = gpu->resident->stop()) job->state->channel->launch_again(*job);
     for (const auto& channel : gpu->channels) {
-      channel->launch_queued();
+      channel->launch_all_queued();
       channel->close();
     }
   }
@@ -58,7 +58,7 @@ void Engine::lose(Gpu& gpu) noexcept {
   gpus_[gpu.ordinal].store(nullptr, std::memory_order_release);
   lost_.emplace_back(&gpu);
   for (const auto& channel : gpu.channels) {
-    channel->launch_queued();  // which fails
+    channel->launch_all_queued();  // which fails
     channel->close();
   }
   staging_->lose(gpu.ordinal);
@@ -207,14 +207,14 @@ Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes
 // --- from layout to layout -------------------------------------------------------------------------------------------
 
 Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                          const StreamMark& after) {
+                          const StreamMark& after, bool within) {
   if (begin >= end) return {};
   const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
   if (end > from_shape.total || end > to_shape.total)
     throw Error(Failure::runtime, "a transfer of more bytes than there are");
   Gpu& here = gpu(ordinal);
   // What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
-  Channel& channel = here.channel(Direction::unpack);
+  Channel& channel = here.channel(within ? Direction::pack : Direction::unpack);
   const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
                                    static_cast<std::uintptr_t>(shape.offset + begin));
@@ -223,15 +223,15 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   if (from_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
                        Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end, place_of(from, from_shape),
-                               MemoryKind::device, true},
+                               MemoryKind::device, !within},
                        after);
   if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
   if (to_shape.kind == ShapeKind::contiguous)
     return this->begin(here, channel,
                        Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
-                               MemoryKind::device, true},
+                               MemoryKind::device, !within},
                        after);
-  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end}, after);
+  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);
 }
 
 }  // namespace gpudt::device

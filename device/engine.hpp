@@ -111,6 +111,7 @@ struct LayoutTransfer {
   Side from, to;
   datatype::Shape from_shape, to_shape;
   std::int64_t bytes_;
+  bool within;  ///< on one GPU, beside what comes from others
 
   std::int64_t bytes() const { return bytes_; }
 };
@@ -165,6 +166,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
   /// another way.
   bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {}) REQUIRES(queue_mutex);
+  /// The same of copies from other GPUs, which overlap with the one before: between two on one stream the link idles.
+  bool start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
   /// The same of any number of copies for Runtime::copy_runs_async().
   bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
 
@@ -182,10 +185,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void handed_over(Transfer::State& state, const Lesson& lesson) REQUIRES(queue_mutex);
   /// What sets the state's flag has been given to the stream.
   void launched(Transfer::State& state) REQUIRES(queue_mutex);
+  /// The same of a further one that the latest launch is for.
+  void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
   /// The latest launch has ended, as far as its flag says.
   bool idle() const REQUIRES(queue_mutex);
-  /// Launches what is queued and not held any more, all of which is then either under way or has failed.
-  void launch_queued() noexcept EXCLUDES(queue_mutex);
+  /// Both of the latest two launches are under way, as far as is known, and not for long: what is queued may wait for
+  /// one of them to end, so that more goes by the next launch.
+  bool crowded() REQUIRES(queue_mutex);
+  bool may_hold() const REQUIRES(queue_mutex);
+  /// Launches what is queued and not held any more, unless the channel is crowded(). Whether something is left.
+  bool launch_queued() noexcept EXCLUDES(queue_mutex);
+  /// The same in any case: all of it is then either under way or has failed.
+  void launch_all_queued() noexcept EXCLUDES(queue_mutex);
   /// Cancels a held transfer.
   void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
   /// Launches one that was under way and is not any more.
@@ -220,12 +231,15 @@ class Channel : public std::enable_shared_from_this<Channel> {
 
  private:
   template <class Give>
-  bool start_copies(Transfer::State& state, const Lesson& lesson, const Give& give) REQUIRES(queue_mutex);
+  bool start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give)
+      REQUIRES(queue_mutex);
+  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson, StreamHandle stream)
+      REQUIRES(queue_mutex);
   void learn(Transfer::State& state, const Lesson& lesson);
   void under_way(Transfer::State& state) REQUIRES(queue_mutex);
   void kernel_launched(Transfer::State& state) REQUIRES(queue_mutex);
-  void set_flag_behind(const Transfer::State& state);
-  void drain() noexcept;  ///< waits for the work
+  void set_flag_behind(const Transfer::State& state, StreamHandle stream);
+  void drain(StreamHandle stream) noexcept;  ///< waits for the work
   void close_probe() noexcept;
   static bool allow_for_loading(Transfer::State& state);
 
@@ -243,9 +257,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::shared_ptr<const ContextWatch> watch_;  ///< until it is closed
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
-  // Of the latest launch; flags stay where they are.
-  std::uint32_t* last_flag_ GUARDED_BY(queue_mutex) = nullptr;
-  std::uint32_t last_sequence_ GUARDED_BY(queue_mutex) = 0;
+  /// Made by the first start_peer_copies() that finds the other one at work.
+  std::atomic<StreamHandle> second_stream_{nullptr};
+  bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< the latest of these
+  /// By what the end of a launch is seen; flags stay where they are.
+  struct Launch {
+    std::uint32_t* flag = nullptr;
+    std::uint32_t sequence = 0;
+    bool ended() const;
+  };
+  Launch latest_ GUARDED_BY(queue_mutex), one_before_ GUARDED_BY(queue_mutex);
+  std::chrono::steady_clock::time_point latest_began_ GUARDED_BY(queue_mutex);
+  std::uint32_t crowded_polls_ GUARDED_BY(queue_mutex) = 0;  ///< since latest_began_ was looked at
   Mutex probe_mutex_;  // tried, but in close(), for whoever has it may wait for queue_mutex
   Transfer probe_ GUARDED_BY(probe_mutex_);
   /// Made with the first probe: what is late must hold nothing up.
@@ -294,7 +317,7 @@ class Engine {
                  const StreamMark& after = {});
   Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
   Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
-                    const StreamMark& after = {});
+                    const StreamMark& after = {}, bool within = false);
   Transfer reduce(int ordinal, const Reduction& reduction);
   Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
   bool keeps_order() const { return order_ != Order::none; }
@@ -428,6 +451,7 @@ class Engine {
   /// Whose contexts have ended; other threads may have hold of them.
   std::vector<std::unique_ptr<Gpu>> lost_ GUARDED_BY(gpus_mutex_);
   std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
+  std::atomic<bool> any_queued_{false};      ///< in some channel, or held there
 };
 
 namespace detail {

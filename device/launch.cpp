@@ -21,6 +21,14 @@ constexpr std::int64_t least_linked_run = 4;
 /// a launch that nobody waits for to hear at once when they are not any more.
 constexpr double worth_a_probe_us = 30;
 
+/// What is moved within a GPU beside transfers from others gets such a part of its multiprocessors: these transfers
+/// take several times as long, and are to find room.
+constexpr int part_for_own = 4;
+
+int multiprocessors_for(const LayoutTransfer& layouts, const Gpu& gpu) {
+  return layouts.within ? std::max(gpu.traits.multiprocessors / part_for_own, 1) : gpu.traits.multiprocessors;
+}
+
 /// Bytes per run; 0: not known.
 std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
@@ -65,6 +73,7 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
   if (forecast.together)
     return channel.start_runs(state, copy_plan,
                               {forecast.short_runs ? &channel.short_runs : &channel.copies, forecast.copy_us});
+  if (packing.peer) return channel.start_peer_copies(state, copy_plan);
   // Where rows go either way, who knows which of them is late.
   const bool mixed = unpack && copy_plan.calls() > 1 && has_short_row(copy_plan, model.engine_row_bytes);
   Delay* const learner = host && !mixed ? &channel.copies : nullptr;
@@ -88,7 +97,7 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
 
 bool Engine::start_copy_engine(Gpu&, Channel& channel, const LayoutTransfer&, const Forecast& forecast,
                                Transfer::State& state) {
-  return channel.start_copies(state, forecast.copy_plan);
+  return channel.start_peer_copies(state, forecast.copy_plan);
 }
 
 void Engine::start_kernel(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -128,7 +137,7 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layo
                      (!from_upload || from_upload->same_program(*layouts.from.layout, *to_upload, *layouts.to.layout));
   TransferArgs args = plan_transfer(
       {layouts.from_shape, layouts.from.user}, {layouts.to_shape, layouts.to.user}, alike, layouts.bytes(),
-      {.multiprocessors = gpu.traits.multiprocessors, .packed_is_peer = true, .policy = &gpu.policy});
+      {.multiprocessors = multiprocessors_for(layouts, gpu), .packed_is_peer = true, .policy = &gpu.policy});
   args.from.program = from_program;
   args.to.program = to_program;
   const bool waits = (from_upload && !from_upload->there()) || (to_upload && !to_upload->there());

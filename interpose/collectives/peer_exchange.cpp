@@ -109,10 +109,12 @@ class OwnBlocks {
     std::erase_if(blocks.given, own);
     std::erase_if(blocks.taken, own);
   }
-  void start() {
+  /// `beside`: messages are under way, too.
+  void start(bool beside) {
     transfers_.reserve(pairs_.size());
     for (const auto& [from, to] : pairs_)
-      transfers_.push_back(device::transfer(to.ordinal, side(from), side(to), 0, to.bytes(), to.after));
+      transfers_.push_back(
+          device::transfer(to.ordinal, side(from), side(to), 0, to.bytes(), to.after, /*within=*/beside));
   }
   void wait() {
     for (device::Transfer& transfer : transfers_) transfer.wait();
@@ -193,7 +195,7 @@ int move(const char* call, MPI_Comm comm, BlockMessages& blocks) {
   for (const BlockMessage& block : blocks.given)
     if (code == MPI_SUCCESS) code = messages.send(block);
   if (code != MPI_SUCCESS) return code;
-  own.start();
+  own.start(/*beside=*/!blocks.taken.empty());
   code = messages.wait();
   own.wait();
   return code;
