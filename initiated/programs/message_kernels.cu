@@ -38,12 +38,51 @@ __device__ void pingpong_by_iput(Rank& rank, const PingPong& p, int other) {
   }
 }
 
+/// Words of 16 bytes, or of 8 at the layout's stride.
+__device__ void store_part(const PingPong& p, char* to, const char* from) {
+  const std::int64_t first = blockIdx.x * std::int64_t{blockDim.x} + threadIdx.x;
+  const std::int64_t step = gridDim.x * std::int64_t{blockDim.x};
+  if (p.contiguous != 0)
+    for (std::int64_t i = first; i < p.bytes / 16; i += step)
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+  else
+    for (std::int64_t i = first; i < p.bytes / 8; i += step)
+      reinterpret_cast<std::uint64_t*>(to)[i * p.iput_stride] =
+          reinterpret_cast<const std::uint64_t*>(from)[i * p.iput_stride];
+}
+
+__device__ void pingpong_bare(const PingPong& p) {
+  char* const flag = p.window.base + p.window.bytes - flags_bytes + blockIdx.x * flag_spacing;
+  auto* const here = reinterpret_cast<volatile std::uint64_t*>(flag);
+  auto* const there = reinterpret_cast<volatile std::uint64_t*>(p.world.reach(flag, 1 - p.world.gpu));
+  char* const to = p.world.reach(p.window.base + p.receive, 1 - p.world.gpu);
+  for (int i = 0; i < 2 * p.iterations; ++i) {
+    const std::uint64_t value = p.flags_set + static_cast<std::uint64_t>(i / 2) + 1;
+    if ((i & 1) == p.world.gpu) {
+      store_part(p, to, p.window.base + p.send);
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        __threadfence_system();
+        *there = value;
+      }
+    } else {
+      if (threadIdx.x == 0) {
+        while (*here < value) {
+        }
+        __threadfence_system();
+      }
+      __syncthreads();
+    }
+  }
+}
+
 __global__ void __launch_bounds__(512) pingpong(const __grid_constant__ PingPong p) {
   __shared__ RankState state;
   Rank rank(p.world, state);
   if (rank.gpu() > 1) return;
   const KernelLayout* const layout = p.contiguous != 0 ? nullptr : &p.layout;
   const int partner = rank.local_rank() + (1 - rank.gpu()) * rank.local_size();
+  if (p.mode == Mode::bare) return pingpong_bare(p);
   if (p.mode == Mode::grid) return pingpong_by_grid(rank, p, layout, partner);
   if (p.mode == Mode::iput) return pingpong_by_iput(rank, p, partner);
   const Part part = part_of(p.bytes, 16, rank.local_rank(), rank.local_size());

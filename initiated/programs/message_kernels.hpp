@@ -13,7 +13,11 @@ enum class Mode : std::int32_t {
   ranks,  ///< each block is a rank, which puts a part of the message and notifies its partner
   grid,   ///< all blocks put the message together, and notify once
   iput,   ///< by one block through nvshmem_iput: 8-byte blocks at one stride
+  bare,   ///< what the hardware allows: stores and a flag by each block, nothing else; contiguous, or as for iput
 };
+
+/// Of Mode::bare: where each block's flag is, from the window's end.
+constexpr std::int64_t flag_spacing = 128, flags_bytes = 128 * flag_spacing;
 
 /// GPU 0 sends to GPU 1, which sends back, again and again: packed bytes [0, bytes) of one layout. The window holds
 /// what is sent at `send`, what is received at `receive`. Other GPUs do nothing.
@@ -26,6 +30,7 @@ struct PingPong {
   Mode mode;
   std::int32_t contiguous;  ///< the layout is left out
   std::int32_t iterations;
+  std::uint64_t flags_set;  ///< Mode::bare: how often each flag has been set by the launches before
 };
 const void* pingpong_kernel();
 

@@ -41,7 +41,7 @@ class Exchange {
     p.layout = layout.kernel();
     p.bytes = message.size();
     p.send = guard;
-    p.receive = window_.bytes / 2 + guard;
+    p.receive = half() + guard;
     p.mode = way.mode;
     p.contiguous = message.block_count() == 1 ? 1 : 0;
     if (const auto* strided = std::get_if<bench::StridedBlocks>(&message.blocks()))
@@ -50,19 +50,23 @@ class Exchange {
     return p;
   }
 
-  void run(const PingPong& p, const Way& way) const {
+  void run(PingPong p, const Way& way) {
+    if (way.mode == Mode::bare) {
+      p.flags_set = flags_set_;
+      flags_set_ += static_cast<std::uint64_t>(p.iterations);
+    }
     session_.world().run(pingpong_kernel(), way.blocks, way.threads, &p);
   }
 
   /// There and back once with fresh data; what is wrong with what this process got.
-  std::string verify(const Message& message, const Layout& layout, const Way& way, std::int64_t round) const {
-    const auto half = static_cast<std::size_t>(message.span() + 2 * guard);
+  std::string verify(const Message& message, const Layout& layout, const Way& way, std::int64_t round) {
+    const auto touched = static_cast<std::size_t>(message.span() + 2 * guard);
     write_device(window_.base, painted(message, {session_.process(), round}, gap));
-    write_device(window_.base + window_.bytes / 2, std::vector<std::byte>(half, poison));
+    write_device(window_.base + half(), std::vector<std::byte>(touched, poison));
     session_.world().barrier();
     run(arguments(message, layout, way, 1), way);
     session_.world().barrier();
-    const auto seen = DeviceArray<std::byte>::read_device(window_.base + window_.bytes / 2, half);
+    const auto seen = DeviceArray<std::byte>::read_device(window_.base + half(), touched);
     // GPU 1 sends its own data, not what it has got.
     return bench::first_difference(painted(message, {1 - session_.process(), round}, poison), seen).value_or("");
   }
@@ -79,8 +83,11 @@ class Exchange {
     return image;
   }
 
+  std::int64_t half() const { return (window_.bytes - flags_bytes) / 2; }
+
   Session& session_;
   Window window_;
+  std::uint64_t flags_set_ = 0;  ///< as in PingPong
 };
 
 bool suits_iput(const Message& message) {
@@ -103,6 +110,10 @@ std::vector<Way> ways_for(const Message& message, int most_blocks, bool check) {
   for (const int blocks : counts) ways.push_back({"ranks", Mode::ranks, blocks});
   for (const int blocks : counts) ways.push_back({"grid", Mode::grid, blocks});
   if (suits_iput(message) && message.size() <= 64 << 10) ways.push_back({"iput", Mode::iput});
+  if (suits_iput(message) || (message.block_count() == 1 && message.size() % 16 == 0)) {
+    ways.push_back({"bare", Mode::bare});
+    for (const int blocks : counts) ways.push_back({"bare", Mode::bare, blocks});
+  }
   ways.push_back({"packed", Mode::ranks, counts.empty() ? 1 : std::min(counts.back(), 64), 512, false});
   return ways;
 }
@@ -126,7 +137,7 @@ struct Wanted {
   int blocks = 128;
 };
 
-void measure_message(Session& session, const Exchange& exchange, const std::string& name, const Message& message,
+void measure_message(Session& session, Exchange& exchange, const std::string& name, const Message& message,
                      int most_blocks, std::int64_t& round) {
   const Layout layout(message.type(), message.count());
   // So many that a launch, which is in the times, does not count, but not where one block takes a millisecond.
@@ -162,8 +173,10 @@ void measure_all(Session& session, const Wanted& wanted) {
       messages.emplace_back(name, bench::LayoutFamily(name).message(bytes));
       most = std::max(most, messages.back().second.span());
     }
-  Window window = session.world().allocate(2 * ((most + 2 * guard + 255) / 256 * 256));
-  const Exchange exchange(session, window);
+  Window window = session.world().allocate(2 * ((most + 2 * guard + 255) / 256 * 256) + flags_bytes);
+  write_device(window.base + window.bytes - flags_bytes, std::vector<std::byte>(flags_bytes, std::byte{0}));
+  session.world().barrier();
+  Exchange exchange(session, window);
   std::int64_t round = 0;
   for (const auto& [name, message] : messages) measure_message(session, exchange, name, message, wanted.blocks, round);
   session.world().free(window);
@@ -188,6 +201,7 @@ int main(int argc, char** argv) {
       "  ranks   several, each its part\n"
       "  grid    several, together, with one notification\n"
       "  iput    one, by NVSHMEM's own strided put\n"
+      "  bare    stores and a flag for each block, by a kernel for this layout that does nothing else: the limit\n"
       "  packed  as ranks, without loads and stores to the other GPU: packed and put, as between nodes\n"
       "  mpi     MPI_Send and MPI_Recv, started by the host\nLayouts:\n" +
       bench::layout_help());
