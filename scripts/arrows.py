@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks which part of the source includes which: only along the arrows of the table below, which docs/ARCHITECTURE.md
+"""Check which part of the source includes which: only along the arrows of the table below, which docs/ARCHITECTURE.md
 shows, too. Says each include that goes another way, and exits with 1 if there is one.
 
-usage: arrows.py [--table]
-  --table  prints the table as Markdown, with the number of includes along each arrow
+  arrows.py --table
 """
+import argparse
 import collections
 import pathlib
 import re
@@ -67,13 +67,17 @@ def print_table(counts):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true",
+                        help="print the table as Markdown, with the number of includes along each arrow")
+    arguments = parser.parse_args()
     found = list(arrows())
-    if "--table" in sys.argv[1:]:
+    if arguments.table:
         print_table(collections.Counter((room, other) for room, other, _, _ in found))
     wrong = [arrow for arrow in found if arrow[1] not in ALLOWED[arrow[0]]]
     for room, other, name, included in wrong:
         print(f"{name}: includes {included}, but {room} may not include {other}")
-    if not any("--table" == argument for argument in sys.argv[1:]):
+    if not arguments.table:
         print(f"arrows: {len(found)} includes between rooms, {len(wrong)} against the table")
     return 1 if wrong else 0
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Has Clang look for two kinds of faults in the sources of base/, datatype/, device/ and interpose/ that a build
+"""Have Clang look for two kinds of faults in the sources of base/, datatype/, device/ and interpose/ that a build
 compiles. Says what is wrong, and exits with 1 then.
 
 Locks: what a mutex guards is touched only while it is held, and what must be held is held by the caller
 (base/mutex.hpp). Static objects: none has a destructor that runs when the program exits (base/never_destroyed.hpp).
 
-usage: clang_warnings.py [BUILD]
-  BUILD  a folder of Meson's whose generated sources have been made (default: build)
+  clang_warnings.py build
 """
+import argparse
 import concurrent.futures
 import functools
 import json
@@ -77,7 +77,12 @@ def precompiled(build, folder, names, flags):
 
 
 def main():
-    build = ROOT / (sys.argv[1] if len(sys.argv) > 1 else "build")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", nargs="?", default="build", metavar="BUILD",
+                        help="a folder of Meson's whose generated sources have been made (default: build)")
+    build = ROOT / parser.parse_args().build
+    if not (build / "compile_commands.json").exists():
+        sys.exit(f"clang_warnings.py: {build} is no build folder of Meson's: scripts/test.sh makes one")
     names, flags = sources(build)
     failed = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

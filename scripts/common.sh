@@ -1,6 +1,13 @@
 # What the scripts have in common; to be sourced. Sets `root` and `build` (BUILD_DIR, if that is set), and
-# defines what is below.
+# defines what is below. With --help as its first argument the script prints the comment that it begins with, and ends.
 # shellcheck shell=bash
+
+case ${1:-} in
+  -h | --help)
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+esac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${BUILD_DIR:-$root/build}

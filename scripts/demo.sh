@@ -6,6 +6,7 @@
 # usage: demo.sh [--all | --short]
 #   --all    every layout, size and way
 #   --short  the same with few sizes and iterations
+# e.g. demo.sh --all
 # In the environment: BUILD_DIR (build, if everything has been built there; else build-demo, for this machine's GPU alone)
 set -euo pipefail
 # shellcheck source=scripts/common.sh

@@ -14,6 +14,7 @@
 #   --simulated  the simulated device even where there is a GPU
 #   SETTING      for all seeds: protocol, resident, way, order (as GPUDT_PROTOCOL and so on); ranks; threads;
 #                gpus (1: all ranks use the first one); memory (host or device); rounds (of the program, such as 3-5)
+# e.g. differential.sh --seconds 600 --simulated protocol=peer ranks=3
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

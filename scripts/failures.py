@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Says which tests failed, and what they last printed: the end of a long log is all that some machines keep of it.
+"""Say which tests failed, and what they last printed: the end of a long log is all that some machines keep of it.
 
-usage: failures.py FILE...   of meson test's logs, meson-logs/testlog.json
+  failures.py build/meson-logs/testlog.json
 """
 
+import argparse
 import json
-import sys
 
 GOOD = ("OK", "EXPECTEDFAIL", "SKIP")
 LINES = 40  # of what a test printed
@@ -26,7 +26,9 @@ def tell(entry):
 
 
 def main():
-    for path in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("logs", nargs="+", metavar="FILE", help="a log of meson test, as JSON")
+    for path in parser.parse_args().logs:
         for entry in failures(path):
             tell(entry)
 

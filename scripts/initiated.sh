@@ -6,6 +6,7 @@
 # usage: initiated.sh [--check] FOLDER [STEP...]
 #   --check  short forms, which verify
 #   STEP     some of: check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck; all of them otherwise
+# e.g. initiated.sh --check results check apps
 # In the environment: BUILD_DIR (build-initiated), GPU_ARCHS (90), GPUS (2), SECONDS_IN_ALL (240), NVSHMEM_HOME or what
 # else find_nvshmem.py knows.
 set -uo pipefail

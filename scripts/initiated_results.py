@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Say what the programs that start communication in kernels have found, from the JSON files in a folder.
 
-usage: initiated_results.py FOLDER
+  scripts/initiated.sh results && initiated_results.py results
 
 First the limits that are to be kept, each with what was measured; then the papers' tables beside ours. Exits with 1 if
 data were wrong or a limit is not kept.
 """
 
+import argparse
 import json
 import pathlib
 import sys
@@ -125,9 +126,9 @@ def apps_table(rows):
 
 
 def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    files = read(pathlib.Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="in which scripts/initiated.sh has measured")
+    files = read(parser.parse_args().folder)
     every = [row for rows in files.values() for row in rows]
     wrong = [row for row in every if not row.get("verified", True)]
     limits = Limits()

@@ -5,7 +5,9 @@
 #
 # usage: measure.sh [--simulated] FOLDER [PART...]
 #   --simulated  in seconds, on the simulated device, to try the script: the figures mean nothing
-#   PART         one of those below; without any, all of them
+#   PART         one of: tune pingpong onegpu protocols steps order collectives packing lengths applications contention
+#                host scale; without any, all of them
+# e.g. measure.sh results pingpong packing
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

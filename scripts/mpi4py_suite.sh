@@ -7,6 +7,8 @@
 # usage: mpi4py_suite.sh [--cupy] [ARGUMENTS...]
 #   ARGUMENTS are for mpi4py's test/main.py, as `-i p2p` or `-e spawn` (Open MPI 4.1.4 may hang in tests of spawned
 #   processes where there are more processes than cores)
+# e.g. mpi4py_suite.sh -i p2p
+# In the environment:
 #   MPI4PY_PYTHON   a Python that has mpi4py 4.1.2; else one is installed by pip
 #   MPI4PY_TESTS    the folder `test` of mpi4py's source package; else that is fetched by pip
 #   MPI4PY_SECONDS  for each run (1500)

@@ -27,7 +27,11 @@ import json
 import pathlib
 import sys
 
-import matplotlib
+try:
+    import matplotlib
+except ModuleNotFoundError:
+    print(__doc__)
+    sys.exit("plot.py: no matplotlib here: scripts/setup.sh --plot installs it")
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first)

@@ -3,10 +3,10 @@
 # (scripts/measure.sh), draws, and writes FOLDER/results.md with the paper's own figures beside ours.
 #
 # usage: reproduce.sh [--simulated] FOLDER [PART...]
-#   PART   a part of measure.sh (tune pingpong onegpu protocols steps order packing lengths applications contention host
-#          scale), to be measured now, for where a command may not last long enough for all of them; or `page`: only from what FOLDER
-#          holds already.
-#          The page is made from all that FOLDER holds, whichever parts are named. Without any: all.
+#   PART   a part of measure.sh (its --help lists them), to be measured now, for where a command may not last long enough
+#          for all of them; or `page`: only from what FOLDER holds already. The page is made from all that FOLDER holds,
+#          whichever parts are named. Without any: all.
+# e.g. reproduce.sh results; reproduce.sh results page
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

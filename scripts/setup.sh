@@ -10,6 +10,7 @@
 #   --plot    also what plot.py needs: matplotlib
 #   --initiated  also NVSHMEM for initiated/ (docs/initiated.md), by pip, into the folder .nvshmem, unless there is one;
 #             failing to install it is no error
+# e.g. setup.sh --tests
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

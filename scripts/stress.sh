@@ -8,6 +8,7 @@
 #   --times  runs of each test in each way (50)
 #   --way    alone, six, core or delays; may be repeated (all four)
 #   NAME     of a test, as `meson test` takes it (those of suite mpi)
+# e.g. stress.sh --times 200 --way delays threads
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"

@@ -10,6 +10,7 @@
 #   --all       all tests, then those over each of the other MPI libraries; ends with a line for each
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
+# e.g. test.sh --suite unit; test.sh peer; test.sh --mpich; test.sh --sanitize thread
 set -uo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
