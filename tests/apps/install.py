@@ -34,9 +34,10 @@ class Install(unittest.TestCase):
         # The file names the prefix; here it lies below another folder.
         cls.environment = dict(os.environ, PKG_CONFIG_PATH=str(root / "pkgconfig"))
         (root / "pkgconfig").mkdir()
-        lines = pc.read_text(encoding="utf-8").splitlines()
-        lines = [f"prefix={cls.prefix}" if line.startswith("prefix=") else line for line in lines]
-        (root / "pkgconfig" / pc.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for file in pc.parent.iterdir():
+            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = [f"prefix={cls.prefix}" if line.startswith("prefix=") else line for line in lines]
+            (root / "pkgconfig" / file.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
         cls.cuda_flags = [flag.replace("LIBDIR", str(cls.libraries)) for flag in cls.cuda]
 
     def setUp(self):
@@ -59,9 +60,9 @@ class Install(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return program
 
-    def linked_to(self, program):
+    def linked_to(self, program, library="libgpudt-pmpi"):
         text = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-        (line,) = [line for line in text.splitlines() if "libgpudt-pmpi" in line]
+        (line,) = [line for line in text.splitlines() if library in line]
         return line.split("=>")[1].split()[0]
 
     def test_line_of_the_readme(self):
@@ -70,13 +71,21 @@ class Install(unittest.TestCase):
         self.assertEqual(self.linked_to(program), f"{self.libraries}/libgpudt-pmpi.so.0")
         self.run_right(program)
 
-    def test_pkg_config(self):
+    def pkg_config(self, *packages):
         if shutil.which("pkg-config") is None:
             self.skipTest("no pkg-config")
-        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "gpudt-pmpi"], text=True,
-                               capture_output=True, check=True, env=self.environment).stdout.split()
-        program = self.build_app(*flags, *self.cuda_flags)
+        return subprocess.run(["pkg-config", "--cflags", "--libs", *packages], text=True, capture_output=True, check=True,
+                              env=self.environment).stdout.split()
+
+    def test_pkg_config(self):
+        program = self.build_app(*self.pkg_config("gpudt-pmpi"), *self.cuda_flags)
         self.assertTrue(self.linked_to(program).startswith(f"{self.libraries}/gpudt/"), self.linked_to(program))
+        self.run_right(program)
+
+    def test_without_the_toolkit(self):
+        """The simulated device has the CUDA runtime's headers and names."""
+        program = self.build_app(*self.pkg_config("gpudt-pmpi", "gpudt-sim"))
+        self.assertEqual(self.linked_to(program, "libgpudt-sim"), f"{self.libraries}/libgpudt-sim.so")
         self.run_right(program)
 
     def build_example(self, project, *commands, **environment):
@@ -100,6 +109,15 @@ class Install(unittest.TestCase):
     def cmake_settings(self):
         return [f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DCUDA_FLAGS={';'.join(self.cuda_flags)}",
                 f"-DMPI_C_COMPILER={self.mpicc}"]
+
+    def test_cmake_without_the_toolkit(self):
+        if shutil.which("cmake") is None:
+            self.skipTest("no CMake")
+        self.build_example("cmake", ["cmake", "-B", "build", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+                                     f"-DMPI_C_COMPILER={self.mpicc}", "-DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON"],
+                           ["cmake", "--build", "build"])
+        self.assertEqual(self.linked_to(self.work / "examples" / "cmake" / "build" / "halo2d", "libgpudt-sim"),
+                         f"{self.libraries}/libgpudt-sim.so")
 
     def test_cmake_among_several_builds(self):
         """That of the MPI which was found; one that is not there is refused by name."""

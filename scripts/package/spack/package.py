@@ -21,7 +21,7 @@ class Gpudt(MesonPackage, CudaPackage):
     depends_on("spdlog", type="build")
     depends_on("fmt")
     depends_on("cli11", type="build", when="+programs")
-    depends_on("nlohmann-json", type="build", when="+programs")
+    depends_on("nlohmann-json", type="build")
     depends_on("cuda@11.8:", when="+cuda")
 
     def meson_args(self):
