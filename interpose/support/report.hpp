@@ -154,6 +154,8 @@ void report_fallback(Fallback kind);
 
 /// There are no peer transfers in this run; `why` must be a string literal.
 void report_no_peers(const char* why);
+/// A reason for which the report has a remedy of its own.
+inline constexpr const char* no_shared_memory = "/dev/shm has no room";
 /// This process's GPU does not reach memory of another process; the first reason is kept.
 void report_not_mapped(const std::string& why);
 

@@ -92,7 +92,8 @@ std::vector<Hint> hints(const Summary& summary) {
   if (late * seldom > moved) add(found, late_advice, late);
   if (!summary.no_peers.empty() && any_staged(summary))
     found.push_back({"messages were staged: there are no peer transfers, " + summary.no_peers,
-                     "docs/limits.md has what they need"});
+                     summary.no_peers == no_shared_memory ? "Enlarge it: docker run --shm-size=1g, or --ipc=host"
+                                                          : "docs/limits.md has what they need"});
   for (const std::string& setting : summary.forced) add_forced(found, setting);
   return found;
 }

@@ -33,8 +33,8 @@ class Run:
 
     launcher = library = sim = program = ""
 
-    def __init__(self, mode, *settings, library=True, without=None):
-        command = [self.launcher, "-S", "-n", str(RANKS), "-t", str(SECONDS), "-s", self.sim]
+    def __init__(self, mode, *settings, library=True, without=None, through=()):
+        command = [*through, self.launcher, "-S", "-n", str(RANKS), "-t", str(SECONDS), "-s", self.sim]
         if library:
             command += ["-l", self.library]
         if without is not None:

@@ -93,6 +93,19 @@ class Mistakes(unittest.TestCase):
         for name, value in wrong.items():
             self.assert_said_once(run, f"GPUDT_SIM_{name}={value} is not understood")
 
+    def test_little_shared_memory(self):
+        """Each rank says what to do, and so does the report; the messages are staged."""
+        if self.family != "openmpi":
+            self.skipTest("no peer transfers over this MPI")
+        small = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
+        if subprocess.run([*small, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("nothing may be mounted here")
+        run = Run("device", "GPUDT_REPORT=1", through=small)
+        self.assertEqual((run.code, run.results), (0, ALL_RIGHT), run.text)
+        self.assertEqual(len(run.lines("no peer transfers: /dev/shm has no room", "--shm-size=1g")), RANKS, run.text)
+        self.assert_said_once(run, "hint: ", "no peer transfers, /dev/shm has no room", "--shm-size=1g")
+        self.assertTrue(run.lines("mapped staging", "strided"), run.text)
+
     def test_unknown_variable_of_the_simulated_device(self):
         run = Run("host", "GPUDT_SIM_DEVICE=1")
         self.assertEqual((run.code, len(run.said)), (0, 1), run.text)

@@ -76,7 +76,8 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   try {
     made->own = Segment::create(job, world_rank);
   } catch (const std::exception& error) {
-    report_no_peers("shared memory could not be had");
+    const bool full = dynamic_cast<const SharedMemoryFull*>(&error) != nullptr;
+    report_no_peers(full ? no_shared_memory : "shared memory could not be had");
     PMPI_Comm_free(&made->self);
     log_warning(std::string("no peer transfers: ") + error.what());
     return;

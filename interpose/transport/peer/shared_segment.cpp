@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/exception.hpp"
 #include "base/never_destroyed.hpp"
 
 namespace gpudt::interpose::peer {
@@ -270,6 +269,9 @@ std::string reason(const std::string& folder, int error) {
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   const std::string folder = folder_of(job);
   const int file = make_own(folder, std::to_string(rank), size_without_chunks);
+  if (file < 0 && errno == ENOSPC)
+    throw SharedMemoryFull("/dev/shm has no room for " + std::to_string(size_without_chunks) +
+                           " bytes: enlarge it (docker run --shm-size=1g, or --ipc=host)");
   if (file < 0)
     throw Exception("shared memory of " + std::to_string(size_without_chunks) + " bytes: " + reason(folder, errno));
   Image* const image = map(file);

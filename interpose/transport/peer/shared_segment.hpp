@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "base/exception.hpp"
 #include "device/device.hpp"
 #include "interpose/transport/peer/board.hpp"
 #include "interpose/transport/peer/rendezvous_state.hpp"
@@ -165,11 +166,17 @@ struct alignas(4096) Image {
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };
 
+/// /dev/shm has not room enough for a segment.
+class SharedMemoryFull : public Exception {
+ public:
+  using Exception::Exception;
+};
+
 /// A segment in this process's address space.
 class Segment {
  public:
-  /// This process's own, of rank `rank`; throws Exception if there cannot be one. It goes when the process
-  /// ends, not before: messages may still be read from it while this process is in MPI_Finalize.
+  /// This process's own, of rank `rank`; throws Exception if there cannot be one (SharedMemoryFull). It goes when the
+  /// process ends, not before: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
   /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
