@@ -42,6 +42,8 @@ if [ "${1:-}" = --sanitize ]; then
     thread)
       # Open MPI is not instrumented: what it does with memory is not looked at, only its locks are.
       export TSAN_OPTIONS="ignore_noninstrumented_modules=1 history_size=5 second_deadlock_stack=1"
+      # Ubuntu 24.04's PMIx wants a fixed address for shared memory, where the sanitizer has its own.
+      export PMIX_MCA_gds=hash
       # The sanitizer's places for its own memory may be taken when addresses are random.
       if setarch -R true 2>/dev/null; then
         prefix=(setarch -R)
