@@ -182,7 +182,7 @@ TEST_CASE("Pack and Unpack of several memories", "[mixed]") {
 }
 
 TEST_CASE("external32 of several memories", "[mixed]") {
-  if (!leaves_addresses) return not_possible("there is no range of addresses that is large enough");
+  if (!leaves_addresses()) return not_possible("there is no range of addresses that is large enough");
   constexpr const char* external32 = "external32";
   const Type member = vector(5, 2, 3);
   for (const Places& places : combinations()) {
@@ -470,7 +470,7 @@ void add_members(void* in, void* inout, int* count, MPI_Datatype* type) {
 }  // namespace
 
 TEST_CASE("an operator of the program's own on several memories", "[mixed]") {
-  if (!leaves_addresses) return not_possible("there is no range of addresses that is large enough");
+  if (!leaves_addresses()) return not_possible("there is no range of addresses that is large enough");
   const Type number = plain(MPI_DOUBLE);
   for (const Places& places : {Places{Place::host, Place::device}, Places{Place::device, Place::other_gpu}}) {
     INFO(text_of(places));
