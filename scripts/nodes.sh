@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# Runs a program on two nodes that are made of this machine, a rank on each, with the library on the simulated device:
+# Runs a program on two nodes that are made of this machine, with the library on the simulated device:
 # two network namespaces with a link between them, and shared memory of their own. For Open MPI. Needs root.
 #
-# usage: nodes.sh [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS...
-#   -e    for the environment of both ranks
+# usage: nodes.sh [-n RANKS] [-p] [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS...
+#   -n    ranks on each node (1)
+#   -p    without the library
+#   -e    for the environment of all ranks
 #   RATE  of the link, as tc has it: 2gbit
 # e.g. nodes.sh 2gbit build/pingpong/gpudt-pingpong --ways mpi,host --layouts contiguous,vector:128 --sizes 1M:16M
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
-environment=()
-while getopts e: option; do
+environment=() ranks=1
+libraries=(-l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so")
+while getopts n:pe: option; do
   case $option in
+    n) ranks=$OPTARG ;;
+    p) libraries=() ;;
     e) environment+=(-e "$OPTARG") ;;
     *) exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
-[ $# -ge 2 ] || die "usage: nodes.sh [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS..."
+[ $# -ge 2 ] || die "usage: nodes.sh [-n RANKS] [-p] [-e NAME=VALUE]... RATE PROGRAM ARGUMENTS..."
 rate=$1
 shift
 for tool in ip tc; do
@@ -44,5 +49,5 @@ for node in "$here" "$there"; do
 done
 
 export NODE_NETNS=$there NODE_NETWORK=$network.0/24
-ip netns exec "$here" "$root/tests/run-mpi.sh" -N -S -t 600 -l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so" \
-  "${environment[@]}" "$@"
+ip netns exec "$here" "$root/tests/run-mpi.sh" -N -S -t 600 -n $((2 * ranks)) -r "$ranks" \
+  "${libraries[@]}" "${environment[@]}" "$@"

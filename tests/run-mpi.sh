@@ -10,13 +10,14 @@
 #   -e NAME=VALUE  for the environment of the ranks; may be repeated
 #   -N             each rank on a node of its own, as far as it can tell; status 77 if this machine does not allow that.
 #                  NODE_NETWORK in the environment: the interface, or the addresses, by which they reach each other (lo)
+#   -r RANKS       with -N: so many ranks on each node (1), on the last one those that are left
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
 # MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun).
 # GPUDT_TEST_MPIRUN: another one, or srun
 set -u
 
-ranks=2 seconds=120 library='' sim='' simulate=no without='' environment='' nodes=''
-while getopts n:t:l:s:Se:w:N option; do
+ranks=2 seconds=120 library='' sim='' simulate=no without='' environment='' nodes='' on_node=1
+while getopts n:t:l:s:Se:w:Nr: option; do
   case $option in
     n) ranks=$OPTARG ;;
     t) seconds=$OPTARG ;;
@@ -26,6 +27,7 @@ while getopts n:t:l:s:Se:w:N option; do
     e) environment="$environment $OPTARG" ;;
     w) without=$OPTARG ;;
     N) nodes=yes ;;
+    r) on_node=$OPTARG ;;
     *) exit 2 ;;
   esac
 done
@@ -81,15 +83,18 @@ second=''
 if [ -n "$nodes" ]; then
   node=$(cd "$(dirname "$0")" && pwd)/support/node.sh
   "$node" probe true 2>/dev/null || exit 77
-  hosts=localhost:1
-  for i in $(seq 2 "$ranks"); do hosts=$hosts,node$i:1; done
+  hosts=localhost:$on_node
+  for i in $(seq 2 $(((ranks + on_node - 1) / on_node))); do hosts=$hosts,node$i:$on_node; done
   second='--host node2:1'
+  links=tcp,self
   if is_openmpi4; then
+    [ "$on_node" -eq 1 ] || links=$links,vader
     launch="--mca plm rsh --mca plm_rsh_agent $node --mca oob_tcp_if_include ${NODE_NETWORK:=lo}"
   else  # Open MPI 5 starts processes through another interface than lo
+    [ "$on_node" -eq 1 ] || links=$links,sm
     launch="--prtemca plm ssh --prtemca plm_ssh_agent $node${NODE_NETWORK:+ --prtemca prte_if_include $NODE_NETWORK}"
   fi
-  give_way="$give_way --host $hosts $launch --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include ${NODE_NETWORK:-lo}"
+  give_way="$give_way --host $hosts $launch --mca pml ob1 --mca btl $links --mca btl_tcp_if_include ${NODE_NETWORK:-lo}"
 fi
 mpi() {
   # shellcheck disable=SC2086  # several options
