@@ -88,7 +88,7 @@ void presence_start() {
   lacking_on_node = std::max(0, here - present);
   lowest = std::all_of(announced.begin(), announced.begin() + rank, [](int what) { return what == 0; });
   if (lacking_on_node != 0 && lowest) warn();
-  if (!all_on_node) log_trace("which ranks of other nodes have gpudt is unknown");
+  if (!all_on_node) log_trace("which ranks of other nodes have gpudt is unknown to windows");
 }
 
 void presence_stop() {

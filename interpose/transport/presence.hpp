@@ -3,8 +3,8 @@
 //
 // Each process with the library says so by a file that the processes of its node see
 // (transport/peer/shared_segment.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node
-// that has the library has said so; of processes on other nodes it is not known. Nothing here is collective, and nobody
-// waits.
+// that has the library has said so; of processes on other nodes it is not known here (mpi/modex.hpp may know it).
+// Nothing here is collective, and nobody waits.
 #pragma once
 
 #include <mpi.h>

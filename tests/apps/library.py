@@ -12,7 +12,7 @@ import unittest
 
 NEEDED = re.compile(r"(libmpi|libmpich|libmpi_mpifh|libmpi_usempif08|libopen-rte|libopen-pal|libc|libm|libdl|librt|libpthread|"
                     r"ld-linux-x86-64)\.so(\.\d+)*$")
-EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt|ucp_worker_progress$)")
+EXPORTED = re.compile(r"(P?MPIX?_|p?mpix?_|gpudt|ucp_worker_progress$|PMIx_Commit$)")
 
 
 class Library(unittest.TestCase):

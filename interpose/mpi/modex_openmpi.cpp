@@ -1,0 +1,155 @@
+// Open MPI exchanges addresses by PMIx: each process puts what it has to tell and commits it, then all of them are in
+// one fence, which collects it. PMIx_Commit stands here before PMIx's own, as other functions stand before MPI's, and
+// puts one more number. So that goes by the very PMIx library, and connection to it, that Open MPI uses, and is there
+// when the fence has ended. An Open MPI 4 that was built with a PMIx of its own under other names never calls it, nor
+// does one that is started by PMI-2: then nothing is known. Nor is it over Open MPI 5: with PRRTE 3.0 what the fence is
+// to collect was seen to come to some nodes and not to others, so that processes would get different answers.
+#include "interpose/mpi/modex.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
+#include "interpose/support/export.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+// From pmix_common.h, which need not be there when this is built. The same in all versions from 2 on, which are all
+// called libpmix.so.2.
+constexpr int pmix_success = 0, pmix_not_found = -46;
+constexpr std::uint16_t pmix_bool = 1, pmix_int32 = 9;
+constexpr std::uint8_t pmix_global = 3;
+struct PmixValue {
+  std::uint16_t type = 0;
+  union {
+    bool flag;
+    std::int32_t number;
+    std::uint64_t room[3] = {};
+  } data;
+};
+struct PmixInfo {
+  char key[512] = "";
+  std::uint32_t flags = 0;
+  PmixValue value;
+};
+struct PmixProcess {
+  char job[256] = "";
+  std::uint32_t rank = 0;
+};
+using Put = int(std::uint8_t scope, const char* key, PmixValue* value);
+using Commit = int();
+using Get = int(const PmixProcess* process, const char* key, const PmixInfo* directives, std::size_t count,
+                PmixValue** value);
+
+constexpr const char* own_key = "gpudt.collectives";
+constexpr int not_asked = -1;
+
+/// Put by the next commit; 0: nothing.
+std::atomic<int> offer{0};
+
+struct Modex {
+  Mutex mutex;
+  Get* get GUARDED_BY(mutex) = nullptr;      ///< null: this process has told nothing, so that it asks nobody
+  PmixProcess asked GUARDED_BY(mutex);       ///< in the job of this process
+  std::vector<int> known GUARDED_BY(mutex);  ///< by rank
+};
+auto& modex = never_destroyed<Modex>();
+
+/// In a library that is loaded already, or what it depends on; null if it is not there.
+void* symbol_of(const char* library, const char* name) {
+  void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return nullptr;
+  void* const found = dlsym(handle, name);
+  dlclose(handle);  // it stays loaded
+  return found;
+}
+
+/// The function of this name in the PMIx library of whoever has called; null if there is none. Open MPI may have loaded
+/// it for a plug-in alone, in whose dependencies it is found then. Never `but`, this library's own.
+template <class Function>
+Function* pmix_of(const void* caller, const char* name, Function* but = nullptr) {
+  Dl_info where = {};
+  void* const own = reinterpret_cast<void*>(but);
+  void* found = dladdr(caller, &where) != 0 ? symbol_of(where.dli_fname, name) : nullptr;
+  if (found == nullptr || found == own) found = dlsym(RTLD_NEXT, name);
+  if (found == nullptr) found = symbol_of("libpmix.so.2", name);
+  return reinterpret_cast<Function*>(found);
+}
+
+bool is_set(const char* variable, bool otherwise) {
+  const auto* const value = static_cast<const bool*>(dlsym(RTLD_DEFAULT, variable));
+  return value == nullptr ? otherwise : *value;
+}
+
+/// Whether the fence that follows in MPI_Init waits for all processes, and brings to all what they have told.
+bool fence_collects() {
+  const bool is_openmpi4 = dlsym(RTLD_DEFAULT, "opal_pmix") != nullptr;
+  return is_openmpi4 && is_set("opal_pmix_collect_all_data", false) && !is_set("opal_pmix_base_async_modex", true) &&
+         !is_set("ompi_async_mpi_init", true);
+}
+
+/// May leave it untold, which all see.
+void tell(int what, const void* caller) {
+  auto* const put = pmix_of<Put>(caller, "PMIx_Put");
+  auto* const get = pmix_of<Get>(caller, "PMIx_Get");
+  const char* const job = std::getenv("PMIX_NAMESPACE");
+  if (put == nullptr || get == nullptr || job == nullptr || !fence_collects()) return;
+  const LockGuard lock(modex.mutex);
+  if (std::strlen(job) >= sizeof modex.asked.job) return;
+  std::strcpy(modex.asked.job, job);
+  PmixValue value;
+  value.type = pmix_int32;
+  value.data.number = what;
+  if (put(pmix_global, own_key, &value) == pmix_success) modex.get = get;
+}
+
+/// `directive`: how far to look.
+int look_up(int world_rank, const char* directive, int& found) REQUIRES(modex.mutex) {
+  PmixInfo info;
+  std::strcpy(info.key, directive);
+  info.value.type = pmix_bool;
+  info.value.data.flag = true;
+  modex.asked.rank = static_cast<std::uint32_t>(world_rank);
+  PmixValue* value = nullptr;
+  const int code = modex.get(&modex.asked, own_key, &info, 1, &value);
+  if (code == pmix_success && value != nullptr && value->type == pmix_int32) found = value->data.number;
+  std::free(value);
+  return code;
+}
+
+}  // namespace
+
+void modex_offer(int what) {
+  offer.store(what);
+}
+
+int modex_offered(int world_rank) {
+  const LockGuard lock(modex.mutex);
+  if (modex.get == nullptr || world_rank < 0) return 0;
+  const auto rank = static_cast<std::size_t>(world_rank);
+  if (modex.known.size() <= rank) modex.known.resize(rank + 1, not_asked);
+  if (modex.known[rank] != not_asked) return modex.known[rank];
+  int found = 0;
+  // First in what this process has, then what the node's server has; neither asks other nodes, nor waits.
+  if (look_up(world_rank, "pmix.optional", found) != pmix_success) look_up(world_rank, "pmix.immediate", found);
+  return modex.known[rank] = found;
+}
+
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+/// Open MPI's, or the program's own.
+GPUDT_EXPORT int PMIx_Commit() {
+  const void* const caller = __builtin_return_address(0);
+  if (const int what = offer.exchange(0); what != 0) tell(what, caller);
+  auto* const commit = pmix_of<Commit>(caller, "PMIx_Commit", &PMIx_Commit);
+  return commit == nullptr ? pmix_not_found : commit();
+}
