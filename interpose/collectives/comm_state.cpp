@@ -4,6 +4,8 @@
 #include <atomic>
 #include <new>
 
+#include "interpose/collectives/node_groups.hpp"
+#include "interpose/mpi/modex.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/peer/state.hpp"
 #include "interpose/transport/presence.hpp"
@@ -13,7 +15,7 @@ namespace {
 
 // Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
 // this number, too. (Other builds may be in the job.)
-constexpr int agreement_version = 4;
+constexpr int agreement_version = 6;
 
 constexpr int most_passed = 1024;
 
@@ -41,12 +43,17 @@ bool can_be_asked(int rank) {
   return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
 }
 
-bool all_can_be_asked(MPI_Comm comm) {
+/// The same, wherever the process is; all processes that can be asked get the same answer.
+bool can_be_asked_anywhere(int rank) {
+  return rank >= 0 && modex_offered(rank) == announcement(announced_protocol);
+}
+
+bool all_are(bool (*such)(int world_rank), MPI_Comm comm) {
   int inter = 0;
   PMPI_Comm_test_inter(comm, &inter);
   if (inter != 0) return false;
   const std::vector<int> ranks = peer::world_ranks(comm);
-  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), can_be_asked);
+  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), such);
 }
 
 int drop_state(MPI_Comm, int, void* value, void*) {
@@ -62,7 +69,7 @@ CommState& attached_state(MPI_Comm comm) {
   PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
   if (found != 0) return *static_cast<CommState*>(value);
   auto made = std::make_unique<CommState>();
-  made->together = all_can_be_asked(comm);
+  made->together = all_are(can_be_asked, comm);
   if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
   return *made.release();
 }
@@ -90,18 +97,24 @@ CommState& comm_state_of(MPI_Comm comm) {
 
 void collectives_announce(ForcedProtocol forced) {
   const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
-  if (presence_announce(announcement(forced)) && has_messages && all_receives_are_known()) announced_protocol = forced;
+  if (!presence_announce(announcement(forced)) || !has_messages || !all_receives_are_known()) return;
+  announced_protocol = forced;
+  modex_offer(announcement(forced));
 }
 
 // Nobody announces anything from here on, so that all see the same.
 void collectives_start() {
+  modex_offer(0);
   if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_state, &keyval, nullptr);
   asking.store(true);
+  if (!all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD)) node_groups_start();
 }
 
 void collectives_stop() {
-  if (asking.exchange(false)) PMPI_Comm_free_keyval(&keyval);
+  if (!asking.exchange(false)) return;
+  PMPI_Comm_free_keyval(&keyval);
+  node_groups_stop();
 }
 
 bool collectives_ask() {

@@ -12,7 +12,8 @@
 
 namespace gpudt::interpose {
 
-/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked.
+/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked;
+/// the latter to other nodes, too, where that is possible (mpi/modex.hpp).
 void collectives_announce(ForcedProtocol forced);
 /// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
 void collectives_start();
@@ -42,7 +43,7 @@ struct BoardGroupEnd {
 };
 
 struct CommState {
-  bool together = false;  ///< all can be asked
+  bool together = false;  ///< all can be asked, and are on this node
   bool spoilt = false;    ///< here: messages of a call that failed may still come
   std::vector<AskBackoff> backoff = {};
   std::unique_ptr<BoardGroup, BoardGroupEnd> boards = {};  ///< made by the first call that asks (boards_of())

@@ -11,6 +11,7 @@
 #include "datatype/basic.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/collectives/comm_state.hpp"
+#include "interpose/collectives/node_reductions.hpp"
 #include "interpose/requests/arithmetic.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -24,8 +25,10 @@ using device::Result;
 using peer::Board;
 using peer::Contribution;
 
-/// Slices begin at multiples of so many elements, so that words of 16 bytes stay whole.
-constexpr std::int64_t slice_multiple = 16;
+/// Over several nodes shorter inputs are not worth what their agreement costs (docs/results.md).
+constexpr std::int64_t least_over_nodes = 2 << 20;
+/// Nor are shorter blocks of MPI_Reduce_scatter, each of which is a reduction of MPI's.
+constexpr std::int64_t least_block_over_nodes = 64 << 10;
 
 std::uintptr_t address_of(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address);
@@ -101,8 +104,10 @@ class Operand {
 /// A process's part in one reduction.
 class Part : public BoardCall {
  public:
-  Part(const Call& call, BoardGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic)
-      : BoardCall(call, group), arguments_(arguments), arithmetic_(arithmetic) {}
+  /// `over_nodes`: what is done with the other nodes, where there are any; else null.
+  Part(const Call& call, BoardGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic,
+       NodeReduction* over_nodes)
+      : BoardCall(call, group), arguments_(arguments), arithmetic_(arithmetic), over_nodes_(over_nodes) {}
 
   /// What this process tells the others. Does not throw: they wait for it.
   Contribution contribution(MPI_Datatype type) noexcept {
@@ -136,6 +141,11 @@ class Part : public BoardCall {
     });
   }
 
+  /// After those of this node have agreed and reach what they need, or not: whether those of all nodes do.
+  bool all_nodes_agree(bool ready) {
+    return over_nodes_ == nullptr ? ready : over_nodes_->all_nodes_agree(ready, leaders_);
+  }
+
   /// The result comes to where the program wants it. Throws device::Error.
   void deliver() {
     if (gets_result()) result().deliver();
@@ -147,7 +157,7 @@ class Part : public BoardCall {
     if (!in_place() && out_.memory().info) out_.note(call().name, began_);
     if (tracing())
       log_trace(std::string(call().name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
-                std::to_string(leaders_.size()) + " GPUs");
+                std::to_string(leaders_.size()) + " GPUs" + (over_nodes_ == nullptr ? "" : " and over nodes"));
   }
 
  private:
@@ -162,7 +172,9 @@ class Part : public BoardCall {
   Operand& result() { return in_place() && !scatters() ? in_ : out_; }
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
-    if (arguments_.root >= static_cast<int>(all_.size()) || (in_place() && arguments_.root >= 0 && !gets_result()))
+    const bool is_rank = arguments_.root < static_cast<int>(all_.size());
+    if ((!is_rank && arguments_.root != ReductionArguments::root_elsewhere) ||
+        (in_place() && arguments_.root >= 0 && !gets_result()))
       return false;  // MPI's to refuse
     if (std::any_of(arguments_.blocks.begin(), arguments_.blocks.end(), [](std::int64_t count) { return count < 0; }))
       return false;
@@ -191,11 +203,14 @@ class Part : public BoardCall {
       if (!reach(rank, its.from, its.from_address, from_[rank])) return false;
       if (its.to_address != 0 && !reach(rank, its.to, its.to_address, to_[rank])) return false;
     }
+    if (over_nodes_ != nullptr) over_nodes_->reserve(ordinal());
     return true;
   }
 
   void start(std::vector<device::Transfer>& kernels) override {
-    if (scatters())
+    if (over_nodes_ != nullptr)
+      over_nodes_->run({ordinal(), from_, to_});
+    else if (scatters())
       start_blocks(kernels);
     else
       start_slice(kernels);
@@ -204,11 +219,8 @@ class Part : public BoardCall {
   void start_slice(std::vector<device::Transfer>& kernels) {
     const auto slices = static_cast<std::int64_t>(leaders_.size());
     const auto index = std::find(leaders_.begin(), leaders_.end(), group_.rank) - leaders_.begin();
-    const std::int64_t pieces = (arguments_.count + slice_multiple - 1) / slice_multiple;
-    const auto place = [&](std::int64_t slice) {
-      return std::min(pieces * slice / slices * slice_multiple, arguments_.count);
-    };
-    reduce(kernels, place(index), place(index + 1) - place(index), to_, /*all=*/true);
+    const std::int64_t first = slice_begin(arguments_.count, index, slices);
+    reduce(kernels, first, slice_begin(arguments_.count, index + 1, slices) - first, to_, /*all=*/true);
   }
 
   void start_blocks(std::vector<device::Transfer>& kernels) {
@@ -241,6 +253,7 @@ class Part : public BoardCall {
 
   const ReductionArguments& arguments_;
   const Arithmetic arithmetic_;
+  NodeReduction* const over_nodes_;
   Operand in_, out_;
   const ReportClock::time_point began_ = report_now();
   std::vector<void*> from_, to_;  ///< by rank, as this process's GPU reaches them
@@ -250,6 +263,15 @@ bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
   const ForcedProtocol forced = collectives_forced();
   if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
   return (!forced || forced == Protocol::peer) && bytes > 0;
+}
+
+/// Whether all can be asked, on one node or on several if that pays.
+bool can_reduce(const CommState& state, const ReductionArguments& arguments, const Arithmetic& arithmetic,
+                MPI_Datatype type, std::int64_t bytes) {
+  if (state.together) return true;
+  const auto blocks = static_cast<std::int64_t>(std::max(arguments.blocks.size(), std::size_t{1}));
+  const bool pays = bytes >= least_over_nodes && bytes / blocks >= least_block_over_nodes;
+  return (pays || collectives_forced() == Protocol::peer) && NodeReduction::is_possible(arguments, arithmetic, type);
 }
 
 /// For the report: an operator or type that GPUs do not reduce.
@@ -275,16 +297,22 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   const std::int64_t bytes = arguments.count * device::element_bytes(arithmetic->element);
   if (!wanted(call, comm, bytes)) return std::nullopt;
   CommState& state = comm_state_of(comm);
-  if (!state.together) return std::nullopt;
+  if (!can_reduce(state, arguments, *arithmetic, type, bytes)) return std::nullopt;
   AskBackoff& backoff =
       state.backoff_for(call.name, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bytes))));
   if (backoff.passes()) return std::nullopt;
-  BoardGroup& group = boards_of(state, comm);
+  NodeGroups* const nodes = state.together ? nullptr : node_groups(comm);
+  if (nodes == nullptr && !state.together) return std::nullopt;
+  BoardGroup& group = nodes != nullptr ? nodes->boards() : boards_of(state, comm);
   if (!group.usable()) return std::nullopt;
 
   const Timed timed(Clock::mpi);
-  Part part(call, group, arguments, *arithmetic);
-  if (!part.all_agree(part.contribution(type)) || !part.all_reach()) {
+  std::optional<NodeReduction> over_nodes;
+  if (nodes != nullptr) over_nodes.emplace(*nodes, comm, arguments, *arithmetic, type, op);
+  Part part(call, group, over_nodes ? over_nodes->on_node() : arguments, *arithmetic,
+            over_nodes ? &*over_nodes : nullptr);
+  const bool ready = part.all_agree(part.contribution(type)) && part.all_reach();
+  if (!part.all_nodes_agree(ready)) {
     backoff.grow();
     return std::nullopt;
   }

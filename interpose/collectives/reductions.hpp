@@ -13,6 +13,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -21,6 +22,15 @@
 
 namespace gpudt::interpose {
 
+/// Slices begin at multiples of so many elements, so that words of 16 bytes stay whole.
+inline constexpr std::int64_t slice_multiple = 16;
+
+/// Where slice number `slice` of so many begins: `count` elements are divided into slices of about the same length.
+constexpr std::int64_t slice_begin(std::int64_t count, std::int64_t slice, std::int64_t slices) {
+  const std::int64_t pieces = (count + slice_multiple - 1) / slice_multiple, begin = pieces * slice / slices;
+  return begin == pieces ? count : begin * slice_multiple;
+}
+
 /// The arguments of a reduction, but for the operator and the datatype.
 struct ReductionArguments {
   device::Result result = device::Result::total;
@@ -28,6 +38,8 @@ struct ReductionArguments {
   void* recvbuf;
   std::int64_t count;  ///< elements of a process's input
   int root = -1;       ///< that alone gets a result; -1: all do
+  /// As `root`: a process that is not among those that are looked at.
+  static constexpr int root_elsewhere = std::numeric_limits<int>::max();
   /// Of what each process gets, if that is another part for each; none: all get everything.
   std::vector<std::int64_t> blocks{};
 };

@@ -43,9 +43,10 @@ void put_long_double(Stream& packed, int value) {
   std::memset(packed.data() + begin + used, 0, sizeof(long double) - used);
 }
 
+/// Close to the real axis: no part of a product of some is 0, whose sign would depend on the order of the factors.
 template <class T>
 void put_complex(Stream& packed, int value) {
-  append(packed, std::complex<T>(static_cast<T>(value), static_cast<T>(1 - value)));
+  append(packed, std::complex<T>(static_cast<T>(8 + value), static_cast<T>(1 + value % 2)));
 }
 
 template <class T>

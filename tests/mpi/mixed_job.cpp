@@ -1,6 +1,9 @@
 // Windows and collectives for the tests of jobs in which some ranks run without gpudt (mixed_job.py): says on stdout
 // what happened. A rank with GPUDT_TEST_HOST uses host memory alone.
 //
+// usage: mixed-job [collectives]
+//   collectives: nothing but these
+//
 // GPUDT_TEST_OFF=DEVICE: rank 0 has the library, but not this device, so that gpudt is off there.
 #include <cuda_runtime_api.h>
 #include <mpi.h>
@@ -13,7 +16,8 @@
 
 namespace {
 
-constexpr int count = 1 << 14;  ///< ints
+constexpr int count = 1 << 14;      ///< ints
+constexpr int sum_count = 1 << 19;  ///< likewise: enough for a reduction over nodes to be worth it
 constexpr MPI_Aint bytes = count * static_cast<MPI_Aint>(sizeof(int));
 
 int rank = 0, ranks = 1;
@@ -149,8 +153,8 @@ void allocated_window() {
 }
 
 void collectives() {
-  const Buffer mine(rank + 1), sum(0), spread(rank + 1), all(0, true, count * ranks);
-  MPI_Allreduce(mine.data(), sum.data(), count, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  const Buffer mine(rank + 1, true, sum_count), sum(0, true, sum_count), spread(rank + 1), all(0, true, count * ranks);
+  MPI_Allreduce(mine.data(), sum.data(), sum_count, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   MPI_Bcast(spread.data(), count, MPI_INT, ranks - 1, MPI_COMM_WORLD);
   const Buffer ones(1);
   MPI_Allgather(ones.data(), count, MPI_INT, all.data(), count, MPI_INT, MPI_COMM_WORLD);
@@ -170,11 +174,13 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  host_window();
-  device_window();
-  own_device_window();
-  dynamic_window();
-  allocated_window();
+  if (argc < 2 || std::string(argv[1]) != "collectives") {
+    host_window();
+    device_window();
+    own_device_window();
+    dynamic_window();
+    allocated_window();
+  }
   collectives();
   MPI_Finalize();
   return 0;

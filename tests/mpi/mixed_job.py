@@ -39,6 +39,13 @@ def expected(refusing=(), attach="MPI_ERR_RMA_ATTACH"):
 class MixedJob(unittest.TestCase):
     """Nobody waits for a rank that does not answer."""
 
+    @staticmethod
+    def openmpi():
+        """Its version."""
+        mpirun = os.environ.get("MPIRUN", "mpirun")
+        told = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+        return told.split(") ")[1]  # "mpirun (Open MPI) 4.1.4" or "(OpenRTE)"
+
     def test_all_have_it(self):
         run = Run("")
         self.assertEqual(run.code, 0, run.text)
@@ -79,17 +86,48 @@ class MixedJob(unittest.TestCase):
                 self.assertEqual(run.code, 0, run.text)
                 self.assertEqual(len(run.lines("gpudt report: 1 of 2 ranks")), 1, run.text)
 
-    def test_another_node_without(self):
-        """It cannot be known, and is not guessed at MPI_Init; a long wait is explained."""
-        command = [Run.launcher, "-S", "-N", "-t", "20", "-l", Run.library, "-s", Run.sim, "-w", "1"]
-        done = subprocess.run(
-            command + ["-e", "GPUDT_TEST_LONG_WAIT=1", Run.program], capture_output=True, text=True, check=False
-        )
+    def on_two_nodes(self, *options, program):
+        """A rank on each."""
+        command = [Run.launcher, "-S", "-N", "-t", "40", "-l", Run.library, "-s", Run.sim, *options, *program]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 77:
             self.skipTest("this machine does not allow nodes of their own")
+        return done
+
+    def test_another_node_without(self):
+        """Windows do not know, and nothing is guessed at MPI_Init; a long wait is explained."""
+        done = self.on_two_nodes("-t", "20", "-w", "1", "-e", "GPUDT_TEST_LONG_WAIT=1", program=[Run.program])
         lines = [line for line in done.stderr.splitlines() if "[gpudt" in line]
         self.assertEqual(len(lines), 1, done.stdout + done.stderr)
         self.assertIn("[gpudt 0] warning: MPI_Win_create still waits for other ranks", lines[0])
+
+    def reduction_over_nodes(self, *options):
+        """The processes that have taken part in one, of a job in which collectives are right."""
+        done = self.on_two_nodes(*options, "-e", "GPUDT_TRACE=1", program=[Run.program, "collectives"])
+        text = done.stdout + done.stderr
+        self.assertEqual(done.returncode, 0, text)
+        for rank in range(RANKS):
+            self.assertIn(f"rank {rank}: collectives: right", done.stdout, text)
+        return sum("and over nodes" in line for line in done.stderr.splitlines())
+
+    def test_collectives_with_another_node(self):
+        """Which ranks of other nodes have the library comes with MPI's own addresses, over Open MPI 4."""
+        known = RANKS if self.openmpi().startswith("4.") else 0
+        self.assertEqual(self.reduction_over_nodes(), known)
+        self.assertEqual(self.reduction_over_nodes("-e", "PMIX_MCA_gds=hash"), known)
+
+    def test_collectives_with_another_node_without(self):
+        for without in range(RANKS):
+            with self.subTest(without=without):
+                self.assertEqual(self.reduction_over_nodes("-w", str(without)), 0)
+
+    def test_collectives_with_another_node_that_is_off(self):
+        self.assertEqual(self.reduction_over_nodes("-e", "GPUDT_TEST_OFF=cuda"), 0)
+
+    def test_collectives_when_addresses_are_not_collected(self):
+        for variable in ("pmix_base_collect_data=0", "pmix_base_async_modex=1", "async_mpi_init=1"):
+            with self.subTest(variable=variable):
+                self.assertEqual(self.reduction_over_nodes("-e", f"OMPI_MCA_{variable}"), 0)
 
 
 def main():

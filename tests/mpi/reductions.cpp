@@ -1,4 +1,5 @@
 // Reductions of device memory where it depends on all processes, from call to call, whether GPUs do them.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -98,6 +99,62 @@ TEST_CASE("reductions in which some have their data elsewhere", "[collective][re
     Ints& out = turn == ranks() + rank() ? host_out : device_out;
     CHECK(sums(comm(), in, out, enough, i));
   }
+}
+
+// Over nodes these go through host memory in many chunks.
+TEST_CASE("reductions of many megabytes", "[collective][reduce]") {
+  const int block = (3 << 20) / ranks() + 1, all = block * ranks();
+  Ints in(Place::device, all), out(Place::device, all);
+  CHECK(sums(comm(), in, out, all, 1));
+  const std::vector<int> sum = sum_of_all(ranks(), all, 2);
+
+  in.write(ints_of(rank(), all, 2));
+  const int root = ranks() - 1;
+  void* const target = rank() == root ? out.address() : nullptr;
+  MPI_OK(MPI_Reduce(in.address(), target, all, MPI_INT, MPI_SUM, root, comm()));
+  if (rank() == root) CHECK((out.read() == sum));
+
+  out.write(std::vector<int>(static_cast<std::size_t>(all), -1));
+  MPI_OK(MPI_Reduce_scatter_block(in.address(), out.address(), block, MPI_INT, MPI_SUM, comm()));
+  std::vector<int> wanted(static_cast<std::size_t>(all), -1);
+  std::copy_n(sum.begin() + std::ptrdiff_t{block} * rank(), block, wanted.begin());
+  CHECK((out.read() == wanted));
+  CHECK((in.read() == ints_of(rank(), all, 2)));
+
+  MPI_OK(MPI_Allreduce(MPI_IN_PLACE, in.address(), all, MPI_INT, MPI_SUM, comm()));
+  CHECK((in.read() == sum));
+}
+
+// Open MPI makes communicators one after the other: a call that made one might wait for this one, which waits for it.
+TEST_CASE("reductions while a communicator is being made", "[collective][reduce]") {
+  constexpr int many = 1 << 20;
+  Ints in(Place::device, many), out(Place::device, many);
+  MPI_Comm copy = MPI_COMM_NULL, late = MPI_COMM_NULL;
+  MPI_OK(MPI_Comm_dup(comm(), &copy));
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (rank() == 0) MPI_OK(MPI_Comm_idup(comm(), &late, &request));
+  CHECK(sums(copy, in, out, many, 1));
+  if (rank() != 0) MPI_OK(MPI_Comm_idup(comm(), &late, &request));
+  MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+  MPI_OK(MPI_Comm_free(&late));
+  MPI_OK(MPI_Comm_free(&copy));
+}
+
+// A GPU of the last node reads beyond what is there, and may not be used any more.
+TEST_CASE("a reduction over nodes that fails on one fails on all", "[.][node-faults]") {
+  constexpr int many = 1 << 20;
+  MPI_Comm copy = MPI_COMM_NULL;
+  MPI_OK(MPI_Comm_dup(comm(), &copy));
+  MPI_OK(MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN));
+  const int gpu = current_gpu();
+  use_gpu(4);
+  const int there = rank() == ranks() - 1 ? many / 2 : many;
+  Ints &in = *new Ints(Place::device, there), &out = *new Ints(Place::device, many);  // they cannot be given back
+  MPI_FAILS(MPI_Allreduce(in.address(), out.address(), many, MPI_INT, MPI_SUM, copy), MPI_ERR_OTHER);
+  use_gpu(gpu);
+  Ints good_in(Place::device, many), good_out(Place::device, many);
+  CHECK(sums(copy, good_in, good_out, many, 1));
+  MPI_OK(MPI_Comm_free(&copy));
 }
 
 TEST_CASE("reductions of several threads", "[collective-threads]") {
