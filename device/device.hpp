@@ -76,7 +76,7 @@ struct Config {
   Choice choice = Choice::automatic;
   Way way = Way::automatic;
   std::size_t staging_limit = 0;                     ///< bytes of staging memory in use and idle, 0: no limit
-  std::size_t staging_cache = std::size_t(1) << 30;  ///< bytes of idle staging memory kept for reuse
+  std::size_t staging_cache = std::size_t(2) << 30;  ///< bytes of idle staging memory kept for reuse
   ResidentUse resident = ResidentUse::automatic;
   Order order = Order::none;
   bool batches = true;          ///< several short transfers may be launched as one

@@ -138,14 +138,15 @@ void Pool::free_chunk(const Chunk& chunk) noexcept {
     runtime_->device_free(chunk.of->ordinal, chunk.address);
 }
 
-/// Takes wholly idle chunks out, the largest first, until at most `keep` idle bytes are left. The caller frees them.
+/// Takes wholly idle chunks out, those first that have been idle for longest, until at most `keep` idle bytes are left:
+/// what was used last is likely to be asked for next. The caller frees them.
 std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
   std::vector<std::unique_ptr<Chunk>> removed;
   if (idle_bytes_ <= keep) return removed;
   std::vector<Chunk*> idle;
   for (const auto& entry : chunks_)
     if (entry.second->used == 0) idle.push_back(entry.second.get());
-  std::stable_sort(idle.begin(), idle.end(), [](Chunk* a, Chunk* b) { return a->bytes() > b->bytes(); });
+  std::stable_sort(idle.begin(), idle.end(), [](Chunk* a, Chunk* b) { return a->idle_since < b->idle_since; });
   for (Chunk* chunk : idle) {
     if (idle_bytes_ <= keep) break;
     idle_bytes_ -= chunk->bytes();
@@ -189,8 +190,10 @@ void Pool::release(void* data) noexcept {
       if (!chunk.lost) idle_.at(*chunk.of).push_back(data);
       if (chunk.used == 0 && chunk.lost)
         free_chunk(*take_out(chunk));
-      else if (chunk.used == 0)
+      else if (chunk.used == 0) {
         idle_bytes_ += chunk.bytes();
+        chunk.idle_since = ++releases_;
+      }
       freed = remove_idle(bounds_.cache);
     }
   }

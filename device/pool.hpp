@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <tuple>
@@ -70,6 +71,7 @@ class Pool {
     const Class* of;
     int ordinal;  ///< of the GPU whose context has given it
     bool lost = false;
+    std::uint64_t idle_since = 0;  ///< on Pool::releases_
     std::size_t bytes() const { return blocks * of->bytes; }
   };
   using Chunks = std::map<void*, std::unique_ptr<Chunk>>;
@@ -93,6 +95,7 @@ class Pool {
   bool closed_ GUARDED_BY(mutex_) = false;
   std::size_t held_ GUARDED_BY(mutex_) = 0;        // blocks in use
   std::size_t idle_bytes_ GUARDED_BY(mutex_) = 0;  // of chunks without a block in use
+  std::uint64_t releases_ GUARDED_BY(mutex_) = 0;
   std::map<Class, std::vector<void*>> idle_ GUARDED_BY(mutex_);
   std::unordered_map<void*, Chunk*> chunk_of_ GUARDED_BY(mutex_);  // by block
   Chunks chunks_ GUARDED_BY(mutex_);
