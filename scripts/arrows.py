@@ -28,7 +28,7 @@ ALLOWED = {
                       "datatype", "base"],
     "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
                         "interpose/mpi", "interpose/support", "device", "datatype", "include", "base"],
-    "interpose/fortran": ["interpose/rma", "interpose/requests", "interpose/support", "base"],
+    "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "base"],
     "pingpong": ["device", "datatype"],
     "initiated": ["device", "datatype"],
     "initiated/programs": ["initiated", "pingpong"],

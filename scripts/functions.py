@@ -31,7 +31,9 @@ C_TYPES = {
     "partitions": ("int *",),  # MPICH 4.0's header lacks the const
     "type": ("MPI_Datatype",),
     "types": ("const MPI_Datatype *",),
+    "type_ref": ("MPI_Datatype *",),
     "op": ("MPI_Op",),
+    "op_ref": ("MPI_Op *",),
     "info": ("MPI_Info",),
     "group": ("MPI_Group",),
     "new_group": ("MPI_Group *",),
@@ -87,11 +89,42 @@ NOT_BUFFERS = {
 NOT_BUFFERS.update({name + "_c": why for name, why in NOT_BUFFERS.items()})
 TOOL_PREFIX = "MPI_T_"  # the tool information interface: values of control and performance variables
 
-# Interposed without a row: attributes of windows, and, for C alone, the end of datatypes, where MPICH, whose Fortran
-# calls the C functions, needs help.
-OUTSIDE_THE_TABLE = ("MPI_Win_get_attr", "MPI_Type_free")
-# Of these, with wrappers of their own for Fortran (interpose/fortran/window_attributes.cpp).
+# Collective over a communicator, without a buffer (interpose/calls/in_order.cpp), and for Fortran over Open MPI
+# interpose/fortran/in_order.cpp, where arguments pass as they are. A header may lack some.
+IN_ORDER = (
+    "MPI_Comm_dup",
+    "MPI_Comm_dup_with_info",
+    "MPI_Comm_idup",
+    "MPI_Comm_idup_with_info",
+    "MPI_Comm_create",
+    "MPI_Comm_split",
+    "MPI_Comm_split_type",
+    "MPI_Intercomm_create",
+    "MPI_Cart_create",
+    "MPI_Cart_sub",
+    "MPI_Graph_create",
+    "MPI_Dist_graph_create",
+    "MPI_Dist_graph_create_adjacent",
+    "MPI_Win_allocate",
+    "MPI_Win_allocate_shared",
+    "MPI_File_open",
+    "MPI_Comm_spawn",
+    "MPI_Comm_spawn_multiple",
+    "MPI_Comm_accept",
+    "MPI_Comm_connect",
+)
+IN_FORTRAN_TOO = ("MPI_Win_allocate_cptr", "MPI_Win_allocate_shared_cptr")  # generic names
+
+# Interposed without a row: these, and attributes of windows.
+OUTSIDE_THE_TABLE = ("MPI_Win_get_attr", *IN_ORDER)
+# Of these, with wrappers of their own for Fortran.
 FORTRAN_BY_HAND = ("MPI_Win_get_attr",)
+
+
+def fortran_by_hand(family):
+    """Those that have such a wrapper where Fortran procedures are those of this family of MPI libraries."""
+    return {"none": (), "mpich": FORTRAN_BY_HAND}.get(family, (*FORTRAN_BY_HAND, *IN_ORDER, *IN_FORTRAN_TOO))
+
 
 # Whose large-count forms are not generated: what has a template for both kinds of counts.
 LARGE_BY_HAND = {

@@ -12,7 +12,7 @@ FORTRAN says for which family of MPI libraries there are Fortran wrappers: openm
 
 import sys
 
-from functions import FORTRAN_BY_HAND, OUTSIDE_THE_TABLE, own_name, read_prototypes, read_table
+from functions import OUTSIDE_THE_TABLE, fortran_by_hand, own_name, read_prototypes, read_table
 from generate_fortran import f08_name, older_names, wrapped_names
 
 ASSEMBLY = """\
@@ -94,8 +94,9 @@ END = """
 def entries(table, prototypes, fortran):
     """The exported symbols, each with the function that it leads to."""
     for name in OUTSIDE_THE_TABLE:
-        yield name, own_name(name)
-    for name in FORTRAN_BY_HAND if fortran != "none" else ():
+        if name in prototypes:
+            yield name, own_name(name)
+    for name in fortran_by_hand(fortran):
         for symbol in [*older_names(name), f08_name(name)]:
             yield symbol, own_name(name.lower() + "_")
     for function in table:

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "interpose/collectives/block_messages.hpp"
+#include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/collectives/reductions.hpp"
 #include "interpose/requests/call_buffers.hpp"
@@ -33,21 +34,51 @@ Role out_or_inout(const void* other) {
   return other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
+/// A collective that moves blocks: by kernels or messages, or by `through_host(call)`.
+template <class List, class ThroughHost>
+int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list, const ThroughHost& through_host) {
+  if (!call.blocks() && !call.persistent)
+    return start_in_order(call, comm, offer_exchange(call, comm, flow, known, list), through_host);
+  settle_collectives(comm);
+  const auto code = call.persistent ? std::nullopt : as_messages(call, comm, flow, known, list);
+  return code ? *code : through_host(call);
+}
+
+/// The same of a reduction.
+template <class ThroughHost>
+int reducing(const Call& call, MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op,
+             const ThroughHost& through_host) {
+  if (!call.blocks() && !call.persistent)
+    return start_in_order(call, comm, offer_reduction(call, comm, arguments, type, op), through_host);
+  settle_collectives(comm);
+  const auto code = call.persistent ? std::nullopt : reduce_on_gpus(call, comm, arguments, type, op);
+  return code ? *code : through_host(call);
+}
+
+/// Nobody is asked about.
+ReductionArguments not_for_gpus() {
+  return {.sendbuf = nullptr, .recvbuf = nullptr, .count = 0};
+}
+
 // --- operations with a root ------------------------------------------------------------------------------------------
 
 template <class Pmpi, class Count>
 int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Datatype type, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, {count, type}, [&](BlockMessages& parcels) {
-      const auto block = same_block(buf, count, type);
-      return list_from_root(parcels, comm, root, /*own=*/false, block, block);
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    Given data{buf, type};
-    if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
-      data = c.buffer(is_root(comm, root) ? Role::in : Role::out, buf, count, type);
-    return c.run(call, pmpi, data.buffer, count, data.type, root, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given data{buf, type};
+      if (comm != MPI_COMM_NULL && (is_root(comm, root) || is_served(comm, root)))
+        data = c.buffer(is_root(comm, root) ? Role::in : Role::out, buf, count, type);
+      return c.run(call, pmpi, data.buffer, count, data.type, root, comm);
+    };
+    return moving(
+        call, comm, Flow::from_root, {count, type},
+        [&](BlockMessages& parcels) {
+          const auto block = same_block(buf, count, type);
+          return list_from_root(parcels, comm, root, /*own=*/false, block, block);
+        },
+        through_host);
   });
 }
 
@@ -56,19 +87,21 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
            void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
-    const auto code = as_messages(
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
+      if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
+      if (comm != MPI_COMM_NULL && is_root(comm, root))
+        out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * collective_peers(comm), recvtype);
+      return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
+    };
+    return moving(
         call, comm, Flow::to_root, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype},
         [&](BlockMessages& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
-        });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
-    if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-    if (comm != MPI_COMM_NULL && is_root(comm, root))
-      out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * collective_peers(comm), recvtype);
-    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
+        },
+        through_host);
   });
 }
 
@@ -77,18 +110,22 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, const Count* recvcounts, const Displacement* displs, MPI_Datatype recvtype, int root,
             MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::to_root, varying, [&](BlockMessages& parcels) {
-      return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
-                          v_blocks(recvbuf, recvcounts, displs, recvtype));
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    Given in{const_cast<void*>(sendbuf), sendtype};
-    GivenV<Displacement> out{recvbuf, recvtype, displs};
-    if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-    if (comm != MPI_COMM_NULL && is_root(comm, root))
-      out = c.buffer_v(out_or_inout(sendbuf), recvbuf, collective_peers(comm), recvcounts, displs, recvtype);
-    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given in{const_cast<void*>(sendbuf), sendtype};
+      GivenV<Displacement> out{recvbuf, recvtype, displs};
+      if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
+      if (comm != MPI_COMM_NULL && is_root(comm, root))
+        out = c.buffer_v(out_or_inout(sendbuf), recvbuf, collective_peers(comm), recvcounts, displs, recvtype);
+      return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
+    };
+    return moving(
+        call, comm, Flow::to_root, varying,
+        [&](BlockMessages& parcels) {
+          return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
+                              v_blocks(recvbuf, recvcounts, displs, recvtype));
+        },
+        through_host);
   });
 }
 
@@ -97,19 +134,21 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
             void* recvbuf, Count recvcount, MPI_Datatype recvtype, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
-    const auto code = as_messages(
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
+      if (comm != MPI_COMM_NULL && is_root(comm, root))
+        in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
+      if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
+      return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
+    };
+    return moving(
         call, comm, Flow::from_root, here ? Known{sendcount, sendtype} : Known{recvcount, recvtype},
         [&](BlockMessages& p) {
           return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
-        });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
-    if (comm != MPI_COMM_NULL && is_root(comm, root))
-      in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
-    if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
-    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
+        },
+        through_host);
   });
 }
 
@@ -118,18 +157,23 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
              const Displacement* displs, MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype,
              int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    const auto code = as_messages(call, comm, Flow::from_root, varying, [&](BlockMessages& parcels) {
-      return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
-                            v_blocks(sendbuf, sendcounts, displs, sendtype), same_block(recvbuf, recvcount, recvtype));
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
-    Given out{recvbuf, recvtype};
-    if (comm != MPI_COMM_NULL && is_root(comm, root))
-      in = c.buffer_v(Role::in, sendbuf, collective_peers(comm), sendcounts, displs, sendtype);
-    if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
-    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
+      Given out{recvbuf, recvtype};
+      if (comm != MPI_COMM_NULL && is_root(comm, root))
+        in = c.buffer_v(Role::in, sendbuf, collective_peers(comm), sendcounts, displs, sendtype);
+      if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
+      return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
+    };
+    return moving(
+        call, comm, Flow::from_root, varying,
+        [&](BlockMessages& parcels) {
+          return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
+                                v_blocks(sendbuf, sendcounts, displs, sendtype),
+                                same_block(recvbuf, recvcount, recvtype));
+        },
+        through_host);
   });
 }
 
@@ -137,15 +181,16 @@ template <class Pmpi, class Count>
 int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, int root, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    if (root >= 0) {  // else the call is MPI's to refuse
-      const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
-      if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
-    }
-    CallBuffers c(call.name, {.comm = comm});
-    Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
-    if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
-    if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
-    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
+      if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
+      if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
+    };
+    const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
+    // A wrong root is MPI's to refuse.
+    return reducing(call, comm, root >= 0 ? arguments : not_for_gpus(), type, op, through_host);
   });
 }
 
@@ -191,20 +236,24 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
              MPI_Datatype sendtype, void* recvbuf, Count recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code =
-        as_messages(call, comm, Flow::other, known_among(partners, {recvcount, recvtype}), [&](BlockMessages& parcels) {
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
+      const Given out =
+          c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
+      return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
+    };
+    return moving(
+        call, comm, Flow::other, known_among(partners, {recvcount, recvtype}),
+        [&](BlockMessages& parcels) {
           const auto take = equal_blocks(recvbuf, recvcount, recvtype);
           if (!partners.one_block) {
             return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
                                                             equal_blocks(sendbuf, sendcount, sendtype), take);
           }
           return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
-        });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
-    const Given out = c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
-    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
+        },
+        through_host);
   });
 }
 
@@ -215,16 +264,20 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
     const Known known = known_among(partners, {sum(recvcounts, partners.into), recvtype, partners.into});
-    const auto code = as_messages(call, comm, Flow::other, known, [&](BlockMessages& parcels) {
-      return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
-                            v_blocks(recvbuf, recvcounts, displs, recvtype));
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-    const GivenV<Displacement> out =
-        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
-    return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
+      const GivenV<Displacement> out =
+          c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
+      return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
+    };
+    return moving(
+        call, comm, Flow::other, known,
+        [&](BlockMessages& parcels) {
+          return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
+                                v_blocks(recvbuf, recvcounts, displs, recvtype));
+        },
+        through_host);
   });
 }
 
@@ -234,19 +287,23 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, MPI_Datatype recvtype, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
-      return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
-                                                      v_blocks(sendbuf, sendcounts, sdispls, sendtype),
-                                                      v_blocks(recvbuf, recvcounts, rdispls, recvtype));
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    const GivenV<Displacement> in =
-        c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
-    const GivenV<Displacement> out =
-        c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
-    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
-                 comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      const GivenV<Displacement> in =
+          c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
+      const GivenV<Displacement> out =
+          c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
+      return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
+                   comm);
+    };
+    return moving(
+        call, comm, Flow::other, varying,
+        [&](BlockMessages& parcels) {
+          return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                          v_blocks(sendbuf, sendcounts, sdispls, sendtype),
+                                                          v_blocks(recvbuf, recvcounts, rdispls, recvtype));
+        },
+        through_host);
   });
 }
 
@@ -256,18 +313,22 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
                const Displacement* rdispls, const MPI_Datatype* recvtypes, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
     const Partners partners = find(comm);
-    const auto code = as_messages(call, comm, Flow::other, varying, [&](BlockMessages& parcels) {
-      return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
-                                                      w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
-                                                      w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
-    });
-    if (code) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
-    const auto out =
-        c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
-    return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs, out.types,
-                 comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
+      const auto out =
+          c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
+      return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs,
+                   out.types, comm);
+    };
+    return moving(
+        call, comm, Flow::other, varying,
+        [&](BlockMessages& parcels) {
+          return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+                                                          w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
+                                                          w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
+        },
+        through_host);
   });
 }
 
@@ -289,12 +350,14 @@ int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blo
     ReductionArguments arguments = {
         .result = result, .sendbuf = sendbuf, .recvbuf = recvbuf, .count = std::int64_t(count) * blocks};
     if (blocks > 1) arguments.blocks.assign(static_cast<std::size_t>(blocks), count);
-    if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    const std::int64_t given = std::int64_t(count) * blocks;
-    const Given in = c.reduction(Role::in, sendbuf, given, type);
-    const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
-    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      const std::int64_t given = std::int64_t(count) * blocks;
+      const Given in = c.reduction(Role::in, sendbuf, given, type);
+      const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+    };
+    return reducing(call, comm, arguments, type, op, through_host);
   });
 }
 
@@ -305,17 +368,19 @@ int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
   return guarded(comm, call.name, [&] {
     const ReductionArguments arguments = {
         .result = device::Result::exscan, .sendbuf = sendbuf, .recvbuf = recvbuf, .count = count};
-    if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
-    CallBuffers c(call.name, {.comm = comm});
-    int rank = 0;
-    if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
-    const Given in = c.reduction(Role::in, sendbuf, count, type);
-    Given out{recvbuf, type};
-    if (rank != 0)
-      out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
-    else if (sendbuf == MPI_IN_PLACE)
-      out = c.reduction(Role::in, recvbuf, count, type);
-    return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      int rank = 0;
+      if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
+      const Given in = c.reduction(Role::in, sendbuf, count, type);
+      Given out{recvbuf, type};
+      if (rank != 0)
+        out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
+      else if (sendbuf == MPI_IN_PLACE)
+        out = c.reduction(Role::in, recvbuf, count, type);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+    };
+    return reducing(call, comm, arguments, type, op, through_host);
   });
 }
 
@@ -323,24 +388,26 @@ template <class Pmpi, class Count>
 int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, const Count* recvcounts,
                    MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
   return guarded(comm, call.name, [&] {
-    if (const int size = sharers(comm); size > 1 && recvcounts != nullptr) {
-      const ReductionArguments arguments = {.sendbuf = sendbuf,
-                                            .recvbuf = recvbuf,
-                                            .count = sum(recvcounts, size),
-                                            .blocks = {recvcounts, recvcounts + size}};
-      if (const auto code = reduce_on_gpus(call, comm, arguments, type, op)) return *code;
-    }
-    CallBuffers c(call.name, {.comm = comm});
-    Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
-    if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
-      int rank = 0, size = 0;  // of the local group: its processes share the result
-      PMPI_Comm_rank(comm, &rank);
-      PMPI_Comm_size(comm, &size);
-      const std::int64_t total = sum(recvcounts, size);
-      in = c.reduction(Role::in, sendbuf, total, type);
-      out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
-    }
-    return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
+    const auto through_host = [=](const Call& call) {
+      CallBuffers c(call.name, {.comm = comm});
+      Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
+      if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
+        int rank = 0, size = 0;  // of the local group: its processes share the result
+        PMPI_Comm_rank(comm, &rank);
+        PMPI_Comm_size(comm, &size);
+        const std::int64_t total = sum(recvcounts, size);
+        in = c.reduction(Role::in, sendbuf, total, type);
+        out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
+      }
+      return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
+    };
+    ReductionArguments arguments = not_for_gpus();
+    if (const int size = sharers(comm); size > 1 && recvcounts != nullptr)
+      arguments = {.sendbuf = sendbuf,
+                   .recvbuf = recvbuf,
+                   .count = sum(recvcounts, size),
+                   .blocks = {recvcounts, recvcounts + size}};
+    return reducing(call, comm, arguments, type, op, through_host);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
 #include "interpose/calls/other_tools.hpp"
+#include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/matched.hpp"
@@ -205,6 +206,7 @@ GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* pro
 }
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
+  if (free_type_later(type)) return MPI_SUCCESS;
   if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*type);
   return PMPI_Type_free(type);
 }

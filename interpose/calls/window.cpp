@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "interpose/collectives/call_order.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/errors.hpp"
@@ -178,11 +179,17 @@ int free_window(MPI_Win* win) {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
-  return guarded(comm, "MPI_Win_create", [&] { return create(base, size, disp_unit, info, comm, win); });
+  return guarded(comm, "MPI_Win_create", [&] {
+    settle_collectives(comm);
+    return create(base, size, disp_unit, info, comm, win);
+  });
 }
 
 GPUDT_EXPORT int MPI_Win_create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
-  return guarded(comm, "MPI_Win_create_dynamic", [&] { return create_dynamic(info, comm, win); });
+  return guarded(comm, "MPI_Win_create_dynamic", [&] {
+    settle_collectives(comm);
+    return create_dynamic(info, comm, win);
+  });
 }
 
 GPUDT_EXPORT int MPI_Win_attach(MPI_Win win, void* base, MPI_Aint size) {

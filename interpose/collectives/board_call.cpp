@@ -2,64 +2,132 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
+#include <string>
 #include <utility>
 
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 
-using peer::Board;
+using peer::Slot;
 
-BoardCall::BoardCall(const Call& call, BoardGroup& group) : group_(group), all_(group.boards.size()), call_(call) {
+BoardCall::BoardCall(const char* call, std::shared_ptr<BoardGroup> group)
+    : call_(call), group_(std::move(group)), all_(group_->size()) {
   leaders_.reserve(all_.size());  // find_leaders() must not fail
   leader_of_.reserve(all_.size());
 }
 
-void BoardCall::tell(const peer::Contribution& mine) {
-  group_.tell(mine);
-  group_.read(all_);
+BoardCall::~BoardCall() {
+  if (number_ != 0)
+    group_->leave(number_);
+  else
+    group_->decline();
 }
 
-bool BoardCall::all_reach() noexcept {
+void BoardCall::tell() {
+  number_ = group_->tell(mine_);
+}
+
+BoardCall::Decision BoardCall::decide() noexcept {
+  if (stage_ == Stage::telling) {
+    if (!read_all()) return Decision::open;
+    heard_ = 0;
+    if (group_->usable() && all_agree()) {
+      stage_ = Stage::mapping;
+      map_as_leader();
+    } else {
+      settle(/*ready=*/false);
+    }
+  }
+  if (stage_ == Stage::mapping) {
+    if (!all_outcomes(&Slot::mapped)) return Decision::open;
+    settle(succeeded_);
+  }
+  return stage_ == Stage::otherwise ? Decision::otherwise : Decision::by_gpus;
+}
+
+bool BoardCall::complete() {
+  if (stage_ == Stage::launched) {
+    if (!kernels_done()) return false;
+    if (leads()) group_->set_outcome(number_, &Slot::done, failure_ != nullptr);
+    stage_ = Stage::ending;
+  }
+  if (stage_ == Stage::ending) {
+    if (!all_outcomes(&Slot::done)) return false;
+    if (failure_) std::rethrow_exception(failure_);
+    if (!succeeded_) throw MpiError(MPI_ERR_OTHER, "a kernel of another process has failed");
+    start_delivery();
+    stage_ = Stage::delivering;
+  }
+  return delivered();
+}
+
+/// Whether all have told. In an unusable group nobody can.
+bool BoardCall::read_all() {
+  if (!group_->known()) return false;
+  if (!group_->usable()) return true;
+  for (; heard_ < all_.size(); ++heard_) {
+    if (!group_->has_told(heard_, number_)) return false;
+    const Slot* const slot = group_->told_by(heard_, number_);
+    if (slot != nullptr) all_[heard_] = slot->contribution;
+  }
+  return true;
+}
+
+/// Whether all leaders have said; whether all have had success is in succeeded_.
+bool BoardCall::all_outcomes(std::atomic<std::uint64_t> Slot::*outcome) {
+  for (; heard_ < leaders_.size(); ++heard_) {
+    const auto leader = static_cast<std::size_t>(leaders_[heard_]);
+    const std::optional<bool> success = group_->outcome_of(leader, number_, outcome);
+    if (!success) return false;
+    if (!*success) succeeded_ = false;
+  }
+  heard_ = 0;
+  return true;
+}
+
+void BoardCall::map_as_leader() noexcept {
   find_leaders();
-  if (leads()) {
-    bool reached = false;
-    try {
-      reached = map();
-    } catch (const std::exception& error) {
-      if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + error.what());
-    }
-    group_.own().mapped.store(Board::outcome(group_.call, !reached), std::memory_order_release);
+  if (!leads()) return;
+  bool reached = false;
+  try {
+    reached = map();
+  } catch (const std::exception& error) {
+    if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
   }
-  return group_.all_succeed(leaders_, &Board::mapped);
+  group_->set_outcome(number_, &Slot::mapped, !reached);
 }
 
-void BoardCall::run() {
-  std::exception_ptr failure;
-  if (leads()) {
+void BoardCall::settle(bool ready) noexcept {
+  stage_ = all_nodes_agree(ready) ? Stage::launched : Stage::otherwise;
+  if (stage_ == Stage::launched) launch();
+}
+
+void BoardCall::launch() noexcept {
+  if (!leads()) return;
+  try {
+    start(kernels_);
+  } catch (const std::exception&) {
+    failure_ = std::current_exception();
+  }
+}
+
+/// All of them, also if one has failed.
+bool BoardCall::kernels_done() noexcept {
+  bool all_done = true;
+  for (device::Transfer& kernel : kernels_) {
     try {
-      launch();
+      if (!kernel.done()) all_done = false;
     } catch (const std::exception&) {
-      failure = std::current_exception();
+      failure_ = std::current_exception();
     }
-    group_.own().done.store(Board::outcome(group_.call, failure != nullptr), std::memory_order_release);
   }
-  const bool succeeded = group_.all_succeed(leaders_, &Board::done);
-  if (failure) std::rethrow_exception(failure);
-  if (!succeeded) throw MpiError(MPI_ERR_OTHER, "a kernel of another process has failed");
-}
-
-void BoardCall::launch() {
-  std::vector<device::Transfer> kernels;
-  start(kernels);
-  for (device::Transfer& kernel : kernels) wait_for_others([&] { return kernel.done(); });
+  return all_done;
 }
 
 void BoardCall::find_leaders() {
-  leaders_.clear();
-  leader_of_.clear();
   for (std::size_t rank = 0; rank < all_.size(); ++rank) {
     const auto on_same_gpu = [&](int leader) {
       return std::memcmp(all_[static_cast<std::size_t>(leader)].gpu, all_[rank].gpu, sizeof all_[rank].gpu) == 0;
@@ -71,19 +139,27 @@ void BoardCall::find_leaders() {
 }
 
 bool BoardCall::leads() const {
-  return std::find(leaders_.begin(), leaders_.end(), group_.rank) != leaders_.end();
+  return std::find(leaders_.begin(), leaders_.end(), group_->rank()) != leaders_.end();
 }
 
 bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
   std::string why;
-  const auto exporter = static_cast<std::uint64_t>(group_.world_ranks[rank]);
+  const auto exporter = static_cast<std::uint64_t>(group_->world_rank(rank));
   device::Mapping mapping = device::import_memory(ordinal(), exporter, memory, &why);
   if (!mapping) {
-    if (tracing()) log_trace(std::string(call_.name) + ": not by GPUs: " + why);
+    if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + why);
     return false;
   }
   mapped = mapping.at(address);
   mappings_.push_back(std::move(mapping));
+  return true;
+}
+
+bool by_gpus(BoardCall& call) {
+  BoardCall::Decision decision = BoardCall::Decision::open;
+  wait_for_others([&] { return (decision = call.decide()) != BoardCall::Decision::open; });
+  if (decision == BoardCall::Decision::otherwise) return false;
+  wait_for_others([&] { return call.complete(); });
   return true;
 }
 

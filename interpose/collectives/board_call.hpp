@@ -1,57 +1,98 @@
 // A collective that GPUs do for all processes of a communicator, on what these have told each other by their boards
 // (board_group.hpp). Of each GPU the lowest-ranked process, its leader, maps memory and launches kernels for all:
 // kernels of several processes would take turns on it.
+//
+// A call advances in steps that wait for nobody: a blocking call takes them in a loop (by_gpus()), a nonblocking one
+// in the engine (call_order.hpp).
 #pragma once
 
-#include <string>
+#include <cstdint>
+#include <exception>
+#include <memory>
 #include <vector>
 
 #include "device/device.hpp"
 #include "interpose/collectives/board_group.hpp"
-#include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
 
 class BoardCall {
  public:
-  BoardCall(const Call& call, BoardGroup& group);
+  /// `call`: its name, which must last.
+  BoardCall(const char* call, std::shared_ptr<BoardGroup> group);
   BoardCall(const BoardCall&) = delete;
   BoardCall& operator=(const BoardCall&) = delete;
-  virtual ~BoardCall() { group_.leave(); }
+  /// Declines the call if it has not been told of.
+  virtual ~BoardCall();
 
-  /// After all have agreed: whether all leaders reach what they need. Returns when all have said.
-  bool all_reach() noexcept;
-  /// Returns when all kernels have ended. Throws device::Error or MpiError if one has failed.
-  void run();
+  /// Tells all what this process has to do with the call, which its class has prepared. If the group has room.
+  void tell();
+
+  enum class Decision {
+    open,       ///< others have not said all
+    by_gpus,    ///< kernels have been started
+    otherwise,  ///< nothing has been done
+  };
+  /// All processes come to the same decision.
+  Decision decide() noexcept;
+  /// After `by_gpus`: whether the call is complete. Throws device::Error or MpiError if a kernel has failed.
+  bool complete();
+  /// For the report and the trace, when it is complete.
+  virtual void report() const = 0;
 
  protected:
-  /// Tells what this process has to do with the call, and returns when all_ has everybody's.
-  void tell(const peer::Contribution& mine);
   /// Where this process's GPU finds memory of process `rank`; false if it does not reach it. Throws device::Error.
   bool reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped);
-  const Call& call() const { return call_; }
   /// Whether the process's GPU is this leader's.
-  bool serves(std::size_t rank) const { return leader_of_[rank] == group_.rank; }
+  bool serves(std::size_t rank) const { return leader_of_[rank] == group_->rank(); }
+  /// Of a process that has not declined.
+  const peer::Blocks& blocks_of(std::size_t rank) const { return group_->told_by(rank, number_)->blocks; }
 
-  BoardGroup& group_;
-  std::vector<peer::Contribution> all_;  ///< by rank
+  const char* const call_;
+  const std::shared_ptr<BoardGroup> group_;
+  peer::Contribution mine_{};
+  std::vector<peer::Contribution> all_;  ///< by rank, once all have told
   std::vector<int> leaders_;
 
  private:
+  enum class Stage { telling, mapping, otherwise, launched, ending, delivering };
+
+  /// Whether all processes would have it done by GPUs, by what all have told.
+  virtual bool all_agree() const = 0;
   /// Of a leader: whether it reaches all that it needs. May throw.
   virtual bool map() = 0;
+  /// After the processes of the group have agreed and reach what they need, or not (`ready`): whether all do. Of a
+  /// blocking call whose group is a part of its processes it waits for the others.
+  virtual bool all_nodes_agree(bool ready) noexcept { return ready; }
   /// Of a leader: starts its kernels. May throw.
   virtual void start(std::vector<device::Transfer>& kernels) = 0;
+  /// The result comes to where the program wants it. May throw.
+  virtual void start_delivery() {}
+  virtual bool delivered() { return true; }
   /// Of the GPU whose kernels a leader launches.
   virtual int ordinal() const = 0;
 
+  bool read_all();
   void find_leaders();
   bool leads() const;
-  void launch();
+  void map_as_leader() noexcept;
+  void settle(bool ready) noexcept;
+  void launch() noexcept;
+  bool kernels_done() noexcept;
+  bool all_outcomes(std::atomic<std::uint64_t> peer::Slot::*outcome);
 
-  const Call& call_;
+  std::uint64_t number_ = 0;  ///< 0: not told
+  Stage stage_ = Stage::telling;
+  std::size_t heard_ = 0;  ///< processes, or leaders, in this stage
+  bool succeeded_ = true;  ///< all of them
+  std::exception_ptr failure_;
   std::vector<int> leader_of_;  ///< by rank
   std::vector<device::Mapping> mappings_;
+  std::vector<device::Transfer> kernels_;  // after mappings_
 };
+
+/// Of a blocking call that this process has told of: whether GPUs have done it. Returns when all have said. Throws
+/// device::Error or MpiError if a kernel has failed.
+bool by_gpus(BoardCall& call);
 
 }  // namespace gpudt::interpose

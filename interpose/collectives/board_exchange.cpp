@@ -48,13 +48,12 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, Block* ent
   return true;
 }
 
-void BoardExchange::tell_blocks(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) {
-  Contribution mine = {};
-  mine.operation = exchange_operation;
-  mine.fit = fit ? 1 : 0;
-  mine.bytes = weight;
+bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept {
+  mine_.operation = exchange_operation;
+  mine_.fit = fit ? 1 : 0;
+  mine_.bytes = weight;
   try {
-    peer::Blocks& told = group_.next_blocks();
+    peer::Blocks& told = group_->next_blocks();
     Half given, taken;
     const ForcedProtocol forced = collectives_forced();
     const bool described = listed && (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) &&
@@ -62,20 +61,36 @@ void BoardExchange::tell_blocks(const BlockMessages& blocks, bool listed, bool f
                            describe(blocks.taken, told.taken, taken);
     const bool apart = given.ordinal >= 0 && taken.ordinal >= 0 && given.ordinal != taken.ordinal;
     ordinal_ = std::max(given.ordinal, taken.ordinal);
-    mine.on_gpu = described && !apart ? 1 : 0;
-    mine.given = static_cast<std::int32_t>(blocks.given.size());
-    mine.taken = static_cast<std::int32_t>(blocks.taken.size());
-    mine.from = given.memory;
-    mine.to = taken.memory;
-    std::memcpy(mine.gpu, given.ordinal >= 0 ? given.memory.gpu : taken.memory.gpu, sizeof mine.gpu);
+    mine_.on_gpu = described && !apart ? 1 : 0;
+    mine_.given = static_cast<std::int32_t>(blocks.given.size());
+    mine_.taken = static_cast<std::int32_t>(blocks.taken.size());
+    mine_.from = given.memory;
+    mine_.to = taken.memory;
+    std::memcpy(mine_.gpu, given.ordinal >= 0 ? given.memory.gpu : taken.memory.gpu, sizeof mine_.gpu);
+    if (report_wanted && described) {
+      for (std::int32_t i = 0; i < mine_.given; ++i) given_.push_back(told.given[i].bytes);
+      for (std::int32_t i = 0; i < mine_.taken; ++i) taken_.push_back(told.taken[i].bytes);
+    }
   } catch (const std::exception& error) {  // the others wait for what this process tells
-    mine.on_gpu = 0;
-    if (tracing()) log_trace(std::string(call().name) + ": not by GPUs: " + error.what());
+    mine_.on_gpu = 0;
+    if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
   }
-  tell(mine);
+  return mine_.on_gpu == 1;
 }
 
-bool BoardExchange::all_on_gpus() const {
+/// Of the blocks, which are all contiguous.
+void BoardExchange::report() const {
+  report_peer(PeerEvent::collective);
+  if (tracing())
+    log_trace(std::string(call_) + ": by kernels that fetch " + std::to_string(mine_.given) + " messages to, and " +
+              std::to_string(mine_.taken) + " from, processes of the node");
+  if (!report_wanted) return;
+  for (const auto* const side : {&given_, &taken_})
+    for (const std::int64_t bytes : *side)
+      report_buffer(call_, Went::kernels, datatype::ShapeKind::contiguous, bytes, ReportClock::now() - began_);
+}
+
+bool BoardExchange::all_agree() const {
   return std::all_of(all_.begin(), all_.end(),
                      [](const Contribution& each) { return each.operation == exchange_operation && each.on_gpu == 1; });
 }
@@ -99,12 +114,12 @@ bool BoardExchange::map() {
 bool BoardExchange::match(std::size_t receiver) {
   const Contribution& its = all_[receiver];
   if (its.taken != 0 && !reach(receiver, its.to, its.to.base, to_[receiver])) return false;
-  const Block* const taken_end = group_.blocks_of(receiver).taken + its.taken;
+  const Block* const taken_end = blocks_of(receiver).taken + its.taken;
   for (std::size_t giver = 0; giver < all_.size(); ++giver) {
     const Contribution& theirs = all_[giver];
-    const Block* const given_end = group_.blocks_of(giver).given + theirs.given;
-    const Block* taken = next_of(group_.blocks_of(receiver).taken, taken_end, giver);
-    const Block* given = next_of(group_.blocks_of(giver).given, given_end, receiver);
+    const Block* const given_end = blocks_of(giver).given + theirs.given;
+    const Block* taken = next_of(blocks_of(receiver).taken, taken_end, giver);
+    const Block* given = next_of(blocks_of(giver).given, given_end, receiver);
     for (; taken != taken_end && given != given_end;
          taken = next_of(taken + 1, taken_end, giver), given = next_of(given + 1, given_end, receiver)) {
       if (taken->bytes != given->bytes) return false;

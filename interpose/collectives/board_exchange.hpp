@@ -6,6 +6,7 @@
 #include "device/copy_blocks.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 
@@ -13,12 +14,13 @@ class BoardExchange : public BoardCall {
  public:
   using BoardCall::BoardCall;
 
-  /// Tells all what this process gives and takes, returns when all have told. `fit`: messages could do it; `weight`: if
-  /// that is positive in any process, they should.
-  void tell_blocks(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight);
-  /// What all processes know then.
-  bool all_on_gpus() const;
+  /// What this process is to tell: what it gives and takes, in the group's next_blocks(). `fit`: messages could do it;
+  /// `weight`: if that is positive in any process, they should. Returns whether GPUs could, for this process. It need
+  /// not be told then.
+  bool prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept;
+  /// What all processes know once they have decided otherwise.
   bool all_want_messages() const;
+  void report() const override;
 
  private:
   /// Of what a process gives, or of what it takes.
@@ -27,11 +29,14 @@ class BoardExchange : public BoardCall {
     int ordinal = -1;
   };
   bool describe(const std::vector<BlockMessage>& blocks, peer::Block* entries, Half& half) const;
+  bool all_agree() const override;
   bool map() override;
   void start(std::vector<device::Transfer>& kernels) override;
   int ordinal() const override { return ordinal_; }
   bool match(std::size_t receiver);
 
+  const ReportClock::time_point began_ = report_now();
+  std::vector<std::int64_t> given_, taken_;  ///< bytes of this process's blocks, for the report
   int ordinal_ = -1;
   std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
   std::vector<device::BlockCopy> moves_;

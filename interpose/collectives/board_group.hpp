@@ -1,14 +1,17 @@
-// The boards (transport/peer/board.hpp) of the processes of one communicator: what each has to do with a reduction, and
-// how far it is. They are one step in which a process waits for all others, without a message.
+// The boards (transport/peer/board.hpp) of the processes of one communicator: what each has to do with a collective,
+// and how far it is. Nothing here waits for another process.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/transport/peer/board.hpp"
@@ -16,33 +19,90 @@
 
 namespace gpudt::interpose {
 
-struct BoardGroup {
-  std::vector<int> world_ranks;      ///< by rank in the communicator
-  std::vector<peer::Board*> boards;  ///< likewise; none: there can be no reductions by boards, as all processes know
-  int rank = 0;                      ///< this process's
-  int own_board = -1;
-  std::uint64_t call = 0;  ///< the number of the latest one
+/// Calls are numbered from 1 on, in the order in which all processes make them. One thread at a time makes calls;
+/// others may look at what is told meanwhile, and leave calls.
+class BoardGroup {
+ public:
+  /// Takes a board, and exchanges with the other processes which boards they use: collective over `comm`, an
+  /// intracommunicator. Returns when that is over if it `waits`, as in all processes, else at once. Without a board,
+  /// this process declines all calls. May throw std::bad_alloc before anything has been exchanged.
+  BoardGroup(MPI_Comm comm, bool waits);
+  /// Waits for the exchange, which is over as a rule.
+  ~BoardGroup();
+  BoardGroup(const BoardGroup&) = delete;
+  BoardGroup& operator=(const BoardGroup&) = delete;
 
-  bool usable() const { return !boards.empty(); }
-  peer::Board& own() const { return *boards[static_cast<std::size_t>(rank)]; }
+  int rank() const { return rank_; }
+  std::size_t size() const { return world_ranks_.size(); }
+  int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
+  /// Whether the exchange is over. It advances in MPI's progress.
+  bool known();
+  /// Once it is over: whether all have a board. Otherwise no call can be done by boards, as all processes know.
+  bool usable() const { return !boards_.empty(); }
 
-  /// What this process gives and takes in the next call, to be filled before it tells of that.
-  peer::Blocks& next_blocks() const { return own().blocks[(call + 1) % 2]; }
-  /// The same of a process that has told of this call.
-  const peer::Blocks& blocks_of(std::size_t other) const { return boards[other]->blocks[call % 2]; }
-  /// Tells all what this process has to do with the next call.
-  void tell(const peer::Contribution& mine);
-  /// This process reads nothing more of the call.
-  void leave() { own().left.store(call, std::memory_order_release); }
-  /// Returns when all have told, with everybody's contribution in `all`, which has room for them, by rank.
-  void read(std::vector<peer::Contribution>& all) const;
-  /// Whether all of `ranks` have had success with what `outcomes` says (mapped or done); returns when all have said.
-  bool all_succeed(const std::vector<int>& ranks, std::atomic<std::uint64_t> peer::Board::*outcomes) const;
+  // --- what this process tells of its next call ---
+
+  /// Whether something can be told, but that the call is declined.
+  bool has_room();
+  /// What it gives and takes, to be filled if there is room.
+  peer::Blocks& next_blocks();
+  /// Returns the number of the call. If there is room.
+  std::uint64_t tell(const peer::Contribution& mine);
+  /// It cannot be done by GPUs.
+  void decline();
+  void set_outcome(std::uint64_t call, std::atomic<std::uint64_t> peer::Slot::*outcome, bool failed);
+  /// This process reads nothing more of a call that it has told of.
+  void leave(std::uint64_t call);
+
+  // --- what others tell, if the group is usable and the call has not been left ---
+
+  bool has_told(std::size_t other, std::uint64_t call) const;
+  /// After that; null: it has declined.
+  const peer::Slot* told_by(std::size_t other, std::uint64_t call) const;
+  /// Whether a process that has not declined has had success, once it is known.
+  std::optional<bool> outcome_of(std::size_t other, std::uint64_t call,
+                                 std::atomic<std::uint64_t> peer::Slot::*outcome) const;
+
+ private:
+  /// What each process tells the others of its board.
+  struct Offer {
+    std::int64_t board;  ///< negative: none
+    std::int64_t base;   ///< the latest call that the board has told of, of other communicators'
+  };
+  void learn(int code);
+  peer::Slot& next_slot();
+
+  std::vector<int> world_ranks_;  ///< by rank in the communicator
+  std::vector<peer::Segment*> segments_;
+  int rank_ = 0;
+  int index_ = -1;              ///< of this process's board; negative: it has none
+  peer::Board* own_ = nullptr;  ///< likewise
+  std::uint64_t base_ = 0;
+
+  Offer mine_{};
+  std::vector<Offer> offers_;
+  MPI_Request exchange_ = MPI_REQUEST_NULL;
+  std::atomic<bool> known_{false};
+  std::atomic<bool> testing_{false};
+
+  std::vector<peer::Board*> boards_;  ///< by rank; none: not usable, or not known
+  std::vector<std::uint64_t> bases_;  ///< likewise
+
+  Mutex mutex_;
+  std::uint64_t told_ GUARDED_BY(mutex_) = 0;
+  std::vector<std::uint64_t> not_left_ GUARDED_BY(mutex_);  ///< that this process has told of, ascending
 };
 
-/// The boards of an intracommunicator whose processes are all on this node. Collective when asked first: they exchange
-/// which boards they use.
-BoardGroup& boards_of(CommState& state, MPI_Comm comm);
+/// The boards of an intracommunicator. Collective when asked first.
+const std::shared_ptr<BoardGroup>& boards_of(CommState& state, MPI_Comm comm);
+/// The same, for a blocking call: the exchange is over.
+const std::shared_ptr<BoardGroup>& known_boards_of(CommState& state, MPI_Comm comm);
+/// Whether this process may offer its next call, a nonblocking one, to GPUs: there may be data for them, and room.
+bool may_offer(BoardGroup& group);
+/// Before `comm` is freed: the exchange, if there is one, is over.
+void end_exchange(MPI_Comm comm);
+/// In MPI_Finalize: waits for the exchanges that have not ended.
+void board_groups_stop();
 
 /// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Nothing but the condition throws.
 template <class Condition>

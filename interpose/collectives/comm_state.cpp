@@ -4,6 +4,7 @@
 #include <atomic>
 #include <new>
 
+#include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/node_groups.hpp"
 #include "interpose/mpi/modex.hpp"
 #include "interpose/mpi/workarounds.hpp"
@@ -14,8 +15,9 @@ namespace gpudt::interpose {
 namespace {
 
 // Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
-// this number, too. (Other builds may be in the job.)
-constexpr int agreement_version = 6;
+// this number, too (over several nodes also how long chunks and slices are, and their order: node_reductions.cpp).
+// Other builds may be in the job.
+constexpr int agreement_version = 7;
 
 constexpr int most_passed = 1024;
 
@@ -64,10 +66,7 @@ int drop_state(MPI_Comm, int, void* value, void*) {
 
 /// Made at the first call.
 CommState& attached_state(MPI_Comm comm) {
-  void* value = nullptr;
-  int found = 0;
-  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
-  if (found != 0) return *static_cast<CommState*>(value);
+  if (CommState* const state = comm_state_if_any(comm)) return *state;
   auto made = std::make_unique<CommState>();
   made->together = all_are(can_be_asked, comm);
   if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
@@ -86,6 +85,13 @@ AskBackoff& CommState::backoff_for(std::string_view call, int length) {
   for (AskBackoff& known : backoff)
     if (known.call == call && known.length == length) return known;
   return backoff.emplace_back(AskBackoff{call, length});
+}
+
+CommState* comm_state_if_any(MPI_Comm comm) {
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(comm, keyval, static_cast<void*>(&value), &found);
+  return found != 0 ? static_cast<CommState*>(value) : nullptr;
 }
 
 CommState& comm_state_of(MPI_Comm comm) {
@@ -113,8 +119,9 @@ void collectives_start() {
 
 void collectives_stop() {
   if (!asking.exchange(false)) return;
-  PMPI_Comm_free_keyval(&keyval);
   node_groups_stop();
+  board_groups_stop();
+  PMPI_Comm_free_keyval(&keyval);
 }
 
 bool collectives_ask() {

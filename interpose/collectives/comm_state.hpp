@@ -37,16 +37,13 @@ struct AskBackoff {
   void reset() { passing = left = 0; }
 };
 
-struct BoardGroup;  // board_group.hpp
-struct BoardGroupEnd {
-  void operator()(BoardGroup* group) const noexcept;
-};
+class BoardGroup;  // board_group.hpp
 
 struct CommState {
   bool together = false;  ///< all can be asked, and are on this node
   bool spoilt = false;    ///< here: messages of a call that failed may still come
   std::vector<AskBackoff> backoff = {};
-  std::unique_ptr<BoardGroup, BoardGroupEnd> boards = {};  ///< made by the first call that asks (boards_of())
+  std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that asks (boards_of())
 
   AskBackoff& backoff_for(std::string_view call, int length);
 };
@@ -54,5 +51,7 @@ struct CommState {
 /// Of an intracommunicator or another one, while collectives_ask(). Throws std::bad_alloc if there is no memory, which
 /// the caller must not take for an answer: others have none such.
 CommState& comm_state_of(MPI_Comm comm);
+/// Null: nothing has been kept with it.
+CommState* comm_state_if_any(MPI_Comm comm);
 
 }  // namespace gpudt::interpose

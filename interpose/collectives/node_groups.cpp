@@ -63,7 +63,7 @@ NodeGroups* node_groups(MPI_Comm comm) {
   PMPI_Comm_compare(comm, MPI_COMM_WORLD, &likeness);
   if (likeness != MPI_IDENT && likeness != MPI_CONGRUENT) return nullptr;
   if (!world_groups->asked) {
-    int usable = world_groups->boards().usable() ? 1 : 0;
+    int usable = world_groups->boards()->usable() ? 1 : 0;
     const int code = PMPI_Allreduce(MPI_IN_PLACE, &usable, 1, MPI_INT, MPI_MIN, comm);
     world_groups->usable = code == MPI_SUCCESS && usable == 1;
     world_groups->asked = true;

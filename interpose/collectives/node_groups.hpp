@@ -11,6 +11,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "interpose/collectives/board_group.hpp"
@@ -30,7 +31,7 @@ struct NodeGroups {
   bool shared = false;  ///< by communicators of the same processes: no process has MPI_THREAD_MULTIPLE, with which
                         ///< reductions on two of them may be under way at a time
 
-  BoardGroup& boards() { return boards_of(on_node, node); }
+  const std::shared_ptr<BoardGroup>& boards() { return known_boards_of(on_node, node); }
 };
 
 /// In MPI_Init, if all processes of MPI_COMM_WORLD can be asked, on several nodes. Collective over it.

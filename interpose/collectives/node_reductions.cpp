@@ -100,7 +100,7 @@ std::uint64_t NodeReduction::signature() const {
   return mixed;
 }
 
-bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders) {
+bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders) noexcept {
   std::uint64_t mask = 0;
   if (ready && valid_)
     for (const int leader : leaders) mask |= std::uint64_t{1} << static_cast<unsigned>(leader);
@@ -123,7 +123,7 @@ void NodeReduction::attempt(Action action) noexcept {
 }
 
 void NodeReduction::run(const NodeOperands& operands) {
-  const std::uint64_t own = std::uint64_t{1} << static_cast<unsigned>(nodes_.boards().rank);
+  const std::uint64_t own = std::uint64_t{1} << static_cast<unsigned>(nodes_.boards()->rank());
   if ((leaders_ & own) == 0) return;
   Walk walk(arguments_, std::popcount(leaders_ & (own - 1)), std::popcount(leaders_), chunk_elements());
   const auto slot_of = [this](std::size_t number) -> Slot& { return slots_[number % slots_.size()]; };

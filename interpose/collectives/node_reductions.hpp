@@ -47,8 +47,8 @@ class NodeReduction {
   /// Of a leader, which may have a slice: memory for its chunks. Throws device::Error.
   void reserve(int ordinal);
   /// After the processes of this node have agreed, or not (`ready`): whether those of all nodes have. Collective over
-  /// the communicator. `leaders` are this node's. Throws MpiError.
-  bool all_nodes_agree(bool ready, const std::vector<int>& leaders);
+  /// the communicator. `leaders` are this node's.
+  bool all_nodes_agree(bool ready, const std::vector<int>& leaders) noexcept;
   /// Of a leader, after all have agreed; nothing if it has no slice. Returns when the results are where they belong.
   /// Throws device::Error or MpiError, in all fellows, if one has failed.
   void run(const NodeOperands& operands);

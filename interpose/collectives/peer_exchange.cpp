@@ -209,20 +209,11 @@ std::int64_t Known::bytes() const {
 
 namespace {
 
-void report(const Call& call, const BlockMessages& blocks, const char* how) {
+void report(const Call& call, const BlockMessages& blocks) {
   report_peer(PeerEvent::collective);
   if (tracing())
-    log_trace(std::string(call.name) + ": " + how + " " + std::to_string(blocks.given.size()) + " messages to, and " +
+    log_trace(std::string(call.name) + ": as " + std::to_string(blocks.given.size()) + " messages to, and " +
               std::to_string(blocks.taken.size()) + " from, processes of the node");
-}
-
-/// Of those that kernels have fetched, which are all contiguous.
-void report_blocks(const Call& call, const BlockMessages& blocks, ReportClock::time_point began) {
-  if (!report_wanted) return;
-  for (const auto* const side : {&blocks.given, &blocks.taken})
-    for (const BlockMessage& block : *side)
-      report_buffer(call.name, Went::kernels, datatype::ShapeKind::contiguous, bytes_of(block),
-                    ReportClock::now() - began);
 }
 
 }  // namespace
@@ -230,7 +221,7 @@ void report_blocks(const Call& call, const BlockMessages& blocks, ReportClock::t
 namespace collective_messages {
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
-  if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
+  if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
   CommState& comm_state = comm_state_of(comm);
   if (!comm_state.together) return false;
@@ -238,15 +229,17 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
     const std::int64_t most_needed = least_asked(flow, /*by_kernels=*/false) * known.blocks;
     const std::int64_t needed = least_asked(flow, /*by_kernels=*/true) * known.blocks;
     const std::int64_t bytes = known.bytes();
-    if (bytes < needed || (bytes < most_needed && !boards_of(comm_state, comm).usable())) return false;
+    if (bytes < needed) return false;
+    if (call.blocks() && bytes < most_needed && !known_boards_of(comm_state, comm)->usable()) return false;
   }
+  const ForcedProtocol forced = collectives_forced();
+  if (!call.blocks()) return !forced || forced == Protocol::peer;  // else GPUs are not to do it
   return !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
   const Timed timed(Clock::mpi);
-  const auto began = report_now();
   const bool all_right = listed && right(blocks.given) && right(blocks.taken);
   if (!all_right) blocks = {};
   CommState& comm_state = comm_state_of(comm);
@@ -257,19 +250,19 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                    has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
                    std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  BoardGroup& group = boards_of(comm_state, comm);
+  const std::shared_ptr<BoardGroup>& group = known_boards_of(comm_state, comm);
   bool as_messages = false;
-  if (group.usable()) {
-    BoardExchange by_gpus(call, group);
-    by_gpus.tell_blocks(blocks, all_right, fit, weight);
-    if (by_gpus.all_on_gpus() && by_gpus.all_reach()) {
+  if (group->usable()) {
+    wait_for_others([&] { return group->has_room(); });
+    BoardExchange on_boards(call.name, group);
+    on_boards.prepare(blocks, all_right, fit, weight);
+    on_boards.tell();
+    if (by_gpus(on_boards)) {
       backoff.reset();
-      by_gpus.run();
-      report(call, blocks, "by kernels that fetch");
-      report_blocks(call, blocks, began);
+      on_boards.report();
       return MPI_SUCCESS;
     }
-    as_messages = by_gpus.all_want_messages();
+    as_messages = on_boards.all_want_messages();
   } else {
     as_messages = all_want_messages(comm, !fit, weight);
   }
@@ -278,12 +271,36 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
     return std::nullopt;
   }
   backoff.reset();
-  report(call, blocks, "as");
+  report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
   const int code = move(call.name, comm, blocks);
   comm_state.spoilt = code != MPI_SUCCESS;
   return code;
 }
 
+std::shared_ptr<BoardGroup> offers(MPI_Comm comm) {
+  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm), comm);
+  if (may_offer(*group)) return group;
+  group->decline();
+  return nullptr;
+}
+
+std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group, BlockMessages blocks,
+                                 bool listed) {
+  std::unique_ptr<BoardExchange> offered;
+  try {
+    offered = std::make_unique<BoardExchange>(call, group);
+  } catch (const std::bad_alloc&) {  // this process's answer
+    group->decline();
+    return nullptr;
+  }
+  const bool all_right = listed && right(blocks.given) && right(blocks.taken);
+  for (auto* const side : {&blocks.given, &blocks.taken})
+    if (all_right) std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
+  if (!offered->prepare(blocks, all_right, /*fit=*/false, /*weight=*/0)) offered.reset();  // which declines
+  return offered;
+}
+
 }  // namespace collective_messages
+
 }  // namespace gpudt::interpose

@@ -22,7 +22,6 @@ namespace gpudt::interpose {
 namespace {
 
 using device::Result;
-using peer::Board;
 using peer::Contribution;
 
 /// Over several nodes shorter inputs are not worth what their agreement costs (docs/results.md).
@@ -61,11 +60,11 @@ class Operand {
     wait_for_others([&] { return memory_.after.reached(); });
     wait();
   }
-  /// What has been written comes to where it belongs.
-  void deliver() {
+  /// What has been written comes to where it belongs, which delivered() tells.
+  void start_delivery() {
     if (staging_) start(device::Direction::unpack);
-    wait();
   }
+  bool delivered() { return transfer_.done(); }
 
   const DeviceBuffer& memory() const { return memory_; }
   std::uint64_t address() const { return first_; }
@@ -104,59 +103,42 @@ class Operand {
 /// A process's part in one reduction.
 class Part : public BoardCall {
  public:
-  /// `over_nodes`: what is done with the other nodes, where there are any; else null.
-  Part(const Call& call, BoardGroup& group, const ReductionArguments& arguments, const Arithmetic& arithmetic,
-       NodeReduction* over_nodes)
-      : BoardCall(call, group), arguments_(arguments), arithmetic_(arithmetic), over_nodes_(over_nodes) {}
+  /// `over_nodes`: what is done with the other nodes, of a blocking call where there are any; else null.
+  Part(const char* call, std::shared_ptr<BoardGroup> group, ReductionArguments arguments, const Arithmetic& arithmetic,
+       NodeReduction* over_nodes = nullptr)
+      : BoardCall(call, std::move(group)),
+        arguments_(std::move(arguments)),
+        arithmetic_(arithmetic),
+        over_nodes_(over_nodes) {}
 
-  /// What this process tells the others. Does not throw: they wait for it.
-  Contribution contribution(MPI_Datatype type) noexcept {
-    Contribution mine = {};
+  /// What this process is to tell. Returns whether its data are for GPUs. Need not be told then.
+  bool prepare(MPI_Datatype type) noexcept {
     try {
-      mine.fit = resolve(type) ? 1 : 0;
+      mine_.fit = resolve(type) ? 1 : 0;
     } catch (const std::exception& error) {
-      if (tracing()) log_trace(std::string(call().name) + ": not by GPUs: " + error.what());
+      if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
     }
-    if (mine.fit == 0) return mine;
+    if (mine_.fit == 0) return false;
     const int parts[] = {static_cast<int>(arithmetic_.op), static_cast<int>(arithmetic_.element),
                          static_cast<int>(arguments_.result), arguments_.blocks.empty() ? 0 : 1};
-    for (const int part : parts) mine.operation = mine.operation * 32 + static_cast<std::uint32_t>(part);
-    mine.root = arguments_.root;
-    mine.bytes = arguments_.count * element_bytes();
-    mine.from_address = in_.address();
-    mine.from = in_.exported();
-    std::memcpy(mine.gpu, mine.from.gpu, sizeof mine.gpu);
-    if (!gets_result()) return mine;
-    mine.to_address = result().address();
-    mine.to = result().exported();
-    return mine;
+    for (const int part : parts) mine_.operation = mine_.operation * 32 + static_cast<std::uint32_t>(part);
+    mine_.root = arguments_.root;
+    mine_.bytes = arguments_.count * element_bytes();
+    mine_.from_address = in_.address();
+    mine_.from = in_.exported();
+    std::memcpy(mine_.gpu, mine_.from.gpu, sizeof mine_.gpu);
+    if (!gets_result()) return true;
+    mine_.to_address = result().address();
+    mine_.to = result().exported();
+    return true;
   }
 
-  /// Whether all processes would have it so. Returns when all have said.
-  bool all_agree(const Contribution& mine) {
-    tell(mine);
-    return std::all_of(all_.begin(), all_.end(), [&](const Contribution& each) {
-      return each.fit == 1 && mine.fit == 1 && each.operation == mine.operation && each.root == mine.root &&
-             each.bytes == mine.bytes;
-    });
-  }
-
-  /// After those of this node have agreed and reach what they need, or not: whether those of all nodes do.
-  bool all_nodes_agree(bool ready) {
-    return over_nodes_ == nullptr ? ready : over_nodes_->all_nodes_agree(ready, leaders_);
-  }
-
-  /// The result comes to where the program wants it. Throws device::Error.
-  void deliver() {
-    if (gets_result()) result().deliver();
-  }
-
-  void report() const {
+  void report() const override {
     report_peer(PeerEvent::collective);
-    in_.note(call().name, began_);
-    if (!in_place() && out_.memory().info) out_.note(call().name, began_);
+    in_.note(call_, began_);
+    if (!in_place() && out_.memory().info) out_.note(call_, began_);
     if (tracing())
-      log_trace(std::string(call().name) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
+      log_trace(std::string(call_) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
                 std::to_string(leaders_.size()) + " GPUs" + (over_nodes_ == nullptr ? "" : " and over nodes"));
   }
 
@@ -164,8 +146,8 @@ class Part : public BoardCall {
   std::int64_t element_bytes() const { return device::element_bytes(arithmetic_.element); }
   bool in_place() const { return arguments_.sendbuf == MPI_IN_PLACE; }
   bool gets_result() const {
-    if (arguments_.result == Result::exscan) return group_.rank != 0;
-    return arguments_.root < 0 || arguments_.root == group_.rank;
+    if (arguments_.result == Result::exscan) return group_->rank() != 0;
+    return arguments_.root < 0 || arguments_.root == group_->rank();
   }
   bool scatters() const { return !arguments_.blocks.empty(); }
   /// A block's owner writes to where others read, so that the input is copied and the output is not.
@@ -185,7 +167,8 @@ class Part : public BoardCall {
     if (!in_.share()) return false;
     in_.prepare(/*is_read=*/true);
     if (!gets_result() || &result() == &in_) return true;
-    const std::int64_t count = scatters() ? arguments_.blocks[static_cast<std::size_t>(group_.rank)] : arguments_.count;
+    const std::int64_t count =
+        scatters() ? arguments_.blocks[static_cast<std::size_t>(group_->rank())] : arguments_.count;
     if (count == 0) return true;
     if (!out_.locate(arguments_.recvbuf, count, type)) return false;
     out_.place(alignment);
@@ -193,6 +176,20 @@ class Part : public BoardCall {
     out_.prepare(/*is_read=*/false);
     return true;
   }
+
+  bool all_agree() const override {
+    return std::all_of(all_.begin(), all_.end(), [&](const Contribution& each) {
+      return each.fit == 1 && mine_.fit == 1 && each.operation == mine_.operation && each.root == mine_.root &&
+             each.bytes == mine_.bytes;
+    });
+  }
+  bool all_nodes_agree(bool ready) noexcept override {
+    return over_nodes_ == nullptr ? ready : over_nodes_->all_nodes_agree(ready, leaders_);
+  }
+  void start_delivery() override {
+    if (gets_result()) result().start_delivery();
+  }
+  bool delivered() override { return !gets_result() || result().delivered(); }
 
   int ordinal() const override { return in_.memory().ordinal; }
   bool map() override {
@@ -218,7 +215,7 @@ class Part : public BoardCall {
 
   void start_slice(std::vector<device::Transfer>& kernels) {
     const auto slices = static_cast<std::int64_t>(leaders_.size());
-    const auto index = std::find(leaders_.begin(), leaders_.end(), group_.rank) - leaders_.begin();
+    const auto index = std::find(leaders_.begin(), leaders_.end(), group_->rank()) - leaders_.begin();
     const std::int64_t first = slice_begin(arguments_.count, index, slices);
     reduce(kernels, first, slice_begin(arguments_.count, index + 1, slices) - first, to_, /*all=*/true);
   }
@@ -251,7 +248,7 @@ class Part : public BoardCall {
         in_.memory().ordinal, {arithmetic_.op, arithmetic_.element, arguments_.result, count, sources, destinations}));
   }
 
-  const ReductionArguments& arguments_;
+  const ReductionArguments arguments_;
   const Arithmetic arithmetic_;
   NodeReduction* const over_nodes_;
   Operand in_, out_;
@@ -259,9 +256,9 @@ class Part : public BoardCall {
   std::vector<void*> from_, to_;  ///< by rank, as this process's GPU reaches them
 };
 
-bool wanted(const Call& call, MPI_Comm comm, std::int64_t bytes) {
+bool wanted(MPI_Comm comm, std::int64_t bytes) {
   const ForcedProtocol forced = collectives_forced();
-  if (!collectives_ask() || call.request != nullptr || comm == MPI_COMM_NULL) return false;
+  if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
   return (!forced || forced == Protocol::peer) && bytes > 0;
 }
 
@@ -281,46 +278,74 @@ void note_left_to_host(const ReductionArguments& arguments, MPI_Datatype type) {
   if (locate_buffer(input, type).on_device()) report_fallback(Fallback::operator_of_host);
 }
 
-}  // namespace
+std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& arithmetic) {
+  return arguments.count * device::element_bytes(arithmetic.element);
+}
 
-std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
-                                  MPI_Datatype type, MPI_Op op) {
-  // Whatever is asked here has the same answer in all processes.
+/// Nothing: nobody is asked, whatever processes there are. The same in all of them.
+std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
   if (!collectives_ask()) return std::nullopt;
   const int size = datatype::basic_types.size(type);  // 0: not known so soon
-  if (size != 0 && !wanted(call, comm, arguments.count * size)) return std::nullopt;
+  if (size != 0 && !wanted(comm, arguments.count * size)) return std::nullopt;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic) {
     note_left_to_host(arguments, type);
     return std::nullopt;
   }
-  const std::int64_t bytes = arguments.count * device::element_bytes(arithmetic->element);
-  if (!wanted(call, comm, bytes)) return std::nullopt;
+  return wanted(comm, bytes_of(arguments, *arithmetic)) ? arithmetic : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
+                                  MPI_Datatype type, MPI_Op op) {
+  const std::optional<Arithmetic> arithmetic = asked(comm, arguments, type, op);
+  if (!arithmetic) return std::nullopt;
   CommState& state = comm_state_of(comm);
+  const std::int64_t bytes = bytes_of(arguments, *arithmetic);
   if (!can_reduce(state, arguments, *arithmetic, type, bytes)) return std::nullopt;
   AskBackoff& backoff =
       state.backoff_for(call.name, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bytes))));
   if (backoff.passes()) return std::nullopt;
   NodeGroups* const nodes = state.together ? nullptr : node_groups(comm);
   if (nodes == nullptr && !state.together) return std::nullopt;
-  BoardGroup& group = nodes != nullptr ? nodes->boards() : boards_of(state, comm);
-  if (!group.usable()) return std::nullopt;
+  const std::shared_ptr<BoardGroup>& group = nodes != nullptr ? nodes->boards() : known_boards_of(state, comm);
+  if (!group->usable()) return std::nullopt;
 
   const Timed timed(Clock::mpi);
   std::optional<NodeReduction> over_nodes;
   if (nodes != nullptr) over_nodes.emplace(*nodes, comm, arguments, *arithmetic, type, op);
-  Part part(call, group, over_nodes ? over_nodes->on_node() : arguments, *arithmetic,
+  wait_for_others([&] { return group->has_room(); });
+  Part part(call.name, group, over_nodes ? over_nodes->on_node() : arguments, *arithmetic,
             over_nodes ? &*over_nodes : nullptr);
-  const bool ready = part.all_agree(part.contribution(type)) && part.all_reach();
-  if (!part.all_nodes_agree(ready)) {
+  part.prepare(type);
+  part.tell();
+  if (!by_gpus(part)) {
     backoff.grow();
     return std::nullopt;
   }
   backoff.reset();
-  part.run();
-  part.deliver();
   part.report();
   return MPI_SUCCESS;
+}
+
+std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
+                                           MPI_Datatype type, MPI_Op op) {
+  const std::optional<Arithmetic> arithmetic = asked(comm, arguments, type, op);
+  if (!arithmetic || !comm_state_of(comm).together) return nullptr;
+  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm), comm);
+  const void* const input = arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
+  std::unique_ptr<Part> part;
+  try {
+    if (!device::surely_host(input) && may_offer(*group))
+      part = std::make_unique<Part>(call.name, group, arguments, *arithmetic);
+  } catch (const std::bad_alloc&) {  // this process's answer
+  }
+  if (!part)
+    group->decline();
+  else if (!part->prepare(type))
+    part.reset();  // which declines
+  return part;
 }
 
 bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,
@@ -341,7 +366,8 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
   const void* const from[] = {in.as_pointer(), inout.as_pointer()};
   void* const to[] = {nullptr, inout.as_pointer()};
   device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
-  inout.deliver();
+  inout.start_delivery();
+  wait_for_others([&] { return inout.delivered(); });
   for (const Operand* const each : {&in, &inout}) each->note(call, began);
   return true;
 }

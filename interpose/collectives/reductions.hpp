@@ -1,4 +1,4 @@
-// Blocking reductions of device memory by kernels that read the buffers of all processes where they lie, and write the
+// Reductions of device memory by kernels that read the buffers of all processes where they lie, and write the
 // results where they belong: MPI_Allreduce, MPI_Reduce, MPI_Scan, MPI_Exscan, MPI_Reduce_scatter and
 // MPI_Reduce_scatter_block, of predefined operators and datatypes, within one node.
 //
@@ -14,10 +14,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "device/reduction.hpp"
+#include "interpose/collectives/board_call.hpp"
 #include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
@@ -48,6 +50,11 @@ struct ReductionArguments {
 /// answer.
 std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
                                   MPI_Datatype type, MPI_Op op);
+
+/// Of a nonblocking call: what this process is to tell of it; null if it is not asked about, or this process has
+/// declined.
+std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
+                                           MPI_Datatype type, MPI_Op op);
 
 /// MPI_Reduce_local by the GPU that both buffers are on; false: nothing has been done. Throws device::Error.
 bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,

@@ -62,6 +62,18 @@ inline MPI_Comm comm_f2c(MPI_Fint handle) {
 inline MPI_Fint comm_c2f(MPI_Comm handle) {
   return PMPI_Comm_c2f(handle);
 }
+inline MPI_Datatype type_f2c(MPI_Fint handle) {
+  return PMPI_Type_f2c(handle);
+}
+inline MPI_Fint type_c2f(MPI_Datatype handle) {
+  return PMPI_Type_c2f(handle);
+}
+inline MPI_Op op_f2c(MPI_Fint handle) {
+  return PMPI_Op_f2c(handle);
+}
+inline MPI_Fint op_c2f(MPI_Op handle) {
+  return PMPI_Op_c2f(handle);
+}
 inline MPI_Fint group_c2f(MPI_Group handle) {
   return PMPI_Group_c2f(handle);
 }
@@ -91,6 +103,8 @@ class Reference {
 };
 using Request = Reference<MPI_Request, request_f2c, request_c2f>;
 using Message = Reference<MPI_Message, message_f2c, message_c2f>;
+using Type = Reference<MPI_Datatype, type_f2c, type_c2f>;
+using Op = Reference<MPI_Op, op_f2c, op_c2f>;
 using Comm = Reference<MPI_Comm, comm_f2c, comm_c2f>;
 using Win = Reference<MPI_Win, win_f2c, win_c2f>;
 

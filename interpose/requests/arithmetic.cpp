@@ -141,4 +141,8 @@ std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
   return last.found;
 }
 
+bool is_predefined_operator(MPI_Op op) {
+  return op == MPI_OP_NULL || op == MPI_REPLACE || op == MPI_NO_OP || operator_of(op).has_value();
+}
+
 }  // namespace gpudt::interpose

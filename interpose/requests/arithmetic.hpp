@@ -18,4 +18,7 @@ struct Arithmetic {
 /// double, Fortran's logicals, and derived datatypes, which predefined operators do not take.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type);
 
+/// Whether MPI names the operator, so that it cannot be freed.
+bool is_predefined_operator(MPI_Op op);
+
 }  // namespace gpudt::interpose

@@ -53,12 +53,21 @@ inline const void* shifted(const void* address, std::int64_t bytes) {
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
 }
 
+/// A nonblocking call that MPI has been given later than the program made it.
+struct LateCall {
+  MPI_Request inner = MPI_REQUEST_NULL;  ///< MPI's
+  std::shared_ptr<Payload> staged{};     ///< its buffers, inputs packed; null if none is
+};
+
 /// Which of the three forms of a collective the user calls.
 struct Call {
   const char* name;
   MPI_Request* request = nullptr;  ///< null: blocking
   bool persistent = false;
   MPI_Info info = MPI_INFO_NULL;  ///< persistent
+  LateCall* late = nullptr;       ///< nonblocking, made before: `request` is not to be touched
+
+  bool blocks() const { return request == nullptr; }
 };
 
 /// MPI's own functions for the three forms. `persistent` is null where MPI has none, and is then never called.
@@ -103,6 +112,8 @@ class CallBuffers {
   int run(const Call& call, const Forms<Args...>& pmpi, std::type_identity_t<Args>... args) {
     if (call.persistent)
       return prepare(call.request, [&](MPI_Request* request) { return pmpi.persistent(args..., call.info, request); });
+    if (call.late != nullptr)
+      return start_late(*call.late, [&](MPI_Request* request) { return pmpi.nonblocking(args..., request); });
     if (call.request != nullptr)
       return start(call.request, [&](MPI_Request* request) { return pmpi.nonblocking(args..., request); });
     return run([&] { return pmpi.blocking(args...); });
@@ -129,6 +140,14 @@ class CallBuffers {
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = nonblocking(&reserved->inner);
     return reserved.submit_issued(code, request);
+  }
+
+  /// The same, but the caller of the wrapper finishes the call. Inputs are packed even so.
+  template <class Nonblocking>
+  int start_late(LateCall& late, Nonblocking nonblocking) {
+    late.staged = hand_over();
+    if (late.staged) report_fallback(Fallback::nonblocking_collective);
+    return nonblocking(&late.inner);
   }
 
   /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are

@@ -147,7 +147,7 @@ enum class Fallback {
   host_receive,            ///< a message in device memory was received into host memory
   no_room,                 ///< a message was not offered: too many were under way
   operator_of_host,        ///< a reduction whose operator or type GPUs do not reduce
-  nonblocking_collective,  ///< a nonblocking or persistent collective, which goes through the host
+  nonblocking_collective,  ///< a nonblocking or persistent collective that has gone through the host
 };
 inline constexpr int fallback_kinds = 4;
 void report_fallback(Fallback kind);

@@ -1,4 +1,4 @@
-// What processes of one node tell each other of a collective, in memory that they share: one board of each for each
+// What processes of one node tell each other of collectives, in memory that they share: one board of each for each
 // communicator whose collectives use boards (collectives/board_group.hpp).
 #pragma once
 
@@ -36,19 +36,31 @@ struct Blocks {
   Block given[most_blocks], taken[most_blocks];
 };
 
-/// Calls are numbered; a number without an outcome is twice that, and with an outcome 1 more if it has failed. What is
-/// told of a call stays until all have told something of the next one but one.
-struct alignas(64) Board {
-  std::atomic<std::uint64_t> told;    ///< the latest call of which `contributions` tells
-  std::atomic<std::uint64_t> left;    ///< the latest call that this process has left: it reads nothing more of it
+/// What a process tells of one call, and how far it is with it. It stays until all have left the call. An outcome is
+/// twice the number of the call, and 1 more if it has failed.
+struct alignas(64) Slot {
+  std::atomic<std::uint64_t> call;    ///< its number
   std::atomic<std::uint64_t> mapped;  ///< outcome: this process's GPU reaches what it needs
   std::atomic<std::uint64_t> done;    ///< outcome: what this process's GPU does has been done
-  alignas(64) Contribution contributions[2];  ///< by the call's number, as `blocks`
-  Blocks blocks[2];
+  Contribution contribution;
+  Blocks blocks;
 
   static constexpr std::uint64_t outcome(std::uint64_t call, bool failed) { return 2 * call + (failed ? 1 : 0); }
-  /// Of a call that one of the two has had an outcome of, or later.
+  /// Of a call that has had an outcome.
   static constexpr bool has(std::uint64_t outcome, std::uint64_t call) { return outcome >= 2 * call; }
+};
+
+/// Calls that a process can tell of at a time.
+inline constexpr std::size_t slot_count = 16;
+
+/// A process numbers the calls that it tells of on this board, all communicators' that the board has served. Call i is
+/// in slot i % slot_count; if another one is there, the process has told that call i cannot be done by GPUs.
+struct alignas(4096) Board {
+  std::atomic<std::uint64_t> told;  ///< the latest call that this process has told of
+  std::atomic<std::uint64_t> left;  ///< of this call, and those before, it reads nothing more
+  Slot slots[slot_count];
+
+  Slot& slot_of(std::uint64_t call) { return slots[call % slot_count]; }
 };
 
 /// Communicators of a process that use boards at a time.

@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
-constexpr auto size_without_chunks = static_cast<off_t>(offsetof(Image, chunks));
+constexpr auto size_at_first = static_cast<off_t>(offsetof(Image, boards));
 constexpr const char* shared_memory = "/dev/shm/";
 /// Another job's process that has just ended may remove the folder before there is a file in it.
 constexpr int attempts_at_folder = 100;
@@ -268,12 +268,12 @@ std::string reason(const std::string& folder, int error) {
 
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   const std::string folder = folder_of(job);
-  const int file = make_own(folder, std::to_string(rank), size_without_chunks);
+  const int file = make_own(folder, std::to_string(rank), size_at_first);
   if (file < 0 && errno == ENOSPC)
-    throw SharedMemoryFull("/dev/shm has no room for " + std::to_string(size_without_chunks) +
+    throw SharedMemoryFull("/dev/shm has no room for " + std::to_string(size_at_first) +
                            " bytes: enlarge it (docker run --shm-size=1g, or --ipc=host)");
   if (file < 0)
-    throw Exception("shared memory of " + std::to_string(size_without_chunks) + " bytes: " + reason(folder, errno));
+    throw Exception("shared memory of " + std::to_string(size_at_first) + " bytes: " + reason(folder, errno));
   Image* const image = map(file);
   if (image == nullptr) give_up(file, "mapping shared memory", errno);
   // What follows the file's end may be mapped, but not touched.
@@ -289,7 +289,7 @@ std::unique_ptr<Segment> Segment::open(const std::string& job, int rank) {
   const File folder = open_folder(folder_of(job));
   struct stat status;
   File file = folder ? open_in(folder, std::to_string(rank), O_RDWR, status) : File();
-  Image* const image = file && status.st_size >= size_without_chunks ? map(file.get()) : nullptr;
+  Image* const image = file && status.st_size >= size_at_first ? map(file.get()) : nullptr;
   if (image == nullptr) return nullptr;
   std::unique_ptr<Segment> segment(new Segment(file.release(), image, sizeof(Image)));
   const bool valid = std::atomic_ref<std::uint64_t>(image->magic).load(std::memory_order_acquire) == image_magic &&
@@ -303,7 +303,7 @@ bool Segment::is_there(const std::string& job, int rank) {
 
 /// Without what only processes of one node use. What is not written takes no memory.
 std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2]) {
-  constexpr auto bytes = static_cast<std::size_t>(size_without_chunks);
+  constexpr auto bytes = static_cast<std::size_t>(size_at_first);
   void* const address =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) return nullptr;
@@ -330,6 +330,10 @@ bool Segment::make(const void* address, std::size_t bytes) {
 
 bool Segment::make_chunks() {
   return make(image_->chunks, sizeof image_->chunks);
+}
+
+bool Segment::make_board(int index) {
+  return make(&image_->boards[index], sizeof image_->boards[index]);
 }
 
 bool Segment::make_layout_slot(int slot, std::size_t bytes) {

@@ -22,7 +22,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 11;
+inline constexpr std::uint32_t peer_version = 12;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// The length of an RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only envelope and
@@ -160,9 +160,9 @@ struct alignas(4096) Image {
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
-  alignas(4096) Board boards[board_count];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
-  alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
+  Board boards[board_count];                                ///< there once the owner has made them, each by itself
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];  ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };
 
@@ -190,8 +190,9 @@ class Segment {
 
   Image* operator->() const { return image_; }
   Image& operator*() const { return *image_; }
-  /// Of the owner: gives the chunks memory. False if there is none.
+  /// Of the owner: gives the chunks, or a board, memory. False if there is none.
   bool make_chunks();
+  bool make_board(int index);
   /// Nor if that would be more than half of what the node has left, which others need.
   bool make_layout_slot(int slot, std::size_t bytes);
   /// Gives its memory back; nobody may be reading it.

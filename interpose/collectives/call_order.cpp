@@ -1,0 +1,216 @@
+#include "interpose/collectives/call_order.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/arithmetic.hpp"
+#include "interpose/support/log.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+/// A call that waits.
+struct Waiting {
+  const void* call;
+  MPI_Comm comm;
+  std::uint64_t number;
+};
+
+/// That the program has freed, kept for the calls that wait, up to this number.
+template <class Handle>
+struct Freed {
+  Handle handle;
+  std::uint64_t last;
+};
+
+/// Of this process.
+struct Order {
+  Mutex mutex;
+  std::vector<Waiting> waiting GUARDED_BY(mutex);  ///< on all communicators, in the order of the calls
+  std::uint64_t last_number GUARDED_BY(mutex) = 0;
+  std::vector<Freed<MPI_Datatype>> types GUARDED_BY(mutex);
+  std::vector<Freed<MPI_Op>> ops GUARDED_BY(mutex);
+};
+auto& order = never_destroyed<Order>();
+std::atomic<std::size_t> waiting{0};  ///< calls
+
+void enter(const void* call, MPI_Comm comm) {
+  const LockGuard lock(order.mutex);
+  order.waiting.push_back({call, comm, ++order.last_number});
+  waiting.store(order.waiting.size());
+}
+
+/// Whether no call on the same communicator waits that was made before.
+bool is_first(const void* call, MPI_Comm comm) {
+  const LockGuard lock(order.mutex);
+  const auto first = std::find_if(order.waiting.begin(), order.waiting.end(),
+                                  [comm](const Waiting& each) { return each.comm == comm; });
+  return first != order.waiting.end() && first->call == call;
+}
+
+/// Takes out what no call that waits was made before.
+template <class Handle>
+std::vector<Freed<Handle>> no_longer_used(std::vector<Freed<Handle>>& freed, std::uint64_t first_waiting) {
+  const auto end =
+      std::find_if(freed.begin(), freed.end(), [=](const Freed<Handle>& each) { return each.last >= first_waiting; });
+  std::vector<Freed<Handle>> unused(freed.begin(), end);
+  freed.erase(freed.begin(), end);
+  return unused;
+}
+
+void leave(const void* call) {
+  std::vector<Freed<MPI_Datatype>> types;
+  std::vector<Freed<MPI_Op>> ops;
+  {
+    const LockGuard lock(order.mutex);
+    std::erase_if(order.waiting, [call](const Waiting& each) { return each.call == call; });
+    waiting.store(order.waiting.size());
+    if (order.types.empty() && order.ops.empty()) return;
+    const std::uint64_t first = order.waiting.empty() ? order.last_number + 1 : order.waiting.front().number;
+    types = no_longer_used(order.types, first);
+    ops = no_longer_used(order.ops, first);
+  }
+  for (Freed<MPI_Datatype>& type : types) PMPI_Type_free(&type.handle);
+  for (Freed<MPI_Op>& op : ops) PMPI_Op_free(&op.handle);
+}
+
+/// A nonblocking call from when it is made until it is complete.
+class OrderedCall : public Payload {
+ public:
+  OrderedCall(const char* name, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start,
+              Operation& operation)
+      : name_(name), comm_(comm), offered_(std::move(offered)), start_(std::move(start)), operation_(operation) {
+    enter(this, comm);
+  }
+  ~OrderedCall() override {
+    if (waits_) leave(this);
+    if (late_.inner != MPI_REQUEST_NULL) PMPI_Request_free(&late_.inner);
+  }
+
+  void start_pack() override {}
+  void start_unpack(std::int64_t) override {}
+  /// Advances as far as it can without waiting.
+  bool done() override {
+    if (waits_ && !advance()) return false;
+    if (offered_) return offered_complete();
+    if (late_.inner != MPI_REQUEST_NULL && !ended_in_mpi()) return false;
+    return operation_.error != MPI_SUCCESS || !late_.staged || late_.staged->done();
+  }
+  void wait() override {
+    wait_for_others([this] { return done(); });
+  }
+  void ended() override {
+    if (late_.staged) late_.staged->ended();
+  }
+
+ private:
+  /// Whether the call has come to its turn, and is under way.
+  bool advance() {
+    if (!is_first(this, comm_)) return false;
+    const BoardCall::Decision decision = offered_ ? offered_->decide() : BoardCall::Decision::otherwise;
+    if (decision == BoardCall::Decision::open) return false;
+    if (decision == BoardCall::Decision::otherwise) give_to_mpi();
+    waits_ = false;
+    leave(this);
+    return true;
+  }
+
+  void give_to_mpi() noexcept {
+    offered_.reset();
+    MPI_Request unused = MPI_REQUEST_NULL;
+    try {
+      operation_.error = start_({.name = name_, .request = &unused, .late = &late_});
+      operation_.told = operation_.error != MPI_SUCCESS;
+    } catch (const std::exception& error) {
+      operation_.error = error_class(error);
+      log_failure(name_, error.what());
+    }
+  }
+
+  bool offered_complete() {
+    if (!offered_->complete()) return false;
+    offered_->report();
+    return true;
+  }
+
+  /// Whether MPI has done the call; then outputs are being unpacked. A request that has failed is left to tell().
+  bool ended_in_mpi() {
+    int ended = 0, index = 0;
+    MPI_Status status{};
+    const int code = test_some(1, &late_.inner, &ended, &index, &status);
+    if (ended == 0) return false;
+    const int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : code;
+    operation_.inner = std::exchange(late_.inner, MPI_REQUEST_NULL);
+    operation_.error = error < 0 ? MPI_ERR_OTHER : error;
+    if (error == MPI_SUCCESS && late_.staged) late_.staged->start_unpack(0);
+    return true;
+  }
+
+  const char* const name_;
+  const MPI_Comm comm_;  ///< lasts as long as the call waits
+  std::unique_ptr<BoardCall> offered_;
+  const StartInMpi start_;
+  Operation& operation_;
+  bool waits_ = true;
+  LateCall late_;
+};
+
+}  // namespace
+
+bool collectives_wait(MPI_Comm comm) {
+  if (waiting.load(std::memory_order_acquire) == 0) return false;
+  const LockGuard lock(order.mutex);
+  return std::any_of(order.waiting.begin(), order.waiting.end(),
+                     [comm](const Waiting& each) { return each.comm == comm; });
+}
+
+void settle_collectives(MPI_Comm comm) {
+  if (!collectives_wait(comm) || engine_within()) return;
+  wait_for_others([comm] { return !collectives_wait(comm); });
+}
+
+int start_waiting(const Call& call, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start) {
+  BoardCall* const told = offered.get();
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::fill;
+  operation->owner = {.comm = comm};
+  operation->payload = std::make_shared<OrderedCall>(call.name, comm, std::move(offered), std::move(start), *operation);
+  Reservation reserved(std::move(operation));
+  if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  if (told != nullptr) told->tell();
+  const int code = reserved.submit(/*issued=*/true, call.request);
+  engine_progress_logged();  // the last one to be told of may begin
+  return code;
+}
+
+namespace {
+
+template <class Handle>
+bool keep(Handle* handle, Handle null, std::vector<Freed<Handle>>& freed) REQUIRES(order.mutex) {
+  if (order.waiting.empty()) return false;
+  freed.push_back({std::exchange(*handle, null), order.last_number});
+  return true;
+}
+
+}  // namespace
+
+bool free_type_later(MPI_Datatype* type) {
+  if (waiting.load(std::memory_order_acquire) == 0 || datatype::is_predefined(*type)) return false;
+  const LockGuard lock(order.mutex);
+  return keep(type, MPI_DATATYPE_NULL, order.types);
+}
+
+bool free_op_later(MPI_Op* op) {
+  if (waiting.load(std::memory_order_acquire) == 0 || is_predefined_operator(*op)) return false;
+  const LockGuard lock(order.mutex);
+  return keep(op, MPI_OP_NULL, order.ops);
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,86 @@
+// Fortran's forms of functions that are collective over a communicator (calls/in_order.cpp): Open MPI's call the PMPI_
+// functions of C. All arguments go on to Open MPI as they are, when no collective waits on the communicator.
+#include <dlfcn.h>
+
+#include <cstddef>
+
+#include "interpose/collectives/call_order.hpp"
+#include "interpose/fortran/arguments.hpp"
+#include "interpose/support/export.hpp"
+
+namespace gpudt::interpose::fortran {
+namespace {
+
+/// Where mpi_f08 gives a null pointer for an absent ierror.
+MPI_Fint* present(MPI_Fint* ierror) {
+  static MPI_Fint unwanted;
+  return ierror == nullptr ? &unwanted : ierror;
+}
+
+template <class... Arguments>
+void settle_and_call(const char* procedure, const void* comm, Arguments... arguments) {
+  settle_collectives(PMPI_Comm_f2c(*static_cast<const MPI_Fint*>(comm)));
+  reinterpret_cast<void (*)(Arguments...)>(dlsym(RTLD_NEXT, procedure))(arguments...);
+}
+
+}  // namespace
+}  // namespace gpudt::interpose::fortran
+
+using gpudt::interpose::fortran::present;
+using gpudt::interpose::fortran::settle_and_call;
+
+#define GPUDT_LIST(...) __VA_ARGS__
+/// `parameters` and `arguments` are lists in brackets, but for ierror.
+#define GPUDT_SETTLING(procedure, comm, parameters, arguments)                   \
+  GPUDT_EXPORT void gpudt_##procedure(GPUDT_LIST parameters, MPI_Fint* ierror) { \
+    settle_and_call(#procedure, comm, GPUDT_LIST arguments, present(ierror));    \
+  }
+
+GPUDT_SETTLING(mpi_comm_dup_, a, (void* a, void* b), (a, b))
+GPUDT_SETTLING(mpi_comm_dup_with_info_, a, (void* a, void* b, void* c), (a, b, c))
+GPUDT_SETTLING(mpi_comm_idup_, a, (void* a, void* b, void* c), (a, b, c))
+GPUDT_SETTLING(mpi_comm_idup_with_info_, a, (void* a, void* b, void* c, void* d), (a, b, c, d))
+GPUDT_SETTLING(mpi_comm_create_, a, (void* a, void* b, void* c), (a, b, c))
+GPUDT_SETTLING(mpi_comm_split_, a, (void* a, void* b, void* c, void* d), (a, b, c, d))
+GPUDT_SETTLING(mpi_comm_split_type_, a, (void* a, void* b, void* c, void* d, void* e), (a, b, c, d, e))
+GPUDT_SETTLING(mpi_intercomm_create_, a, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_cart_create_, a, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_cart_sub_, a, (void* a, void* b, void* c), (a, b, c))
+GPUDT_SETTLING(mpi_graph_create_, a, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_dist_graph_create_, a,
+               (void* a, void* b, void* c, void* d, void* e, void* f, void* g, void* h, void* i),
+               (a, b, c, d, e, f, g, h, i))
+GPUDT_SETTLING(mpi_dist_graph_create_adjacent_, a,
+               (void* a, void* b, void* c, void* d, void* e, void* f, void* g, void* h, void* i, void* j),
+               (a, b, c, d, e, f, g, h, i, j))
+GPUDT_SETTLING(mpi_win_allocate_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_win_allocate_shared_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_win_allocate_cptr_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
+GPUDT_SETTLING(mpi_win_allocate_shared_cptr_, d, (void* a, void* b, void* c, void* d, void* e, void* f),
+               (a, b, c, d, e, f))
+
+// The lengths of strings follow, by value.
+GPUDT_EXPORT void gpudt_mpi_file_open_(void* comm, void* name, void* mode, void* info, void* file, MPI_Fint* ierror,
+                                       std::size_t name_length) {
+  settle_and_call("mpi_file_open_", comm, comm, name, mode, info, file, present(ierror), name_length);
+}
+GPUDT_EXPORT void gpudt_mpi_comm_accept_(void* port, void* info, void* root, void* comm, void* made, MPI_Fint* ierror,
+                                         std::size_t port_length) {
+  settle_and_call("mpi_comm_accept_", comm, port, info, root, comm, made, present(ierror), port_length);
+}
+GPUDT_EXPORT void gpudt_mpi_comm_connect_(void* port, void* info, void* root, void* comm, void* made, MPI_Fint* ierror,
+                                          std::size_t port_length) {
+  settle_and_call("mpi_comm_connect_", comm, port, info, root, comm, made, present(ierror), port_length);
+}
+GPUDT_EXPORT void gpudt_mpi_comm_spawn_(void* command, void* argv, void* processes, void* info, void* root, void* comm,
+                                        void* made, void* codes, MPI_Fint* ierror, std::size_t command_length,
+                                        std::size_t argv_length) {
+  settle_and_call("mpi_comm_spawn_", comm, command, argv, processes, info, root, comm, made, codes, present(ierror),
+                  command_length, argv_length);
+}
+GPUDT_EXPORT void gpudt_mpi_comm_spawn_multiple_(void* count, void* commands, void* argvs, void* processes, void* infos,
+                                                 void* root, void* comm, void* made, void* codes, MPI_Fint* ierror,
+                                                 std::size_t commands_length, std::size_t argvs_length) {
+  settle_and_call("mpi_comm_spawn_multiple_", comm, count, commands, argvs, processes, infos, root, comm, made, codes,
+                  present(ierror), commands_length, argvs_length);
+}
