@@ -96,7 +96,7 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     return moving(
-        call, comm, Flow::to_root, here ? Known{recvcount, recvtype} : Known{sendcount, sendtype},
+        call, comm, Flow::to_root, here ? distinct(recvcount, recvtype) : distinct(sendcount, sendtype),
         [&](BlockMessages& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));
@@ -143,7 +143,7 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     return moving(
-        call, comm, Flow::from_root, here ? Known{sendcount, sendtype} : Known{recvcount, recvtype},
+        call, comm, Flow::from_root, here ? distinct(sendcount, sendtype) : distinct(recvcount, recvtype),
         [&](BlockMessages& p) {
           return list_from_root(p, comm, root, recvbuf != MPI_IN_PLACE, equal_blocks(sendbuf, sendcount, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
@@ -244,7 +244,8 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
     };
     return moving(
-        call, comm, Flow::other, known_among(partners, {recvcount, recvtype}),
+        call, comm, Flow::other,
+        known_among(partners, {.elements = recvcount, .type = recvtype, .distinct = !partners.one_block}),
         [&](BlockMessages& parcels) {
           const auto take = equal_blocks(recvbuf, recvcount, recvtype);
           if (!partners.one_block) {

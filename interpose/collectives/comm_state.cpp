@@ -17,11 +17,12 @@ namespace {
 // Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
 // this number, too (over several nodes also how long chunks and slices are, and their order: node_reductions.cpp).
 // Other builds may be in the job.
-constexpr int agreement_version = 7;
+constexpr int agreement_version = 8;
 
 constexpr int most_passed = 1024;
 
 std::atomic<bool> asking{false};
+bool world_over_nodes = false;  ///< all of MPI_COMM_WORLD can be asked, on several nodes
 ForcedProtocol announced_protocol = Protocol::mapped_staging;
 int keyval = MPI_KEYVAL_INVALID;
 
@@ -50,6 +51,10 @@ bool can_be_asked_anywhere(int rank) {
   return rank >= 0 && modex_offered(rank) == announcement(announced_protocol);
 }
 
+bool is_in_world(int rank) {
+  return rank >= 0;
+}
+
 bool all_are(bool (*such)(int world_rank), MPI_Comm comm) {
   int inter = 0;
   PMPI_Comm_test_inter(comm, &inter);
@@ -69,6 +74,7 @@ CommState& attached_state(MPI_Comm comm) {
   if (CommState* const state = comm_state_if_any(comm)) return *state;
   auto made = std::make_unique<CommState>();
   made->together = all_are(can_be_asked, comm);
+  made->over_nodes = !made->together && world_over_nodes && all_are(is_in_world, comm);
   if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
   return *made.release();
 }
@@ -114,7 +120,8 @@ void collectives_start() {
   if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_state, &keyval, nullptr);
   asking.store(true);
-  if (!all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD)) node_groups_start();
+  world_over_nodes = !all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD);
+  if (world_over_nodes) node_groups_start();
 }
 
 void collectives_stop() {

@@ -40,8 +40,9 @@ struct AskBackoff {
 class BoardGroup;  // board_group.hpp
 
 struct CommState {
-  bool together = false;  ///< all can be asked, and are on this node
-  bool spoilt = false;    ///< here: messages of a call that failed may still come
+  bool together = false;    ///< all can be asked, and are on this node
+  bool over_nodes = false;  ///< all can be asked, on several nodes
+  bool spoilt = false;      ///< here: messages of a call that failed may still come
   std::vector<AskBackoff> backoff = {};
   std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that asks (boards_of())
 

@@ -29,6 +29,9 @@ constexpr std::int64_t least_block_from_root = 8 << 10;
 /// MPI libraries send blocks of this length only to a receiver that is there.
 constexpr std::int64_t longer_than_eager = 8 << 10;
 
+/// Over several nodes, where all are asked by a collective of MPI's, shorter blocks are not worth that.
+constexpr std::int64_t least_over_nodes = 128 << 10;
+
 /// Messages that a process sends for one call at most: with more, each takes its turn at what offers need.
 constexpr std::size_t most_given = 64;
 
@@ -220,11 +223,23 @@ void report(const Call& call, const BlockMessages& blocks) {
 
 namespace collective_messages {
 
+namespace {
+
+/// Whether each block goes by the way that suits its receiver, of this node or another one. Not what goes to all:
+/// trees, as MPI's, carry that to other nodes once.
+bool asked_over_nodes(const Call& call, CommState& comm_state, const Known& known) {
+  if (!comm_state.over_nodes || !known.distinct || known.varies) return false;
+  const std::int64_t least = collectives_forced() == Protocol::peer ? 1 : least_over_nodes;
+  return known.bytes() >= least * known.blocks && !comm_state.backoff_for(call.name, length_of(known)).passes();
+}
+
+}  // namespace
+
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
   CommState& comm_state = comm_state_of(comm);
-  if (!comm_state.together) return false;
+  if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, known);
   if (!known.varies) {
     const std::int64_t most_needed = least_asked(flow, /*by_kernels=*/false) * known.blocks;
     const std::int64_t needed = least_asked(flow, /*by_kernels=*/true) * known.blocks;
@@ -250,9 +265,9 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                    has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
                    std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  const std::shared_ptr<BoardGroup>& group = known_boards_of(comm_state, comm);
+  const std::shared_ptr<BoardGroup> group = comm_state.together ? known_boards_of(comm_state, comm) : nullptr;
   bool as_messages = false;
-  if (group->usable()) {
+  if (group != nullptr && group->usable()) {
     wait_for_others([&] { return group->has_room(); });
     BoardExchange on_boards(call.name, group);
     on_boards.prepare(blocks, all_right, fit, weight);

@@ -37,10 +37,15 @@ struct Known {
   std::int64_t elements;
   MPI_Datatype type = {};
   int blocks = 1;
-  bool varies = false;  ///< no process knows the elements of others
+  bool varies = false;    ///< no process knows the elements of others
+  bool distinct = false;  ///< each block goes to one process alone
 
   std::int64_t bytes() const;
 };
+/// Of operations with a root that has a block for, or from, each process.
+inline Known distinct(std::int64_t elements, MPI_Datatype type) {
+  return {.elements = elements, .type = type, .distinct = true};
+}
 inline constexpr Known varying = {.elements = 0, .varies = true};
 
 namespace collective_messages {
