@@ -25,14 +25,9 @@ constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// way there is none, since it takes as long as their last steps: some 30 us.
 constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::uint32_t most_polls_before_yield = 4096;
-/// A probe (Channel::probe()) moves so much.
-constexpr std::int64_t probe_bytes = 16;
-/// Somebody looks after it between so many runs that are given to the copy engine together, or so many calls, at first:
+/// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at first:
 /// each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
 constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
-constexpr int looks_for_probe = 3;
-/// Where so many such launches in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
-constexpr int most_slow_probes = 3;
 /// What is queued waits so long at most for what is under way; a GPU that has failed never gets there.
 constexpr auto longest_hold = std::chrono::microseconds(100);
 /// The clock is read once in so many polls.
@@ -44,7 +39,7 @@ constexpr auto slow_launch = std::chrono::microseconds(40);
 constexpr std::size_t chunk_states = 256;
 constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
 constexpr std::size_t counter_spacing = sector_bytes;
-static_assert(2 * probe_bytes <= flag_spacing && probe_bytes <= counter_spacing);
+static_assert(2 * Channel::probe_bytes <= flag_spacing && Channel::probe_bytes <= counter_spacing);
 /// Runs of a message in the host's memory that are on their way to its caches at a time.
 constexpr std::size_t runs_asked_for = 32;
 
@@ -329,57 +324,6 @@ bool Channel::allow_for_loading(Transfer::State& state) {
   return true;
 }
 
-void Channel::probe(double expected_us) noexcept try {
-  check_context();
-  if (!probe_mutex_.try_lock()) return;
-  const LockGuard lock(probe_mutex_, std::adopt_lock);
-  if (probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
-  const bool first = probe_stream_ == nullptr;
-  if (first) probe_stream_ = runtime_->stream_create(ordinal_);
-  StateOwner state = take();
-  lent_.fetch_sub(1, std::memory_order_relaxed);
-  state->is_probe = true;
-  if (unprepared_.load(std::memory_order_relaxed)) return;  // the other stream clears the state's memory
-  datatype::Shape shape;
-  shape.kind = datatype::ShapeKind::contiguous;
-  shape.total = shape.run = shape.count = shape.align = probe_bytes;
-  shape.extent = 1;
-  // From the counter, which nobody else uses, to behind the flag.
-  KernelArgs args = plan(shape, /*unpack=*/false, state->counter, reinterpret_cast<char*>(state->flag) + probe_bytes, 0,
-                         probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
-  args.completion = completion_of(*state);
-  if (!first) state->lesson = {&kernels, expected_us};  // as in learn()
-  state->started = std::chrono::steady_clock::now();
-  runtime_->launch(ordinal_, args, probe_stream_);
-  slow_probes_ = allow_for_loading(*state) ? slow_probes_ + 1 : 0;
-  state->finished = false;
-  probe_ = Transfer(std::move(state));
-  looks_left_ = looks_for_probe;
-  probing_.store(true, std::memory_order_relaxed);
-} catch (const std::exception&) {
-  // Then nothing is learnt; what is wrong will show in what somebody waits for.
-}
-
-/// While a message is given to the stream.
-void Channel::look_in_time() noexcept {
-  if (looks_left_ == 0) return;
-  look_after_probe();
-  looks_left_ = probing_.load(std::memory_order_relaxed) ? looks_left_ - 1 : 0;
-}
-
-void Channel::look_after_probe() noexcept {
-  if (!probing_.load(std::memory_order_relaxed)) return;
-  if (!probe_mutex_.try_lock()) return;
-  const LockGuard lock(probe_mutex_, std::adopt_lock);
-  if (!probing_.load(std::memory_order_relaxed)) return;
-  try {
-    if (!probe_.done()) return;
-  } catch (const Error&) {  // as above
-  }
-  probe_ = {};
-  probing_.store(false, std::memory_order_relaxed);
-}
-
 /// What the stream has been given may use the buffers, even if no flag can tell when that ends.
 void Channel::set_flag_behind(const Transfer::State& state, StreamHandle stream) {
   try {
@@ -494,19 +438,6 @@ void Channel::close() noexcept {
   for (const StreamHandle stream : {stream_, second_stream_.load()})
     if (!lost_ && stream != nullptr) runtime_->stream_destroy(ordinal_, stream);
   watch_.reset();
-}
-
-void Channel::close_probe() noexcept {
-  const LockGuard lock(probe_mutex_);
-  if (!probe_stream_) return;
-  try {
-    check_context();
-    runtime_->stream_synchronize(ordinal_, probe_stream_);
-  } catch (const Error&) {  // as in drain()
-  }
-  probe_ = {};
-  probing_.store(false, std::memory_order_relaxed);
-  if (!lost_) runtime_->stream_destroy(ordinal_, probe_stream_);
 }
 
 void Channel::free_of_gpu(const Chunk& chunk) noexcept {

@@ -206,6 +206,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// start delays persist. Nobody waits for it; threads that poll other transfers check it. No-op while the previous
   /// probe is still running.
   void probe(double expected_us) noexcept REQUIRES(queue_mutex);
+  static constexpr std::int64_t probe_bytes = 16;  ///< that it moves
   void look_after_probe() noexcept;
   void look_in_time() noexcept REQUIRES(queue_mutex);
 
