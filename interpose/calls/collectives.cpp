@@ -1,12 +1,16 @@
 // MPI-4.1 chapters 6 and 8: collective communication, also among neighbours; blocking, nonblocking and persistent. One
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
+#include <exception>
 #include <numeric>
+#include <utility>
 
+#include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/collectives/reductions.hpp"
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -34,13 +38,42 @@ Role out_or_inout(const void* other) {
   return other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
+/// A persistent collective, which `through_host(call)` makes. `asked`: about its starts, which `to_offer()` says how to
+/// offer.
+template <class ToOffer, class ThroughHost>
+int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_offer, const ThroughHost& through_host) {
+  settle_collectives(comm);
+  int code = MPI_ERR_OTHER;
+  std::exception_ptr failure;
+  PrepareOffer prepare;
+  bool staged = false;
+  try {
+    code = through_host(call);
+    staged = code == MPI_SUCCESS && persistent_payload(*call.request) != nullptr;
+    if (asked && staged) prepare = to_offer();
+  } catch (const std::exception&) {  // the others wait for what this process says
+    if (code != MPI_SUCCESS) failure = std::current_exception();
+  }
+  std::unique_ptr<PersistentOffer> offer;
+  if (asked) offer = PersistentOffer::agree(comm, std::move(prepare));
+  if (failure) std::rethrow_exception(failure);
+  if (offer)
+    persistent_offers(*call.request, std::move(offer));
+  else if (staged)
+    report_fallback(Fallback::nonblocking_collective);
+  return code;
+}
+
 /// A collective that moves blocks: by kernels or messages, or by `through_host(call)`.
 template <class List, class ThroughHost>
 int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list, const ThroughHost& through_host) {
-  if (!call.blocks() && !call.persistent)
-    return start_in_order(call, comm, offer_exchange(call, comm, flow, known, list), through_host);
+  if (call.persistent)
+    return initialise(
+        call, comm, collective_messages::asked(call, comm, flow, known), [&] { return exchange_to_offer(call, list); },
+        through_host);
+  if (!call.blocks()) return start_in_order(call, comm, offer_exchange(call, comm, flow, known, list), through_host);
   settle_collectives(comm);
-  const auto code = call.persistent ? std::nullopt : as_messages(call, comm, flow, known, list);
+  const auto code = as_messages(call, comm, flow, known, list);
   return code ? *code : through_host(call);
 }
 
@@ -48,10 +81,13 @@ int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List 
 template <class ThroughHost>
 int reducing(const Call& call, MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op,
              const ThroughHost& through_host) {
-  if (!call.blocks() && !call.persistent)
-    return start_in_order(call, comm, offer_reduction(call, comm, arguments, type, op), through_host);
+  if (call.persistent)
+    return initialise(
+        call, comm, starts_asked(comm, arguments, type, op),
+        [&] { return reduction_to_offer(call, arguments, type, op); }, through_host);
+  if (!call.blocks()) return start_in_order(call, comm, offer_reduction(call, comm, arguments, type, op), through_host);
   settle_collectives(comm);
-  const auto code = call.persistent ? std::nullopt : reduce_on_gpus(call, comm, arguments, type, op);
+  const auto code = reduce_on_gpus(call, comm, arguments, type, op);
   return code ? *code : through_host(call);
 }
 

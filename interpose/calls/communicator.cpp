@@ -15,7 +15,8 @@ namespace {
 void forget(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
   end_exchange(comm);
-  settle_collectives(comm);      // what waits needs the handle
+  settle_collectives(comm);  // what waits needs the handle
+  settle_starts(comm);
   persistent_forget_comm(comm);  // what is started from here on does not need the handle
   engine_forget_comm(comm);
   matched_forget_comm(comm);

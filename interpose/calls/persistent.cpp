@@ -11,10 +11,13 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "device/timeline.hpp"
+#include "interpose/calls/persistent_collectives.hpp"
+#include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -33,8 +36,10 @@ struct Persistent {
   int peer = MPI_PROC_NULL;
   int tag = 0;
   NonblockingSend send = nullptr;
-  MPI_Request real = MPI_REQUEST_NULL;    ///< on the staging memory; also the user's handle
-  MPI_Request active = MPI_REQUEST_NULL;  ///< the generalized request while started
+  MPI_Request real = MPI_REQUEST_NULL;     ///< on the staging memory; also the user's handle
+  MPI_Request active = MPI_REQUEST_NULL;   ///< the generalized request while started
+  std::unique_ptr<PersistentOffer> offer;  ///< of a collective whose starts all processes are asked about
+  bool has_answered = false;               ///< about a start that has failed, to be made again
 
   explicit Persistent(MPI_Comm comm) : owner{.comm = comm} {}
   Persistent(const Persistent&) = delete;
@@ -212,10 +217,44 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   return reserved.submit_issued(code, &persistent->active);
 }
 
+/// Gives MPI a start that GPUs do not do after all.
+int start_late(Persistent& persistent, LateCall& late) {
+  report_fallback(Fallback::nonblocking_collective);
+  persistent.payload->restart();
+  persistent.payload->start_pack();
+  persistent.payload->wait();
+  late.staged = persistent.payload;
+  MPI_Request inner = persistent.real;
+  const int code = PMPI_Start(&inner);
+  if (code == MPI_SUCCESS) late.inner = inner;
+  return code;
+}
+
+/// By GPUs, if all processes agree.
+int start_asked(const PersistentRef& persistent, const ErrorOwner& owner) {
+  std::unique_ptr<BoardCall> offered;
+  // Of a communicator that has been freed MPI could not be given the start late.
+  if (!std::exchange(persistent->has_answered, true)) offered = persistent->offer->next(owner.comm == MPI_COMM_NULL);
+  int code = MPI_SUCCESS;
+  if (offered) {
+    code = start_offered(
+        {"MPI_Start", &persistent->active}, owner, std::move(offered),
+        [persistent](const Call& call) { return start_late(*persistent, *call.late); }, persistent);
+  } else {
+    report_fallback(Fallback::nonblocking_collective);
+    code = start_ours(persistent, owner);
+  }
+  persistent->has_answered = code != MPI_SUCCESS;
+  return code;
+}
+
 int start(MPI_Request* request) {
   if (const PersistentRef persistent = find(*request)) {
     const Starting starting(*persistent);
-    const int code = guarded(starting.owner(), "MPI_Start", [&] { return start_ours(persistent, starting.owner()); });
+    const int code = guarded(starting.owner(), "MPI_Start", [&] {
+      const bool is_asked = persistent->offer && persistent->active == MPI_REQUEST_NULL;
+      return is_asked ? start_asked(persistent, starting.owner()) : start_ours(persistent, starting.owner());
+    });
     if (persistent->real != *request) follow(persistent, std::exchange(*request, persistent->real));
     return code;
   }
@@ -234,6 +273,10 @@ void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MP
   persistent->payload = std::move(payload);
   persistent->real = real;
   enter(std::move(persistent));
+}
+
+void persistent_offers(MPI_Request request, std::unique_ptr<PersistentOffer> offer) {
+  if (const PersistentRef persistent = find(request)) persistent->offer = std::move(offer);
 }
 
 std::shared_ptr<Payload> persistent_payload(MPI_Request request) {

@@ -42,9 +42,10 @@ void put_back_what_all_have_left() REQUIRES(own_boards.mutex) {
 }
 
 /// Or -1.
-int take_board() {
+int take_board(std::size_t most_taken) {
   const LockGuard lock(own_boards.mutex);
   put_back_what_all_have_left();
+  if (own_boards.taken.count() >= most_taken) return -1;
   for (std::size_t index = 0; index < own_boards.taken.size(); ++index) {
     if (own_boards.taken.test(index)) continue;
     const int board = static_cast<int>(index);
@@ -58,7 +59,7 @@ int take_board() {
 
 }  // namespace
 
-BoardGroup::BoardGroup(MPI_Comm comm, bool waits)
+BoardGroup::BoardGroup(MPI_Comm comm, bool waits, std::size_t most_taken)
     : world_ranks_(peer::world_ranks(comm)), offers_(world_ranks_.size()) {
   boards_.reserve(size());
   bases_.reserve(size());
@@ -72,7 +73,7 @@ BoardGroup::BoardGroup(MPI_Comm comm, bool waits)
     const LockGuard lock(own_boards.mutex);
     own_boards.exchanging.push_back(this);
   }
-  if (!segments_.empty() && size() <= device::Reduction::most_ranks) index_ = take_board();
+  if (!segments_.empty() && size() <= device::Reduction::most_ranks) index_ = take_board(most_taken);
   if (index_ >= 0) {
     own_ = &(*segments_[static_cast<std::size_t>(rank_)])->boards[index_];
     base_ = own_->told.load(std::memory_order_relaxed);

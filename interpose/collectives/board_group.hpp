@@ -25,8 +25,9 @@ class BoardGroup {
  public:
   /// Takes a board, and exchanges with the other processes which boards they use: collective over `comm`, an
   /// intracommunicator. Returns when that is over if it `waits`, as in all processes, else at once. Without a board,
-  /// this process declines all calls. May throw std::bad_alloc before anything has been exchanged.
-  BoardGroup(MPI_Comm comm, bool waits);
+  /// this process declines all calls. Takes none if it has `most_taken` already. May throw std::bad_alloc before
+  /// anything has been exchanged.
+  BoardGroup(MPI_Comm comm, bool waits, std::size_t most_taken = peer::board_count);
   /// Waits for the exchange, which is over as a rule.
   ~BoardGroup();
   BoardGroup(const BoardGroup&) = delete;

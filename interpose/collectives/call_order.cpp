@@ -34,6 +34,7 @@ struct Freed {
 struct Order {
   Mutex mutex;
   std::vector<Waiting> waiting GUARDED_BY(mutex);  ///< on all communicators, in the order of the calls
+  std::vector<Waiting> starts GUARDED_BY(mutex);   ///< of persistent ones, in no order
   std::uint64_t last_number GUARDED_BY(mutex) = 0;
   std::vector<Freed<MPI_Datatype>> types GUARDED_BY(mutex);
   std::vector<Freed<MPI_Op>> ops GUARDED_BY(mutex);
@@ -41,8 +42,15 @@ struct Order {
 auto& order = never_destroyed<Order>();
 std::atomic<std::size_t> waiting{0};  ///< calls
 
-void enter(const void* call, MPI_Comm comm) {
+/// Whether a call has to keep its place among those on its communicator.
+enum class Place { in_order, anywhere };
+
+void enter(const void* call, MPI_Comm comm, Place place) {
   const LockGuard lock(order.mutex);
+  if (place == Place::anywhere) {
+    order.starts.push_back({call, comm, 0});
+    return;
+  }
   order.waiting.push_back({call, comm, ++order.last_number});
   waiting.store(order.waiting.size());
 }
@@ -66,11 +74,13 @@ std::vector<Freed<Handle>> no_longer_used(std::vector<Freed<Handle>>& freed, std
 }
 
 void leave(const void* call) {
+  const auto is_it = [call](const Waiting& each) { return each.call == call; };
   std::vector<Freed<MPI_Datatype>> types;
   std::vector<Freed<MPI_Op>> ops;
   {
     const LockGuard lock(order.mutex);
-    std::erase_if(order.waiting, [call](const Waiting& each) { return each.call == call; });
+    if (std::erase_if(order.starts, is_it) != 0) return;
+    std::erase_if(order.waiting, is_it);
     waiting.store(order.waiting.size());
     if (order.types.empty() && order.ops.empty()) return;
     const std::uint64_t first = order.waiting.empty() ? order.last_number + 1 : order.waiting.front().number;
@@ -81,17 +91,22 @@ void leave(const void* call) {
   for (Freed<MPI_Op>& op : ops) PMPI_Op_free(&op.handle);
 }
 
-/// A nonblocking call from when it is made until it is complete.
-class OrderedCall : public Payload {
+/// A nonblocking call, or a start, from when it is made until it is complete.
+class WaitingCall : public Payload {
  public:
-  OrderedCall(const char* name, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start,
+  WaitingCall(const char* name, MPI_Comm comm, Place place, std::unique_ptr<BoardCall> offered, StartInMpi start,
               Operation& operation)
-      : name_(name), comm_(comm), offered_(std::move(offered)), start_(std::move(start)), operation_(operation) {
-    enter(this, comm);
+      : name_(name),
+        comm_(comm),
+        place_(place),
+        offered_(std::move(offered)),
+        start_(std::move(start)),
+        operation_(operation) {
+    enter(this, comm, place);
   }
-  ~OrderedCall() override {
+  ~WaitingCall() override {
     if (waits_) leave(this);
-    if (late_.inner != MPI_REQUEST_NULL) PMPI_Request_free(&late_.inner);
+    if (late_.inner != MPI_REQUEST_NULL && !is_persistent()) PMPI_Request_free(&late_.inner);
   }
 
   void start_pack() override {}
@@ -111,9 +126,11 @@ class OrderedCall : public Payload {
   }
 
  private:
+  bool is_persistent() const { return place_ == Place::anywhere; }
+
   /// Whether the call has come to its turn, and is under way.
   bool advance() {
-    if (!is_first(this, comm_)) return false;
+    if (place_ == Place::in_order && !is_first(this, comm_)) return false;
     const BoardCall::Decision decision = offered_ ? offered_->decide() : BoardCall::Decision::otherwise;
     if (decision == BoardCall::Decision::open) return false;
     if (decision == BoardCall::Decision::otherwise) give_to_mpi();
@@ -147,7 +164,8 @@ class OrderedCall : public Payload {
     const int code = test_some(1, &late_.inner, &ended, &index, &status);
     if (ended == 0) return false;
     const int error = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : code;
-    operation_.inner = std::exchange(late_.inner, MPI_REQUEST_NULL);
+    const MPI_Request inner = std::exchange(late_.inner, MPI_REQUEST_NULL);
+    if (!is_persistent()) operation_.inner = inner;
     operation_.error = error < 0 ? MPI_ERR_OTHER : error;
     if (error == MPI_SUCCESS && late_.staged) late_.staged->start_unpack(0);
     return true;
@@ -155,6 +173,7 @@ class OrderedCall : public Payload {
 
   const char* const name_;
   const MPI_Comm comm_;  ///< lasts as long as the call waits
+  const Place place_;
   std::unique_ptr<BoardCall> offered_;
   const StartInMpi start_;
   Operation& operation_;
@@ -176,18 +195,43 @@ void settle_collectives(MPI_Comm comm) {
   wait_for_others([comm] { return !collectives_wait(comm); });
 }
 
-int start_waiting(const Call& call, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start) {
+void settle_starts(MPI_Comm comm) {
+  if (engine_within()) return;
+  wait_for_others([comm] {
+    const LockGuard lock(order.mutex);
+    return std::none_of(order.starts.begin(), order.starts.end(),
+                        [comm](const Waiting& each) { return each.comm == comm; });
+  });
+}
+
+namespace {
+
+int submit(const Call& call, const ErrorOwner& owner, Place place, std::unique_ptr<BoardCall> offered, StartInMpi start,
+           std::shared_ptr<void> keep) {
   BoardCall* const told = offered.get();
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::fill;
-  operation->owner = {.comm = comm};
-  operation->payload = std::make_shared<OrderedCall>(call.name, comm, std::move(offered), std::move(start), *operation);
+  operation->owner = owner;
+  operation->keep = std::move(keep);
+  operation->payload =
+      std::make_shared<WaitingCall>(call.name, owner.comm, place, std::move(offered), std::move(start), *operation);
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (told != nullptr) told->tell();
   const int code = reserved.submit(/*issued=*/true, call.request);
   engine_progress_logged();  // the last one to be told of may begin
   return code;
+}
+
+}  // namespace
+
+int start_waiting(const Call& call, MPI_Comm comm, std::unique_ptr<BoardCall> offered, StartInMpi start) {
+  return submit(call, {.comm = comm}, Place::in_order, std::move(offered), std::move(start), nullptr);
+}
+
+int start_offered(const Call& call, const ErrorOwner& owner, std::unique_ptr<BoardCall> offered, StartInMpi start,
+                  std::shared_ptr<void> keep) {
+  return submit(call, owner, Place::anywhere, std::move(offered), std::move(start), std::move(keep));
 }
 
 namespace {

@@ -252,6 +252,34 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   return !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 
+namespace {
+
+/// Turns blocks into as many bytes of device memory, so that their types are not needed any more. False if one is not
+/// in one piece there.
+bool as_bytes(BlockMessages& blocks) {
+  if (!right(blocks.given) || !right(blocks.taken)) return false;
+  for (auto* const side : {&blocks.given, &blocks.taken}) {
+    std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
+    for (BlockMessage& block : *side) {
+      DeviceBuffer buffer;
+      if (!resolve_layout(block.buffer, block.count, block.type, buffer) || buffer.division) return false;
+      const datatype::Shape shape = buffer.info->layout().shape(buffer.count);
+      if (shape.kind != datatype::ShapeKind::contiguous) return false;
+      block = {shifted(buffer.buffer, shape.offset), buffer.bytes(), MPI_BYTE, block.rank};
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+PrepareOffer to_offer(const char* call, BlockMessages blocks) {
+  if (!as_bytes(blocks)) return {};
+  return [call, blocks = std::move(blocks)](const std::shared_ptr<BoardGroup>& group) {
+    return offer(call, group, blocks, /*listed=*/true);
+  };
+}
+
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
   const Timed timed(Clock::mpi);

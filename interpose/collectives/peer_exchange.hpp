@@ -21,6 +21,7 @@
 
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
+#include "interpose/collectives/persistent_offer.hpp"
 #include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
@@ -50,7 +51,7 @@ inline constexpr Known varying = {.elements = 0, .varies = true};
 
 namespace collective_messages {
 
-/// Whether all processes of `comm` are asked about this call, which is not persistent.
+/// Whether all processes of `comm` are asked about this call, or about the starts of the request that it makes.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
 /// Asks. What the call returns, if the blocks have gone so.
 /// `listed`: the blocks are all that this process gives and takes.
@@ -62,6 +63,8 @@ std::shared_ptr<BoardGroup> offers(MPI_Comm comm);
 /// The same after its blocks have been listed: what is to be told, unless this process has declined.
 std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group, BlockMessages blocks,
                                  bool listed);
+/// The same for the starts of a persistent call; empty: its blocks are not for GPUs.
+PrepareOffer to_offer(const char* call, BlockMessages blocks);
 
 }  // namespace collective_messages
 
@@ -92,6 +95,13 @@ std::unique_ptr<BoardCall> offer_exchange(const Call& call, MPI_Comm comm, Flow 
     throw;
   }
   return collective_messages::offer(call.name, group, std::move(blocks), listed);
+}
+
+/// Of a persistent call that is asked about: how to offer its starts; empty: its blocks are not for GPUs.
+template <class List>
+PrepareOffer exchange_to_offer(const Call& call, List list) {
+  BlockMessages blocks;
+  return list(blocks) ? collective_messages::to_offer(call.name, std::move(blocks)) : PrepareOffer();
 }
 
 }  // namespace gpudt::interpose

@@ -76,6 +76,7 @@ class Operand {
     memory.protocol = Protocol::peer;
     note_operand(call, memory);
     if (!memory.reported) return;
+    memory.reported->begin();  // each start of a persistent call is counted
     memory.reported->went(Went::kernels);
     memory.reported->began(began);
   }
@@ -271,11 +272,14 @@ bool can_reduce(const CommState& state, const ReductionArguments& arguments, con
   return (pays || collectives_forced() == Protocol::peer) && NodeReduction::is_possible(arguments, arithmetic, type);
 }
 
+const void* input_of(const ReductionArguments& arguments) {
+  return arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
+}
+
 /// For the report: an operator or type that GPUs do not reduce.
 void note_left_to_host(const ReductionArguments& arguments, MPI_Datatype type) {
   if (!report_wanted || arguments.count <= 0 || type == MPI_DATATYPE_NULL) return;
-  const void* const input = arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
-  if (locate_buffer(input, type).on_device()) report_fallback(Fallback::operator_of_host);
+  if (locate_buffer(input_of(arguments), type).on_device()) report_fallback(Fallback::operator_of_host);
 }
 
 std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& arithmetic) {
@@ -329,23 +333,43 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   return MPI_SUCCESS;
 }
 
+namespace {
+
+/// In a group that has room; null: this process has declined.
+std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group,
+                                 const ReductionArguments& arguments, MPI_Datatype type, const Arithmetic& arithmetic) {
+  auto part = std::make_unique<Part>(call, group, arguments, arithmetic);
+  if (!part->prepare(type)) part.reset();  // which declines
+  return part;
+}
+
+}  // namespace
+
 std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
                                            MPI_Datatype type, MPI_Op op) {
   const std::optional<Arithmetic> arithmetic = asked(comm, arguments, type, op);
   if (!arithmetic || !comm_state_of(comm).together) return nullptr;
   const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm), comm);
-  const void* const input = arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
-  std::unique_ptr<Part> part;
   try {
-    if (!device::surely_host(input) && may_offer(*group))
-      part = std::make_unique<Part>(call.name, group, arguments, *arithmetic);
+    if (!device::surely_host(input_of(arguments)) && may_offer(*group))
+      return offer(call.name, group, arguments, type, *arithmetic);
   } catch (const std::bad_alloc&) {  // this process's answer
   }
-  if (!part)
-    group->decline();
-  else if (!part->prepare(type))
-    part.reset();  // which declines
-  return part;
+  group->decline();
+  return nullptr;
+}
+
+bool starts_asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
+  return asked(comm, arguments, type, op) && comm_state_of(comm).together;
+}
+
+// Operator and datatype are MPI's own, and last.
+PrepareOffer reduction_to_offer(const Call& call, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
+  const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
+  if (!arithmetic || !locate_buffer(input_of(arguments), type).on_device()) return {};
+  return [name = call.name, arguments, type, arithmetic = *arithmetic](const std::shared_ptr<BoardGroup>& group) {
+    return offer(name, group, arguments, type, arithmetic);
+  };
 }
 
 bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,

@@ -20,6 +20,7 @@
 
 #include "device/reduction.hpp"
 #include "interpose/collectives/board_call.hpp"
+#include "interpose/collectives/persistent_offer.hpp"
 #include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
@@ -55,6 +56,11 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
 /// declined.
 std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
                                            MPI_Datatype type, MPI_Op op);
+
+/// Whether all processes of `comm` are asked about the starts of a persistent call.
+bool starts_asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op);
+/// Of such a call: how to offer its starts; empty: its input is not for GPUs.
+PrepareOffer reduction_to_offer(const Call& call, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op);
 
 /// MPI_Reduce_local by the GPU that both buffers are on; false: nothing has been done. Throws device::Error.
 bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::int64_t count, MPI_Datatype type,

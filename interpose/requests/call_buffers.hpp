@@ -170,7 +170,6 @@ class CallBuffers {
   template <class Init>
   int prepare(MPI_Request* request, Init init) {
     if (!staged()) return init(request);
-    report_fallback(Fallback::nonblocking_collective);
     MPI_Request inner = MPI_REQUEST_NULL;
     const int code = init(&inner);
     if (code == MPI_SUCCESS) adopt(inner, request);

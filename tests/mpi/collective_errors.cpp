@@ -200,10 +200,14 @@ bool is_reported(const Operation& operation, Form form) {
 /// the message there already.
 int run_in_order(const Operation& operation, const Arguments& arguments, Form form, const Couple& couple) {
   if (form == Form::blocking) return run(operation, arguments, form);
-  if (couple.first()) couple.meet();
   MPI_Request request = MPI_REQUEST_NULL;
-  int code = operation.call(arguments, form, &request);
-  if (code == MPI_SUCCESS && form == Form::persistent) code = MPI_Start(&request);
+  int code = MPI_SUCCESS;
+  if (form == Form::persistent) code = operation.call(arguments, form, &request);  // not local: MPI-4.1 section 6.13
+  if (couple.first()) couple.meet();
+  if (form != Form::persistent)
+    code = operation.call(arguments, form, &request);
+  else if (code == MPI_SUCCESS)
+    code = MPI_Start(&request);
   if (!couple.first()) couple.meet();
   if (code == MPI_SUCCESS) code = MPI_Wait(&request, MPI_STATUS_IGNORE);
   if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);

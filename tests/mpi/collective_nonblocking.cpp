@@ -1,96 +1,20 @@
 // Nonblocking collectives that GPUs do or not, as all processes have to agree without waiting for each other: their
 // order among all that is collective on the communicator, and what may happen while they are pending.
 #include <algorithm>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <random>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tests/mpi/collective_exchange.hpp"
-#include "tests/mpi/ints.hpp"
+#include "tests/mpi/pending_sums.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gpudt::test;
 
 namespace {
-
-constexpr int enough = 3000;  ///< ints
-
-/// A sum over all processes of a communicator of comm()'s processes.
-class PendingSum {
- public:
-  PendingSum(MPI_Comm comm, Place place, int key) : key_(key), in_(place, enough), out_(place, enough) {
-    in_.write(ints_of(rank(), enough, key));
-    out_.write(std::vector<int>(enough, -1));
-    code_ = MPI_Iallreduce(in_.address(), out_.address(), enough, MPI_INT, MPI_SUM, comm, &request);
-  }
-  /// Once it is complete.
-  bool right() const { return code_ == MPI_SUCCESS && out_.read() == sum_of_all(ranks(), enough, key_); }
-  bool wait() { return MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS && right(); }
-
-  MPI_Request request = MPI_REQUEST_NULL;
-
- private:
-  int key_;
-  Ints in_, out_;
-  int code_;
-};
-
-bool has_persistent() {
-  return std::find(forms.begin(), forms.end(), Form::persistent) != forms.end();
-}
-
-/// The same, to be started again and again.
-class PersistentSum {
- public:
-  PersistentSum(MPI_Comm comm, Place place) : in_(place, enough), out_(place, enough) {
-    Arguments arguments;
-    arguments.sendbuf = in_.address();
-    arguments.recvbuf = out_.address();
-    arguments.recvcount = enough;
-    arguments.recvtype = MPI_INT;
-    arguments.comm = comm;
-    MPI_OK(operation("Allreduce").call(arguments, Form::persistent, &request));
-  }
-  PersistentSum(const PersistentSum&) = delete;
-  PersistentSum& operator=(const PersistentSum&) = delete;
-  ~PersistentSum() { MPI_Request_free(&request); }
-  void fill(int key) {
-    key_ = key;
-    in_.write(ints_of(rank(), enough, key));
-    out_.write(std::vector<int>(enough, -1));
-  }
-  void start(int key) {
-    fill(key);
-    MPI_OK(MPI_Start(&request));
-  }
-  bool right() const { return out_.read() == sum_of_all(ranks(), enough, key_); }
-  bool wait() { return MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS && right(); }
-
-  MPI_Request request = MPI_REQUEST_NULL;
-
- private:
-  int key_ = 0;
-  Ints in_, out_;
-};
-
-Place place_of(bool on_device) {
-  return on_device ? Place::device : Place::host;
-}
-
-/// All others wait for a message of process 0's, which sends it when it has made its calls.
-void first_process_first(MPI_Comm comm) {
-  int nothing = 0;
-  if (rank() != 0) MPI_OK(MPI_Recv(&nothing, 1, MPI_INT, 0, 5, comm, MPI_STATUS_IGNORE));
-}
-void let_others_follow(MPI_Comm comm) {
-  const int nothing = 0;
-  for (int other = 1; rank() == 0 && other < ranks(); ++other) MPI_OK(MPI_Send(&nothing, 1, MPI_INT, other, 5, comm));
-}
 
 void multiply(void* in, void* inout, int* count, MPI_Datatype*) {
   for (int i = 0; i < 2 * *count; ++i) static_cast<int*>(inout)[i] *= static_cast<int*>(in)[i];
@@ -254,71 +178,9 @@ TEST_CASE("nonblocking collectives on communicators that come and go", "[collect
   }
 }
 
-TEST_CASE("persistent reductions between nonblocking ones", "[collective][nonblocking]") {
-  if (!has_persistent()) return;
-  for (int mix = 0; mix < 1 << ranks(); ++mix) {
-    const Place mine = place_of((mix >> rank() & 1) != 0);
-    std::deque<PersistentSum> sums;
-    for (int i = 0; i < 3; ++i) sums.emplace_back(comm(), i == 1 ? Place::device : mine);
-    for (int round = 0; round < 4; ++round) {
-      std::vector<MPI_Request> requests;
-      for (PersistentSum& sum : sums) {
-        sum.fill(100 * mix + 10 * round);
-        requests.push_back(sum.request);
-      }
-      MPI_OK(MPI_Startall(3, requests.data()));
-      if (round % 2 == 0) MPI_OK(MPI_Barrier(comm()));
-      PendingSum between(comm(), place_of(mix % 2 == 0), round);
-      MPI_OK(MPI_Waitall(3, requests.data(), MPI_STATUSES_IGNORE));
-      for (std::size_t i = 0; i < sums.size(); ++i) {
-        CHECK(requests[i] == sums[i].request);
-        CHECK(sums[i].right());
-      }
-      CHECK(between.wait());
-    }
-  }
-}
-
-TEST_CASE("the start of a persistent collective waits for nobody", "[collective][nonblocking]") {
-  if (!has_persistent()) return;
-  PersistentSum on_device(comm(), Place::device), on_host(comm(), Place::host), mixed(comm(), place_of(rank() == 0));
-  for (int round = 0; round < 4; ++round) {
-    first_process_first(comm());
-    mixed.start(round);
-    on_host.start(round + 1);
-    PendingSum between(comm(), place_of(round % 2 == 0), round + 2);
-    on_device.start(round + 3);
-    let_others_follow(comm());
-    if (round < 2) MPI_OK(MPI_Barrier(comm()));
-    int done = 0;
-    while (done == 0) MPI_OK(MPI_Test(&on_host.request, &done, MPI_STATUS_IGNORE));
-    CHECK(on_host.right());
-    for (PersistentSum* const sum : {&on_device, &mixed}) CHECK(sum->wait());
-    CHECK(between.wait());
-  }
-}
-
-// As MPI-4.1 section 6.13 allows.
-TEST_CASE("persistent collectives started in another order by each process", "[collective][nonblocking]") {
-  if (!has_persistent()) return;
-  std::deque<PersistentSum> sums;
-  for (int i = 0; i < 4; ++i) sums.emplace_back(comm(), place_of(i != 2));
-  for (int round = 0; round < 6; ++round) {
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      const std::size_t which = (i + static_cast<std::size_t>(round * rank())) % sums.size();
-      sums[which].start(100 * round + static_cast<int>(which));
-    }
-    PendingSum between(comm(), Place::device, round);
-    for (PersistentSum& sum : sums) CHECK(sum.wait());
-    CHECK(between.wait());
-  }
-}
-
 // Where GPUs do it: of calls on the host Open MPI 4.1 loses the communicator.
 TEST_CASE("communicators freed while nonblocking collectives are pending", "[nonblocking]") {
-  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
-  const bool by_gpus = protocol == nullptr || std::string_view(protocol) == "peer";
-  if (any_host_only() || !by_gpus || std::getenv("GPUDT_ORDER") != nullptr) return;
+  if (!by_gpus()) return;
   for (int i = 0; i < 20; ++i) {
     MPI_Comm copy = MPI_COMM_NULL;
     MPI_OK(MPI_Comm_dup(comm(), &copy));

@@ -1,0 +1,32 @@
+#include "interpose/collectives/persistent_offer.hpp"
+
+#include <new>
+#include <utility>
+
+namespace gpudt::interpose {
+namespace {
+
+/// The others are for communicators.
+constexpr std::size_t most_boards = peer::board_count / 2;
+
+}  // namespace
+
+PersistentOffer::PersistentOffer(std::shared_ptr<BoardGroup> group, PrepareOffer prepare)
+    : group_(std::move(group)), prepare_(std::move(prepare)) {}
+
+std::unique_ptr<PersistentOffer> PersistentOffer::agree(MPI_Comm comm, PrepareOffer prepare) {
+  auto group = std::make_shared<BoardGroup>(comm, /*waits=*/true, prepare ? most_boards : 0);
+  if (!group->usable()) return nullptr;
+  return std::unique_ptr<PersistentOffer>(new PersistentOffer(std::move(group), std::move(prepare)));
+}
+
+std::unique_ptr<BoardCall> PersistentOffer::next(bool declines) {
+  try {
+    if (!declines && may_offer(*group_)) return prepare_(group_);
+  } catch (const std::bad_alloc&) {  // this process's answer
+  }
+  group_->decline();
+  return nullptr;
+}
+
+}  // namespace gpudt::interpose
