@@ -25,8 +25,8 @@ constexpr auto error_check_period = std::chrono::milliseconds(100);
 /// way there is none, since it takes as long as their last steps: some 30 us.
 constexpr std::uint32_t polls_per_yield = 64;
 constexpr std::uint32_t most_polls_before_yield = 4096;
-/// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at first:
-/// each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
+/// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at
+/// first: each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
 constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
 /// What is queued waits so long at most for what is under way; a GPU that has failed never gets there.
 constexpr auto longest_hold = std::chrono::microseconds(100);

@@ -42,6 +42,9 @@ inline bool leaves_addresses() {
 }
 /// MPICH 4.0 counts the basic elements of a received struct wrongly.
 inline constexpr bool counts_elements = !mpich;
+/// MPICH 4.0 matches persistent collectives by the order of their starts, not of their initialisations: data are mixed
+/// up, or it hangs, where processes start them in different orders.
+inline constexpr bool starts_in_any_order = !mpich;
 /// MPICH 4.0 leaves the status of MPI_Irecv and MPI_Recv_init from MPI_PROC_NULL alone.
 inline constexpr bool tells_of_proc_null = !mpich;
 /// In MPICH the errors of requests and of matched messages go to the handlers of MPI_COMM_WORLD, as MPI-4 says of
