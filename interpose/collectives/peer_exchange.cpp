@@ -255,7 +255,7 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
 namespace {
 
 /// Turns blocks into as many bytes of device memory, so that their types are not needed any more. False if one is not
-/// in one piece there.
+/// contiguous there.
 bool as_bytes(BlockMessages& blocks) {
   if (!right(blocks.given) || !right(blocks.taken)) return false;
   for (auto* const side : {&blocks.given, &blocks.taken}) {

@@ -71,7 +71,7 @@ void* symbol_of(const char* library, const char* name) {
   return found;
 }
 
-/// The function of this name in the PMIx library of whoever has called; null if there is none. Open MPI may have loaded
+/// The function of this name in the PMIx library of the caller; null if there is none. Open MPI may have loaded
 /// it for a plug-in alone, in whose dependencies it is found then. Never `but`, this library's own.
 template <class Function>
 Function* pmix_of(const void* caller, const char* name, Function* but = nullptr) {
