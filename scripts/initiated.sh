@@ -117,7 +117,7 @@ step_latency() { program latency "$(left 25)" "$gpus" --limit 22 "${check[@]}" -
 step_gpurdma() { program gpurdma "$(left 35)" "$gpus" --limit 32 "${check[@]}" --json "$out/gpurdma.json"; }
 step_apps() { program apps "$(left 45)" "$gpus" --limit 42 "${check[@]}" --json "$out/apps.json"; }
 step_apps_1() { program apps "$(left 35)" 1 --limit 32 "${check[@]}" --json "$out/apps-1.json"; }
-step_memcheck() { sanitized memcheck "$(left 130)" "$bin-check" --check --limit 120 --wait 110; }
+step_memcheck() { sanitized memcheck "$(left 300)" "$bin-check" --check --limit 290 --wait 280; }
 step_racecheck() { sanitized racecheck "$(left 45)" "$bin-check" --check --limit 40 --wait 35; }
 
 failed=()
