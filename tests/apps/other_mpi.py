@@ -41,6 +41,9 @@ class OtherMpi(unittest.TestCase):
 
 def main():
     OtherMpi.launcher, OtherMpi.library, OtherMpi.source, OtherMpi.compiler, OtherMpi.mpirun = sys.argv[1:6]
+    if OtherMpi().run_program().stdout == "right\n" * 3:
+        print(f"{OtherMpi.mpirun} starts processes that do not find each other, as Ubuntu 24.04's MPICH does")
+        sys.exit(77)
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(OtherMpi))
     failed = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - failed} passed, {failed} failed")
