@@ -205,12 +205,13 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
     started.use = persistent->kind == Operation::Kind::receive ? Use::written : Use::read;
     operation->checked = check_operand("MPI_Start", started);
   }
-  if (const auto offer = offered(*persistent, *operation)) operation->payload = offer;
+  const auto offer = offered(*persistent, *operation);
+  if (offer) operation->payload = offer;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
-    return reserved.submit(/*issued=*/false, &persistent->active);
+    return reserved.submit_send(offer != nullptr, &persistent->active);
   const bool receives = persistent->kind == Operation::Kind::receive;
   const PendingReceive pending(receives ? Selects({persistent->peer, persistent->tag}) : Selects(), owner.comm);
   const int code = start_now(*persistent, owner, &reserved->inner);

@@ -135,7 +135,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
-    if (!payload) {
+    const bool offers = payload != nullptr;
+    if (!offers) {
       payload = std::make_shared<Staged>(operand);
       peer_sends_plain(operand.bytes(), dest, tag, comm);
     }
@@ -148,7 +149,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     operation->send = pmpi;
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    if (!is_buffered(pmpi)) return reserved.submit(/*issued=*/false, request);
+    if (!is_buffered(pmpi)) return reserved.submit_send(offers, request);
     engine_order(comm, dest);
     payload->wait();
     mark(Point::given);

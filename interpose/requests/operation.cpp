@@ -11,6 +11,7 @@
 
 #include "base/never_destroyed.hpp"
 #include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/progress_engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -127,6 +128,12 @@ bool ProgressEngine::is_issued(const SendChannel& channel, std::uint64_t number)
   const LockGuard lock(mutex_);
   const auto entry = deferred_by_channel_.find(channel);
   return entry == deferred_by_channel_.end() || entry->second.issued >= number;
+}
+
+bool ProgressEngine::defers(const SendChannel& channel) {
+  if (!defers()) return false;
+  const LockGuard lock(mutex_);
+  return deferred_by_channel_.contains(channel);
 }
 
 // Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
@@ -280,6 +287,13 @@ int Reservation::submit(bool issued, MPI_Request* request) {
   operation_ = nullptr;
   *request = made;
   return MPI_SUCCESS;
+}
+
+int Reservation::submit_send(bool packed, MPI_Request* request) {
+  if (!packed || engine.defers(operation_->channel)) return submit(/*issued=*/false, request);
+  const int code = ProgressEngine::give(*operation_, operation_->owner.comm);
+  if (code != MPI_SUCCESS && operation_->send == hidden_send) return raise(operation_->owner.comm, code);
+  return submit_issued(code, request);
 }
 
 int Reservation::submit_issued(int code, MPI_Request* request) {

@@ -150,6 +150,9 @@ class Reservation {
   /// The same after the function that starts the real operation has returned `code`, if it has made a request: MPICH 5
   /// returns success of a call that has failed if an error handler of the program's own has been told. Returns `code`.
   int submit_issued(int code, MPI_Request* request);
+  /// Hands over a send. MPI gets it at once if it is `packed` (there is nothing to pack, or that is done) and no send
+  /// is deferred that must go before it. Returns what MPI has returned, or MPI_SUCCESS.
+  int submit_send(bool packed, MPI_Request* request);
 
  private:
   Operation* operation_;  ///< null: submitted

@@ -155,6 +155,15 @@ int ProgressEngine::issue_packed() {
   return completions;
 }
 
+int ProgressEngine::give(Operation& operation, MPI_Comm comm) {
+  const Outgoing out = operation.payload->message();
+  device::mark(device::Point::given);
+  const int code =
+      operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag, comm, &operation.inner);
+  operation.payload->given();
+  return code;
+}
+
 void ProgressEngine::issue(Operation* operation) {
   const MPI_Comm comm = owner(*operation).comm;
   if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
@@ -162,11 +171,7 @@ void ProgressEngine::issue(Operation* operation) {
   } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
-    const Outgoing out = operation->payload->message();
-    device::mark(device::Point::given);
-    operation->error = operation->send(out.data, out.count, out.type, operation->channel.peer, operation->tag, comm,
-                                       &operation->inner);
-    operation->payload->given();
+    operation->error = give(*operation, comm);
     operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
   }
   issued(*operation);

@@ -35,6 +35,9 @@ class ProgressEngine {
  public:
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);
+  /// Gives MPI a send. Returns what the function that sends it has returned; none calls an error handler for
+  /// hidden_send().
+  static int give(Operation& operation, MPI_Comm comm);
   void remove(Operation* operation);
   void retire(Operation* operation);
   int progress(Tests tests = Tests::some);
@@ -54,6 +57,7 @@ class ProgressEngine {
            retired_.load(std::memory_order_relaxed) != nullptr;
   }
   bool defers() const { return deferred_.load(std::memory_order_acquire) != 0; }
+  bool defers(const SendChannel& channel);
   bool has_background() const { return background_.load(std::memory_order_relaxed) != nullptr; }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
