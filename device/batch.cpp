@@ -204,6 +204,15 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
       work);
 }
 
+/// Whether a message need not be divided into copies to see that it had better be one of `jobs`: none adds less than
+/// extra_copy_us. Of a stream of short messages it would take a third of the launch.
+bool Engine::surely_beside_others(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                  const TransferContext& context, std::size_t jobs) const {
+  const CostModel& model = gpu.tuning.model;
+  const double late_us = channel.kernels.expected_us() / static_cast<double>(jobs);
+  return way_ == Way::automatic && batch_job_cost_us(model, bytes, context) + late_us <= model.extra_copy_us;
+}
+
 /// As one of `jobs` that could be a batch: the kernel's launch is paid for anyway, and all of them wait for it to
 /// begin.
 bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const {
@@ -240,6 +249,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   if (queue.empty()) return;
   const auto prefers_copy = [&](const auto& it) {
     channel.queue_mutex.assert_held();
+    if (surely_beside_others(here, channel, it.bytes(), transfer_context(here, it), queue.size())) return false;
     try {
       return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
     } catch (const std::bad_alloc&) {  // for the copies

@@ -360,6 +360,7 @@ class Engine {
   // forecast.cpp
   static CopyPlan divided(const Packing& packing, const TransferContext& context);
   TransferContext transfer_context(const Gpu& gpu, const Packing& packing) const;
+  TransferContext transfer_context(const Gpu& gpu, const LayoutTransfer& layouts) const;
   static Forecast forecast_of(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                               const TransferContext& context, CopyPlan copy_plan) REQUIRES(channel.queue_mutex);
   static Forecast forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
@@ -382,6 +383,8 @@ class Engine {
 
   bool resident_late(const Gpu& gpu) const;
   Resident* resident_of(int ordinal) const;
+  bool surely_beside_others(const Gpu& gpu, const Channel& channel, std::int64_t bytes, const TransferContext& context,
+                            std::size_t jobs) const REQUIRES(channel.queue_mutex);
   bool prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const;
 
   // launch.cpp

@@ -110,8 +110,12 @@ bool Engine::in_one_allocation(const Packing& packing, const datatype::Span& spa
          first + static_cast<std::uint64_t>(span.bytes()) <= allocation.base + allocation.size;
 }
 
+TransferContext Engine::transfer_context(const Gpu&, const LayoutTransfer&) const {
+  return {.unpack = true, .packed_is_host = false, .peer = true};
+}
+
 Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const LayoutTransfer& layouts) const {
-  const TransferContext context = {.unpack = true, .packed_is_host = false, .peer = true};
+  const TransferContext context = transfer_context(gpu, layouts);
   CopyPlan copy_plan;
   if (!surely_a_kernel(gpu, channel, layouts.to_shape, layouts.bytes(), context))
     copy_plan = copy_plan_between(
