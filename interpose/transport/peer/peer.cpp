@@ -24,7 +24,7 @@ std::atomic<bool> peer_checking{false};
 namespace {
 
 constexpr int self_tag = 3;
-constexpr unsigned polls_before_progress = 8;
+constexpr unsigned polls_before_progress = 32;
 
 /// False if that cannot be told.
 bool on_one_node(int processes) {

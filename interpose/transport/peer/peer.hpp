@@ -200,6 +200,7 @@ class RendezvousSender : public Payload {
   bool sent_ = false;               ///< the RTS
   bool opened_ = false;             ///< the receiver may have it
   std::chrono::steady_clock::time_point offered_at_, checked_at_;
+  unsigned polls_ = 0;                      ///< of receiver_gone()
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
   bool put_off_ = false;                    ///< the data take another path this time; no refusal
@@ -261,6 +262,7 @@ class RendezvousReceiver {
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point asked_at_, checked_at_;
+  unsigned polls_ = 0;  ///< of check_sender()
   NvtxMessage range_;
 };
 

@@ -253,6 +253,7 @@ void RendezvousReceiver::take_buffered() {
 }
 
 void RendezvousReceiver::check_sender() {
+  if (++polls_ % polls_between_life_checks != 0) return;
   const auto now = SteadyClock::now();
   if (now - checked_at_ < life_check) return;
   checked_at_ = now;

@@ -422,6 +422,7 @@ bool RendezvousSender::step_remote() {
 
 /// Throws if the receiver has ended; true if it is in MPI_Finalize and will not come for the message.
 bool RendezvousSender::receiver_gone() {
+  if (++polls_ % polls_between_life_checks != 0) return false;
   const auto now = SteadyClock::now();
   if (world_ == world->rank || now - std::max(offered_at_, checked_at_) < life_check) return false;
   checked_at_ = now;
