@@ -19,6 +19,7 @@ struct BlockMessage {
   std::int64_t count;
   MPI_Datatype type;
   int rank;
+  Located located{};  ///< if it has been asked
 };
 
 /// Between two processes blocks keep their order.

@@ -32,7 +32,8 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, Block* ent
   if (blocks.size() > peer::most_blocks) return false;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     DeviceBuffer buffer;
-    if (!resolve_layout(blocks[i].buffer, blocks[i].count, blocks[i].type, buffer) || buffer.division) return false;
+    const BlockMessage& block = blocks[i];
+    if (!resolve_layout(block.buffer, block.count, block.type, buffer, block.located) || buffer.division) return false;
     const datatype::Shape shape = buffer.info->layout().shape(buffer.count);
     const std::uint64_t address =
         reinterpret_cast<std::uintptr_t>(buffer.buffer) + static_cast<std::uint64_t>(shape.offset);
@@ -42,7 +43,7 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, Block* ent
     if (address < half.memory.base || begin + static_cast<std::uint64_t>(buffer.bytes()) > half.memory.size)
       return false;
     half.ordinal = buffer.ordinal;
-    entries[i] = {blocks[i].rank, buffer.bytes(), address};
+    entries[i] = {block.rank, buffer.bytes(), address};
     wait_for_others([&] { return buffer.after.reached(); });
   }
   return true;

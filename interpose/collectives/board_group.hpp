@@ -108,7 +108,7 @@ void board_groups_stop();
 /// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Nothing but the condition throws.
 template <class Condition>
 void wait_for_others(Condition condition) {
-  constexpr unsigned polls_before_progress = 16;
+  constexpr unsigned polls_before_progress = 64;
   for (unsigned polls = 1; !condition(); ++polls) {
     if (polls % polls_before_progress != 0) continue;
     if (peer::world != nullptr) peer::progress_mpi();

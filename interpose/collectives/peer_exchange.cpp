@@ -60,10 +60,17 @@ bool right(const std::vector<BlockMessage>& blocks) {
                      [](const BlockMessage& each) { return each.count >= 0 && each.type != MPI_DATATYPE_NULL; });
 }
 
-/// Types that are not known are MPI's to refuse.
-bool may_go(const BlockMessage& block) {
-  return block.count <= std::numeric_limits<int>::max() && locate_buffer(block.buffer, block.type).on_device() &&
-         datatype::type_info(block.type);
+/// Types that are not known are MPI's to refuse. Notes where the blocks are, which takes a question to the driver.
+bool may_all_go(std::vector<BlockMessage>& blocks) {
+  const BlockMessage* last = nullptr;
+  for (BlockMessage& block : blocks) {
+    if (block.count > std::numeric_limits<int>::max() || !datatype::type_info(block.type)) return false;
+    const bool same = last != nullptr && last->buffer == block.buffer && last->type == block.type;
+    block.located = same ? last->located : locate_buffer(block.buffer, block.type);
+    if (!block.located->on_device()) return false;
+    last = &block;
+  }
+  return true;
 }
 
 /// Staging memory for what is taken, whatever way it comes.
@@ -290,8 +297,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
   const bool fit = all_right && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
                    blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
-                   has_staging_for(blocks.taken) && std::all_of(blocks.given.begin(), blocks.given.end(), may_go) &&
-                   std::all_of(blocks.taken.begin(), blocks.taken.end(), may_go);
+                   has_staging_for(blocks.taken) && may_all_go(blocks.given) && may_all_go(blocks.taken);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   const std::shared_ptr<BoardGroup> group = comm_state.together ? known_boards_of(comm_state, comm) : nullptr;
   bool as_messages = false;
