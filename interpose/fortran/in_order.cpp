@@ -6,6 +6,7 @@
 
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/fortran/arguments.hpp"
+#include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
 namespace gpudt::interpose::fortran {
@@ -23,9 +24,33 @@ void settle_and_call(const char* procedure, const void* comm, Arguments... argum
   reinterpret_cast<void (*)(Arguments...)>(dlsym(RTLD_NEXT, procedure))(arguments...);
 }
 
+/// MPI_Comm_idup where a collective waits on the communicator: MPI is given it when its turn comes. The handle is then
+/// there before the request is complete, as with Open MPI's own procedure.
+int idup_in_turn(MPI_Comm comm, MPI_Fint* made, MPI_Request* request) {
+  const char* const name = "MPI_Comm_idup";
+  return guarded(comm, name, [&] {
+    return start_in_order({name, request}, comm, nullptr, [=](const Call& call) {
+      MPI_Comm copy = MPI_COMM_NULL;
+      const int code = CallBuffers(call.name, {.comm = comm})
+                           .run(call, Forms<MPI_Comm, MPI_Comm*>{PMPI_Comm_dup, PMPI_Comm_idup, nullptr}, comm, &copy);
+      if (code == MPI_SUCCESS) *made = PMPI_Comm_c2f(copy);
+      return code;
+    });
+  });
+}
+
+void idup(void* comm, void* made, void* request, MPI_Fint* ierror) {
+  const MPI_Comm original = PMPI_Comm_f2c(*static_cast<const MPI_Fint*>(comm));
+  if (!collectives_wait(original)) return settle_and_call("mpi_comm_idup_", comm, comm, made, request, ierror);
+  MPI_Request started = MPI_REQUEST_NULL;
+  *ierror = idup_in_turn(original, static_cast<MPI_Fint*>(made), &started);
+  if (*ierror == MPI_SUCCESS) *static_cast<MPI_Fint*>(request) = PMPI_Request_c2f(started);
+}
+
 }  // namespace
 }  // namespace gpudt::interpose::fortran
 
+using gpudt::interpose::fortran::idup;
 using gpudt::interpose::fortran::present;
 using gpudt::interpose::fortran::settle_and_call;
 
@@ -38,7 +63,9 @@ using gpudt::interpose::fortran::settle_and_call;
 
 GPUDT_SETTLING(mpi_comm_dup_, a, (void* a, void* b), (a, b))
 GPUDT_SETTLING(mpi_comm_dup_with_info_, a, (void* a, void* b, void* c), (a, b, c))
-GPUDT_SETTLING(mpi_comm_idup_, a, (void* a, void* b, void* c), (a, b, c))
+GPUDT_EXPORT void gpudt_mpi_comm_idup_(void* comm, void* made, void* request, MPI_Fint* ierror) {
+  idup(comm, made, request, present(ierror));
+}
 GPUDT_SETTLING(mpi_comm_idup_with_info_, a, (void* a, void* b, void* c, void* d), (a, b, c, d))
 GPUDT_SETTLING(mpi_comm_create_, a, (void* a, void* b, void* c), (a, b, c))
 GPUDT_SETTLING(mpi_comm_split_, a, (void* a, void* b, void* c, void* d), (a, b, c, d))

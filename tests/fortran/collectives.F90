@@ -30,6 +30,7 @@ program collectives
   call neighbours()
   call reductions()
   call scattered_reductions()
+  call unequal_progress()
 
   call device_free(one)
   call device_free(all_out)
@@ -291,6 +292,31 @@ contains
     call fill(sum, 0)
     call MPI_Reduce_local(one, sum, pattern_size, MPI_DOUBLE_PRECISION, MPI_SUM AND_IERROR)
     call verify_all(sum, total(0, 0) + total(rank, rank), 'data of MPI_Reduce_local')
+    call device_free(sum)
+  end subroutine
+
+  ! The last process makes its nonblocking calls when the others have made theirs and sent a message.
+  subroutine unequal_progress()
+    HANDLE(MPI_Request) :: request, duplication
+    HANDLE(MPI_Comm) :: copy
+    real(dp), pointer, contiguous :: sum(:)
+    integer :: r, got, last
+    sum => device_array(pattern_size)
+    call fill(sum, rank)
+    last = ranks - 1
+    do r = 0, last - 1
+      if (rank == last) call MPI_Recv(got, 1, MPI_INTEGER, r, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE AND_IERROR)
+    end do
+    call MPI_Iallreduce(MPI_IN_PLACE, sum, pattern_size, MPI_DOUBLE_PRECISION, MPI_SUM, MPI_COMM_WORLD, &
+                        request AND_IERROR)
+    call MPI_Comm_idup(MPI_COMM_WORLD, copy, duplication AND_IERROR)
+    if (rank /= last) call MPI_Send(rank, 1, MPI_INTEGER, last, 7, MPI_COMM_WORLD AND_IERROR)
+    call wait(request)
+    call wait(duplication)
+    call verify_all(sum, total(0, last), 'data of MPI_Iallreduce before MPI_Comm_idup')
+    call MPI_Allreduce(MPI_IN_PLACE, sum, pattern_size, MPI_DOUBLE_PRECISION, MPI_MAX, copy AND_IERROR)
+    call verify_all(sum, total(0, last), 'data of MPI_Allreduce on a copy')
+    call MPI_Comm_free(copy AND_IERROR)
     call device_free(sum)
   end subroutine
 
