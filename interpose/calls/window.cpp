@@ -1,11 +1,7 @@
 // MPI-4.1 section 12.2: windows. Those over host memory on all ranks stay with MPI; a window with device memory on any
 // rank is served by gpudt on all of them. So all ranks that have gpudt are asked, unless one is known to lack it: that
 // one is in MPI's own call, where the others meet it.
-#include <sched.h>
-
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +9,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
+#include "interpose/rma/window_vote.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
@@ -42,37 +39,6 @@ Absence absence_in(MPI_Comm comm) {
   return absence;
 }
 
-/// What a process says of a window that is being made; of all processes, the largest of each.
-struct Vote {
-  int wants;    ///< 1: it has memory that gpudt alone can serve
-  int cannot;   ///< 1: gpudt is off here
-  int is_mpis;  ///< 1: the window is MPI's in any case, if no process wants it served
-};
-
-/// Tests wait for less.
-std::chrono::seconds long_wait() {
-  const char* const seconds = std::getenv("GPUDT_TEST_LONG_WAIT");
-  return std::chrono::seconds(seconds == nullptr ? 30 : std::atoi(seconds));
-}
-
-/// Some processes may lack gpudt, and never answer: a line says so when they are long in coming, once in a process.
-Vote ask(const char* call, MPI_Comm comm, Vote mine, bool all_answer) {
-  constexpr int numbers = sizeof(Vote) / sizeof(int);
-  static std::atomic<bool> told{false};
-  Vote largest{};
-  MPI_Request request = MPI_REQUEST_NULL;
-  if (PMPI_Iallreduce(&mine, &largest, numbers, MPI_INT, MPI_MAX, comm, &request) != MPI_SUCCESS) return {};
-  const auto deadline = std::chrono::steady_clock::now() + long_wait();
-  for (int done = 0;;) {
-    if (PMPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return {};
-    if (done != 0) return largest;
-    sched_yield();
-    if (!all_answer && std::chrono::steady_clock::now() > deadline && !told.exchange(true))
-      log_warning(std::string(call) + " still waits for other ranks: any that run without gpudt will never answer. " +
-                  presence_remedy());
-  }
-}
-
 struct Decision {
   bool serve;            ///< by gpudt, on all ranks
   std::string obstacle;  ///< to that, if there is one
@@ -86,7 +52,8 @@ Decision decide(const char* call, MPI_Comm comm, bool wants, bool empty) {
   if (!presence_answers()) return {false, "the other ranks cannot see that gpudt is here: it needs /dev/shm"};
   const Absence absence = absence_in(comm);
   if (!absence.lacking.empty()) return {false, presence_complaint(absence.lacking)};
-  const Vote all = ask(call, comm, {wants ? 1 : 0, active.load() ? 0 : 1, empty ? 0 : 1}, absence.unknown.empty());
+  const WindowVote all =
+      vote_on_window(call, comm, {wants ? 1 : 0, active.load() ? 0 : 1, empty ? 0 : 1}, absence.unknown.empty());
   if (all.wants == 0 && all.is_mpis != 0) return {false, {}};
   return {all.cannot == 0, "gpudt is off on some rank, which has said so at MPI_Init"};
 }

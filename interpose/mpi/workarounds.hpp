@@ -92,7 +92,7 @@ bool init_waits_for_all();
 /// Negative tags, which no receive or probe of the program can match. Unlike a private communicator they need no
 /// collective set-up: processes without the library may be part of the job, and no other communicator's making waits
 /// for this one's. Open MPI's own messages have tags from -7 on downwards.
-enum HiddenTag : int { control_tag = -3, fragment_tag = -4, collective_tag = -5 };
+enum HiddenTag : int { control_tag = -3, fragment_tag = -4, collective_tag = -5, vote_tag = -6 };
 /// Whether the MPI library has a way for them, the same in all processes; once it is initialized. Only then may the
 /// others be called.
 bool has_hidden_messages();

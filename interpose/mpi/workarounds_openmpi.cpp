@@ -261,7 +261,7 @@ bool init_waits_for_all() {
 }
 
 bool has_hidden_messages() {
-  return all_receives_are_known() && messaging().found();
+  return messaging().found();
 }
 
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
