@@ -3,6 +3,7 @@
 #include "device/device.hpp"
 
 #include <link.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,9 @@
 #include "device/division.hpp"
 #include "device/engine.hpp"
 #include "device/reduction.hpp"
+
+/// Where the heap ends, as glibc has it; not there in other C libraries.
+extern void* const volatile current_break __asm__("__curbrk") __attribute__((weak));
 
 namespace gpudt::device {
 namespace {
@@ -81,9 +85,15 @@ Addresses stack() {
 Addresses static_memory() {
   return {program_memory.static_begin, program_memory.static_end};
 }
-/// To be asked last: it takes a call.
+/// Not by sbrk(0): where UCX has put its own in its place, that sets the end to what it was a moment before, while
+/// another thread's malloc() moves it.
+std::uintptr_t heap_end() {
+  if (&current_break != nullptr) return reinterpret_cast<std::uintptr_t>(current_break);
+  return static_cast<std::uintptr_t>(syscall(SYS_brk, nullptr));
+}
+/// To be asked last: it may take a call.
 Addresses heap() {
-  return {program_memory.heap_begin, reinterpret_cast<std::uintptr_t>(sbrk(0))};
+  return {program_memory.heap_begin, heap_end()};
 }
 
 std::unique_ptr<Runtime> make_runtime(Choice choice) {

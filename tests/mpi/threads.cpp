@@ -1,7 +1,10 @@
 // MPI_THREAD_MULTIPLE: several threads per rank, each with its own tags and its own communicator.
+#include <malloc.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -404,6 +407,29 @@ TEST_CASE("threads probe messages that others send meanwhile", "[.][threads]") {
       MPI_Wait(&request, MPI_STATUS_IGNORE);
     }
   });
+}
+
+// The heap's end is looked at whenever a buffer may be there. UCX, where MPI has loaded it, moves it in sbrk(0).
+TEST_CASE("a thread packs from the heap while it grows and shrinks", "[.][threads]") {
+  if (!threads_allowed()) return;
+  constexpr std::size_t blocks = 20, bytes = 60000;
+  for (const int threshold : {M_MMAP_THRESHOLD, M_TRIM_THRESHOLD}) mallopt(threshold, 128 << 10);  // what they begin as
+  const auto in_heap = std::make_unique<int>(0);
+  std::atomic<bool> done{false};
+  std::thread packs([&] {
+    char packed[100];
+    for (int position = 0; !done; position = 0)
+      MPI_Pack(in_heap.get(), 1, MPI_INT, packed, sizeof packed, &position, comm());
+  });
+  bool right = true;
+  for (int i = 0; i < scaled(100); ++i) {
+    std::vector<std::vector<int>> memory(blocks);
+    for (std::vector<int>& each : memory) each.assign(bytes / sizeof(int), i);
+    for (const std::vector<int>& each : memory) right = right && each.front() == i && each.back() == i;
+  }
+  done = true;
+  packs.join();
+  CHECK(right);
 }
 
 TEST_CASE("a thread blocked in a receive does not stop the others", "[.][threads]") {
