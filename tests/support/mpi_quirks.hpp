@@ -92,6 +92,10 @@ inline bool waits_for_failed_requests() {
   return mpich || level != MPI_THREAD_MULTIPLE;
 }
 
+/// MPI_Waitall of Open MPI 5 without statuses, if all requests are complete and one has failed before the call, returns
+/// MPI_SUCCESS and leaves that request.
+inline constexpr bool reports_errors_without_statuses = !openmpi5;
+
 /// Says that a test case is impossible over this MPI library: `why`.
 void not_possible(const char* why);
 
