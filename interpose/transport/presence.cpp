@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <numeric>
 
 #include "base/never_destroyed.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose {
@@ -20,17 +20,6 @@ bool all_on_node = false;                               ///< all processes of th
 int lacking_on_node = 0;                                ///< how many processes lack the library
 bool lowest = false;                                    ///< of those that have it, this process has the lowest rank
 std::atomic<bool> answers{false};
-
-int environment_number(const char* variable) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr || *text == '\0' ? -1 : std::atoi(text);
-}
-
-/// In MPI_COMM_WORLD, by mpirun, or by another launcher with PMIx; negative: not known.
-int own_rank_by_launcher() {
-  const int rank = environment_number("OMPI_COMM_WORLD_RANK");
-  return rank >= 0 ? rank : environment_number("PMIX_RANK");
-}
 
 /// "0, 2-5"
 std::string listed(const std::vector<int>& ranks) {
@@ -66,8 +55,8 @@ void warn() {
 }  // namespace
 
 bool presence_announce(int what) {
-  job = peer::job_name();
-  const int rank = own_rank_by_launcher();
+  job = job_name();
+  const int rank = rank_by_launcher();
   return rank >= 0 && !job.empty() && peer::announce(job, rank, what);
 }
 
@@ -83,7 +72,7 @@ void presence_start() {
   if (present == 0) return announced.clear();  // what one cannot tell, nobody can
   // Those who can have told that this process is not here: it does not answer.
   if (announced[static_cast<std::size_t>(rank)] == 0) return answers.store(false);
-  const int here = environment_number("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const int here = processes_on_node();
   all_on_node = here == size;
   lacking_on_node = std::max(0, here - present);
   lowest = std::all_of(announced.begin(), announced.begin() + rank, [](int what) { return what == 0; });
@@ -146,7 +135,12 @@ std::string presence_complaint(const std::vector<int>& lacking) {
 }
 
 std::string presence_remedy() {
-  return "libgpudt-pmpi.so is to be preloaded on all ranks (mpirun -x LD_PRELOAD)";
+#ifdef OPEN_MPI
+  constexpr const char* option = "mpirun -x LD_PRELOAD";
+#else
+  constexpr const char* option = "mpirun -genv LD_PRELOAD";
+#endif
+  return std::string("libgpudt-pmpi.so is to be preloaded on all ranks (") + option + ")";
 }
 
 }  // namespace gpudt::interpose

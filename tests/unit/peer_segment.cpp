@@ -1,9 +1,11 @@
 // Segments in shared memory: what other users have made is refused, signals do not keep one from being made, and a
 // process that has ended is seen to have, whatever children it has left.
+#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -184,6 +186,24 @@ TEST_CASE("other users do not know a job's name", "[datatype][segment]") {
   const std::string one = job_name();
   setenv("OMPI_MCA_orte_precondition_transports", "0123456789abcdef-0123456789abcdee", 1);
   CHECK(job_name() != one);
+  unsetenv("PMIX_NAMESPACE");
+}
+
+TEST_CASE("MPICH's mpirun tells what job a process belongs to by the socket that it has made", "[datatype][segment]") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  setenv("PMI_FD", std::to_string(ends[0]).c_str(), 1);
+  const std::string job = job_name();
+  CHECK(job.find(std::to_string(getpid())) != std::string::npos);
+  setenv("PMI_FD", std::to_string(ends[1]).c_str(), 1);
+  CHECK(job_name() == job);
+  setenv("PMI_SPAWNED", "1", 1);
+  CHECK(job_name().empty());
+  unsetenv("PMI_SPAWNED");
+  close(ends[0]);
+  close(ends[1]);
+  CHECK(job_name().empty());
+  unsetenv("PMI_FD");
 }
 
 TEST_CASE("signals do not keep a segment from being made", "[datatype][segment]") {

@@ -2,7 +2,6 @@
 #include "interpose/transport/peer/peer.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/peer/state.hpp"
 #include "interpose/transport/presence.hpp"
 
@@ -25,12 +25,6 @@ namespace {
 
 constexpr int self_tag = 3;
 constexpr unsigned polls_before_progress = 32;
-
-/// False if that cannot be told.
-bool on_one_node(int processes) {
-  const char* const here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  return here != nullptr && std::atoi(here) == processes;
-}
 
 constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
 
@@ -101,7 +95,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   }
   world = made.release();
   // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
-  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || !on_one_node(size))) start_remote(size);
+  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || processes_on_node() != size)) start_remote(size);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
 }

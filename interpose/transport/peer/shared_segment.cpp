@@ -379,22 +379,4 @@ bool says_first(const std::string& job, const std::string& text) {
   return file < 0 || lock(file, range(F_WRLCK, behind_all_ranks + place, 1));
 }
 
-namespace {
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
-}  // namespace
-
-std::string job_name() {
-  for (const char* const name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
-    if (const std::string value = variable(name); !value.empty())
-      // The last is a random number that mpirun has drawn; other users cannot read the environment.
-      return std::string(name) + "=" + value + ";" + variable("PMIX_SERVER_URI2") + ";" +
-             variable("OMPI_MCA_orte_precondition_transports");
-  return {};
-}
-
 }  // namespace gpudt::interpose::peer

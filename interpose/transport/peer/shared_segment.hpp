@@ -220,8 +220,4 @@ int announced(const std::string& job, int rank);
 /// False if another process of this node that has announced something has asked the same of this text before.
 bool says_first(const std::string& job, const std::string& text);
 
-/// What the processes of this job on this node, and no others, have in common; empty if it cannot be told. Under mpirun
-/// other users do not know it.
-std::string job_name();
-
 }  // namespace gpudt::interpose::peer

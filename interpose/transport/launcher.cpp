@@ -1,0 +1,69 @@
+#include "interpose/transport/launcher.hpp"
+
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <initializer_list>
+#include <sstream>
+
+namespace gpudt::interpose {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Of the first of these variables that is set; negative: none is.
+int number_in(std::initializer_list<const char*> names) {
+  for (const char* const name : names)
+    if (const std::string value = variable(name); !value.empty()) return std::atoi(value.c_str());
+  return -1;
+}
+
+/// When a process began, in ticks since the machine did; empty if that cannot be told.
+std::string start_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line, word;
+  std::getline(file, line);
+  // Behind the program's name, which may have spaces in it: the state is the third field, the start the 22nd.
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  for (int field = 3; field <= 22; ++field)
+    if (!(fields >> word)) return {};
+  return word;
+}
+
+/// MPICH's mpirun (Hydra) starts the processes of a node by a process of its own, which has made the sockets by which
+/// they speak to it. Those that they spawn may have the same one.
+std::string job_of_hydra() {
+  const int socket = number_in({"PMI_FD"});
+  ucred maker{};
+  socklen_t size = sizeof maker;
+  if (socket < 0 || number_in({"PMI_SPAWNED"}) > 0 || getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) != 0 ||
+      maker.pid <= 0)
+    return {};
+  const std::string start = start_of(maker.pid);
+  return start.empty() ? "" : "PMI_FD=" + std::to_string(maker.pid) + ";" + start;
+}
+
+}  // namespace
+
+std::string job_name() {
+  for (const char* const name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+    if (const std::string value = variable(name); !value.empty())
+      // The last is a random number that mpirun has drawn; other users cannot read the environment.
+      return std::string(name) + "=" + value + ";" + variable("PMIX_SERVER_URI2") + ";" +
+             variable("OMPI_MCA_orte_precondition_transports");
+  return job_of_hydra();
+}
+
+int rank_by_launcher() {
+  return number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});
+}
+
+int processes_on_node() {
+  return number_in({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"});
+}
+
+}  // namespace gpudt::interpose
