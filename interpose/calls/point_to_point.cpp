@@ -13,6 +13,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 
@@ -119,13 +120,14 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   });
 }
 
+/// `owner`: who hears of errors.
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
-                     int tag, MPI_Comm comm, MPI_Request* request, Located located = {}) {
+                     int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located = {}) {
   if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
-  return guarded(comm, call, [&] {
+  return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
       engine_order(comm, dest);
@@ -143,7 +145,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     payload->start_pack();
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
-    operation->owner.comm = comm;
+    operation->owner = owner;
     operation->channel = {comm, dest};
     operation->tag = tag;
     operation->send = pmpi;
@@ -271,7 +273,8 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   return reserved.submit_issued(code, request);
 }
 
-template <class Receive>
+/// `OnDevice`: the payload of device memory.
+template <class OnDevice = Staged, class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
                         const ErrorOwner& owner, const Selects& selects, MPI_Request* request) {
   const std::int64_t began = timeline_now();
@@ -283,7 +286,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MP
     Outgoing into{buf, count, type};
     const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
-      payload = std::make_shared<Staged>(operand);
+      payload = std::make_shared<OnDevice>(operand);
       into = payload->message();
     } else if (!operand.is_direct()) {
       payload = peer_host_receive(buf, count, type);
@@ -365,8 +368,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
-      const int code =
-          send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent, going.located);
+      const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent,
+                                        {.comm = comm}, going.located);
       if (code != MPI_SUCCESS) return code;
       device::about_to_wait(device::WaitKind::message);
       return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
@@ -401,16 +404,21 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
 
 }  // namespace
 
-int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, int dest, MPI_Comm comm,
-                        MPI_Request* request) {
-  return send_nonblocking(hidden_send, call, buf, count, type, dest, collective_tag, comm, request);
+int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, const HiddenWay& way,
+                        MPI_Comm comm, MPI_Request* request) {
+  return send_nonblocking(hidden_send, call, buf, count, type, way.peer, way.tag, way.comm, request, {.comm = comm});
 }
 
-int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, int source, MPI_Comm comm,
-                           MPI_Request* request) {
-  return receive_nonblocking(
+// A communicator that messages share does not tell which one a truncated RTS was for.
+int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, const HiddenWay& way,
+                           MPI_Comm comm, MPI_Request* request) {
+  return receive_nonblocking<StagedWithRoom>(
       [&](void* to, MPI_Datatype as, MPI_Request* real) {
-        const int code = hidden_receive(to, count, as, source, collective_tag, comm, real);
+        const bool needs_room =
+            hidden_messages_share_comm && to != buf && peer::bytes_in(count, as) < peer::longest_rts;
+        const Outgoing into =
+            needs_room ? Outgoing{to, static_cast<int>(peer::longest_rts), MPI_BYTE} : Outgoing{to, count, as};
+        const int code = hidden_receive(to, into.count, into.type, way.peer, way.tag, way.comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
       call, buf, count, type, {.comm = comm}, {}, request);
@@ -435,19 +443,19 @@ GPUDT_EXPORT int MPI_Rsend(const void* buf, int count, MPI_Datatype type, int de
 
 GPUDT_EXPORT int MPI_Isend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request);
+  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request, {.comm = comm});
 }
 GPUDT_EXPORT int MPI_Ibsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                             MPI_Request* request) {
-  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request);
+  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
 }
 GPUDT_EXPORT int MPI_Issend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                             MPI_Request* request) {
-  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request);
+  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request, {.comm = comm});
 }
 GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                             MPI_Request* request) {
-  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request);
+  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
 }
 
 GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,

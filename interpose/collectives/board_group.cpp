@@ -7,6 +7,7 @@
 
 #include "base/never_destroyed.hpp"
 #include "device/reduction.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
@@ -107,6 +108,8 @@ BoardGroup::~BoardGroup() {
 bool BoardGroup::known() {
   if (known_.load(std::memory_order_acquire)) return true;
   if (testing_.exchange(true, std::memory_order_acquire)) return false;  // by another thread, or within this very test
+  // In MPICH the end of the exchange may be that of its communicator, and so of what is kept with it.
+  const std::shared_ptr<BoardGroup> keep = shared_from_this();
   if (!known_.load(std::memory_order_acquire)) {
     int ended = 0;
     const int code = PMPI_Test(&exchange_, &ended, MPI_STATUS_IGNORE);
@@ -127,6 +130,13 @@ void BoardGroup::learn(int code) {
   const LockGuard lock(own_boards.mutex);
   std::erase(own_boards.exchanging, this);
   known_.store(true, std::memory_order_release);
+}
+
+/// A process uses a board for one communicator after the other, and has told more with each.
+int BoardGroup::message_tag(std::size_t rank) const {
+  const Offer& offer = offers_[rank];
+  return hidden_tag(static_cast<std::uint64_t>(offer.base) * peer::board_count +
+                    static_cast<std::uint64_t>(offer.board));
 }
 
 Slot& BoardGroup::next_slot() {

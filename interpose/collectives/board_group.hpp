@@ -21,7 +21,7 @@ namespace gpudt::interpose {
 
 /// Calls are numbered from 1 on, in the order in which all processes make them. One thread at a time makes calls;
 /// others may look at what is told meanwhile, and leave calls.
-class BoardGroup {
+class BoardGroup : public std::enable_shared_from_this<BoardGroup> {
  public:
   /// Takes a board, and exchanges with the other processes which boards they use: collective over `comm`, an
   /// intracommunicator. Returns when that is over if it `waits`, as in all processes, else at once. Without a board,
@@ -40,6 +40,8 @@ class BoardGroup {
   bool known();
   /// Once it is over: whether all have a board. Otherwise no call can be done by boards, as all processes know.
   bool usable() const { return !boards_.empty(); }
+  /// What tells the messages to process `rank` from those on other communicators (hidden_tag()). Of a usable group.
+  int message_tag(std::size_t rank) const;
 
   // --- what this process tells of its next call ---
 

@@ -109,7 +109,7 @@ CommState& comm_state_of(MPI_Comm comm) {
 
 void collectives_announce(ForcedProtocol forced) {
   const bool has_messages = !forced || forced == Protocol::peer || forced == Protocol::shared;
-  if (!presence_announce(announcement(forced)) || !has_messages || !all_receives_are_known()) return;
+  if (!presence_announce(announcement(forced)) || !has_messages || !is_known_version()) return;
   announced_protocol = forced;
   modex_offer(announcement(forced));
 }
@@ -117,17 +117,20 @@ void collectives_announce(ForcedProtocol forced) {
 // Nobody announces anything from here on, so that all see the same.
 void collectives_start() {
   modex_offer(0);
-  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all() || !has_hidden_messages()) return;
+  if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all()) return;
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_state, &keyval, nullptr);
   asking.store(true);
-  world_over_nodes = !all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD);
+  world_over_nodes =
+      has_hidden_messages() && !all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD);
   if (world_over_nodes) node_groups_start();
+  if (all_are(can_be_asked, MPI_COMM_WORLD)) start_hidden_messages();
 }
 
 void collectives_stop() {
   if (!asking.exchange(false)) return;
   node_groups_stop();
   board_groups_stop();
+  stop_hidden_messages();
   PMPI_Comm_free_keyval(&keyval);
 }
 

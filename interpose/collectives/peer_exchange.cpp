@@ -12,6 +12,7 @@
 #include "datatype/basic.hpp"
 #include "interpose/collectives/board_exchange.hpp"
 #include "interpose/collectives/comm_state.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -99,6 +100,11 @@ bool all_want_messages(MPI_Comm comm, bool unfit, std::int64_t weight) {
   return code == MPI_SUCCESS && all[0] == 0 && all[1] > 0;
 }
 
+/// Whether boards alone can do what all ask for, or tell messages apart.
+bool messages_need_boards() {
+  return hidden_messages_share_comm || !has_hidden_messages();
+}
+
 int error_in(const std::vector<MPI_Status>& statuses) {
   const auto failed = std::find_if(statuses.begin(), statuses.end(), [](const MPI_Status& status) {
     return status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING;
@@ -163,7 +169,11 @@ class OwnBlocks {
 /// Messages under way.
 class Messages {
  public:
-  Messages(const char* call, MPI_Comm comm, std::size_t most) : call_(call), comm_(comm) { requests_.reserve(most); }
+  /// `group`: the communicator's boards; null if there are none.
+  Messages(const char* call, MPI_Comm comm, const BoardGroup* group, std::size_t most)
+      : call_(call), comm_(comm), group_(group) {
+    requests_.reserve(most);
+  }
   /// After an error.
   ~Messages() {
     for (MPI_Request& request : requests_) {
@@ -176,12 +186,13 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   int receive(const BlockMessage& block) {
+    const HiddenWay way = way_to(block.rank, CommRank(comm_).rank);
     return receive_for_collective(call_, const_cast<void*>(block.buffer), static_cast<int>(block.count), block.type,
-                                  block.rank, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
+                                  way, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
   int send(const BlockMessage& block) {
-    return send_for_collective(call_, block.buffer, static_cast<int>(block.count), block.type, block.rank, comm_,
-                               &requests_.emplace_back(MPI_REQUEST_NULL));
+    return send_for_collective(call_, block.buffer, static_cast<int>(block.count), block.type,
+                               way_to(block.rank, block.rank), comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
   int wait() {
     std::vector<MPI_Status> statuses(requests_.size());
@@ -190,15 +201,23 @@ class Messages {
   }
 
  private:
+  /// To and from process `rank`, of messages to process `receiver`.
+  HiddenWay way_to(int rank, int receiver) const {
+    if (!hidden_messages_share_comm) return {comm_, rank, collective_tag};
+    return {hidden_comm(), group_->world_rank(static_cast<std::size_t>(rank)),
+            group_->message_tag(static_cast<std::size_t>(receiver))};
+  }
+
   const char* call_;
   MPI_Comm comm_;
+  const BoardGroup* group_;
   std::vector<MPI_Request> requests_;
 };
 
 /// Errors have gone to the communicator's handler. May throw device::Error.
-int move(const char* call, MPI_Comm comm, BlockMessages& blocks) {
+int move(const char* call, MPI_Comm comm, const BoardGroup* group, BlockMessages& blocks) {
   OwnBlocks own(call, CommRank(comm).rank, blocks);
-  Messages messages(call, comm, blocks.taken.size() + blocks.given.size());
+  Messages messages(call, comm, group, blocks.taken.size() + blocks.given.size());
   int code = MPI_SUCCESS;
   for (const BlockMessage& block : blocks.taken)
     if (code == MPI_SUCCESS) code = messages.receive(block);
@@ -254,6 +273,7 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
     if (bytes < needed) return false;
     if (call.blocks() && bytes < most_needed && !known_boards_of(comm_state, comm)->usable()) return false;
   }
+  if (call.blocks() && messages_need_boards() && !known_boards_of(comm_state, comm)->usable()) return false;
   const ForcedProtocol forced = collectives_forced();
   if (!call.blocks()) return !forced || forced == Protocol::peer;  // else GPUs are not to do it
   return !comm_state.backoff_for(call.name, length_of(known)).passes();
@@ -295,7 +315,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   CommState& comm_state = comm_state_of(comm);
   const std::int64_t least = least_wanted(flow);
   const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
-  const bool fit = all_right && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
+  const bool fit = all_right && has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
                    blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
                    has_staging_for(blocks.taken) && may_all_go(blocks.given) && may_all_go(blocks.taken);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
@@ -312,7 +332,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
       return MPI_SUCCESS;
     }
     as_messages = on_boards.all_want_messages();
-  } else {
+  } else if (!messages_need_boards()) {
     as_messages = all_want_messages(comm, !fit, weight);
   }
   if (!as_messages) {
@@ -322,7 +342,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   backoff.reset();
   report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
-  const int code = move(call.name, comm, blocks);
+  const int code = move(call.name, comm, group.get(), blocks);
   comm_state.spoilt = code != MPI_SUCCESS;
   return code;
 }

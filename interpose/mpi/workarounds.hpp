@@ -25,8 +25,17 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 /// PMPI_Testsome that calls no error handler and leaves failed requests alone, as far as the MPI library allows.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses);
 
+/// Whether this is a version of the MPI library of which gpudt knows what collectives and windows between GPUs need.
+bool is_known_version();
+
 /// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
 bool all_receives_are_known();
+
+/// Whether MPI matches persistent collectives by their initialisations: they may be started in any order, and late.
+bool matches_persistent_by_init();
+
+/// Lets MPI make progress. `self`: a communicator of this process alone, where nothing is ever sent.
+void make_progress(MPI_Comm self);
 
 /// Finds at run time the offsets of the context id in a communicator object and of the communicator in a request
 /// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
@@ -89,14 +98,28 @@ inline std::int64_t request_context(MPI_Request request) {
 /// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
 bool init_waits_for_all();
 
-/// Negative tags, which no receive or probe of the program can match. Unlike a private communicator they need no
-/// collective set-up: processes without the library may be part of the job, and no other communicator's making waits
-/// for this one's. Open MPI's own messages have tags from -7 on downwards.
+// Hidden messages, which no receive or probe of the program can match. In Open MPI they have negative tags. Unlike a
+// private communicator these need no collective set-up: processes without the library may be part of the job, and no
+// other communicator's making waits for this one's. Open MPI's own messages have tags from -7 on downwards. In MPICH
+// they have a communicator of their own, if all processes of the job are on one node and have the library: of all
+// communicators, which tags tell apart there. It is for collectives alone.
 enum HiddenTag : int { control_tag = -3, fragment_tag = -4, collective_tag = -5, vote_tag = -6 };
+/// To be called by all processes of the job, in MPI_Init, and before MPI_Finalize.
+void start_hidden_messages();
+void stop_hidden_messages();
 /// Whether the MPI library has a way for them, the same in all processes; once it is initialized. Only then may the
 /// others be called.
 bool has_hidden_messages();
-/// As PMPI_Isend and PMPI_Irecv, with such a tag; the source may be MPI_ANY_SOURCE. They call no error handler.
+#ifdef OPEN_MPI
+inline constexpr bool hidden_messages_share_comm = false;
+#else
+inline constexpr bool hidden_messages_share_comm = true;
+#endif
+/// The communicator that they share, of all processes of MPI_COMM_WORLD, by their ranks there; else MPI_COMM_NULL.
+MPI_Comm hidden_comm();
+/// A tag there; numbers that are far apart may have the same one.
+int hidden_tag(std::uint64_t number);
+/// As PMPI_Isend and PMPI_Irecv, of a hidden message; the source may be MPI_ANY_SOURCE. They call no error handler.
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request);
 int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -12,6 +14,9 @@
 
 namespace gpudt::interpose {
 namespace {
+
+MPI_Comm hidden = MPI_COMM_NULL;      ///< set in MPI_Init, before there are threads
+std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
 
 /// The status of MPI_REQUEST_NULL (MPI-4.1 section 3.7.3).
 MPI_Status empty_status() {
@@ -100,9 +105,38 @@ int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message,
   return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
-/// Not known; nor needed where not all receives are.
+/// MPICH 4 and 5: by way of PMI, whose barriers all processes of a node take part in.
 bool init_waits_for_all() {
+  return is_known_version();
+}
+
+/// Other libraries of this family, as Intel MPI, call themselves otherwise.
+bool is_known_version() {
+  static const bool known = [] {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, major = 0;
+    PMPI_Get_library_version(version, &length);
+    return std::sscanf(version, "MPICH Version: %d.", &major) == 1 && (major == 4 || major == 5) &&
+           std::strstr(version, "ch4:") != nullptr;
+  }();
+  return known;
+}
+
+bool matches_persistent_by_init() {
   return false;
+}
+
+/// In a test of a request that is not complete. (Probes on a communicator of one process make none.)
+void make_progress(MPI_Comm) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  int ended = 0;
+  const int code =
+      PMPI_Grequest_start([](void*, MPI_Status*) { return int(MPI_SUCCESS); }, [](void*) { return int(MPI_SUCCESS); },
+                          [](void*, int) { return int(MPI_SUCCESS); }, nullptr, &request);
+  if (code != MPI_SUCCESS) return;
+  PMPI_Test(&request, &ended, MPI_STATUS_IGNORE);
+  PMPI_Grequest_complete(request);
+  PMPI_Request_free(&request);
 }
 
 bool all_receives_are_known() {
@@ -121,8 +155,9 @@ bool find_request_contexts(MPI_Comm) {
   return false;
 }
 
-std::uint32_t context_of(MPI_Comm) {
-  return local_context;
+/// The only one that is known is the library's own.
+std::uint32_t context_of(MPI_Comm comm) {
+  return comm == hidden_comm() ? 0 : local_context;
 }
 
 MPI_Comm request_comm(MPI_Request) {
@@ -133,16 +168,41 @@ bool request_has_comm(MPI_Request, MPI_Comm) {
   return false;
 }
 
+void start_hidden_messages() {
+  MPI_Group all = MPI_GROUP_NULL;
+  PMPI_Comm_group(MPI_COMM_WORLD, &all);
+  if (PMPI_Comm_create(MPI_COMM_WORLD, all, &hidden) == MPI_SUCCESS)
+    PMPI_Comm_set_errhandler(hidden, MPI_ERRORS_RETURN);
+  PMPI_Group_free(&all);
+  void* value = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
+  if (found != 0) hidden_tags = static_cast<std::uint64_t>(*static_cast<int*>(value)) + 1;
+}
+
+void stop_hidden_messages() {
+  if (hidden != MPI_COMM_NULL) PMPI_Comm_free(&hidden);
+}
+
 bool has_hidden_messages() {
-  return false;
+  return hidden != MPI_COMM_NULL;
 }
 
-int hidden_send(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*) {
-  return MPI_ERR_OTHER;
+MPI_Comm hidden_comm() {
+  return hidden;
 }
 
-int hidden_receive(void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*) {
-  return MPI_ERR_OTHER;
+int hidden_tag(std::uint64_t number) {
+  return static_cast<int>(number % hidden_tags);
+}
+
+int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                MPI_Request* request) {
+  return PMPI_Isend(data, count, type, dest, tag, comm, request);
+}
+
+int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request) {
+  return PMPI_Irecv(data, count, type, source, tag, comm, request);
 }
 
 }  // namespace gpudt::interpose

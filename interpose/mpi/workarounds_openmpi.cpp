@@ -255,9 +255,34 @@ bool find_request_contexts(MPI_Comm own) {
   return false;
 }
 
+bool is_known_version() {
+  return all_receives_are_known();
+}
+
+bool matches_persistent_by_init() {
+  return true;
+}
+
+void make_progress(MPI_Comm self) {
+  int flag = 0;
+  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self, &flag, MPI_STATUS_IGNORE);
+}
+
 bool init_waits_for_all() {
   const auto* const asynchronous = static_cast<const bool*>(dlsym(RTLD_DEFAULT, "ompi_async_mpi_init"));
   return asynchronous != nullptr && !*asynchronous;
+}
+
+void start_hidden_messages() {}
+
+void stop_hidden_messages() {}
+
+MPI_Comm hidden_comm() {
+  return MPI_COMM_NULL;
+}
+
+int hidden_tag(std::uint64_t) {
+  return collective_tag;
 }
 
 bool has_hidden_messages() {

@@ -291,7 +291,7 @@ int Reservation::submit(bool issued, MPI_Request* request) {
 
 int Reservation::submit_send(bool packed, MPI_Request* request) {
   if (!packed || engine.defers(operation_->channel)) return submit(/*issued=*/false, request);
-  const int code = ProgressEngine::give(*operation_, operation_->owner.comm);
+  const int code = ProgressEngine::give(*operation_);
   if (code != MPI_SUCCESS && operation_->send == hidden_send) return raise(operation_->owner.comm, code);
   return submit_issued(code, request);
 }

@@ -155,11 +155,11 @@ int ProgressEngine::issue_packed() {
   return completions;
 }
 
-int ProgressEngine::give(Operation& operation, MPI_Comm comm) {
+int ProgressEngine::give(Operation& operation) {
   const Outgoing out = operation.payload->message();
   device::mark(device::Point::given);
-  const int code =
-      operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag, comm, &operation.inner);
+  const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
+                                  operation.channel.comm, &operation.inner);
   operation.payload->given();
   return code;
 }
@@ -171,7 +171,7 @@ void ProgressEngine::issue(Operation* operation) {
   } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
-    operation->error = give(*operation, comm);
+    operation->error = give(*operation);
     operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
   }
   issued(*operation);

@@ -37,7 +37,7 @@ class ProgressEngine {
   void submit(Operation* operation, bool issued);
   /// Gives MPI a send. Returns what the function that sends it has returned; none calls an error handler for
   /// hidden_send().
-  static int give(Operation& operation, MPI_Comm comm);
+  static int give(Operation& operation);
   void remove(Operation* operation);
   void retire(Operation* operation);
   int progress(Tests tests = Tests::some);

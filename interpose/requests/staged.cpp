@@ -9,11 +9,11 @@
 
 namespace gpudt::interpose {
 
-Staged::Staged(const DeviceBuffer& operand)
+Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
     : operand_(operand),
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
-          operand.ordinal, static_cast<std::size_t>(operand.bytes()))) {
+          operand.ordinal, static_cast<std::size_t>(std::max(operand.bytes(), room)))) {
   device::mark(device::Point::staged);
 }
 
@@ -27,12 +27,20 @@ Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   receiver_.reset();
   receiver_started_ = false;
-  if (peer_checks() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+  if (peer_checks_hidden() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
     receiver_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   if (!receiver_) return {std::min(bytes, operand_.bytes())};
   device::mark(device::Point::recognised);
   return receiver_->announced(operand_.bytes());
+}
+
+StagedWithRoom::StagedWithRoom(const DeviceBuffer& operand) : Staged(operand, peer::longest_rts) {}
+
+Announced StagedWithRoom::announced(std::int64_t bytes) {
+  Announced announced = Staged::announced(bytes);
+  if (!announced.fetched && bytes > operand().bytes()) announced.error = MPI_ERR_TRUNCATE;
+  return announced;
 }
 
 bool Staged::done() {

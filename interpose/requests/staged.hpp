@@ -17,7 +17,8 @@ class RendezvousReceiver;
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
-  explicit Staged(const DeviceBuffer& operand);  ///< acquires the staging memory; may throw device::Error
+  /// Acquires the staging memory, of `room` bytes if the operand is shorter; may throw device::Error.
+  explicit Staged(const DeviceBuffer& operand, std::int64_t room = 0);
   ~Staged() override;
   void restart() override;
   void start_pack() override;
@@ -45,6 +46,14 @@ class Staged : public Payload {
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started
   std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
+};
+
+/// Of a receive of a collective: staging memory that an RTS has room in. So MPI may be given more room than the program
+/// has, and whether a message is too long is not its matter.
+class StagedWithRoom : public Staged {
+ public:
+  explicit StagedWithRoom(const DeviceBuffer& operand);
+  Announced announced(std::int64_t bytes) override;
 };
 
 using StagedRef = std::shared_ptr<Staged>;

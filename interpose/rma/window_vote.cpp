@@ -87,7 +87,8 @@ int vote_by_messages(MPI_Comm comm, WindowVote& votes, PatientWait& wait) {
 
 WindowVote vote_on_window(const char* call, MPI_Comm comm, WindowVote mine, bool all_answer) {
   PatientWait wait(call, all_answer);
-  const int code = has_hidden_messages() ? vote_by_messages(comm, mine, wait) : vote_by_collective(comm, mine, wait);
+  const bool by_messages = !hidden_messages_share_comm && has_hidden_messages();
+  const int code = by_messages ? vote_by_messages(comm, mine, wait) : vote_by_collective(comm, mine, wait);
   return code == MPI_SUCCESS ? mine : WindowVote{};
 }
 

@@ -19,7 +19,7 @@ namespace gpudt::interpose {
 
 using namespace peer;
 
-std::atomic<bool> peer_checking{false};
+std::atomic<bool> peer_checking{false}, peer_collecting{false};
 
 namespace {
 
@@ -40,6 +40,35 @@ void start_remote(int processes) {
     if (rank != world->rank) world->remote->greet(rank);
 }
 
+constexpr const char* needs_openmpi = "they need Open MPI 4, or 5 and a gpudt that was built with it";
+
+/// Why no messages are offered, though processes of the node share memory; null if they may be.
+const char* obstacle_to_messages(MPI_Comm self) {
+  if (!all_receives_are_known()) return needs_openmpi;
+  return find_contexts(self) ? nullptr : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
+}
+
+/// From now on messages of collectives are offered to this process, if there are hidden ones.
+void start_hidden() {
+  if (!has_hidden_messages() || mpi_takes_device_memory()) return;
+  (*world->own)->checking.store(1, std::memory_order_release);
+  peer_collecting.store(true);
+}
+
+/// From now on messages are offered to this process.
+void start_messages(ForcedProtocol forced) {
+  if (!find_request_contexts(world->self))
+    log_trace(
+        "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
+        "a few bytes do not release their senders");
+  // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
+  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || processes_on_node() != world->ranks))
+    start_remote(world->ranks);
+  (*world->own)->checking.store(1, std::memory_order_release);
+  peer_checking.store(true);
+  peer_collecting.store(true);
+}
+
 }  // namespace
 
 void peer_start(ForcedProtocol forced, int world_rank) {
@@ -49,7 +78,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     const std::string text = std::string("no peer transfers, messages are staged: ") + why;
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
-  if (!all_receives_are_known()) return impossible("they need Open MPI 4, or 5 and a gpudt that was built with it");
+  if (!is_known_version()) return impossible(needs_openmpi);
   if (mpi_takes_device_memory() && forced == Protocol::pipelined)
     return impossible("the MPI library takes device pointers, and sends long messages from them itself");
   // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
@@ -58,24 +87,15 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   const std::string job = job_name();
   if (job.empty()) return impossible("this MPI library does not tell processes what job they belong to");
   auto made = std::make_unique<World>();
-  made->self = bare_self(self_tag);
-  if (!find_contexts(made->self)) {
-    PMPI_Comm_free(&made->self);
-    return impossible("this MPI library does not tell communicators apart as Open MPI 4 and 5 do");
-  }
-  if (!find_request_contexts(made->self))
-    log_trace(
-        "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
-        "a few bytes do not release their senders");
   try {
     made->own = Segment::create(job, world_rank);
   } catch (const std::exception& error) {
     const bool full = dynamic_cast<const SharedMemoryFull*>(&error) != nullptr;
     report_no_peers(full ? no_shared_memory : "shared memory could not be had");
-    PMPI_Comm_free(&made->self);
     log_warning(std::string("no peer transfers: ") + error.what());
     return;
   }
+  made->self = bare_self(self_tag);
   made->job = job;
   made->rank = world_rank;
   made->forced = forced;
@@ -94,14 +114,17 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     made->abandoned.reserve(descriptor_count);
   }
   world = made.release();
-  // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
-  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || processes_on_node() != size)) start_remote(size);
-  (*world->own)->checking.store(1, std::memory_order_release);
-  peer_checking.store(true);
+  if (const char* const obstacle = obstacle_to_messages(world->self)) {
+    start_hidden();
+    return impossible(obstacle);
+  }
+  start_messages(forced);
 }
 
 bool peer_stop() {
-  if (!peer_checking.exchange(false)) return true;
+  if (world == nullptr) return true;
+  peer_checking.store(false);
+  peer_collecting.store(false);
   (*world->own)->checking.store(0, std::memory_order_release);
   engine_background(nullptr);
   const bool quiet = !world->remote || world->remote->stop();
@@ -124,7 +147,7 @@ bool peer_has_threads() {
 }
 
 bool peer_has_room(std::size_t messages) {
-  if (!peer_checks()) return false;
+  if (!peer_checks_hidden()) return false;
   const LockGuard lock(world->mutex);
   reclaim_descriptors();
   return world->idle.count() >= messages;

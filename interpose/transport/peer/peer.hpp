@@ -65,10 +65,14 @@ struct MappedBuffer {
   device::Side side() const { return {layout.get(), count, user}; }
 };
 
-extern std::atomic<bool> peer_checking;
-/// Whether what is received may be an RTS.
+extern std::atomic<bool> peer_checking, peer_collecting;
+/// Whether what the program receives may be an RTS.
 inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
+}
+/// Whether at least what collectives receive by hidden messages may be one.
+inline bool peer_checks_hidden() {
+  return peer_collecting.load(std::memory_order_relaxed);
 }
 
 bool peer_may_exchange_rts(int other, MPI_Comm comm);
@@ -81,7 +85,7 @@ inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
 /// Whether several threads may call MPI at a time; once something has been offered.
 bool peer_has_threads();
 
-/// Whether so many messages can be offered now.
+/// Whether so many hidden messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
 /// To be called before an ordinary message is passed to MPI: those as long as an RTS are counted (plain_messages.cpp).

@@ -146,7 +146,8 @@ void RendezvousSender::open() {
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const std::int64_t bytes = operand.bytes();
-  if (!peer_checks() || operand.protocol != Protocol::mapped_staging || !long_enough_to_offer(bytes)) return nullptr;
+  const bool may_offer = peer_checks() || (peer_checks_hidden() && comm == hidden_comm());
+  if (!may_offer || operand.protocol != Protocol::mapped_staging || !long_enough_to_offer(bytes)) return nullptr;
   const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
