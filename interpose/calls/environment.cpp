@@ -189,6 +189,13 @@ void start_if_possible(const std::optional<Settings>& settings) noexcept {
 
 using namespace gpudt::interpose;
 
+#if defined(GPUDT_MPI_SESSIONS)
+GPUDT_EXPORT int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
+  presence_note_session();
+  return PMPI_Session_init(info, handler, session);
+}
+#endif
+
 GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
   const auto settings = read_settings();
   const int level = settings ? settings->thread_level(MPI_THREAD_SINGLE) : MPI_THREAD_SINGLE;

@@ -1,6 +1,8 @@
 #include "interpose/transport/launcher.hpp"
 
+#include <mpi.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -34,6 +36,30 @@ std::string start_of(pid_t process) {
   return word;
 }
 
+// Programs may inherit what another launcher has told: of a shell that srun has started, or of another MPI's job. MPICH
+// speaks to whoever has made the socket PMI_FD, if there is one.
+#ifdef OPEN_MPI
+bool is_hydras() {
+  return false;
+}
+constexpr std::initializer_list<const char*> job_names = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
+constexpr std::initializer_list<const char*> ranks = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+constexpr std::initializer_list<const char*> counts_on_node = {"OMPI_COMM_WORLD_LOCAL_SIZE"};
+#else
+bool is_hydras() {
+  return number_in({"PMI_FD"}) >= 0;
+}
+constexpr std::initializer_list<const char*> job_names = {"PMIX_NAMESPACE"};
+constexpr std::initializer_list<const char*> ranks = {"PMIX_RANK", "PMI_RANK"};
+constexpr std::initializer_list<const char*> counts_on_node = {};
+#endif
+
+/// Processes of several containers may have the same numbers.
+std::string namespace_of_processes() {
+  char name[64] = "";
+  return readlink("/proc/self/ns/pid", name, sizeof name - 1) < 0 ? "" : name;
+}
+
 /// MPICH's mpirun (Hydra) starts the processes of a node by a process of its own, which has made the sockets by which
 /// they speak to it. Those that they spawn may have the same one.
 std::string job_of_hydra() {
@@ -44,26 +70,27 @@ std::string job_of_hydra() {
       maker.pid <= 0)
     return {};
   const std::string start = start_of(maker.pid);
-  return start.empty() ? "" : "PMI_FD=" + std::to_string(maker.pid) + ";" + start;
+  return start.empty() ? "" : "PMI_FD=" + std::to_string(maker.pid) + ";" + start + ";" + namespace_of_processes();
 }
 
 }  // namespace
 
 std::string job_name() {
-  for (const char* const name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"})
+  if (is_hydras()) return job_of_hydra();
+  for (const char* const name : job_names)
     if (const std::string value = variable(name); !value.empty())
       // The last is a random number that mpirun has drawn; other users cannot read the environment.
       return std::string(name) + "=" + value + ";" + variable("PMIX_SERVER_URI2") + ";" +
              variable("OMPI_MCA_orte_precondition_transports");
-  return job_of_hydra();
+  return {};
 }
 
 int rank_by_launcher() {
-  return number_in({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});
+  return is_hydras() ? number_in({"PMI_RANK"}) : number_in(ranks);
 }
 
 int processes_on_node() {
-  return number_in({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"});
+  return is_hydras() ? number_in({"MPI_LOCALNRANKS"}) : number_in(counts_on_node);
 }
 
 }  // namespace gpudt::interpose

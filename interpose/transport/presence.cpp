@@ -20,6 +20,7 @@ bool all_on_node = false;                               ///< all processes of th
 int lacking_on_node = 0;                                ///< how many processes lack the library
 bool lowest = false;                                    ///< of those that have it, this process has the lowest rank
 std::atomic<bool> answers{false};
+std::atomic<bool> has_session{false};  ///< the program has made one
 
 /// "0, 2-5"
 std::string listed(const std::vector<int>& ranks) {
@@ -54,10 +55,16 @@ void warn() {
 
 }  // namespace
 
+void presence_note_session() {
+  has_session.store(true);
+}
+
 bool presence_announce(int what) {
+  constexpr int here_alone = 1;  // what nobody else announces
   job = job_name();
   const int rank = rank_by_launcher();
-  return rank >= 0 && !job.empty() && peer::announce(job, rank, what);
+  return rank >= 0 && !job.empty() && peer::announce(job, rank, has_session.load() ? here_alone : what) &&
+         !has_session.load();
 }
 
 // All are looked up now: later they may have gone, or this process may have no means to see them.
@@ -66,7 +73,7 @@ void presence_start() {
   int rank = 0, size = 0;
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (job.empty() || !init_waits_for_all()) return log_trace("which ranks have gpudt is unknown");
+  if (job.empty() || has_session.load() || !init_waits_for_all()) return log_trace("which ranks have gpudt is unknown");
   for (int other = 0; other < size; ++other) announced.push_back(peer::announced(job, other));
   const auto present = static_cast<int>(announced.size() - all_without().size());
   if (present == 0) return announced.clear();  // what one cannot tell, nobody can

@@ -14,6 +14,9 @@
 
 namespace gpudt::interpose {
 
+/// The program has made a session. If that is before MPI_Init, this may return before other processes have entered it:
+/// then nothing is known of them, and they are told that they cannot ask this one.
+void presence_note_session();
 /// To be called before MPI_Init, unless the library is disabled. Tells the node that this process is here, and `what`,
 /// 1 to 255. False if it cannot.
 bool presence_announce(int what);

@@ -189,6 +189,7 @@ TEST_CASE("other users do not know a job's name", "[datatype][segment]") {
   unsetenv("PMIX_NAMESPACE");
 }
 
+#ifndef OPEN_MPI
 TEST_CASE("MPICH's mpirun tells what job a process belongs to by the socket that it has made", "[datatype][segment]") {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
@@ -197,6 +198,12 @@ TEST_CASE("MPICH's mpirun tells what job a process belongs to by the socket that
   CHECK(job.find(std::to_string(getpid())) != std::string::npos);
   setenv("PMI_FD", std::to_string(ends[1]).c_str(), 1);
   CHECK(job_name() == job);
+  setenv("PMI_RANK", "3", 1);
+  setenv("PMIX_NAMESPACE", "of a shell that srun has started", 1);
+  setenv("PMIX_RANK", "0", 1);
+  CHECK(job_name() == job);
+  CHECK(rank_by_launcher() == 3);
+  for (const char* const name : {"PMI_RANK", "PMIX_NAMESPACE", "PMIX_RANK"}) unsetenv(name);
   setenv("PMI_SPAWNED", "1", 1);
   CHECK(job_name().empty());
   unsetenv("PMI_SPAWNED");
@@ -205,6 +212,7 @@ TEST_CASE("MPICH's mpirun tells what job a process belongs to by the socket that
   CHECK(job_name().empty());
   unsetenv("PMI_FD");
 }
+#endif
 
 TEST_CASE("signals do not keep a segment from being made", "[datatype][segment]") {
   interruptions = 20;
