@@ -57,7 +57,7 @@ TEST_CASE("a device message meets every kind of receive, into host memory, too",
 }
 
 #if defined(GPUDT_MPI_ISENDRECV) && defined(OPEN_MPI)
-TEST_CASE("Isendrecv_replace with a device message, or an ordinary one", "[peer]") {
+TEST_CASE("Isendrecv_replace with a device message, or an ordinary one", "[peer][isendrecv]") {
   if (!all_have_partners()) return;
   const bool replaces = rank() < partner();
   for (const Place place : basic_places)

@@ -92,6 +92,9 @@ inline bool waits_for_failed_requests() {
   return mpich || level != MPI_THREAD_MULTIPLE;
 }
 
+/// In partitioned communication of Open MPI 5 partitions lie as far apart as their data are long, whatever the extent
+/// of the datatype; both sides must have as many; and a request that is freed before it was started ends the program.
+inline constexpr bool partitions_freely = !openmpi5;
 /// MPI_Waitall of Open MPI 5 without statuses, if all requests are complete and one has failed before the call, returns
 /// MPI_SUCCESS and leaves that request.
 inline constexpr bool reports_errors_without_statuses = !openmpi5;
