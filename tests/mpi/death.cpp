@@ -26,12 +26,15 @@ void* device_memory() {
   return memory;
 }
 
-/// So that MPI has all that it needs for messages between the two.
-void get_acquainted(int other) {
+/// So that MPI has all that it needs for messages between the two. Returns the other process.
+pid_t get_acquainted(int other) {
   std::vector<char> in(bytes), out(bytes);
   for (const int length : {8, bytes, 8})
     MPI_Sendrecv(out.data(), length, MPI_BYTE, other, 1, in.data(), length, MPI_BYTE, other, 1, MPI_COMM_WORLD,
                  MPI_STATUS_IGNORE);
+  int own_id = getpid(), other_id = 0;
+  MPI_Sendrecv(&own_id, 1, MPI_INT, other, 1, &other_id, 1, MPI_INT, other, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  return other_id;
 }
 
 [[noreturn]] void die() {
@@ -46,7 +49,7 @@ int main(int argc, char** argv) {
   if (argc != 2) MPI_Abort(MPI_COMM_WORLD, 2);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  get_acquainted(1 - rank);
+  const pid_t other = get_acquainted(1 - rank);
   if (rank == 1) {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Isend(device_memory(), bytes, MPI_BYTE, 0, 0, MPI_COMM_WORLD, &request);
@@ -56,7 +59,8 @@ int main(int argc, char** argv) {
   }
   std::vector<char> host(bytes);
   void* const buffer = std::string(argv[1]) == "device" ? device_memory() : host.data();
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // the other is dead by now
+  // Until it is dead, and mpirun has seen that.
+  while (kill(other, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   const int code = MPI_Recv(buffer, bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
   int error_class = MPI_SUCCESS;
