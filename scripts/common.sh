@@ -43,9 +43,9 @@ fortran_compiler() {
   return 1
 }
 
-# Configures once, with MESON_ARGS, and builds. A build folder made without a Fortran compiler, where there is one now,
-# is configured again.
-build_all() {
+# Configures once, with MESON_ARGS. A build folder made without a Fortran compiler, where there is one now, is configured
+# again.
+configure_build() {
   local again=() compiler
   if compiler=$(fortran_compiler); then
     export FC=$compiler
@@ -57,6 +57,11 @@ build_all() {
     # shellcheck disable=SC2086  # several arguments
     meson setup "${again[@]}" "$build" "$root" ${MESON_ARGS:-}
   fi
+}
+
+# The same, and builds.
+build_all() {
+  configure_build
   ninja -C "$build"
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test. The last line is "N passed, N failed".
 #
-# usage: test.sh [--mpich | --mpi openmpi5|mpich5|mpi-abi | --all | --sanitize thread|address|undefined|address,undefined]
-#                [arguments for meson test]
+# usage: test.sh [--mpich | --mpi openmpi5|mpich5|mpi-abi [--short] | --all |
+#                 --sanitize thread|address|undefined|address,undefined] [arguments for meson test]
 #   --mpich     those that run over MPICH, on the simulated device, in a folder of their own
 #   --mpi       those that run under mpirun over Open MPI 5, MPICH 5, or the standard ABI of MPI-5 (MPICH 5 has it), on the
 #               simulated device, in a folder of their own; the MPI comes from PyPI, by pip, into a virtual environment
 #               beside it. (MPIR_CVAR_CH4_NETMOD=ofi: MPICH over OFI instead of UCX)
+#   --short     of these a few, of what depends on the MPI library most; builds nothing else
 #   --all       all tests, then those over each of the other MPI libraries; ends with a line for each
 #   --sanitize  builds with this sanitizer, in a folder of its own, without CUDA; without further arguments, runs the
 #               tests that are for it: those with several threads, or the unit tests and those under mpirun
@@ -31,7 +32,7 @@ run_over_all() {
   return $code
 }
 
-prefix=()
+prefix=() short=no rebuild=(--no-rebuild)
 if [ "${1:-}" = --sanitize ]; then
   sanitizer=${2:-}
   shift 2 || die "--sanitize thread, address, undefined or address,undefined"
@@ -80,6 +81,11 @@ elif [ "${1:-}" = --mpi ]; then
   fi
   PATH=$environment/bin:$PATH
   export MESON_ARGS="-Dmpi=$environment/bin/${compiler:-mpicc} -Dcuda=disabled -Dprograms=false -Doptimization=1"
+  if [ "${1:-}" = --short ]; then
+    shift
+    short=yes
+    set -- --suite short "$@"
+  fi
   [ $# -gt 0 ] || set -- --suite mpi
 elif [ "${1:-}" = --all ]; then
   shift
@@ -88,7 +94,12 @@ elif [ "${1:-}" = --all ]; then
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"
-build_all || die "the build failed"
+if [ $short = yes ]; then
+  configure_build || die "the build cannot be configured"
+  rebuild=()  # `meson test` builds what these tests need
+else
+  build_all || die "the build failed"
+fi
 
 if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -96,7 +107,7 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Two at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
-"${prefix[@]}" meson test -C "$build" --no-rebuild --print-errorlogs --num-processes 2 "$@" 2>&1 | tee "$log"
+"${prefix[@]}" meson test -C "$build" "${rebuild[@]}" --print-errorlogs --num-processes 2 "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 
 # sum NAME...: of the numbers in the summary's lines "NAME:   number".
