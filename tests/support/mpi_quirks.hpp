@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -98,6 +99,15 @@ inline constexpr bool partitions_freely = !openmpi5;
 /// MPI_Waitall of Open MPI 5 without statuses, if all requests are complete and one has failed before the call, returns
 /// MPI_SUCCESS and leaves that request.
 inline constexpr bool reports_errors_without_statuses = !openmpi5;
+
+/// Over several nodes the first reduction of a communicator of Open MPI 5 makes communicators (coll/han), and waits for
+/// one that MPI_Comm_idup is making.
+inline bool reduces_beside_idup() {
+  const char* const here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  int size = 0;
+  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  return !openmpi5 || here == nullptr || std::atoi(here) == size;
+}
 
 /// Says that a test case is impossible over this MPI library: `why`.
 void not_possible(const char* why);
