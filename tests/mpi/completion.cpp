@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -183,6 +184,7 @@ TEST_CASE("Wait and Test one by one, from the back", "[completion]") {
 }
 
 TEST_CASE("Request_get_status leaves the request as it is", "[completion]") {
+  MPICH5_CANNOT("it takes the status away");
   if (!all_have_partners()) return;
   Mixture mixture;
   for (int i = 0; i < Mixture::length; ++i) {
@@ -358,6 +360,7 @@ class FromMyself {
 
 TEST_CASE("a test call sees the receive that a synchronous send to oneself has completed", "[completion]") {
   for (const int bytes : {64, 514, 515, 516, 517, 518, 519, 520, 770, 4096, 100'000}) {
+    if (mpich5 && bytes == 100'000) continue;  // which it has not received by then
     const Type type = vector(1, bytes, bytes, MPI_CHAR);
     for (const Place from : basic_places)
       for (const bool persistent : {false, true})

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -197,14 +198,14 @@ TEST_CASE("freeing no communicator calls the handler once, whatever is pending",
   MPI_Request requests[2];
   MPI_OK(MPI_Irecv(in.address(), 1, type, rank(), 1, comm(), &requests[0]));
   MPI_Errhandler handler = MPI_ERRHANDLER_NULL, before = MPI_ERRHANDLER_NULL;
-  MPI_OK(MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before));
+  MPI_OK(MPI_Comm_get_errhandler(comm_of_no_comm(), &before));
   MPI_OK(MPI_Comm_create_errhandler(handle, &handler));
-  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
+  MPI_OK(MPI_Comm_set_errhandler(comm_of_no_comm(), handler));
   take_calls();
   MPI_Comm none = MPI_COMM_NULL;
   MPI_FAILS(MPI_Comm_free(&none), MPI_ERR_COMM);
   CHECK(take_calls() == Classes{MPI_ERR_COMM});
-  MPI_OK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, before));
+  MPI_OK(MPI_Comm_set_errhandler(comm_of_no_comm(), before));
   MPI_OK(MPI_Errhandler_free(&before));
   MPI_OK(MPI_Errhandler_free(&handler));
   MPI_OK(MPI_Isend(out.address(), 1, type, rank(), 1, comm(), &requests[1]));
@@ -214,6 +215,7 @@ TEST_CASE("freeing no communicator calls the handler once, whatever is pending",
 // Host memory is left out: Open MPI 4.1 frees a persistent request that has failed.
 TEST_CASE("a persistent receive on a freed communicator is truncated and started again", "[handlers]") {
   if (any_host_only()) return;
+  MPICH5_CANNOT("its MPI_Testsome does not tell the error of a persistent request");
   with_truncation([](Buffer& in, Buffer&, const Type& type, Watched& watched) -> Buffer& {
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_OK(MPI_Recv_init(in.address(), 1, type, partner(), MPI_ANY_TAG, watched, &request));

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -232,6 +233,7 @@ TEST_CASE("truncation in one of several requests, Waitall", "[errors]") {
 }
 
 TEST_CASE("truncation in one of several requests, Testall", "[errors]") {
+  MPICH5_CANNOT("its MPI_Testall leaves the request that has failed to the next call");
   truncate_one_of_three("Testall", [](MPI_Request* requests, MPI_Status* statuses) {
     int flag = 0, error = MPI_SUCCESS;
     while (flag == 0 && error == MPI_SUCCESS) error = MPI_Testall(5, requests, &flag, statuses);
@@ -515,6 +517,7 @@ class WatchedWorld {
 
 // MPI_MESSAGE_NULL is left out: Open MPI 4.1 ends the program, whatever the handlers are.
 TEST_CASE("handles that are null, with buffers of either kind", "[errors]") {
+  MPICH5_CANNOT("it goes on with a call when it has told the handler of an error");
   const Type type = vector(10, 1, 2, MPI_INT);
   for (const Place place : basic_places) {
     INFO(place_name(place));

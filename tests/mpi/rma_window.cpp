@@ -365,6 +365,7 @@ void add(void*, void*, int*, MPI_Datatype*) {}
 }  // namespace
 
 TEST_CASE("errors go to the window's error handler, and the window stays usable", "[rma][window]") {
+  MPICH5_CANNOT("it goes on with an access when it has told the handler of an error");
   const Side side = integers(4);
   Area area(Place::device, side), out(Place::device, side);
   MPI_Win window = create(area);

@@ -18,6 +18,12 @@ inline constexpr bool mpich = true;
 inline constexpr bool mpich = false;
 #endif
 
+#if defined(MPI_ABI_VERSION) || (defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 50000000)
+inline constexpr bool mpich5 = true;
+#else
+inline constexpr bool mpich5 = false;
+#endif
+
 #if defined(OPEN_MPI) && OMPI_MAJOR_VERSION >= 5
 inline constexpr bool openmpi5 = true;
 #else
@@ -55,11 +61,13 @@ inline constexpr bool requests_have_handlers = !mpich;
 /// MPI_PACKED, by MPI_Bsend, from device memory) and is received into structs of elements of several sizes.
 inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
 /// MPICH 5.0 returns MPI_SUCCESS where an error handler of the program's own has been called.
-#if defined(MPI_ABI_VERSION) || (defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 50000000)
-inline constexpr bool returns_handled_errors = false;
-#else
-inline constexpr bool returns_handled_errors = true;
-#endif
+inline constexpr bool returns_handled_errors = !mpich5;
+/// MPICH 5.0 frees a wrong address in MPI_Reduce of a type whose first byte is not at 0.
+inline constexpr bool reduces_any_type = !mpich5;
+/// The communicator whose handler hears of errors that concern no communicator: in MPICH 5.0 as MPI-4 says.
+inline MPI_Comm comm_of_no_comm() {
+  return mpich5 ? MPI_COMM_SELF : MPI_COMM_WORLD;
+}
 /// MPICH 4.0 accepts an accumulate whose operator does not suit the type if it is for MPI_PROC_NULL, which is how gpudt
 /// has operators checked before the target uses them.
 inline constexpr bool checks_operators = !mpich;
@@ -113,6 +121,10 @@ inline bool reduces_beside_idup() {
 void not_possible(const char* why);
 
 }  // namespace gpudt::test
+
+/// Ends a test case over MPICH 5.0, which cannot do what it asks for even on host memory.
+#define MPICH5_CANNOT(why) \
+  if (gpudt::test::mpich5) return gpudt::test::not_possible(why)
 
 /// Ends a test case over MPICH, which cannot do what it asks for even on host memory.
 #define MPICH_CANNOT(why) \
