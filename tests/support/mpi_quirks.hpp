@@ -117,6 +117,9 @@ inline bool reduces_beside_idup() {
   return !openmpi5 || here == nullptr || std::atoi(here) == size;
 }
 
+/// What Open MPI 4 exchanges tells gpudt which ranks of other nodes have it (interpose/mpi/modex.hpp).
+inline constexpr bool tells_of_other_nodes = !openmpi5;
+
 /// Says that a test case is impossible over this MPI library: `why`.
 void not_possible(const char* why);
 
