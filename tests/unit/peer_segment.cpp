@@ -4,6 +4,7 @@
 #include "interpose/transport/peer/shared_segment.hpp"
 
 #include <fcntl.h>
+#include <mpi.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
