@@ -110,7 +110,7 @@ void board_groups_stop();
 /// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Nothing but the condition throws.
 template <class Condition>
 void wait_for_others(Condition condition) {
-  constexpr unsigned polls_before_progress = 64;
+  constexpr unsigned polls_before_progress = 64;  // some 2 us: over UCX, MPI's progress takes one
   for (unsigned polls = 1; !condition(); ++polls) {
     if (polls % polls_before_progress != 0) continue;
     if (peer::world != nullptr) peer::progress_mpi();

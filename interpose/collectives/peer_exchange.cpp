@@ -169,9 +169,9 @@ class OwnBlocks {
 /// Messages under way.
 class Messages {
  public:
-  /// `group`: the communicator's boards; null if there are none.
-  Messages(const char* call, MPI_Comm comm, const BoardGroup* group, std::size_t most)
-      : call_(call), comm_(comm), group_(group) {
+  /// `rank`: this process's in `comm`. `group`: the communicator's boards; null if there are none.
+  Messages(const char* call, MPI_Comm comm, int rank, const BoardGroup* group, std::size_t most)
+      : call_(call), comm_(comm), rank_(rank), group_(group) {
     requests_.reserve(most);
   }
   /// After an error.
@@ -186,7 +186,7 @@ class Messages {
   Messages& operator=(const Messages&) = delete;
 
   int receive(const BlockMessage& block) {
-    const HiddenWay way = way_to(block.rank, CommRank(comm_).rank);
+    const HiddenWay way = way_to(block.rank, rank_);
     return receive_for_collective(call_, const_cast<void*>(block.buffer), static_cast<int>(block.count), block.type,
                                   way, comm_, &requests_.emplace_back(MPI_REQUEST_NULL));
   }
@@ -210,14 +210,16 @@ class Messages {
 
   const char* call_;
   MPI_Comm comm_;
+  int rank_;
   const BoardGroup* group_;
   std::vector<MPI_Request> requests_;
 };
 
 /// Errors have gone to the communicator's handler. May throw device::Error.
 int move(const char* call, MPI_Comm comm, const BoardGroup* group, BlockMessages& blocks) {
-  OwnBlocks own(call, CommRank(comm).rank, blocks);
-  Messages messages(call, comm, group, blocks.taken.size() + blocks.given.size());
+  const int rank = CommRank(comm).rank;
+  OwnBlocks own(call, rank, blocks);
+  Messages messages(call, comm, rank, group, blocks.taken.size() + blocks.given.size());
   int code = MPI_SUCCESS;
   for (const BlockMessage& block : blocks.taken)
     if (code == MPI_SUCCESS) code = messages.receive(block);

@@ -11,7 +11,7 @@ namespace gpudt::interpose {
 
 Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
     : operand_(operand),
-      has_room_(room >= peer::shortest_rts),
+      has_room_(std::max(operand.bytes(), room) >= peer::shortest_rts),
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
           operand.ordinal, static_cast<std::size_t>(std::max(operand.bytes(), room)))) {
@@ -28,8 +28,7 @@ Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   receiver_.reset();
   receiver_started_ = false;
-  const bool has_room = has_room_ || operand_.bytes() >= peer::shortest_rts;  // MPICH 5, see below
-  if (has_room && peer_checks_hidden() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+  if (has_room_ && peer_checks_hidden() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
     receiver_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   if (!receiver_) return {std::min(bytes, operand_.bytes())};

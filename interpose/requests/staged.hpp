@@ -40,7 +40,7 @@ class Staged : public Payload {
   bool start_receiver();
 
   DeviceBuffer operand_;
-  const bool has_room_;  ///< for an RTS, however short the operand is
+  const bool has_room_;  ///< staging_, for an RTS: MPICH 5 may tell lengths that have not come, see announced()
   device::Staging staging_;
   OperandTransfer transfer_;                      // after staging_: it must end before the memory goes back
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS

@@ -37,16 +37,16 @@ std::string start_of(pid_t process) {
 }
 
 // Programs may inherit what another launcher has told: of a shell that srun has started, or of another MPI's job. MPICH
-// speaks to whoever has made the socket PMI_FD, if there is one.
+// belongs to its own, Hydra, if that has made the socket PMI_FD.
 #ifdef OPEN_MPI
-bool is_hydras() {
+bool started_by_hydra() {
   return false;
 }
 constexpr std::initializer_list<const char*> job_names = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
 constexpr std::initializer_list<const char*> ranks = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
 constexpr std::initializer_list<const char*> counts_on_node = {"OMPI_COMM_WORLD_LOCAL_SIZE"};
 #else
-bool is_hydras() {
+bool started_by_hydra() {
   return number_in({"PMI_FD"}) >= 0;
 }
 constexpr std::initializer_list<const char*> job_names = {"PMIX_NAMESPACE"};
@@ -76,7 +76,7 @@ std::string job_of_hydra() {
 }  // namespace
 
 std::string job_name() {
-  if (is_hydras()) return job_of_hydra();
+  if (started_by_hydra()) return job_of_hydra();
   for (const char* const name : job_names)
     if (const std::string value = variable(name); !value.empty())
       // The last is a random number that mpirun has drawn; other users cannot read the environment.
@@ -86,11 +86,11 @@ std::string job_name() {
 }
 
 int rank_by_launcher() {
-  return is_hydras() ? number_in({"PMI_RANK"}) : number_in(ranks);
+  return started_by_hydra() ? number_in({"PMI_RANK"}) : number_in(ranks);
 }
 
 int processes_on_node() {
-  return is_hydras() ? number_in({"MPI_LOCALNRANKS"}) : number_in(counts_on_node);
+  return started_by_hydra() ? number_in({"MPI_LOCALNRANKS"}) : number_in(counts_on_node);
 }
 
 }  // namespace gpudt::interpose

@@ -63,8 +63,8 @@ bool presence_announce(int what) {
   constexpr int here_alone = 1;  // what nobody else announces
   job = job_name();
   const int rank = rank_by_launcher();
-  return rank >= 0 && !job.empty() && peer::announce(job, rank, has_session.load() ? here_alone : what) &&
-         !has_session.load();
+  const bool alone = has_session.load();
+  return rank >= 0 && !job.empty() && peer::announce(job, rank, alone ? here_alone : what) && !alone;
 }
 
 // All are looked up now: later they may have gone, or this process may have no means to see them.
