@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "interpose/collectives/call_order.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -41,6 +42,14 @@ using namespace gpudt::interpose;
     settle_collectives(comm);                             \
     return PMPI_##name(GPUDT_LIST arguments);             \
   }
+/// The same of a function that makes the communicator `*made`.
+#define GPUDT_MAKING(name, comm, parameters, arguments) \
+  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {  \
+    settle_collectives(comm);                           \
+    const int code = PMPI_##name(GPUDT_LIST arguments); \
+    if (code == MPI_SUCCESS) agree_on_context(*made);   \
+    return code;                                        \
+  }
 
 // --- MPI-4.1 chapter 6: barriers -------------------------------------------------------------------------------------
 
@@ -64,31 +73,31 @@ GPUDT_EXPORT int MPIX_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request* re
 
 // --- chapters 7, 8 and 11: communicators -----------------------------------------------------------------------------
 
-GPUDT_SETTLING(Comm_dup, comm, (MPI_Comm comm, MPI_Comm* made), (comm, made))
-GPUDT_SETTLING(Comm_dup_with_info, comm, (MPI_Comm comm, MPI_Info info, MPI_Comm* made), (comm, info, made))
-GPUDT_SETTLING(Comm_create, comm, (MPI_Comm comm, MPI_Group group, MPI_Comm* made), (comm, group, made))
-GPUDT_SETTLING(Comm_split, comm, (MPI_Comm comm, int color, int key, MPI_Comm* made), (comm, color, key, made))
-GPUDT_SETTLING(Comm_split_type, comm, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made),
-               (comm, type, key, info, made))
+GPUDT_MAKING(Comm_dup, comm, (MPI_Comm comm, MPI_Comm* made), (comm, made))
+GPUDT_MAKING(Comm_dup_with_info, comm, (MPI_Comm comm, MPI_Info info, MPI_Comm* made), (comm, info, made))
+GPUDT_MAKING(Comm_create, comm, (MPI_Comm comm, MPI_Group group, MPI_Comm* made), (comm, group, made))
+GPUDT_MAKING(Comm_split, comm, (MPI_Comm comm, int color, int key, MPI_Comm* made), (comm, color, key, made))
+GPUDT_MAKING(Comm_split_type, comm, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm* made),
+             (comm, type, key, info, made))
 GPUDT_SETTLING(Intercomm_create, local,
                (MPI_Comm local, int leader, MPI_Comm peer, int remote, int tag, MPI_Comm* made),
                (local, leader, peer, remote, tag, made))
-GPUDT_SETTLING(Cart_create, comm,
-               (MPI_Comm comm, int ndims, const int* dims, const int* periods, int reorder, MPI_Comm* made),
-               (comm, ndims, dims, periods, reorder, made))
-GPUDT_SETTLING(Cart_sub, comm, (MPI_Comm comm, const int* remain, MPI_Comm* made), (comm, remain, made))
-GPUDT_SETTLING(Graph_create, comm,
-               (MPI_Comm comm, int nodes, const int* index, const int* edges, int reorder, MPI_Comm* made),
-               (comm, nodes, index, edges, reorder, made))
-GPUDT_SETTLING(Dist_graph_create, comm,
-               (MPI_Comm comm, int count, const int* sources, const int* degrees, const int* destinations,
-                const int* weights, MPI_Info info, int reorder, MPI_Comm* made),
-               (comm, count, sources, degrees, destinations, weights, info, reorder, made))
-GPUDT_SETTLING(Dist_graph_create_adjacent, comm,
-               (MPI_Comm comm, int indegree, const int* sources, const int* source_weights, int outdegree,
-                const int* destinations, const int* destination_weights, MPI_Info info, int reorder, MPI_Comm* made),
-               (comm, indegree, sources, source_weights, outdegree, destinations, destination_weights, info, reorder,
-                made))
+GPUDT_MAKING(Cart_create, comm,
+             (MPI_Comm comm, int ndims, const int* dims, const int* periods, int reorder, MPI_Comm* made),
+             (comm, ndims, dims, periods, reorder, made))
+GPUDT_MAKING(Cart_sub, comm, (MPI_Comm comm, const int* remain, MPI_Comm* made), (comm, remain, made))
+GPUDT_MAKING(Graph_create, comm,
+             (MPI_Comm comm, int nodes, const int* index, const int* edges, int reorder, MPI_Comm* made),
+             (comm, nodes, index, edges, reorder, made))
+GPUDT_MAKING(Dist_graph_create, comm,
+             (MPI_Comm comm, int count, const int* sources, const int* degrees, const int* destinations,
+              const int* weights, MPI_Info info, int reorder, MPI_Comm* made),
+             (comm, count, sources, degrees, destinations, weights, info, reorder, made))
+GPUDT_MAKING(Dist_graph_create_adjacent, comm,
+             (MPI_Comm comm, int indegree, const int* sources, const int* source_weights, int outdegree,
+              const int* destinations, const int* destination_weights, MPI_Info info, int reorder, MPI_Comm* made),
+             (comm, indegree, sources, source_weights, outdegree, destinations, destination_weights, info, reorder,
+              made))
 GPUDT_SETTLING(Comm_spawn, comm,
                (const char* command, char** argv, int processes, MPI_Info info, int root, MPI_Comm comm, MPI_Comm* made,
                 int* codes),

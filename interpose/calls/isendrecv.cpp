@@ -26,10 +26,9 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
     if (!peer_checks() || operand.is_direct())
       return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     if (const auto packed = peer_packed_receive(buf, count, type)) {
-      packed->start_pack();
-      const Outgoing both = packed->message();
-      const int code = PMPI_Sendrecv_replace(const_cast<void*>(both.data), count, both.type, dest, sendtag, source,
-                                             recvtag, comm, seen.get());
+      const Outgoing into = packed->message();
+      const int code = PMPI_Sendrecv(buf, count, type, dest, sendtag, into.room(), into.count, into.type, source,
+                                     recvtag, comm, seen.get());
       return peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
     }
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
@@ -39,6 +38,13 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   staged.start_pack();
   device::about_to_wait(device::WaitKind::transfer);
   staged.wait();
+  if (rts_room() > operand.bytes()) {
+    Staged with_room(operand, rts_room());
+    const Outgoing out = staged.message(), into = with_room.message();
+    const int code = PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, into.room(), into.count, into.type,
+                                   source, recvtag, comm, seen.get());
+    return peer_received(code, call, with_room, *seen, {.comm = comm}, pending);
+  }
   const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
                                          comm, seen.get());
   return peer_received(code, call, staged, *seen, {.comm = comm}, pending);
@@ -130,15 +136,15 @@ struct Half {
   std::shared_ptr<Payload> payload{};
   bool direct = false;  ///< it is given device memory
 
-  /// True of a buffer in device memory that MPI cannot have. May throw device::Error.
-  bool stage(const char* call, bool rendezvous) {
+  /// True of a buffer in device memory that MPI cannot have; `room` as Staged has it. May throw device::Error.
+  bool stage(const char* call, bool rendezvous, std::int64_t room = 0) {
     DeviceBuffer operand;
     if (peer == MPI_PROC_NULL) return false;
     if (!resolve(buf, count, type, call, operand, {}, rendezvous)) {
       direct = operand.is_direct();
       return false;
     }
-    payload = std::make_shared<Staged>(operand);
+    payload = std::make_shared<Staged>(operand, room);
     return true;
   }
   /// Of a receive: an RTS may come into host memory.
@@ -161,7 +167,7 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     const bool replaces = out.buf == in.buf;  // then MPI takes both in device memory, or none
     const bool rts_out = peer_exchanges_rts(out.peer, comm), rts_in = peer_exchanges_rts(in.peer, comm);
     const bool sends = out.stage(call, rts_out || (replaces && rts_in));
-    const bool receives = in.stage(call, rts_in || (replaces && rts_out));
+    const bool receives = in.stage(call, rts_in || (replaces && rts_out), rts_room());
     in.check();
     engine_order(comm, out.peer);
     peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);

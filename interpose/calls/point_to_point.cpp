@@ -164,6 +164,10 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
 bool comes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts;
 }
+/// The same of blocking ones, which get room where that is needed.
+bool comes_as_it_is_now(const BufferPeek& peek) {
+  return comes_as_it_is(peek) && rts_room() == 0;
+}
 
 /// After such a receive, which has returned `code` and `status`: an RTS may have been too long for it.
 int came_as_it_is(int code, const char* call, const MPI_Status& status, const ErrorOwner& owner) {
@@ -185,7 +189,7 @@ enum class Does { receive, send_first };
 /// A receive that can be started, and waited for then, with errors for the same handler.
 #ifdef OPEN_MPI
 template <class Receive>
-constexpr bool starts = std::is_invocable_v<Receive, void*, MPI_Datatype, MPI_Request*>;
+constexpr bool starts = std::is_invocable_v<Receive, const Outgoing&, MPI_Request*>;
 #else
 template <class Receive>
 constexpr bool starts = false;  // errors of MPICH's requests go to the handler of MPI_COMM_WORLD
@@ -207,11 +211,10 @@ void end_receive(MPI_Request request, Staged& staged) {
 /// Into staging memory. The default stream is marked while the message may be under way.
 template <class Receive>
 int receive_staged(Receive pmpi, Staged& staged, MPI_Status* status) {
-  const MPI_Datatype type = staged.operand().packed_type();
   if constexpr (starts<Receive>) {
     if (!staged.operand().after.made()) {
       MPI_Request request = MPI_REQUEST_NULL;
-      if (const int code = pmpi(staged.data(), type, &request); code != MPI_SUCCESS) return code;
+      if (const int code = pmpi(staged.message(), &request); code != MPI_SUCCESS) return code;
       try {
         staged.operand().after.make();
       } catch (...) {
@@ -221,32 +224,39 @@ int receive_staged(Receive pmpi, Staged& staged, MPI_Status* status) {
       return PMPI_Wait(&request, status);
     }
   }
-  return pmpi(staged.data(), type, status);
+  return pmpi(staged.message(), status);
 }
 
-/// `pmpi(buffer, type, status)` receives; the bytes that came are unpacked, the others stay as they were.
+/// Elements that a receive may bring.
+int most_from(const Selects& selects, int count) {
+  return selects && selects->source == MPI_PROC_NULL ? 0 : count;
+}
+
+/// `pmpi(into, status)` receives; the bytes that came are unpacked, the others stay as they were.
 template <Does does = Does::receive, class Receive>
-int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type, const ErrorOwner& owner,
+int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_Datatype type, const ErrorOwner& owner,
                      const Selects& selects, MPI_Status* status, Located located = {}) {
   const SeenStatus seen(status);
+  const Outgoing program{buf, asked, type};
+  const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
-  if (does == Does::receive && comes_as_it_is(peek))
-    return came_as_it_is(pmpi(buf, type, seen.get()), call, *seen, owner);
+  if (does == Does::receive && comes_as_it_is_now(peek))
+    return came_as_it_is(pmpi(program, seen.get()), call, *seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
-      if (!peer_checks() || operand.is_direct()) return pmpi(buf, type, status);
+      if (!peer_checks() || operand.is_direct()) return pmpi(program, status);
       const auto packed = peer_packed_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
       if (packed) {
-        const int code = pmpi(const_cast<void*>(packed->message().data), packed->message().type, seen.get());
+        const int code = pmpi(packed->message(), seen.get());
         return peer_received(code, call, *packed, *seen, owner, pending);
       }
-      return peer_received_on_host(pmpi(buf, type, seen.get()), call, buf, count, type, *seen, owner, pending);
+      return peer_received_on_host(pmpi(program, seen.get()), call, buf, count, type, *seen, owner, pending);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
-    Staged staged(operand);
+    Staged staged(operand, rts_room());
     PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
@@ -259,7 +269,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int count, MPI_D
   });
 }
 
-/// `pmpi(buffer, type, request)` starts the receive.
+/// `pmpi(into, request)` starts the receive.
 template <class Receive>
 int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outgoing& into, const Selects& selects,
                   MPI_Request* request) {
@@ -269,30 +279,30 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (on_device) mark(Point::posted);
-  const int code = pmpi(const_cast<void*>(into.data), into.type, &reserved->inner);
+  const int code = pmpi(into, &reserved->inner);
   return reserved.submit_issued(code, request);
 }
 
-/// `OnDevice`: the payload of device memory.
-template <class OnDevice = Staged, class Receive>
-int receive_nonblocking(Receive pmpi, const char* call, void* buf, int count, MPI_Datatype type,
+template <class Receive>
+int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MPI_Datatype type,
                         const ErrorOwner& owner, const Selects& selects, MPI_Request* request) {
+  Outgoing into{buf, asked, type};
+  const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (comes_as_it_is(peek)) return pmpi(buf, type, request);
+  if (comes_as_it_is(peek)) return pmpi(into, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
-    Outgoing into{buf, count, type};
     const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
-      payload = std::make_shared<OnDevice>(operand);
+      payload = std::make_shared<Staged>(operand, rts_room());
       into = payload->message();
     } else if (!operand.is_direct()) {
       payload = peer_host_receive(buf, count, type);
       if (payload) into = payload->message();
     }
-    if (!payload) return pmpi(buf, type, request);
+    if (!payload) return pmpi(into, request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
@@ -317,12 +327,14 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
   const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
   if (!payload)
     return receive_blocking(
-        [&](void* to, MPI_Datatype as, MPI_Status* seen) { return PMPI_Mrecv(to, count, as, message, seen); }, call,
-        buf, count, type, received.owner(), {}, status);
+        [&](const Outgoing& into, MPI_Status* seen) {
+          return PMPI_Mrecv(into.room(), into.count, into.type, message, seen);
+        },
+        call, buf, count, type, received.owner(), {}, status);
   return guarded(received.owner(), call, [&] {
     const SeenStatus seen(status);
     const Outgoing into = payload->message();
-    const int code = PMPI_Mrecv(const_cast<void*>(into.data), into.count, into.type, message, seen.get());
+    const int code = PMPI_Mrecv(into.room(), into.count, into.type, message, seen.get());
     PendingReceive none({}, MPI_COMM_NULL);
     return peer_received(code, call, *payload, *seen, received.owner(), none);
   });
@@ -331,34 +343,26 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
 int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   constexpr const char* call = "MPI_Imrecv";
   const MessageReceive received(message);
+  const auto start = [&](const Outgoing& into, MPI_Request* real) {
+    return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
+  };
   const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
-  if (!payload)
-    return receive_nonblocking(
-        [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, count, as, message, real); }, call,
-        buf, count, type, received.owner(), {}, request);
+  if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), {}, request);
   return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
     operation->owner = received.owner();
-    const Outgoing into = payload->message();
-    return start_receive(
-        [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Imrecv(to, into.count, as, message, real); },
-        std::move(operation), into, {}, request);
+    return start_receive(start, std::move(operation), payload->message(), {}, request);
   });
-}
-
-/// Elements that a receive may bring.
-int most_from(int source, int count) {
-  return source == MPI_PROC_NULL ? 0 : count;
 }
 
 int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest, int sendtag, void* recvbuf,
              int recvcount, MPI_Datatype recvtype, int source, int recvtag, MPI_Comm comm, MPI_Status* status) {
   constexpr const char* call = "MPI_Sendrecv";
-  const int most = most_from(source, recvcount);
+  const Selector selector{source, recvtag};
   BufferPeek going(sendbuf, dest == MPI_PROC_NULL ? 0 : sendcount, sendtype);
-  const BufferPeek coming(recvbuf, most, recvtype);
-  if (goes_as_it_is(going) && comes_as_it_is(coming)) {
+  const BufferPeek coming(recvbuf, most_from(selector, recvcount), recvtype);
+  if (goes_as_it_is(going) && comes_as_it_is_now(coming)) {
     const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
                                    recvtag, comm, seen.get());
@@ -367,15 +371,15 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
-    const auto exchange = [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
+    const auto exchange = [&](const Outgoing& into, MPI_Status* seen) {
       const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent,
                                         {.comm = comm}, going.located);
       if (code != MPI_SUCCESS) return code;
       device::about_to_wait(device::WaitKind::message);
-      return PMPI_Recv(buf, recvcount, type, source, recvtag, comm, seen);
+      return PMPI_Recv(into.room(), into.count, into.type, source, recvtag, comm, seen);
     };
-    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, most, recvtype, {.comm = comm},
-                                                        Selector{source, recvtag}, status, coming.located);
+    const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm},
+                                                        selector, status, coming.located);
     const Timed timed(Clock::transfer);
     const int other = MPI_Wait(&sent, MPI_STATUS_IGNORE);
     return code == MPI_SUCCESS ? other : code;
@@ -391,15 +395,15 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   engine_order(comm, dest);
   peer_sends_plain(sendcount, sendtype, dest, sendtag, comm);
   return receive_blocking<Does::send_first>(
-      [&](void* buf, MPI_Datatype type, MPI_Status* seen) {
+      [&](const Outgoing& into, MPI_Status* seen) {
         if (packed) {
           device::about_to_wait(device::WaitKind::transfer);
           packed->wait();
         }
         return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.packed_type() : sendtype, dest,
-                             sendtag, buf, recvcount, type, source, recvtag, comm, seen);
+                             sendtag, into.room(), into.count, into.type, source, recvtag, comm, seen);
       },
-      call, recvbuf, most, recvtype, {.comm = comm}, Selector{source, recvtag}, status, coming.located);
+      call, recvbuf, recvcount, recvtype, {.comm = comm}, selector, status, coming.located);
 }
 
 }  // namespace
@@ -409,16 +413,11 @@ int send_for_collective(const char* call, const void* buf, int count, MPI_Dataty
   return send_nonblocking(hidden_send, call, buf, count, type, way.peer, way.tag, way.comm, request, {.comm = comm});
 }
 
-// A communicator that messages share does not tell which one a truncated RTS was for.
 int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, const HiddenWay& way,
                            MPI_Comm comm, MPI_Request* request) {
-  return receive_nonblocking<StagedWithRoom>(
-      [&](void* to, MPI_Datatype as, MPI_Request* real) {
-        const bool needs_room =
-            hidden_messages_share_comm && to != buf && peer::bytes_in(count, as) < peer::longest_rts;
-        const Outgoing into =
-            needs_room ? Outgoing{to, static_cast<int>(peer::longest_rts), MPI_BYTE} : Outgoing{to, count, as};
-        const int code = hidden_receive(to, into.count, into.type, way.peer, way.tag, way.comm, real);
+  return receive_nonblocking(
+      [&](const Outgoing& into, MPI_Request* real) {
+        const int code = hidden_receive(into.room(), into.count, into.type, way.peer, way.tag, way.comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
       call, buf, count, type, {.comm = comm}, {}, request);
@@ -461,17 +460,16 @@ GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int d
 GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                           MPI_Status* status) {
   struct {
-    int count, source, tag;
+    int source, tag;
     MPI_Comm comm;
-    int operator()(void* to, MPI_Datatype as, MPI_Status* seen) const {
-      return PMPI_Recv(to, count, as, source, tag, comm, seen);
+    int operator()(const Outgoing& into, MPI_Status* seen) const {
+      return PMPI_Recv(into.room(), into.count, into.type, source, tag, comm, seen);
     }
-    int operator()(void* to, MPI_Datatype as, MPI_Request* request) const {
-      return PMPI_Irecv(to, count, as, source, tag, comm, request);
+    int operator()(const Outgoing& into, MPI_Request* request) const {
+      return PMPI_Irecv(into.room(), into.count, into.type, source, tag, comm, request);
     }
-  } const receive{count, source, tag, comm};
-  return receive_blocking(receive, "MPI_Recv", buf, most_from(source, count), type, {.comm = comm},
-                          Selector{source, tag}, status);
+  } const receive{source, tag, comm};
+  return receive_blocking(receive, "MPI_Recv", buf, count, type, {.comm = comm}, Selector{source, tag}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   return guarded(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });
@@ -479,8 +477,10 @@ GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message*
 GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                            MPI_Request* request) {
   return receive_nonblocking(
-      [&](void* to, MPI_Datatype as, MPI_Request* real) { return PMPI_Irecv(to, count, as, source, tag, comm, real); },
-      "MPI_Irecv", buf, most_from(source, count), type, {.comm = comm}, Selector{source, tag}, request);
+      [&](const Outgoing& into, MPI_Request* real) {
+        return PMPI_Irecv(into.room(), into.count, into.type, source, tag, comm, real);
+      },
+      "MPI_Irecv", buf, count, type, {.comm = comm}, Selector{source, tag}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   return guarded(MPI_COMM_NULL, "MPI_Imrecv",

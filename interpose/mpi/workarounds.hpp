@@ -41,6 +41,13 @@ void make_progress(MPI_Comm self);
 /// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
 /// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
+/// To be called by all processes of a communicator that the program has made, before it uses it, where MPI does not
+/// tell its context; MPI_COMM_NULL in those that are not in it.
+#ifdef OPEN_MPI
+inline void agree_on_context(MPI_Comm) {}
+#else
+void agree_on_context(MPI_Comm comm);
+#endif
 bool find_request_contexts(MPI_Comm own);
 /// MPI receives messages that end amid an element, as RTS messages may, if no element of the datatype has more bytes.
 std::int64_t widest_received_in_parts();

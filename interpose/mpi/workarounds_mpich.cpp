@@ -4,10 +4,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "interpose/support/engine.hpp"
@@ -15,8 +15,41 @@
 namespace gpudt::interpose {
 namespace {
 
-MPI_Comm hidden = MPI_COMM_NULL;      ///< set in MPI_Init, before there are threads
+// Set in MPI_Init, before there are threads.
+MPI_Comm hidden = MPI_COMM_NULL;
 std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
+int context_key = MPI_KEYVAL_INVALID;
+
+// MPICH does not tell the contexts of its communicators: they get numbers of gpudt's.
+constexpr std::uint32_t hidden_context = 0, world_context = 1, self_context = 2, first_context = 3;
+constexpr unsigned context_bits = 20;  ///< of those that one process gives; the others are its rank
+std::atomic<std::uint32_t> next_context = first_context;
+
+/// A number that no other process gives to a communicator, nor this one to another; or that there is none left.
+std::uint32_t new_context() {
+  int rank = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const std::uint32_t number = next_context.fetch_add(1);
+  const auto of_process = static_cast<std::uint64_t>(rank) << context_bits;
+  return number >> context_bits != 0 || of_process + number >= local_context
+             ? local_context
+             : static_cast<std::uint32_t>(of_process + number);
+}
+
+/// Whether all its processes are in MPI_COMM_WORLD; the same in all.
+bool is_within_world(MPI_Comm comm) {
+  int inter = 1;
+  if (PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0) return false;
+  MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL, outside = MPI_GROUP_NULL;
+  int size = 1;
+  PMPI_Comm_group(comm, &group);
+  PMPI_Comm_group(MPI_COMM_WORLD, &all);
+  PMPI_Group_difference(group, all, &outside);
+  PMPI_Group_size(outside, &size);
+  for (MPI_Group* const made : {&group, &all, &outside})
+    if (*made != MPI_GROUP_EMPTY) PMPI_Group_free(made);
+  return size == 0;
+}
 
 /// The status of MPI_REQUEST_NULL (MPI-4.1 section 3.7.3).
 MPI_Status empty_status() {
@@ -140,24 +173,41 @@ void make_progress(MPI_Comm) {
 }
 
 bool all_receives_are_known() {
-  return false;
+  return is_known_version();
 }
 
+/// Processes have to agree on them, which all are known to do as far as there are hidden messages.
 bool find_contexts(MPI_Comm) {
-  return false;
+  return has_hidden_messages();
 }
 
+void agree_on_context(MPI_Comm comm) {
+  if (!has_hidden_messages() || comm == MPI_COMM_NULL || !is_within_world(comm)) return;
+  int rank = 0;
+  PMPI_Comm_rank(comm, &rank);
+  std::uint32_t context = rank == 0 ? new_context() : local_context;
+  if (PMPI_Bcast(&context, 1, MPI_UINT32_T, 0, comm) != MPI_SUCCESS) return;
+  PMPI_Comm_set_attr(comm, context_key, reinterpret_cast<void*>(std::uintptr_t{context}));
+}
+
+/// Where elements do not lie side by side, MPICH fails.
 std::int64_t widest_received_in_parts() {
-  return std::numeric_limits<std::int64_t>::max();
+  return 0;
 }
 
 bool find_request_contexts(MPI_Comm) {
   return false;
 }
 
-/// The only one that is known is the library's own.
 std::uint32_t context_of(MPI_Comm comm) {
-  return comm == hidden_comm() ? 0 : local_context;
+  if (comm == MPI_COMM_WORLD) return world_context;
+  if (comm == hidden_comm()) return hidden_context;
+  if (comm == MPI_COMM_SELF) return self_context;
+  void* value = nullptr;
+  int found = 0;
+  if (context_key == MPI_KEYVAL_INVALID) return local_context;
+  PMPI_Comm_get_attr(comm, context_key, static_cast<void*>(&value), &found);
+  return found == 0 ? local_context : static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(value));
 }
 
 MPI_Comm request_comm(MPI_Request) {
@@ -178,10 +228,13 @@ void start_hidden_messages() {
   int found = 0;
   PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
   if (found != 0) hidden_tags = static_cast<std::uint64_t>(*static_cast<int*>(value)) + 1;
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &context_key, nullptr);
 }
 
 void stop_hidden_messages() {
-  if (hidden != MPI_COMM_NULL) PMPI_Comm_free(&hidden);
+  if (hidden == MPI_COMM_NULL) return;
+  PMPI_Comm_free(&hidden);
+  PMPI_Comm_free_keyval(&context_key);
 }
 
 bool has_hidden_messages() {

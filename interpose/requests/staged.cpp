@@ -11,16 +11,17 @@ namespace gpudt::interpose {
 
 Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
     : operand_(operand),
-      has_room_(std::max(operand.bytes(), room) >= peer::shortest_rts),
+      room_(std::max(operand.bytes(), room)),
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
-          operand.ordinal, static_cast<std::size_t>(std::max(operand.bytes(), room)))) {
+          operand.ordinal, static_cast<std::size_t>(room_))) {
   device::mark(device::Point::staged);
 }
 
 Staged::~Staged() = default;
 
 Outgoing Staged::message() const {
+  if (room_ > operand_.bytes()) return {staging_.data(), static_cast<int>(room_), MPI_BYTE};
   return {staging_.data(), static_cast<int>(operand_.count), operand_.packed_type()};
 }
 
@@ -28,20 +29,15 @@ Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   receiver_.reset();
   receiver_started_ = false;
-  if (has_room_ && peer_checks_hidden() && peer::rts_index(bytes) >= 0 && operand_.protocol == Protocol::mapped_staging)
+  // MPICH 5 may tell a length that has not come.
+  const bool may_be_rts = bytes <= room_ && peer::rts_index(bytes) >= 0 && peer_checks_hidden();
+  if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
     receiver_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
-  if (!receiver_) return {std::min(bytes, operand_.bytes())};
+  const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
+  if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
   device::mark(device::Point::recognised);
   return receiver_->announced(operand_.bytes());
-}
-
-StagedWithRoom::StagedWithRoom(const DeviceBuffer& operand) : Staged(operand, peer::longest_rts) {}
-
-Announced StagedWithRoom::announced(std::int64_t bytes) {
-  Announced announced = Staged::announced(bytes);
-  if (!announced.fetched && bytes > operand().bytes()) announced.error = MPI_ERR_TRUNCATE;
-  return announced;
 }
 
 bool Staged::done() {

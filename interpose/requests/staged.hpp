@@ -17,7 +17,8 @@ class RendezvousReceiver;
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
-  /// Acquires the staging memory, of `room` bytes if the operand is shorter; may throw device::Error.
+  /// Acquires the staging memory; may throw device::Error. `room`: what MPI is given of it in a receive, if the operand
+  /// is shorter; then this, not MPI, tells that a message is too long (rts_room()).
   explicit Staged(const DeviceBuffer& operand, std::int64_t room = 0);
   ~Staged() override;
   void restart() override;
@@ -40,21 +41,13 @@ class Staged : public Payload {
   bool start_receiver();
 
   DeviceBuffer operand_;
-  const bool has_room_;  ///< staging_, for an RTS: MPICH 5 may tell lengths that have not come, see announced()
+  const std::int64_t room_;  ///< bytes of staging_
   device::Staging staging_;
   OperandTransfer transfer_;                      // after staging_: it must end before the memory goes back
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started
   std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
-};
-
-/// Of a receive of a collective: staging memory that an RTS has room in. So MPI may be given more room than the program
-/// has, and whether a message is too long is not its matter.
-class StagedWithRoom : public Staged {
- public:
-  explicit StagedWithRoom(const DeviceBuffer& operand);
-  Announced announced(std::int64_t bytes) override;
 };
 
 using StagedRef = std::shared_ptr<Staged>;

@@ -7,11 +7,13 @@
 
 namespace gpudt::interpose {
 
-/// What MPI is given to send.
+/// What MPI is given to send, or to receive into.
 struct Outgoing {
   const void* data;
   int count;
   MPI_Datatype type;
+
+  void* room() const { return const_cast<void*>(data); }  ///< of a receive
 };
 
 /// What a receive gets.

@@ -359,6 +359,7 @@ class FromMyself {
 }  // namespace
 
 TEST_CASE("a test call sees the receive that a synchronous send to oneself has completed", "[completion]") {
+  if (!sees_completion_at_once()) return not_possible("another thread may be looking at what is pending");
   for (const int bytes : {64, 514, 515, 516, 517, 518, 519, 520, 770, 4096, 100'000}) {
     if (mpich5 && bytes == 100'000) continue;  // which it has not received by then
     const Type type = vector(1, bytes, bytes, MPI_CHAR);
@@ -369,6 +370,7 @@ TEST_CASE("a test call sees the receive that a synchronous send to oneself has c
 }
 
 TEST_CASE("a test call sees it among many receives that are pending", "[completion]") {
+  if (!sees_completion_at_once()) return not_possible("another thread may be looking at what is pending");
   constexpr int many = 300;
   const Type type = vector(1, 1000, 1000, MPI_CHAR);
   for (const bool persistent : {false, true})

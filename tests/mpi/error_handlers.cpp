@@ -31,7 +31,7 @@ void handle(MPI_Comm*, int* code, ...) {
 class Watched {
  public:
   Watched() {
-    PMPI_Comm_dup(comm(), &comm_);
+    MPI_Comm_dup(comm(), &comm_);
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
     PMPI_Comm_create_errhandler(handle, &handler);
     PMPI_Comm_set_errhandler(comm_, handler);

@@ -27,7 +27,7 @@ void remember(MPI_Comm* comm, int* code, ...) {
 class ErrorComm {
  public:
   explicit ErrorComm(bool own_handler) : own_handler_(own_handler) {
-    PMPI_Comm_dup(comm(), &comm_);
+    MPI_Comm_dup(comm(), &comm_);
     if (own_handler) {
       MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
       PMPI_Comm_create_errhandler(remember, &handler);

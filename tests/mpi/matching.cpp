@@ -204,7 +204,7 @@ TEST_CASE("messages over an intercommunicator", "[matching]") {
   if (ranks() < 2) return;
   const int half = rank() % 2;
   MPI_Comm mine = MPI_COMM_NULL, both = MPI_COMM_NULL;
-  PMPI_Comm_split(comm(), half, rank(), &mine);
+  MPI_Comm_split(comm(), half, rank(), &mine);
   PMPI_Intercomm_create(mine, 0, comm(), 1 - half, 5, &both);
   int local = 0, local_size = 0, remote_size = 0;
   PMPI_Comm_rank(both, &local);

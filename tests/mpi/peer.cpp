@@ -168,6 +168,9 @@ TEST_CASE("device messages that are too long for their receives release their se
       INFO(doubles * 8 << " bytes of " << place_name(place));
       step(room.text());
       for (const bool nonblocking : {false, true}) {
+        // docs/limits.md
+        if (mpich && nonblocking && place == Place::host && doubles * 8 < gpudt::interpose::peer::shortest_rts)
+          continue;
         Buffer out(Place::device, message, 1), in(place, room, 1);
         out.fill(key_of(rank(), doubles));
         MPI_Request request = MPI_REQUEST_NULL, receive = MPI_REQUEST_NULL;
@@ -368,7 +371,7 @@ TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
 // An RTS ends amid an element of the receive: Open MPI 4.1 cannot unpack parts of those of more than 16 bytes.
 TEST_CASE("device messages of elements of 32 bytes", "[peer]") {
   if (!all_have_partners()) return;
-  if (!unpacks_padding) return not_possible("it unpacks no padding of long doubles");
+  if (!unpacks_padding || mpich) return not_possible("it unpacks no padding of long doubles");
   MPI_Datatype made = MPI_DATATYPE_NULL;
   MPI_OK(MPI_Type_vector(100, 1, 2, MPI_C_LONG_DOUBLE_COMPLEX, &made));
   MPI_OK(MPI_Type_commit(&made));

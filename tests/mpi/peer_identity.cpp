@@ -25,7 +25,7 @@ constexpr int tag = 3;
 class Duplicates {
  public:
   explicit Duplicates(int count) : comms_(static_cast<std::size_t>(count)) {
-    for (MPI_Comm& each : comms_) PMPI_Comm_dup(comm(), &each);
+    for (MPI_Comm& each : comms_) MPI_Comm_dup(comm(), &each);
   }
   ~Duplicates() {
     for (MPI_Comm& each : comms_) MPI_Comm_free(&each);
@@ -425,6 +425,7 @@ class Completion {
 
 TEST_CASE("a truncated device message among many receives of a few bytes releases its sender", "[peer]") {
   if (!all_have_partners()) return;
+  if (mpich) return not_possible("requests do not tell their communicators");
   const Type message = not_sent_before_received();
   for (const Completing how : completings)
     for (const bool wants_statuses : {false, true})

@@ -49,7 +49,7 @@ void each_exchange(const char* name, Run&& run) {
 
 void two_by_two(void (*call)(MPI_Comm)) {
   MPI_Comm pair = MPI_COMM_NULL;
-  PMPI_Comm_split(comm(), rank() / 2, rank(), &pair);
+  MPI_Comm_split(comm(), rank() / 2, rank(), &pair);
   call(pair);
   PMPI_Comm_free(&pair);
 }

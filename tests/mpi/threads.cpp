@@ -43,7 +43,7 @@ bool threads_allowed() {
 /// Runs `work(thread, its communicator, complaints)` in all threads at once.
 void in_threads(const std::function<void(int, MPI_Comm, Complaints&)>& work) {
   std::vector<MPI_Comm> comms(thread_count, MPI_COMM_NULL);
-  for (MPI_Comm& own : comms) PMPI_Comm_dup(comm(), &own);
+  for (MPI_Comm& own : comms) MPI_Comm_dup(comm(), &own);
   Complaints complaints;
   const int gpu = current_gpu();
   std::vector<std::thread> threads;
@@ -303,7 +303,7 @@ TEST_CASE("threads restart persistent requests while another frees their communi
     const Type type = vector(30, 2, 3);
     for (int time = 0; time < 10; ++time) {
       MPI_Comm gone = MPI_COMM_NULL;
-      PMPI_Comm_dup(own, &gone);
+      MPI_Comm_dup(own, &gone);
       Traffic traffic(type, 4, thread, gone);
       std::vector<MPI_Request> requests = traffic.start(type, true);
       const int count = static_cast<int>(requests.size());

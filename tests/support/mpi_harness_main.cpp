@@ -98,7 +98,7 @@ class LockStep : public ListenerBase {
     setenv("GPUDT_TEST_CASE", session.test_case.c_str(), 1);  // for the recorder in tests/calls
     described_ = 0;
     started_ = PMPI_Wtime();
-    PMPI_Comm_dup(MPI_COMM_WORLD, &session.current);
+    MPI_Comm_dup(MPI_COMM_WORLD, &session.current);
     PMPI_Comm_set_errhandler(session.current, MPI_ERRORS_RETURN);
   }
 

@@ -29,8 +29,8 @@ constexpr unsigned polls_before_progress = 32;
 constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
 
 void start_remote(int processes) {
-  if (!has_hidden_messages()) {
-    log_trace("this MPI library has no messages that programs cannot see: none goes in fragments");
+  if (!has_hidden_messages() || hidden_messages_share_comm) {
+    log_trace("this MPI library has no messages to other nodes that programs cannot see: none goes in fragments");
     return;
   }
   world->remote.emplace(*world->own, world->rank);
@@ -40,12 +40,14 @@ void start_remote(int processes) {
     if (rank != world->rank) world->remote->greet(rank);
 }
 
-constexpr const char* needs_openmpi = "they need Open MPI 4, or 5 and a gpudt that was built with it";
+constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that was built with it, or MPICH 4 or 5";
 
 /// Why no messages are offered, though processes of the node share memory; null if they may be.
 const char* obstacle_to_messages(MPI_Comm self) {
-  if (!all_receives_are_known()) return needs_openmpi;
-  return find_contexts(self) ? nullptr : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
+  if (!all_receives_are_known()) return needs_known;
+  if (find_contexts(self)) return nullptr;
+  return hidden_messages_share_comm ? "over MPICH all processes must be on one node and have gpudt"
+                                    : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
 }
 
 /// From now on messages of collectives are offered to this process, if there are hidden ones.
@@ -78,7 +80,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     const std::string text = std::string("no peer transfers, messages are staged: ") + why;
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
-  if (!is_known_version()) return impossible(needs_openmpi);
+  if (!is_known_version()) return impossible(needs_known);
   if (mpi_takes_device_memory() && forced == Protocol::pipelined)
     return impossible("the MPI library takes device pointers, and sends long messages from them itself");
   // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
@@ -236,13 +238,10 @@ Outgoing HostReceive::message() const {
   return {buf_, count_, type_};
 }
 
-void HostReceive::start_pack() {
-  if (packed_) datatype::pack(info_->layout(), count_, buf_, 0, bytes(), packed_.get());
-}
-
 Announced HostReceive::announced(std::int64_t bytes) {
   receiver_.reset();
   if (rts_index(bytes) < 0) return {bytes};
+  if (this->bytes() < std::int64_t{sizeof(RendezvousRequest)}) return {bytes};  // MPICH 5 tells of what has not come
   RendezvousRequest head;
   if (packed_)
     std::memcpy(&head, packed_.get(), sizeof head);
@@ -271,11 +270,11 @@ void HostReceive::abandon() {
   receiver_.reset();
 }
 
-ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info)
+ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host)
     : buf_(buf),
       count_(count),
       info_(std::move(info)),
-      on_device_(resolve_mapped(buf, count, type, "MPI_Mrecv", operand_)) {}
+      on_device_(!on_host && resolve_mapped(buf, count, type, "MPI_Mrecv", operand_)) {}
 
 Announced ShortReceive::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
@@ -301,7 +300,11 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
   return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info)) : nullptr;
 }
 
-std::shared_ptr<HostReceive> peer_packed_receive(void* buf, int count, MPI_Datatype type) {
+std::shared_ptr<Payload> peer_packed_receive(void* buf, int count, MPI_Datatype type) {
+  if (rts_room() != 0 && count >= 0 && type != MPI_DATATYPE_NULL && bytes_in(count, type) < rts_room()) {
+    const datatype::TypeInfoRef info = datatype::type_info(type);
+    return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
+  }
   if (datatype::basic_types.size(type) != 0) return nullptr;
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type);
   return receive && receive->is_packed() ? receive : nullptr;

@@ -278,8 +278,7 @@ class HostReceive : public Payload {
   /// What MPI is to have.
   Outgoing message() const override;
   bool is_packed() const { return packed_ != nullptr; }
-  /// What a call that sends from the same buffer needs.
-  void start_pack() override;
+  void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
@@ -297,13 +296,19 @@ class HostReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
-/// Receive of a matched message presumed to be an RTS, with a buffer shorter than an RTS. If it is one, the message is
-/// truncated and the sender released; otherwise the data are delivered normally.
+/// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
+/// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
+inline std::int64_t rts_room() {
+  return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
+}
+
+/// A receive with less room than an RTS has, of a message that may be one. If it is, the message is truncated and the
+/// sender released; otherwise the data are delivered normally.
 class ShortReceive : public Payload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
-  /// May throw device::Error.
-  ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info);
+  /// May throw device::Error. `on_host`: the buffer is known to be in host memory.
+  ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
   /// What MPI is to have in place of the program's buffer.
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   void start_pack() override {}
@@ -325,8 +330,8 @@ class ShortReceive : public Payload {
 /// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have
 /// the receive as it is.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
-/// The payload for a blocking one, if it is to be received packed; else null.
-std::shared_ptr<HostReceive> peer_packed_receive(void* buf, int count, MPI_Datatype type);
+/// The payload for a blocking one, if it is to be received packed or with more room; else null.
+std::shared_ptr<Payload> peer_packed_receive(void* buf, int count, MPI_Datatype type);
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.
