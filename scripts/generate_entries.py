@@ -5,7 +5,8 @@ and a header that gives this library's own functions, where the tables lead, nam
 usage: generate_entries.py TABLE FORTRAN OUTPUT.S OUTPUT.HPP OUTPUT.WRAP PREPROCESSOR...
 
 The library exports PMPI_X, too, for other tools to call, and itself calls the PMPI_X of the MPI library: OUTPUT.WRAP
-has the linker's options that make of each PMPI_X that it calls a jump through a table of those functions.
+has the linker's options that make of each PMPI_X that it calls a jump through a table of those functions. An exported
+function that is called before the tables are filled has them filled first.
 
 FORTRAN says for which family of MPI libraries there are Fortran wrappers: openmpi, mpich or none.
 """
@@ -25,6 +26,11 @@ gpudt_entries:
   .globl gpudt_entry_names
 gpudt_entry_names:
 
+  .section .data.rel.ro.gpudt_entry_functions, "aw"
+  .balign 8
+  .globl gpudt_entry_functions
+gpudt_entry_functions:
+
   .section .data.gpudt_profiling_entries, "aw"
   .balign 8
   .globl gpudt_profiling_entries
@@ -40,6 +46,55 @@ gpudt_own_functions:
   .section .rodata.gpudt_profiling_names, "a"
   .globl gpudt_profiling_names
 gpudt_profiling_names:
+  .section .rodata.gpudt_mpi_names, "a"
+  .globl gpudt_mpi_names
+gpudt_mpi_names:
+
+/* Fills the tables, and goes on to the function in r11 (x17), all arguments as they were. */
+  .text
+first_call:
+#if defined(__x86_64__)
+  .irp register, r11, rax, rdi, rsi, rdx, rcx, r8, r9
+  push %\\register
+  .endr
+  sub $136, %rsp
+  .irp number, 0, 1, 2, 3, 4, 5, 6, 7
+  movaps %xmm\\number, 16*\\number(%rsp)
+  .endr
+  call gpudt_find_mpi
+  .irp number, 0, 1, 2, 3, 4, 5, 6, 7
+  movaps 16*\\number(%rsp), %xmm\\number
+  .endr
+  add $136, %rsp
+  .irp register, r9, r8, rcx, rdx, rsi, rdi, rax, r11
+  pop %\\register
+  .endr
+  jmp *%r11
+#elif defined(__aarch64__)
+  stp x29, x30, [sp, #-224]!
+  mov x29, sp
+  stp x0, x1, [sp, #16]
+  stp x2, x3, [sp, #32]
+  stp x4, x5, [sp, #48]
+  stp x6, x7, [sp, #64]
+  stp x8, x17, [sp, #80]
+  stp q0, q1, [sp, #96]
+  stp q2, q3, [sp, #128]
+  stp q4, q5, [sp, #160]
+  stp q6, q7, [sp, #192]
+  bl gpudt_find_mpi
+  ldp x0, x1, [sp, #16]
+  ldp x2, x3, [sp, #32]
+  ldp x4, x5, [sp, #48]
+  ldp x6, x7, [sp, #64]
+  ldp x8, x17, [sp, #80]
+  ldp q0, q1, [sp, #96]
+  ldp q2, q3, [sp, #128]
+  ldp q4, q5, [sp, #160]
+  ldp q6, q7, [sp, #192]
+  ldp x29, x30, [sp], #224
+  br x17
+#endif
 
 /* A function that jumps to where `target`, a place in section `table`, leads. */
 .macro jump symbol, table, target
@@ -63,21 +118,46 @@ gpudt_profiling_names:
   .size \\symbol, . - \\symbol
 .endm
 
+/* The same; the first call of them all fills the tables. */
+.macro exported symbol, table
+  .text
+8:
+#if defined(__x86_64__)
+  lea 9f(%rip), %r11
+  jmp first_call
+#elif defined(__aarch64__)
+  adr x17, 9f
+  b first_call
+#endif
+  .balign 16
+9:
+  jump \\symbol, \\table, 8b
+.endm
+
 .macro entry symbol, target
   .section .rodata.gpudt_entry_names, "a"
   .asciz "\\symbol"
-  jump \\symbol, .data.gpudt_entries, \\target
+  .section .data.rel.ro.gpudt_entry_functions, "aw"
+  .quad \\target
+  exported \\symbol, .data.gpudt_entries
 .endm
 
-/* PMPI_X for other tools, and as this library calls it. */
+/* PMPI_X as this library calls it. */
+.macro internal symbol
+  .section .rodata.gpudt_mpi_names, "a"
+  .asciz "\\symbol"
+  .hidden __wrap_\\symbol
+  jump __wrap_\\symbol, .data.gpudt_mpi_functions, gpudt_no_function
+.endm
+
+/* PMPI_X for other tools, and as this library calls it: these come first among the latter. */
 .macro profiling symbol, target
   .section .rodata.gpudt_profiling_names, "a"
   .asciz "\\symbol"
   .section .data.rel.ro.gpudt_own_functions, "aw"
   .quad \\target
-  jump \\symbol, .data.gpudt_profiling_entries, gpudt_no_function
-  .hidden __wrap_\\symbol
-  jump __wrap_\\symbol, .data.gpudt_mpi_functions, gpudt_no_function
+  exported \\symbol, .data.gpudt_profiling_entries
+  internal \\symbol
 .endm
 
 """
@@ -86,6 +166,8 @@ END = """
   .section .rodata.gpudt_entry_names, "a"
   .byte 0
   .section .rodata.gpudt_profiling_names, "a"
+  .byte 0
+  .section .rodata.gpudt_mpi_names, "a"
   .byte 0
   .section .note.GNU-stack, "", %progbits
 """
@@ -112,13 +194,16 @@ def main():
     table, prototypes = read_table(path), read_prototypes(preprocessor)
     pairs = list(entries(table, prototypes, fortran))
     own = [(symbol, target) for symbol, target in pairs if symbol in prototypes and target == own_name(symbol)]
+    names = [symbol for symbol, _ in own]
+    others = sorted(set(prototypes) - set(names))
     with open(assembly, "w", encoding="ascii") as out:
         out.write(ASSEMBLY)
         out.writelines(f"entry {symbol}, {target}\n" for symbol, target in pairs)
         out.writelines(f"profiling P{symbol}, {target}\n" for symbol, target in own)
+        out.writelines(f"internal P{symbol}\n" for symbol in others)
         out.write(END)
     with open(wrap, "w", encoding="ascii") as out:
-        out.writelines(f"--wrap=P{symbol}\n" for symbol, _ in own)
+        out.writelines(f"--wrap=P{symbol}\n" for symbol in names + others)
     with open(header, "w", encoding="ascii") as out:
         out.write("// Generated by scripts/generate_entries.py from interpose/functions.txt.\n#pragma once\n\n")
         out.writelines(

@@ -5,39 +5,57 @@
 // (other_tools.hpp), a name MPI_X that it has leads to the tool's function, and all names PMPI_X to this library's.
 //
 // The library itself calls the MPI library's PMPI_X: the linker makes of each such call a jump through a table, which
-// is filled when the library is loaded.
+// is filled when the library is loaded. So it needs no MPI library of a certain name. Where there is none yet, as in
+// Python before it imports mpi4py, the tables are filled in the first call of a function that is exported.
 #include <dlfcn.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "interpose/calls/other_tools.hpp"
+#include "interpose/support/loaded.hpp"
 
 // All hidden, and defined by the generated assembly: the names are in the order of the entries, and end with none.
-extern "C" void* gpudt_entries[];  ///< where MPI_X leads
+extern "C" void* gpudt_entries[];  ///< where MPI_X leads; until the tables are filled, to gpudt_find_mpi()
+extern "C" void* const gpudt_entry_functions[];
 extern "C" const char gpudt_entry_names[];
-extern "C" void* gpudt_profiling_entries[];  ///< where PMPI_X leads, as others call it
-extern "C" void* gpudt_mpi_functions[];      ///< where PMPI_X leads, as this library calls it
+extern "C" void* gpudt_profiling_entries[];  ///< where PMPI_X leads, as others call it; likewise
 extern "C" void* const gpudt_own_functions[];
 extern "C" const char gpudt_profiling_names[];
+extern "C" void* gpudt_mpi_functions[];   ///< where PMPI_X leads, as this library calls it
+extern "C" const char gpudt_mpi_names[];  ///< begins with gpudt_profiling_names
+
+#ifndef OPEN_MPI  // whose library is needed
+// For linkers alone, which see by it that who links this library needs an MPI library, and keep that one (--as-needed).
+// There is nothing to relocate, so ld.so does not look the name up. (__real_: the linker is told to wrap it.)
+asm(".reloc ., BFD_RELOC_NONE, __real_PMPI_Get_library_version");
+#endif
 
 /// Where a PMPI_X leads that the MPI library lacks.
 extern "C" [[noreturn]] void gpudt_no_function() {
-  std::fputs("gpudt: the MPI library lacks a function that it had when gpudt was built\n", stderr);
+  std::fputs("gpudt: there is no MPI library, or it lacks a function that it had when gpudt was built\n", stderr);
   std::abort();
 }
+
+using gpudt::interpose::file_of;
+using gpudt::interpose::global_function;
+using gpudt::interpose::loaded_function;
+using gpudt::interpose::make_global;
 
 namespace {
 
 /// Which build this is, for scripts/gpudt-run, which looks for it in the file.
 [[gnu::used]] constexpr char build[] = "gpudt-build-for:" GPUDT_MPI_BUILD;
 
-constexpr std::size_t longest_version = 16384;  ///< of any MPI library, whatever mpi.h says
-constexpr std::size_t telling_part = 200;       ///< of it: what follows may be the options of its build
+constexpr char told_by[] = "PMPI_Get_library_version";  ///< MPI libraries alone define it
+constexpr std::size_t longest_version = 16384;          ///< of any MPI library, whatever mpi.h says
+constexpr std::size_t telling_part = 200;               ///< of it: what follows may be the options of its build
 
 /// How a family's libraries call themselves (MPI_Get_library_version); a name of another may contain it.
 struct Family {
@@ -57,24 +75,12 @@ std::string_view family_of(std::string_view version) {
   return {};
 }
 
-/// The MPI library's function of this name, which ours stands before; null if it has none.
-void* behind(const char* name) {
-  void* const function = dlsym(RTLD_NEXT, name);
-  return function != nullptr ? function : dlsym(RTLD_DEFAULT, name);  // the MPI library comes before this one
-}
-
-/// The file that a function is in.
-const void* file_of(void* function) {
-  Dl_info info{};
-  return dladdr(function, &info) != 0 ? info.dli_fbase : nullptr;
-}
-
 /// Whether the MPI library has the handles and constants that the MPI-5 standard lays down (MPI-5.0 chapter 20), for
 /// which every library has a file of its own; what stands in its version is the same in both. The file that this
 /// library needs may be there, too, behind that of the program.
 bool has_standard_abi() {
-  void* const function = behind("PMPI_Abi_get_version");
-  if (function == nullptr || file_of(function) != file_of(behind("PMPI_Get_library_version"))) return false;
+  void* const function = global_function("PMPI_Abi_get_version");
+  if (function == nullptr || file_of(function) != file_of(global_function("PMPI_Get_library_version"))) return false;
   int version = -1, subversion = -1;
   reinterpret_cast<int (*)(int*, int*)>(function)(&version, &subversion);
   return version >= 0;
@@ -83,6 +89,7 @@ bool has_standard_abi() {
 /// Of the library that this process runs over; empty if it is not known.
 std::string_view family_here() {
   if (has_standard_abi()) return "the MPI-5 ABI";
+  if (global_function(told_by) == nullptr) return {};
   static char version[longest_version];
   int length = 0;
   PMPI_Get_library_version(version, &length);
@@ -96,25 +103,37 @@ void for_each_name(const char* names, Act act) {
 }
 
 void find_mpi_functions() {
-  for_each_name(gpudt_profiling_names, [](const char* name, std::size_t number) {
-    if (void* const function = behind(name)) gpudt_profiling_entries[number] = gpudt_mpi_functions[number] = function;
+  for_each_name(gpudt_mpi_names, [](const char* name, std::size_t number) {
+    if (void* const function = global_function(name)) gpudt_mpi_functions[number] = function;
   });
 }
 
-void pass_everything_through() {
-  for_each_name(gpudt_entry_names, [](const char* name, std::size_t number) {
-    if (void* const behind = dlsym(RTLD_NEXT, name)) gpudt_entries[number] = behind;
+/// Of each entry: what `instead(name)` says or, where that is null, this library's function.
+template <class Instead>
+std::vector<void*> targets(Instead instead) {
+  std::vector<void*> found;
+  for_each_name(gpudt_entry_names, [&](const char* name, std::size_t number) {
+    void* const other = instead(name);
+    found.push_back(other != nullptr ? other : gpudt_entry_functions[number]);
   });
+  return found;
+}
+
+/// Fills the tables of what is exported: the entries last, since other threads may call meanwhile.
+void lead_to(const std::vector<void*>& found, void* const* profiling) {
+  for_each_name(gpudt_profiling_names,
+                [&](const char*, std::size_t number) { gpudt_profiling_entries[number] = profiling[number]; });
+  std::copy(found.begin(), found.end(), gpudt_entries);
+}
+
+void pass_everything_through() {
+  lead_to(targets([](const char* name) { return dlsym(RTLD_NEXT, name); }), gpudt_mpi_functions);
 }
 
 void give_way_to_other_tools() {
   gpudt::interpose::OtherTools tools;
-  for_each_name(gpudt_entry_names, [&](const char* name, std::size_t number) {
-    if (void* const function = tools.in_place_of(name)) gpudt_entries[number] = function;
-  });
-  if (!tools.any()) return;
-  for_each_name(gpudt_profiling_names,
-                [](const char*, std::size_t number) { gpudt_profiling_entries[number] = gpudt_own_functions[number]; });
+  const std::vector<void*> found = targets([&](const char* name) { return tools.in_place_of(name); });
+  lead_to(found, tools.any() ? gpudt_own_functions : gpudt_mpi_functions);
 }
 
 /// Before MPI is initialized only the launchers' variables tell; without any, every process is the first.
@@ -124,8 +143,7 @@ bool is_first_rank() {
   return true;
 }
 
-/// Runs when the library is loaded. A process that has no MPI of its own sees the one that this library needs.
-__attribute__((constructor)) void fill_tables() {
+void fill_tables() {
   find_mpi_functions();
   const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
@@ -136,6 +154,27 @@ __attribute__((constructor)) void fill_tables() {
         "gpudt is off: it was built for %s, and this program runs over %s. Preload a build for that; gpudt-run "
         "finds it among those installed\n",
         GPUDT_MPI_FAMILY, found.data());
+}
+
+}  // namespace
+
+/// Fills the tables, once. Thread-safe. An MPI library that was loaded with RTLD_LOCAL becomes visible to all, which is
+/// what it is where the program is linked to it: this library looks for its functions, and those of UCX, by name.
+extern "C" void gpudt_find_mpi() {
+  static const bool filled = [] {
+    if (global_function(told_by) == nullptr)
+      if (const void* const local = loaded_function(told_by)) make_global(local);
+    fill_tables();
+    return true;
+  }();
+  static_cast<void>(filled);
+}
+
+namespace {
+
+/// Runs when the library is loaded. Where the MPI library has not been loaded yet, the first call sees to it.
+__attribute__((constructor)) void find_mpi_at_once() {
+  if (global_function(told_by) != nullptr) gpudt_find_mpi();
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 // So it does in an MPICH without UCX, where the library asks for MPI_THREAD_MULTIPLE itself.
 #include "interpose/mpi/progress.hpp"
 
-#include <dlfcn.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -25,6 +24,7 @@
 
 #include "base/never_destroyed.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/loaded.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -133,10 +133,10 @@ void progress_wake() {
 
 }  // namespace gpudt::interpose
 
-/// Stands before UCX's function of this name; a ucp_worker_h is a pointer.
+/// Stands before UCX's function of this name, in programs over whatever MPI; a ucp_worker_h is a pointer.
 GPUDT_EXPORT unsigned ucp_worker_progress(void* worker) {
   using Progress = unsigned (*)(void*);
-  static const auto behind = reinterpret_cast<Progress>(dlsym(RTLD_NEXT, "ucp_worker_progress"));
+  static const auto behind = reinterpret_cast<Progress>(gpudt::interpose::loaded_function("ucp_worker_progress"));
   const unsigned events = behind(worker);
   if (auto* const advance = gpudt::interpose::on_the_way.load(std::memory_order_acquire)) advance();
   return events;
