@@ -505,7 +505,7 @@ namespace {
 template <class Count>
 int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Datatype, MPI_Op), const void* inbuf,
                  void* inoutbuf, Count count, MPI_Datatype type, MPI_Op op) {
-  return guarded(MPI_COMM_WORLD, call, [&] {
+  return guarded(MPI_COMM_WORLD, call, [&]() -> int {
     if (reduce_locally(call, inbuf, inoutbuf, count, type, op)) return MPI_SUCCESS;
     CallBuffers c(call, {.comm = MPI_COMM_WORLD});
     const Given in = c.reduction(Role::in, inbuf, count, type);
