@@ -25,7 +25,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   if (!resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(source, comm))) {
     if (!peer_checks() || operand.is_direct())
       return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    if (const auto packed = peer_packed_receive(buf, count, type)) {
+    if (const auto packed = peer_blocking_receive(buf, count, type, /*apart=*/true)) {
       const Outgoing into = packed->message();
       const int code = PMPI_Sendrecv(buf, count, type, dest, sendtag, into.room(), into.count, into.type, source,
                                      recvtag, comm, seen.get());

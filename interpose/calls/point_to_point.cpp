@@ -247,7 +247,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
       if (!peer_checks() || operand.is_direct()) return pmpi(program, status);
-      const auto packed = peer_packed_receive(buf, count, type);
+      const auto packed = peer_blocking_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
       if (packed) {
         const int code = pmpi(packed->message(), seen.get());
@@ -285,7 +285,8 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
 
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MPI_Datatype type,
-                        const ErrorOwner& owner, const Selects& selects, MPI_Request* request) {
+                        const ErrorOwner& owner, const Selects& selects, MPI_Request* request,
+                        std::int64_t room = rts_room()) {
   Outgoing into{buf, asked, type};
   const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
@@ -296,7 +297,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
     std::shared_ptr<Payload> payload;
     const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
-      payload = std::make_shared<Staged>(operand, rts_room());
+      payload = std::make_shared<Staged>(operand, room);
       into = payload->message();
     } else if (!operand.is_direct()) {
       payload = peer_host_receive(buf, count, type);
@@ -420,7 +421,7 @@ int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype 
         const int code = hidden_receive(into.room(), into.count, into.type, way.peer, way.tag, way.comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
-      call, buf, count, type, {.comm = comm}, {}, request);
+      call, buf, count, type, {.comm = comm}, {}, request, hidden_rts_room());
 }
 
 }  // namespace gpudt::interpose

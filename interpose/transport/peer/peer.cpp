@@ -40,7 +40,7 @@ void start_remote(int processes) {
     if (rank != world->rank) world->remote->greet(rank);
 }
 
-constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that was built with it, or MPICH 4 or 5";
+constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that was built with it, or MPICH 4";
 
 /// Why no messages are offered, though processes of the node share memory; null if they may be.
 const char* obstacle_to_messages(MPI_Comm self) {
@@ -220,35 +220,44 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 namespace {
 
-bool may_come_in_parts(const datatype::TypeInfo& info, std::int64_t count) {
-  return info.widest_element() <= widest_received_in_parts() ||
-         info.layout().shape(count).kind == datatype::ShapeKind::contiguous;
+/// Elements side by side come in parts as well, but over MPICH 5.
+bool receives_bytes_alone() {
+  return widest_received_in_parts() == 0;
+}
+
+bool may_come_in_parts(const datatype::TypeInfo& info) {
+  return info.widest_element() <= widest_received_in_parts();
 }
 
 }  // namespace
 
-HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info)
+HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart)
     : buf_(buf), count_(count), type_(type), info_(std::move(info)) {
-  if (info_ && !may_come_in_parts(*info_, count))
+  if (!info_ || may_come_in_parts(*info_)) return;
+  const datatype::Shape shape = info_->layout().shape(count);
+  if (shape.kind != datatype::ShapeKind::contiguous || (apart && receives_bytes_alone()))
     packed_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes()));
+  else if (receives_bytes_alone())
+    bytes_at_ = static_cast<std::byte*>(buf) + shape.offset;
 }
 
 Outgoing HostReceive::message() const {
-  if (packed_) return {packed_.get(), count_, info_->packed_type()};
+  if (packed_ || bytes_at_ != nullptr) return {packed_ ? packed_.get() : bytes_at_, count_, info_->packed_type()};
   return {buf_, count_, type_};
 }
 
 Announced HostReceive::announced(std::int64_t bytes) {
   receiver_.reset();
-  if (rts_index(bytes) < 0) return {bytes};
-  if (this->bytes() < std::int64_t{sizeof(RendezvousRequest)}) return {bytes};  // MPICH 5 tells of what has not come
+  const std::int64_t room = this->bytes();
+  // MPICH 5 tells of what has not come, too, if the program's error handler has been told.
+  if (rts_index(bytes) < 0 || bytes > room) return {std::min(bytes, room)};
   RendezvousRequest head;
   if (packed_)
     std::memcpy(&head, packed_.get(), sizeof head);
   else
     datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
   receiver_ = RendezvousReceiver::recognise(head, bytes);
-  return receiver_ ? receiver_->announced(this->bytes()) : Announced{bytes};
+  return receiver_ ? receiver_->announced(room) : Announced{bytes};
 }
 
 void HostReceive::start_unpack(std::int64_t bytes) {
@@ -293,21 +302,21 @@ void ShortReceive::deliver(std::int64_t bytes) const {
   OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), device::MemoryKind::pinned).wait();
 }
 
-std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type) {
+std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
   if (bytes_in(count, type) < shortest_rts) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
-  return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info)) : nullptr;
+  return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info), apart) : nullptr;
 }
 
-std::shared_ptr<Payload> peer_packed_receive(void* buf, int count, MPI_Datatype type) {
+std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (rts_room() != 0 && count >= 0 && type != MPI_DATATYPE_NULL && bytes_in(count, type) < rts_room()) {
     const datatype::TypeInfoRef info = datatype::type_info(type);
     return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
   }
-  if (datatype::basic_types.size(type) != 0) return nullptr;
-  std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type);
-  return receive && receive->is_packed() ? receive : nullptr;
+  if (datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
+  std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
+  return receive && !receive->is_as_it_is() ? receive : nullptr;
 }
 
 bool is_truncation(int code) {

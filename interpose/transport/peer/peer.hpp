@@ -271,13 +271,16 @@ class RendezvousReceiver {
 };
 
 /// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one
-/// into the buffer: it may end amid an element (widest_received_in_parts()). Then the receive gets packed memory.
+/// into the buffer: it may end amid an element (widest_received_in_parts()). Then the receive gets bytes: the buffer's
+/// if they lie side by side, else packed memory.
 class HostReceive : public Payload {
  public:
-  HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info);
+  /// `apart`: bytes come to memory apart from the program's buffer, in any case.
+  HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart = false);
   /// What MPI is to have.
   Outgoing message() const override;
-  bool is_packed() const { return packed_ != nullptr; }
+  /// Whether that is the program's buffer, as elements of its type.
+  bool is_as_it_is() const { return packed_ == nullptr && bytes_at_ == nullptr; }
   void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
@@ -292,6 +295,7 @@ class HostReceive : public Payload {
   int count_;
   MPI_Datatype type_;
   datatype::TypeInfoRef info_;
+  std::byte* bytes_at_ = nullptr;
   std::unique_ptr<std::byte[]> packed_;
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
@@ -299,6 +303,10 @@ class HostReceive : public Payload {
 /// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
 /// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
 inline std::int64_t rts_room() {
+  return hidden_messages_share_comm && peer_checks() ? peer::longest_rts : 0;
+}
+/// The same of receives of collectives.
+inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
 }
 
@@ -329,9 +337,9 @@ class ShortReceive : public Payload {
 
 /// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have
 /// the receive as it is.
-std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type);
-/// The payload for a blocking one, if it is to be received packed or with more room; else null.
-std::shared_ptr<Payload> peer_packed_receive(void* buf, int count, MPI_Datatype type);
+std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
+/// The payload for a blocking one, if it is to be received as bytes or with more room; else null.
+std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
 
 /// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
 /// may mean to fetch it. Returns what the call is to return.
