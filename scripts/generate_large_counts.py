@@ -52,7 +52,8 @@ def definition(function):
     text = [wrapped(f"GPUDT_EXPORT int {name}(", parameters, ") {", "")]
     text += [f"  Elements {count}_of({count}, {of});" for count, of in grown]
     passes = [f"{count}_of.small()" for count, _ in grown] + checks
-    text.append(wrapped(f"  if (!({' && '.join(passes)}) && !any_on_device({{", buffers, "})) {", ""))
+    asked = "may_be_ours" if "recv" in name.lower() else "any_on_device"
+    text.append(wrapped(f"  if (!({' && '.join(passes)}) && !{asked}({{", buffers, "})) {", ""))
     text.append("    engine_order_all();")
     text.append(wrapped(f"return P{name}(", own, ");", "    "))
     text.append("  }")

@@ -6,10 +6,10 @@
 #include <type_traits>
 
 #include "interpose/collectives/call_order.hpp"
-#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 #if defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
 #include <mpi-ext.h>
@@ -43,12 +43,12 @@ using namespace gpudt::interpose;
     return PMPI_##name(GPUDT_LIST arguments);             \
   }
 /// The same of a function that makes the communicator `*made`.
-#define GPUDT_MAKING(name, comm, parameters, arguments) \
-  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {  \
-    settle_collectives(comm);                           \
-    const int code = PMPI_##name(GPUDT_LIST arguments); \
-    if (code == MPI_SUCCESS) agree_on_context(*made);   \
-    return code;                                        \
+#define GPUDT_MAKING(name, comm, parameters, arguments)          \
+  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {           \
+    settle_collectives(comm);                                    \
+    const int code = PMPI_##name(GPUDT_LIST arguments);          \
+    if (code == MPI_SUCCESS) peer_has_communicator(comm, *made); \
+    return code;                                                 \
   }
 
 // --- MPI-4.1 chapter 6: barriers -------------------------------------------------------------------------------------

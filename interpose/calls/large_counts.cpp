@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "interpose/support/errors.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -17,6 +18,10 @@ bool any_on_device(std::initializer_list<const void*> buffers) {
            // With MPI_BOTTOM the datatype tells, which the functions with int counts ask.
            return buffer != MPI_IN_PLACE && (buffer == MPI_BOTTOM || device::classify(buffer).on_device());
          });
+}
+
+bool may_be_ours(std::initializer_list<const void*> buffers) {
+  return peer_checks() || any_on_device(buffers);
 }
 
 int too_large(const char* call) {

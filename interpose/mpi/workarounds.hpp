@@ -19,6 +19,14 @@ inline std::int64_t received_bytes(const MPI_Status& status) {
 std::int64_t received_bytes(const MPI_Status& status);
 #endif
 
+/// Whether the status of a receive that has failed, since the message was too long, tells its length. In MPICH it is
+/// what was there before.
+#ifdef OPEN_MPI
+inline constexpr bool truncated_statuses_tell = true;
+#else
+inline constexpr bool truncated_statuses_tell = false;
+#endif
+
 /// PMPI_Waitall.
 int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 
@@ -41,13 +49,15 @@ void make_progress(MPI_Comm self);
 /// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
 /// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
-/// To be called by all processes of a communicator that the program has made, before it uses it, where MPI does not
-/// tell its context; MPI_COMM_NULL in those that are not in it.
+/// To be called when the program has made communicator `made`, or not (MPI_COMM_NULL), of `of`: where MPI does not tell
+/// contexts, it is numbered.
 #ifdef OPEN_MPI
-inline void agree_on_context(MPI_Comm) {}
+inline void number_context(MPI_Comm, MPI_Comm) {}
 #else
-void agree_on_context(MPI_Comm comm);
+void number_context(MPI_Comm of, MPI_Comm made);
 #endif
+/// Contexts from here on a process may have or not, where they are numbered.
+inline constexpr std::uint32_t first_made_context = 3;
 bool find_request_contexts(MPI_Comm own);
 /// MPI receives messages that end amid an element, as RTS messages may, if no element of the datatype has more bytes.
 std::int64_t widest_received_in_parts();

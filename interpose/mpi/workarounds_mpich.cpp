@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "interpose/support/engine.hpp"
@@ -20,35 +21,47 @@ MPI_Comm hidden = MPI_COMM_NULL;
 std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
 int context_key = MPI_KEYVAL_INVALID;
 
-// MPICH does not tell the contexts of its communicators: they get numbers of gpudt's.
-constexpr std::uint32_t hidden_context = 0, world_context = 1, self_context = 2, first_context = 3;
-constexpr unsigned context_bits = 20;  ///< of those that one process gives; the others are its rank
-std::atomic<std::uint32_t> next_context = first_context;
+// MPICH does not tell the contexts of its communicators. So each gets a number that all its processes work out alike,
+// from that of the communicator it was made of, how many were made of that before, and its first process. Numbers may
+// coincide, which does harm only if messages of the two with one tag and length are probed at a time.
+struct Context {
+  std::uint32_t number;
+  std::atomic<std::uint32_t> made{0};  ///< of this one, by the library's wrappers
+};
+constexpr std::uint32_t hidden_context = 0;
+constexpr std::uint32_t context_multiplier = 0x9e3779b1;  ///< odd, of well mixed bits
 
-/// A number that no other process gives to a communicator, nor this one to another; or that there is none left.
-std::uint32_t new_context() {
-  int rank = 0;
-  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  const std::uint32_t number = next_context.fetch_add(1);
-  const auto of_process = static_cast<std::uint64_t>(rank) << context_bits;
-  return number >> context_bits != 0 || of_process + number >= local_context
-             ? local_context
-             : static_cast<std::uint32_t>(of_process + number);
+Context* context_at(MPI_Comm comm) {
+  static Context world{1}, self{2};
+  if (comm == MPI_COMM_WORLD) return &world;
+  if (comm == MPI_COMM_SELF) return &self;
+  void* value = nullptr;
+  int found = 0;
+  if (context_key == MPI_KEYVAL_INVALID || comm == MPI_COMM_NULL) return nullptr;
+  PMPI_Comm_get_attr(comm, context_key, static_cast<void*>(&value), &found);
+  return found == 0 ? nullptr : static_cast<Context*>(value);
 }
 
-/// Whether all its processes are in MPI_COMM_WORLD; the same in all.
-bool is_within_world(MPI_Comm comm) {
-  int inter = 1;
-  if (PMPI_Comm_test_inter(comm, &inter) != MPI_SUCCESS || inter != 0) return false;
-  MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL, outside = MPI_GROUP_NULL;
-  int size = 1;
+int drop_context(MPI_Comm, int, void* value, void*) {
+  delete static_cast<Context*>(value);
+  return MPI_SUCCESS;
+}
+
+std::uint32_t mixed(std::uint32_t state, std::uint32_t value) {
+  state = (state ^ value) * context_multiplier;
+  return state ^ (state >> 15);
+}
+
+/// In MPI_COMM_WORLD, of the first process of an intracommunicator.
+int first_rank(MPI_Comm comm) {
+  MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
+  const int first = 0;
+  int rank = 0;
   PMPI_Comm_group(comm, &group);
   PMPI_Comm_group(MPI_COMM_WORLD, &all);
-  PMPI_Group_difference(group, all, &outside);
-  PMPI_Group_size(outside, &size);
-  for (MPI_Group* const made : {&group, &all, &outside})
-    if (*made != MPI_GROUP_EMPTY) PMPI_Group_free(made);
-  return size == 0;
+  PMPI_Group_translate_ranks(group, 1, &first, all, &rank);
+  for (MPI_Group* const made : {&group, &all}) PMPI_Group_free(made);
+  return rank;
 }
 
 /// The status of MPI_REQUEST_NULL (MPI-4.1 section 3.7.3).
@@ -186,18 +199,20 @@ bool all_receives_are_known() {
   return known_version() == 4;
 }
 
-/// Processes have to agree on them, which all are known to do as far as there are hidden messages.
+/// Without hidden messages it is not known whether all processes have the library, and number contexts.
 bool find_contexts(MPI_Comm) {
   return has_hidden_messages();
 }
 
-void agree_on_context(MPI_Comm comm) {
-  if (!has_hidden_messages() || comm == MPI_COMM_NULL || !is_within_world(comm)) return;
-  int rank = 0;
-  PMPI_Comm_rank(comm, &rank);
-  std::uint32_t context = rank == 0 ? new_context() : local_context;
-  if (PMPI_Bcast(&context, 1, MPI_UINT32_T, 0, comm) != MPI_SUCCESS) return;
-  PMPI_Comm_set_attr(comm, context_key, reinterpret_cast<void*>(std::uintptr_t{context}));
+void number_context(MPI_Comm of, MPI_Comm made) {
+  Context* const parent = has_hidden_messages() ? context_at(of) : nullptr;
+  if (parent == nullptr) return;
+  const std::uint32_t before = parent->made.fetch_add(1);
+  if (made == MPI_COMM_NULL) return;
+  const auto first = static_cast<std::uint32_t>(first_rank(made));
+  const std::uint32_t number = mixed(mixed(mixed(parent->number, before), first), parent->number);
+  auto* const context = new (std::nothrow) Context{number % (local_context - first_made_context) + first_made_context};
+  if (context != nullptr && PMPI_Comm_set_attr(made, context_key, context) != MPI_SUCCESS) delete context;
 }
 
 /// MPICH fails if elements do not lie side by side, MPICH 5 whatever they do.
@@ -210,14 +225,9 @@ bool find_request_contexts(MPI_Comm) {
 }
 
 std::uint32_t context_of(MPI_Comm comm) {
-  if (comm == MPI_COMM_WORLD) return world_context;
-  if (comm == hidden_comm()) return hidden_context;
-  if (comm == MPI_COMM_SELF) return self_context;
-  void* value = nullptr;
-  int found = 0;
-  if (context_key == MPI_KEYVAL_INVALID) return local_context;
-  PMPI_Comm_get_attr(comm, context_key, static_cast<void*>(&value), &found);
-  return found == 0 ? local_context : static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(value));
+  if (comm == hidden_comm() && comm != MPI_COMM_NULL) return hidden_context;
+  const Context* const context = context_at(comm);
+  return context == nullptr ? local_context : context->number;
 }
 
 MPI_Comm request_comm(MPI_Request) {
@@ -238,7 +248,7 @@ void start_hidden_messages() {
   int found = 0;
   PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
   if (found != 0) hidden_tags = static_cast<std::uint64_t>(*static_cast<int*>(value)) + 1;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &context_key, nullptr);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_context, &context_key, nullptr);
 }
 
 void stop_hidden_messages() {

@@ -277,7 +277,7 @@ void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status
   operation->bytes = bytes;
   if (operation->kind != Operation::Kind::receive) return;
   if (operation->error != MPI_SUCCESS) {
-    operation->truncated = is_truncation(operation->error) && peer::rts_index(bytes) >= 0;
+    operation->truncated = truncated_statuses_tell && is_truncation(operation->error) && peer::rts_index(bytes) >= 0;
     if (operation->truncated) ++truncated_;
     return;
   }

@@ -144,6 +144,17 @@ bool peer_may_exchange_rts(int other, MPI_Comm comm) {
   return is_process(rank) && !presence_rules_out(rank);
 }
 
+void peer_has_communicator(MPI_Comm of, MPI_Comm made) {
+  number_context(of, made);
+  if (!hidden_messages_share_comm || world == nullptr || made == MPI_COMM_NULL) return;
+  const ContextBit bit(context_of(made));
+  (*world->own)->contexts[bit.word].fetch_or(bit.mask);
+}
+
+bool peer_was_offered() {
+  return (*world->own)->offered.load(std::memory_order_relaxed) != 0;
+}
+
 bool peer_has_threads() {
   return world->threads;
 }
@@ -202,7 +213,7 @@ bool release_found(const Envelope& envelope, int index, Find find) {
 void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   const int index = rts_index(bytes);
-  if (!peer_checks() || index < 0 || comm == MPI_COMM_NULL) return;
+  if (!truncated_statuses_tell || !peer_checks() || index < 0 || comm == MPI_COMM_NULL) return;
   const int sender = world_rank_of(comm, status.MPI_SOURCE);
   const Envelope envelope{context_of(comm), status.MPI_SOURCE, status.MPI_TAG};
   if (release_found(envelope, index, [&] { return open_offer(sender, envelope, index); })) return;
@@ -211,7 +222,7 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
 
 void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
   const int index = rts_index(received_bytes(status));
-  if (!peer_checks() || index < 0 || context < 0) return;
+  if (!truncated_statuses_tell || !peer_checks() || index < 0 || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
   release_found(envelope, index, [&] { return open_offer(envelope, index); });
 }
@@ -310,11 +321,12 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
 }
 
 std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
-  if (rts_room() != 0 && count >= 0 && type != MPI_DATATYPE_NULL && bytes_in(count, type) < rts_room()) {
-    const datatype::TypeInfoRef info = datatype::type_info(type);
-    return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
-  }
   if (datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
+  const bool is_short = count >= 0 && type != MPI_DATATYPE_NULL && bytes_in(count, type) < rts_room();
+  const datatype::TypeInfoRef info = is_short ? datatype::type_info(type) : nullptr;
+  // Of no buffer at all MPI is to complain.
+  if (buf == MPI_BOTTOM && type != MPI_DATATYPE_NULL && (!info || info->layout().true_lb() == 0)) return nullptr;
+  if (info) return std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true);
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;
 }

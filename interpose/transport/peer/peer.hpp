@@ -300,10 +300,16 @@ class HostReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
+/// The program has made communicator `made`, or not (MPI_COMM_NULL), of `of`: where contexts are numbered, those that
+/// have numbered it too may offer messages on it.
+void peer_has_communicator(MPI_Comm of, MPI_Comm made);
+
+/// Whether a process has offered this one a message.
+bool peer_was_offered();
 /// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
 /// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
 inline std::int64_t rts_room() {
-  return hidden_messages_share_comm && peer_checks() ? peer::longest_rts : 0;
+  return hidden_messages_share_comm && peer_checks() && peer_was_offered() ? peer::longest_rts : 0;
 }
 /// The same of receives of collectives.
 inline std::int64_t hidden_rts_room() {

@@ -22,7 +22,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 12;
+inline constexpr std::uint32_t peer_version = 13;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// The length of an RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only envelope and
@@ -143,6 +143,14 @@ inline constexpr std::int64_t layout_memory = 32 << 20;
 inline constexpr int chunk_count = 8;
 inline constexpr std::int64_t chunk_size = 512 << 10;
 
+/// Where a process tells that it has numbered a context (number_context()); several contexts may have the same place.
+inline constexpr std::size_t context_words = 1024;
+struct ContextBit {
+  explicit ContextBit(std::uint32_t context) : word(context / 64 % context_words), mask(1ULL << context % 64) {}
+  std::size_t word;
+  std::uint64_t mask;
+};
+
 /// How many plain messages of each length of an RTS a process has received from the owner of the segment.
 struct PlainReceived {
   std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: this is nobody's yet
@@ -157,6 +165,8 @@ struct alignas(4096) Image {
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;  ///< the process looks for RTS messages in everything it receives
+  std::atomic<std::uint32_t> offered;   ///< another process has offered it a message
+  std::atomic<std::uint64_t> contexts[context_words];
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
