@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "interpose/calls/other_tools.hpp"
@@ -102,9 +103,15 @@ void for_each_name(const char* names, Act act) {
   for (std::size_t number = 0; *names != '\0'; names += std::strlen(names) + 1, ++number) act(names, number);
 }
 
+/// What this library exports, too, comes after it. Of all else the program's own definition comes before the MPI
+/// library's, as where the linker resolves names.
 void find_mpi_functions() {
-  for_each_name(gpudt_mpi_names, [](const char* name, std::size_t number) {
-    if (void* const function = global_function(name)) gpudt_mpi_functions[number] = function;
+  std::unordered_set<std::string_view> exported;
+  for_each_name(gpudt_profiling_names, [&](const char* name, std::size_t) { exported.insert(name); });
+  for_each_name(gpudt_mpi_names, [&](const char* name, std::size_t number) {
+    void* const first = exported.contains(name) ? nullptr : dlsym(RTLD_DEFAULT, name);
+    void* const function = first != nullptr ? first : global_function(name);
+    if (function != nullptr) gpudt_mpi_functions[number] = function;
   });
 }
 

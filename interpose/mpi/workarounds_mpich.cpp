@@ -156,25 +156,16 @@ bool init_waits_for_all() {
   return is_known_version();
 }
 
-namespace {
-
-/// 4 or 5; 0 of other libraries of this family, as Intel MPI, which call themselves otherwise.
-int known_version() {
-  static const int known = [] {
+/// Other libraries of this family, as Intel MPI, call themselves otherwise.
+bool is_known_version() {
+  static const bool known = [] {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0, major = 0;
     PMPI_Get_library_version(version, &length);
-    const bool is_known = std::sscanf(version, "MPICH Version: %d.", &major) == 1 && (major == 4 || major == 5) &&
-                          std::strstr(version, "ch4:") != nullptr;
-    return is_known ? major : 0;
+    return std::sscanf(version, "MPICH Version: %d.", &major) == 1 && (major == 4 || major == 5) &&
+           std::strstr(version, "ch4:") != nullptr;
   }();
   return known;
-}
-
-}  // namespace
-
-bool is_known_version() {
-  return known_version() != 0;
 }
 
 bool matches_persistent_by_init() {
@@ -194,14 +185,37 @@ void make_progress(MPI_Comm) {
   PMPI_Request_free(&request);
 }
 
-/// MPICH 5 calls error handlers of calls that then go on, from which no rendezvous would recover.
 bool all_receives_are_known() {
-  return known_version() == 4;
+  return is_known_version();
 }
 
+namespace {
+
+void say_nothing(MPI_Comm*, int*, ...) {}
+
+/// Whether a call returns the error that it has told an error handler of the program's own. Newer versions (4.3, 5.0)
+/// return MPI_SUCCESS: an RTS that MPI has refused would pass for one that is under way.
+bool returns_handled_errors(MPI_Comm self) {
+  MPI_Errhandler before = MPI_ERRHANDLER_NULL, silent = MPI_ERRHANDLER_NULL;
+  PMPI_Comm_get_errhandler(self, &before);
+  PMPI_Comm_create_errhandler(say_nothing, &silent);
+  PMPI_Comm_set_errhandler(self, silent);
+  const char sent[2] = {};
+  char room = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  PMPI_Isend(sent, sizeof sent, MPI_BYTE, 0, 0, self, &request);
+  const int code = PMPI_Recv(&room, sizeof room, MPI_BYTE, 0, 0, self, MPI_STATUS_IGNORE);
+  PMPI_Wait(&request, MPI_STATUS_IGNORE);
+  PMPI_Comm_set_errhandler(self, before);
+  for (MPI_Errhandler* const handler : {&before, &silent}) PMPI_Errhandler_free(handler);
+  return code != MPI_SUCCESS;
+}
+
+}  // namespace
+
 /// Without hidden messages it is not known whether all processes have the library, and number contexts.
-bool find_contexts(MPI_Comm) {
-  return has_hidden_messages();
+bool find_contexts(MPI_Comm own) {
+  return has_hidden_messages() && returns_handled_errors(own);
 }
 
 void number_context(MPI_Comm of, MPI_Comm made) {

@@ -40,13 +40,14 @@ void start_remote(int processes) {
     if (rank != world->rank) world->remote->greet(rank);
 }
 
-constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that was built with it, or MPICH 4";
+constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that was built with it, or MPICH 4 or 5";
 
 /// Why no messages are offered, though processes of the node share memory; null if they may be.
 const char* obstacle_to_messages(MPI_Comm self) {
   if (!all_receives_are_known()) return needs_known;
   if (find_contexts(self)) return nullptr;
-  return hidden_messages_share_comm ? "over MPICH all processes must be on one node and have gpudt"
+  return hidden_messages_share_comm ? "over MPICH all processes must be on one node and have gpudt, and errors that a "
+                                      "handler of the program has been told of be returned, too, as by MPICH 4.0"
                                     : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
 }
 
@@ -322,11 +323,11 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
 
 std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
-  const bool is_short = count >= 0 && type != MPI_DATATYPE_NULL && bytes_in(count, type) < rts_room();
-  const datatype::TypeInfoRef info = is_short ? datatype::type_info(type) : nullptr;
-  // Of no buffer at all MPI is to complain.
-  if (buf == MPI_BOTTOM && type != MPI_DATATYPE_NULL && (!info || info->layout().true_lb() == 0)) return nullptr;
-  if (info) return std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true);
+  if (type == MPI_DATATYPE_NULL || count < 0) return nullptr;
+  const bool is_short = bytes_in(count, type) < rts_room();
+  const datatype::TypeInfoRef info = is_short || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
+  if (buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
+  if (is_short) return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;
 }
