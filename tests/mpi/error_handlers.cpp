@@ -32,6 +32,7 @@ class Watched {
  public:
   Watched() {
     MPI_Comm_dup(comm(), &comm_);
+    PMPI_Barrier(comm_);  // from now on all know it, and messages are offered from the first one on
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
     PMPI_Comm_create_errhandler(handle, &handler);
     PMPI_Comm_set_errhandler(comm_, handler);
