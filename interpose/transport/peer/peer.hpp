@@ -304,7 +304,7 @@ class HostReceive : public Payload {
 /// have numbered it too may offer messages on it.
 void peer_has_communicator(MPI_Comm of, MPI_Comm made);
 
-/// Whether a process has offered this one a message.
+/// Whether a process may have sent this one an RTS; where contexts are numbered.
 bool peer_was_offered();
 /// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
 /// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.

@@ -38,12 +38,16 @@ Route route_to(int rank) REQUIRES(world->mutex) {
           .forced = world->forced};
 }
 
-/// Whether the receiver tells messages on this communicator from others, as probes need: procedures of mpi_f08, and
-/// tools, may make communicators past the library.
-bool has_numbered(const Segment& receiver, std::uint32_t context) {
+/// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
+/// procedures of mpi_f08, and tools, may make communicators past the library. It hears that it may get an RTS.
+bool expects(const Segment& receiver, std::uint32_t context) {
   const ContextBit bit(context);
-  return !hidden_messages_share_comm || context < first_made_context ||
-         (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
+  const bool numbered =
+      context < first_made_context || (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
+  // Written once: all senders read what lies beside it.
+  if (numbered && receiver->offered.load(std::memory_order_relaxed) == 0)
+    receiver->offered.store(1, std::memory_order_relaxed);
+  return numbered;
 }
 
 /// Whether a process that shares no memory with this one is known to look for RTS messages; if not, it is asked for the
@@ -85,7 +89,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   trace_comparison(rank, message, route);
   if (!is_offered(protocol)) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
-  if (!remote && !has_numbered(*reach(rank), envelope.context)) return std::nullopt;
+  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context)) return std::nullopt;
   if (remote) {
     lock.unlock();  // MPI may be called
     if (!is_met(rank)) return std::nullopt;
@@ -106,7 +110,6 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
                                     : ": others are under way that are as long as RTS messages would be"));
     return std::nullopt;
   }
-  if (!remote) (*reach(rank))->offered.store(1, std::memory_order_relaxed);
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};

@@ -165,7 +165,7 @@ struct alignas(4096) Image {
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;  ///< the process looks for RTS messages in everything it receives
-  std::atomic<std::uint32_t> offered;   ///< another process has offered it a message
+  std::atomic<std::uint32_t> offered;   ///< where contexts are numbered: it may have been sent an RTS
   std::atomic<std::uint64_t> contexts[context_words];
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(64) PlainReceived plain_received[plain_receivers];
