@@ -16,7 +16,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "interpose/calls/other_tools.hpp"
@@ -103,13 +102,13 @@ void for_each_name(const char* names, Act act) {
   for (std::size_t number = 0; *names != '\0'; names += std::strlen(names) + 1, ++number) act(names, number);
 }
 
-/// What this library exports, too, comes after it. Of all else the program's own definition comes before the MPI
-/// library's, as where the linker resolves names.
+/// The names that this library exports, too, which are the first ones, are of what comes after it. Of all others the
+/// program's own definition comes before the MPI library's, as where the linker resolves names.
 void find_mpi_functions() {
-  std::unordered_set<std::string_view> exported;
-  for_each_name(gpudt_profiling_names, [&](const char* name, std::size_t) { exported.insert(name); });
+  std::size_t exported = 0;
+  for_each_name(gpudt_profiling_names, [&](const char*, std::size_t) { ++exported; });
   for_each_name(gpudt_mpi_names, [&](const char* name, std::size_t number) {
-    void* const first = exported.contains(name) ? nullptr : dlsym(RTLD_DEFAULT, name);
+    void* const first = number < exported ? nullptr : dlsym(RTLD_DEFAULT, name);
     void* const function = first != nullptr ? first : global_function(name);
     if (function != nullptr) gpudt_mpi_functions[number] = function;
   });
