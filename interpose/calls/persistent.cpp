@@ -78,36 +78,33 @@ struct Form {
   int tag;
 };
 
-/// `init(buffer, type, request)` makes the real persistent request.
+/// `init(given, request)` makes the real persistent request.
 template <class Init>
 int make(Init init, const char* call, const Form& form, const void* buf, int count, MPI_Datatype type, MPI_Comm comm,
          MPI_Request* request) {
   return guarded(comm, call, [&] {
     DeviceBuffer operand;
     auto persistent = std::make_shared<Persistent>(comm);
-    void* given = const_cast<void*>(buf);
-    MPI_Datatype as = type;
+    Outgoing given{buf, count, type};
     if (form.peer != MPI_PROC_NULL &&
         resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(form.peer, comm))) {
       const auto staged = std::make_shared<Staged>(operand, form.kind == Operation::Kind::receive ? rts_room() : 0);
       persistent->payload = staged;
       persistent->operand = &staged->operand();
-      given = staged->data();
-      as = operand.packed_type();
+      given = staged->message();
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL && !operand.is_direct()) {
-      if (const auto receive = peer_host_receive(given, count, type)) {
+      if (const auto receive = peer_host_receive(given.room(), count, type)) {
         persistent->payload = receive;
-        given = const_cast<void*>(receive->message().data);
-        as = receive->message().type;
+        given = receive->message();
       }
     }
     if (form.kind == Operation::Kind::send) peer_sends_plain_again(count, type, form.peer, form.tag, comm);
-    if (!persistent->payload) return init(given, as, request);
+    if (!persistent->payload) return init(given, request);
     persistent->kind = form.kind;
     persistent->peer = form.peer;
     persistent->tag = form.tag;
     persistent->send = form.send;
-    const int code = init(given, as, &persistent->real);
+    const int code = init(given, &persistent->real);
     if (code != MPI_SUCCESS) return code;
     const MPI_Request made = persistent->real;
     enter(std::move(persistent));
@@ -118,8 +115,8 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
 
 int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void* buf, int count, MPI_Datatype type,
               int dest, int tag, MPI_Comm comm, MPI_Request* request) {
-  return make([&](const void* from, MPI_Datatype as,
-                  MPI_Request* real) { return pmpi(from, count, as, dest, tag, comm, real); },
+  return make([&](const Outgoing& out,
+                  MPI_Request* real) { return pmpi(out.data, out.count, out.type, dest, tag, comm, real); },
               call, {Operation::Kind::send, each, dest, tag}, buf, count, type, comm, request);
 }
 
@@ -354,9 +351,11 @@ GPUDT_EXPORT int MPI_Rsend_init(const void* buf, int count, MPI_Datatype type, i
 
 GPUDT_EXPORT int MPI_Recv_init(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                                MPI_Request* request) {
-  return make([&](void* to, MPI_Datatype as,
-                  MPI_Request* real) { return PMPI_Recv_init(to, count, as, source, tag, comm, real); },
-              "MPI_Recv_init", {Operation::Kind::receive, nullptr, source, tag}, buf, count, type, comm, request);
+  return make(
+      [&](const Outgoing& into, MPI_Request* real) {
+        return PMPI_Recv_init(into.room(), into.count, into.type, source, tag, comm, real);
+      },
+      "MPI_Recv_init", {Operation::Kind::receive, nullptr, source, tag}, buf, count, type, comm, request);
 }
 
 GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
