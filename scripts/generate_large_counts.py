@@ -52,7 +52,7 @@ def definition(function):
     text = [wrapped(f"GPUDT_EXPORT int {name}(", parameters, ") {", "")]
     text += [f"  Elements {count}_of({count}, {of});" for count, of in grown]
     passes = [f"{count}_of.small()" for count, _ in grown] + checks
-    asked = "may_be_ours" if "recv" in name.lower() else "any_on_device"
+    asked = "any_on_device_or_rts" if "recv" in name.lower() else "any_on_device"
     text.append(wrapped(f"  if (!({' && '.join(passes)}) && !{asked}({{", buffers, "})) {", ""))
     text.append("    engine_order_all();")
     text.append(wrapped(f"return P{name}(", own, ");", "    "))

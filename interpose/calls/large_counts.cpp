@@ -20,7 +20,7 @@ bool any_on_device(std::initializer_list<const void*> buffers) {
          });
 }
 
-bool may_be_ours(std::initializer_list<const void*> buffers) {
+bool any_on_device_or_rts(std::initializer_list<const void*> buffers) {
   return peer_checks() || any_on_device(buffers);
 }
 

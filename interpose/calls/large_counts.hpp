@@ -20,7 +20,7 @@ constexpr bool fits(MPI_Count value) {
 bool any_on_device(std::initializer_list<const void*> buffers);
 
 /// The same of a receive, which an RTS may come to in host memory, too.
-bool may_be_ours(std::initializer_list<const void*> buffers);
+bool any_on_device_or_rts(std::initializer_list<const void*> buffers);
 
 /// MPI_ERR_DISP, through the error handler of MPI_COMM_WORLD: a displacement unit beyond int.
 int too_large(const char* call);

@@ -224,12 +224,13 @@ void number_context(MPI_Comm of, MPI_Comm made) {
   const std::uint32_t before = parent->made.fetch_add(1);
   if (made == MPI_COMM_NULL) return;
   const auto first = static_cast<std::uint32_t>(first_rank(made));
+  // The parent's twice, as what differs in two values may cancel out in the first step.
   const std::uint32_t number = mixed(mixed(mixed(parent->number, before), first), parent->number);
   auto* const context = new (std::nothrow) Context{number % (local_context - first_made_context) + first_made_context};
   if (context != nullptr && PMPI_Comm_set_attr(made, context_key, context) != MPI_SUCCESS) delete context;
 }
 
-/// MPICH fails if elements do not lie side by side, MPICH 5 whatever they do.
+/// MPICH fails if elements do not lie side by side; built with yaksa it does in any case.
 std::int64_t widest_received_in_parts() {
   return 0;
 }

@@ -232,7 +232,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 namespace {
 
-/// Elements side by side come in parts as well, but over MPICH 5.
+/// Elements side by side come in parts as well, but over MPICH: built with yaksa it ends the program.
 bool receives_bytes_alone() {
   return widest_received_in_parts() == 0;
 }
@@ -261,7 +261,7 @@ Outgoing HostReceive::message() const {
 Announced HostReceive::announced(std::int64_t bytes) {
   receiver_.reset();
   const std::int64_t room = this->bytes();
-  // MPICH 5 tells of what has not come, too, if the program's error handler has been told.
+  // Whatever MPI tells, no more has come than there is room for.
   if (rts_index(bytes) < 0 || bytes > room) return {std::min(bytes, room)};
   RendezvousRequest head;
   if (packed_)
