@@ -159,7 +159,7 @@ void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
       if (batches_wanted_ && std::visit(together, job.work))
         channel.queue.push_back(job);
       else
-        launch_alone(gpu, channel, job, is_residential(gpu, job.work));
+        launch_alone(gpu, channel, job, is_residential(gpu, job.work), Way::automatic);
     } catch (const std::exception& error) {
       job.state->fail(error);
       job.state->queued.store(false, std::memory_order_release);
@@ -256,21 +256,22 @@ void Engine::launch_queued(Channel& channel) noexcept {
       return false;
     }
   };
+  const auto from_peer = [](const auto& it) { return is_peer(it); };
+  const bool alone = queue.size() == 1 && (channel.idle() || !std::visit(from_peer, queue.front().work));
   // Those of the batch first.
-  const auto copies =
-      queue.size() == 1 ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
-        return !std::visit(prefers_copy, job.work);
-      });
+  const auto copies = alone ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
+    return !std::visit(prefers_copy, job.work);
+  });
   const auto batched = static_cast<std::size_t>(copies - queue.begin());
   if (batched > 1) {
     launch_batch(here, channel, std::span(queue).first(batched));
   } else if (batched == 1) {
     const bool residential = is_residential(here, queue.front().work);
     if (residential) note_short(here);
-    launch_alone(here, channel, queue.front(), residential);
+    launch_alone(here, channel, queue.front(), residential, alone ? Way::automatic : Way::kernel);
   }
   for (const Queued& job : std::span(queue).subspan(batched))
-    launch_alone(here, channel, job, is_residential(here, job.work));
+    launch_alone(here, channel, job, is_residential(here, job.work), Way::copy);
   queue.clear();
 }
 
@@ -380,13 +381,14 @@ void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
     return job.state->fail(ended);
   }
   Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
-  launch_alone(here, channel, job, is_residential(here, job.work));
+  launch_alone(here, channel, job, is_residential(here, job.work), Way::automatic);
 }
 
-void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept {
+void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept {
   job.state->finished = true;
   try {
-    if (!residential || !hand_over(gpu, channel, job.work, *job.state)) launch(gpu, channel, job.work, *job.state);
+    if (!residential || !hand_over(gpu, channel, job.work, *job.state))
+      launch(gpu, channel, job.work, *job.state, decided);
   } catch (const std::exception& error) {
     job.state->finished = false;
     job.state->fail(error);

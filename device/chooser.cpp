@@ -372,11 +372,11 @@ double least_copy_cost_us(const CostModel& model, const Shape& shape, std::int64
 
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
                           const TransferContext& context) {
+  if (context.peer) return copy_cost_us(model, bytes, copy_plan, context);
   const std::int64_t rows = copy_plan.rows();
   const bool together = go_together(copy_plan, context);
-  const double giving_us = model.extra_copy_us + calls_us(model, copy_plan.calls(), together, context);
-  const double moving = moving_us(copy_cost(model, rows, together, context), bytes, rows);
-  return context.peer ? std::max(giving_us, moving) : giving_us + moving;
+  return model.extra_copy_us + calls_us(model, copy_plan.calls(), together, context) +
+         moving_us(copy_cost(model, rows, together, context), bytes, rows);
 }
 
 bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness) {

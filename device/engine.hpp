@@ -389,7 +389,8 @@ class Engine {
 
   // launch.cpp
   bool worth_a_probe(const Channel& channel, const Forecast& forecast) const;
-  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
+  void launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided = Way::automatic)
+      REQUIRES(channel.queue_mutex);
   bool try_copy(Gpu& gpu, Channel& channel, const Work& work, const Forecast& forecast, Transfer::State& state)
       REQUIRES(channel.queue_mutex);
   bool start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packing, const Forecast& forecast,
@@ -419,7 +420,7 @@ class Engine {
   void release_held(Gpu& gpu, Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void note_short(Gpu& gpu);
   bool hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) REQUIRES(channel.queue_mutex);
-  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential) noexcept
+  void launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept
       REQUIRES(channel.queue_mutex);
   void launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept REQUIRES(channel.queue_mutex);
   TransferArgs job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) REQUIRES(channel.queue_mutex);

@@ -152,15 +152,16 @@ bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) con
          forecast.copy_us - forecast.kernel_us > worth_a_probe_us;
 }
 
-/// A message by itself.
-void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+/// A message by itself. `decided`: how it had better be moved beside others.
+void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided) {
   channel.check_context();
   std::visit(
       [&](const auto& it) {
         channel.queue_mutex.assert_held();
         const Forecast forecast = foresee(gpu, channel, it);
         const bool unreachable = !kernels_reach(it);
-        const bool copy = (unreachable && forecast.can_copy()) || prefers_copy(forecast);
+        const bool preferred = decided == Way::automatic ? prefers_copy(forecast) : decided == Way::copy;
+        const bool copy = forecast.can_copy() && (unreachable || preferred);
         mark(Point::way_chosen);
         if (copy && !unreachable && worth_a_probe(channel, forecast))
           channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);

@@ -200,6 +200,27 @@ TEST_CASE("beside others, a kernel moves what would go by the copy engine by its
   CHECK((bench.is_packed(1, type) && bench.is_packed(2, rows.type)));
 }
 
+TEST_CASE("of a stream from a peer, a kernel moves what would go by the copy engine by itself", "[kernel]") {
+  Bench bench;
+  constexpr std::int64_t bytes = 2 << 20;
+  const OwnedType type = std::move(contiguous(bytes, MPI_BYTE).commit());
+  const datatype::LayoutRef layout = datatype::decode(type);
+  std::vector<char> from(bytes), to(bytes);
+  const auto fetch = [&] {
+    return bench.engine->transfer(0, {layout.get(), 1, from.data()}, {layout.get(), 1, to.data()}, 0, bytes, {}, false);
+  };
+  Transfer first = fetch();
+  CHECK((bench.log.copies == 1 && bench.log.kernels.empty()));
+  Transfer second = fetch();
+  CHECK_FALSE(second.done());
+  CHECK((bench.log.copies == 1 && bench.log.kernels == Launches{1}));
+  bench.log.end_all();
+  CHECK((first.done() && second.done()));
+  Transfer alone = fetch();
+  CHECK((bench.log.copies == 2 && bench.log.kernels == Launches{1}));
+  bench.log.end_all();
+}
+
 TEST_CASE("the copy engine moves by itself what is wanted of it", "[kernel]") {
   const Rows rows;
   Config config;
