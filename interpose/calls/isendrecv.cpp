@@ -99,6 +99,9 @@ class ReceivedAndSent : public Payload {
     if (out_) out_->start_pack();
   }
   Announced announced(std::int64_t bytes) override { return in_ ? in_->announced(bytes) : Announced{bytes}; }
+  void truncated(std::int64_t bytes) override {
+    if (in_) in_->truncated(bytes);
+  }
   void start_unpack(std::int64_t bytes) override {
     if (in_ && bytes != 0) in_->start_unpack(bytes);
   }

@@ -160,7 +160,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   });
 }
 
-/// True of short receives into host memory: no RTS has room in them.
+/// True of short receives into host memory: no RTS has room in them but those of short messages.
 bool comes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts;
 }
@@ -169,12 +169,18 @@ bool comes_as_it_is_now(const BufferPeek& peek) {
   return comes_as_it_is(peek) && rts_room() == 0;
 }
 
-/// After such a receive, which has returned `code` and `status`: an RTS may have been too long for it.
-int came_as_it_is(int code, const char* call, const MPI_Status& status, const ErrorOwner& owner) {
-  if (code == MPI_SUCCESS || !peer_checks()) return code;
+/// Of data of a basic type that have come to host memory.
+bool may_be_short_rts(const Outgoing& into, const MPI_Status& status) {
+  return peer_expects_short() && peer::has_short_length(received_bytes(status)) && peer::may_name_offer(into.data);
+}
+
+/// After such a receive, which has returned `code` and `status`: an RTS may have been too long for it, or that of a
+/// short message may be there.
+int came_as_it_is(int code, const char* call, const Outgoing& program, MPI_Status& status, const ErrorOwner& owner) {
+  if (!peer_checks() || (code == MPI_SUCCESS && !may_be_short_rts(program, status))) return code;
   return guarded(owner, call, [&] {
-    if (is_truncation(code)) peer_truncated(owner.comm, status);
-    return code;
+    PendingReceive none({}, MPI_COMM_NULL);
+    return peer_received_on_host(code, call, program.room(), program.count, program.type, status, owner, none);
   });
 }
 
@@ -242,7 +248,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
   if (does == Does::receive && comes_as_it_is_now(peek))
-    return came_as_it_is(pmpi(program, seen.get()), call, *seen, owner);
+    return came_as_it_is(pmpi(program, seen.get()), call, program, *seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
@@ -256,6 +262,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       return peer_received_on_host(pmpi(program, seen.get()), call, buf, count, type, *seen, owner, pending);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
+    peer_receives_on_device();
     Staged staged(operand, rts_room());
     PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
@@ -291,12 +298,13 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (comes_as_it_is(peek)) return pmpi(into, request);
+  if (comes_as_it_is(peek) && peer_lets_short_pass(peek.bytes_on_host)) return pmpi(into, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
     const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
+      peer_receives_on_device();
       payload = std::make_shared<Staged>(operand, room);
       into = payload->message();
     } else if (!operand.is_direct()) {
@@ -367,7 +375,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
                                    recvtag, comm, seen.get());
-    return came_as_it_is(code, call, *seen, {.comm = comm});
+    return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, *seen, {.comm = comm});
   }
   if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
     MPI_Request sent = MPI_REQUEST_NULL;

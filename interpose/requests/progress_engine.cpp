@@ -277,7 +277,7 @@ void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status
   operation->bytes = bytes;
   if (operation->kind != Operation::Kind::receive) return;
   if (operation->error != MPI_SUCCESS) {
-    operation->truncated = truncated_statuses_tell && is_truncation(operation->error) && peer::rts_index(bytes) >= 0;
+    operation->truncated = truncated_statuses_tell && is_truncation(operation->error) && peer_may_be_rts(bytes);
     if (operation->truncated) ++truncated_;
     return;
   }
@@ -287,6 +287,7 @@ void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status
 /// Of a truncated message, if it was an RTS. RTS messages before it must have been recognised, or it would be taken for
 /// one of these.
 void ProgressEngine::release_sender(const Operation& operation) noexcept try {
+  operation.payload->truncated(operation.bytes);
   MPI_Status status{};
   status.MPI_SOURCE = operation.from;
   status.MPI_TAG = operation.received_tag;

@@ -30,14 +30,19 @@ Announced Staged::announced(std::int64_t bytes) {
   receiver_.reset();
   receiver_started_ = false;
   // MPICH 5 may tell a length that has not come.
-  const bool may_be_rts = bytes <= room_ && peer::rts_index(bytes) >= 0 && peer_checks_hidden();
+  const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
   if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
-    receiver_ = RendezvousReceiver::recognise(*static_cast<const peer::RendezvousRequest*>(staging_.data()), bytes);
+    receiver_ = RendezvousReceiver::recognise(staging_.data(), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
   device::mark(device::Point::recognised);
   return receiver_->announced(operand_.bytes());
+}
+
+void Staged::truncated(std::int64_t bytes) {
+  if (operand_.protocol == Protocol::mapped_staging)
+    RendezvousReceiver::release_short(staging_.data(), bytes, operand_.bytes());
 }
 
 bool Staged::done() {

@@ -32,6 +32,7 @@ class Staged : public Payload {
   void ended() override;
   /// An RTS that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
+  void truncated(std::int64_t bytes) override;
   void* data() const { return staging_.data(); }
   const DeviceBuffer& operand() const { return operand_; }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "interpose/transport/peer/short_rts.hpp"
+
 namespace gpudt::interpose {
 namespace {
 
@@ -29,7 +31,9 @@ const char* obstacle_to_offer(const Message& message, const Route& route) {
   if (route.receiver == Receiver::unknown) return "not a message to one process";
   if (route.receiver == Receiver::unreachable) return "the receiver cannot be told about it";
   if (message.divided) return "the buffer lies in several memories";
-  return long_enough_to_offer(message.bytes) ? nullptr : "too short";
+  if (long_enough_to_offer(message.bytes)) return nullptr;
+  if (!peer::has_short_length(message.bytes)) return "too short";
+  return route.expects_short ? nullptr : "too short for a receiver that has had such messages in host memory";
 }
 
 const char* obstacle_to_shared(const Message& message, const Route& route) {

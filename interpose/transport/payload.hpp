@@ -53,6 +53,8 @@ class Payload {
   virtual void given() {}
   /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
+  /// Instead, of a receive that has failed since the message, of `bytes` bytes, was longer.
+  virtual void truncated(std::int64_t) {}
 };
 
 }  // namespace gpudt::interpose

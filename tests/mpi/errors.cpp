@@ -518,18 +518,20 @@ class WatchedWorld {
 // MPI_MESSAGE_NULL is left out: Open MPI 4.1 ends the program, whatever the handlers are.
 TEST_CASE("handles that are null, with buffers of either kind", "[errors]") {
   MPICH5_CANNOT("it goes on with a call when it has told the handler of an error");
-  const Type type = vector(10, 1, 2, MPI_INT);
+  const Type type = vector(10, 1, 2, MPI_INT), long_type = vector(400, 1, 2);
   for (const Place place : basic_places) {
     INFO(place_name(place));
-    Buffer buffer(place, type, 2), other(place, type, 2);
+    Buffer buffer(place, type, 2), other(place, type, 2), long_one(place, long_type, 1);
     void* const address = buffer.address();
     const int me = rank();
     MPI_Request request = MPI_REQUEST_NULL;
     int position = 0;
     const WatchedWorld world;
     const auto no_comm = [&](const char* name, auto call) { world.check(name, MPI_ERR_COMM, call); };
-    for (const SendMode& mode : send_modes)
+    for (const SendMode& mode : send_modes) {
       no_comm(mode.name, [&] { return mode.send({address, 1, type, me, 1, MPI_COMM_NULL}); });
+      no_comm(mode.name, [&] { return mode.send({long_one.address(), 1, long_type, me, 1, MPI_COMM_NULL}); });
+    }
     no_comm("Recv", [&] { return MPI_Recv(address, 1, type, me, 1, MPI_COMM_NULL, MPI_STATUS_IGNORE); });
     no_comm("Irecv", [&] { return MPI_Irecv(address, 1, type, me, 1, MPI_COMM_NULL, &request); });
     no_comm("Recv_init", [&] { return MPI_Recv_init(address, 1, type, me, 1, MPI_COMM_NULL, &request); });

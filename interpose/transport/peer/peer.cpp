@@ -262,14 +262,18 @@ Announced HostReceive::announced(std::int64_t bytes) {
   receiver_.reset();
   const std::int64_t room = this->bytes();
   // Whatever MPI tells, no more has come than there is room for.
-  if (rts_index(bytes) < 0 || bytes > room) return {std::min(bytes, room)};
-  RendezvousRequest head;
-  if (packed_)
-    std::memcpy(&head, packed_.get(), sizeof head);
-  else
-    datatype::pack(info_->layout(), count_, buf_, 0, sizeof head, &head);
-  receiver_ = RendezvousReceiver::recognise(head, bytes);
+  if (!peer_may_be_rts(bytes) || bytes > room) return {std::min(bytes, room)};
+  alignas(RendezvousRequest) std::byte head[sizeof(RendezvousRequest)];
+  if (!packed_) datatype::pack(info_->layout(), count_, buf_, 0, std::min<std::int64_t>(bytes, sizeof head), head);
+  receiver_ = RendezvousReceiver::recognise(packed_ ? packed_.get() : head, bytes);
   return receiver_ ? receiver_->announced(room) : Announced{bytes};
+}
+
+void HostReceive::truncated(std::int64_t bytes) {
+  const std::int64_t room = info_ ? std::min<std::int64_t>(this->bytes(), sizeof(ShortRequest)) : 0;
+  std::byte head[sizeof(ShortRequest)];
+  if (room > 0 && !packed_) datatype::pack(info_->layout(), count_, buf_, 0, room, head);
+  RendezvousReceiver::release_short(packed_ ? packed_.get() : head, bytes, room);
 }
 
 void HostReceive::start_unpack(std::int64_t bytes) {
@@ -299,9 +303,7 @@ ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, dat
 
 Announced ShortReceive::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
-  RendezvousRequest head;
-  std::memcpy(&head, rts_, sizeof head);
-  const auto rts = RendezvousReceiver::recognise(head, bytes);  // releases the sender when it goes
+  const auto rts = RendezvousReceiver::recognise(rts_, bytes);  // releases the sender when it goes
   if (rts) return {delivered, MPI_ERR_TRUNCATE, /*fetched=*/true};
   deliver(delivered);
   return {delivered, bytes > room ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
@@ -316,7 +318,8 @@ void ShortReceive::deliver(std::int64_t bytes) const {
 
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
-  if (bytes_in(count, type) < shortest_rts) return nullptr;
+  const std::int64_t bytes = bytes_in(count, type);
+  if (bytes < shortest_rts && peer_lets_short_pass(bytes)) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
   return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info), apart) : nullptr;
 }
@@ -341,7 +344,9 @@ bool is_truncation(int code) {
 int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
                   PendingReceive& pending) {
   if (code != MPI_SUCCESS) {
-    if (is_truncation(code)) peer_truncated(owner.comm, status);
+    if (!is_truncation(code)) return code;
+    payload.truncated(received_bytes(status));
+    peer_truncated(owner.comm, status);
     return code;
   }
   const std::int64_t bytes = received_bytes(status);
@@ -359,8 +364,9 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
 
 int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
                           const ErrorOwner& owner, PendingReceive& pending) {
-  if (code == MPI_SUCCESS && rts_index(received_bytes(status)) < 0) return code;
-  HostReceive receive(buf, count, type, code == MPI_SUCCESS ? datatype::type_info(type) : nullptr);
+  if (code == MPI_SUCCESS && !peer_may_be_rts(received_bytes(status))) return code;
+  const bool readable = code == MPI_SUCCESS || is_truncation(code);
+  HostReceive receive(buf, count, type, readable ? datatype::type_info(type) : nullptr);
   return peer_received(code, call, receive, status, owner, pending);
 }
 

@@ -42,6 +42,7 @@
 #include "interpose/transport/payload.hpp"
 #include "interpose/transport/peer/layout_exchange.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/transport/peer/short_rts.hpp"
 
 namespace gpudt::interpose {
 
@@ -182,6 +183,7 @@ class RendezvousSender : public Payload {
   void answer();
   bool is_willing(const peer::Segment& receiver);
   bool put();
+  bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
   void note_outcome(bool refused) const;
   void stream();
@@ -218,8 +220,12 @@ class RendezvousSender : public Payload {
 /// A message that has been announced by an RTS and is fetched.
 class RendezvousReceiver {
  public:
-  /// Null if what has come, `bytes` bytes that begin like `head`, is the message itself. May throw device::Error.
-  static std::unique_ptr<RendezvousReceiver> recognise(const peer::RendezvousRequest& head, std::int64_t bytes);
+  /// Null if what has come, `bytes` bytes at `data`, is the message itself. Of no more than sizeof(RendezvousRequest)
+  /// need be there. May throw device::Error.
+  static std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes);
+  /// Of a message of `bytes` bytes that was too long for a receive, of which the first `there` have come: if it is the
+  /// RTS of a short one, the sender goes on.
+  static void release_short(const void* data, std::int64_t bytes, std::int64_t there);
   /// Gives up what is not done, and lets the sender know.
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
@@ -232,7 +238,9 @@ class RendezvousReceiver {
   bool done();
 
  private:
-  RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::RendezvousRequest& rts);
+  RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::MessageId& id,
+                     bool remote);
+  static std::unique_ptr<RendezvousReceiver> recognise_short(const void* data, std::int64_t bytes, std::int64_t there);
   bool claim();
   bool fetch(const DeviceBuffer& into);
   bool fetch_from_memory();
@@ -279,6 +287,7 @@ class HostReceive : public Payload {
   HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart = false);
   /// What MPI is to have.
   Outgoing message() const override;
+  void truncated(std::int64_t bytes) override;
   /// Whether that is the program's buffer, as elements of its type.
   bool is_as_it_is() const { return packed_ == nullptr && bytes_at_ == nullptr; }
   void start_pack() override {}

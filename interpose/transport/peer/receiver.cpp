@@ -30,9 +30,13 @@ Segment* known_segment(int rank) {
 
 }  // namespace
 
-std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const RendezvousRequest& head, std::int64_t bytes) {
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const void* data, std::int64_t bytes) {
+  if (!peer_may_be_rts(bytes)) return nullptr;
+  if (has_short_length(bytes)) return recognise_short(data, bytes, bytes);
   const int index = rts_index(bytes);
-  if (index < 0 || head.mark != rts_mark || head.index != index) return nullptr;
+  RendezvousRequest head;
+  std::memcpy(&head, data, sizeof head);
+  if (head.mark != rts_mark || head.index != index) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
   // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
   Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);
@@ -44,14 +48,28 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const Rendezvo
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
   if (descriptor.destination != world->rank) return nullptr;  // a copy of another process's RTS
   descriptor.matched.store(1);
-  return std::unique_ptr<RendezvousReceiver>(new RendezvousReceiver(*segment, descriptor, head));
+  return std::unique_ptr<RendezvousReceiver>(
+      new RendezvousReceiver(*segment, descriptor, {head.index, head.generation}, remote));
 }
 
-RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const RendezvousRequest& rts)
+std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const void* data, std::int64_t bytes,
+                                                                        std::int64_t there) {
+  const NamedOffer named = named_offer(data, bytes, there);
+  if (!named) return nullptr;
+  const MessageId id{named.index, named.descriptor->generation};
+  return std::unique_ptr<RendezvousReceiver>(
+      new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
+}
+
+void RendezvousReceiver::release_short(const void* data, std::int64_t bytes, std::int64_t there) {
+  if (peer_expects_short()) recognise_short(data, bytes, there);  // which goes at once
+}
+
+RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const MessageId& id, bool remote)
     : segment_(segment),
       descriptor_(descriptor),
-      id_{rts.index, rts.generation},
-      remote_((rts.flags & rts_remote) != 0),
+      id_(id),
+      remote_(remote),
       range_("rendezvous: receive", descriptor.bytes) {
   if (remote_) ++world->remote->under_way;
 }
@@ -111,7 +129,8 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
 /// receive takes them in fragments (want()), since it is forced to, the GPU does not reach the memory, or kernels of
 /// two processes on one GPU would take turns for too long.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
-  const Route route{.receiver = remote_ ? Receiver::remote : Receiver::sharing, .forced = world->forced};
+  const Route route{
+      .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
   if (choose({.bytes = descriptor_.bytes}, route) != Protocol::peer) return false;
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);

@@ -12,6 +12,7 @@
 #include "interpose/support/report.hpp"
 #include "interpose/transport/choose.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
+#include "interpose/transport/peer/short_rts.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -31,11 +32,23 @@ constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 
 Route route_to(int rank) REQUIRES(world->mutex) {
+  const Segment* const segment = reach(rank);
+  const bool sharing = checks(segment);
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
-  return {.receiver = checks(reach(rank)) ? Receiver::sharing : other,
+  const auto on_own_gpu = [&]() REQUIRES(world->mutex) {
+    return rank == world->rank || world->neighbours[static_cast<std::size_t>(rank)].shares_gpu;
+  };
+  return {.receiver = sharing ? Receiver::sharing : other,
           .mpi_takes_device_memory = mpi_takes_device_memory(),
           .rendezvous = true,
+          .expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu()),
           .forced = world->forced};
+}
+
+/// Whether messages so long may be offered at all.
+bool may_be_offered(const DeviceBuffer& operand) {
+  const std::int64_t bytes = operand.bytes();
+  return long_enough_to_offer(bytes) || (operand.blocking && has_short_length(bytes));
 }
 
 /// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
@@ -149,19 +162,24 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
 void RendezvousSender::open() {
   opened_ = true;
   const Image& own = **world->own;
-  const RendezvousRequest rts = {rts_mark,         {own.nonce[0], own.nonce[1]}, world->rank,
-                                 index_,           descriptor_.generation,       remote_ ? rts_remote : 0,
-                                 descriptor_.bytes};
-  std::memcpy(descriptor_.rts, &rts, sizeof rts);
+  if (is_short()) {
+    const ShortRequest rts = short_request(own, index_);
+    std::memcpy(descriptor_.rts, &rts, sizeof rts);
+  } else {
+    const RendezvousRequest rts = {rts_mark,         {own.nonce[0], own.nonce[1]}, world->rank,
+                                   index_,           descriptor_.generation,       remote_ ? rts_remote : 0,
+                                   descriptor_.bytes};
+    std::memcpy(descriptor_.rts, &rts, sizeof rts);
+  }
   descriptor_.state.offer();
   if (remote_) world->remote->offer(index_);
 }
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
-  const std::int64_t bytes = operand.bytes();
   const bool may_offer = peer_checks() || (peer_checks_hidden() && comm == hidden_comm());
-  if (!may_offer || operand.protocol != Protocol::mapped_staging || !long_enough_to_offer(bytes)) return nullptr;
-  const auto place = place_for(world_rank_of(comm, dest), {tag, bytes, &operand}, envelope_of(tag, comm));
+  if (!may_offer || operand.protocol != Protocol::mapped_staging || !may_be_offered(operand)) return nullptr;
+  if (comm == MPI_COMM_NULL) return nullptr;  // MPI is to complain, once
+  const auto place = place_for(world_rank_of(comm, dest), {tag, operand.bytes(), &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
   try {
@@ -259,7 +277,7 @@ void RendezvousSender::give_up() {
 
 Outgoing RendezvousSender::message() const {
   descriptor_.issue.store(Issue::being_issued);
-  return {descriptor_.rts, static_cast<int>(rts_bytes(index_)), MPI_BYTE};
+  return {descriptor_.rts, static_cast<int>(is_short() ? descriptor_.bytes : rts_bytes(index_)), MPI_BYTE};
 }
 
 void RendezvousSender::given() {
@@ -302,6 +320,8 @@ bool RendezvousSender::step() {
       if (!put_off_) note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
+      if (is_short()) note_outcome(/*refused=*/true);  // staged, the send would have taken less
+      return true;
     case State::put:
       return true;
     case State::offered:

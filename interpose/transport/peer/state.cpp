@@ -146,8 +146,9 @@ bool has_few_copies(const datatype::Layout& layout, std::int64_t count) {
 }
 
 /// Index into the backoffs of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
-/// others.
+/// others. Of short ones a late receiver is a refusal, too.
 std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
+  if (has_short_length(traffic.bytes)) return 3;
   if (traffic.bytes >= least_on_one_gpu) return 0;
   const DeviceBuffer* const operand = traffic.operand;
   return shares_gpu && operand != nullptr && !has_few_copies(operand->info->layout(), operand->count) ? 2 : 1;
@@ -349,7 +350,8 @@ namespace {
 /// Whether the descriptor is of a message with this envelope whose RTS this process may have, and has not received.
 bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
   return descriptor.destination == world->rank && descriptor.envelope == envelope &&
-         descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0;
+         descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0 &&
+         descriptor.bytes >= least_offered;
 }
 
 /// In a segment, or the image of one; null if it has none.

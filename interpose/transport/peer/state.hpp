@@ -77,7 +77,7 @@ struct PeerProcess {
   bool awaited_in_vain = false;             ///< a control message
   bool shares_gpu = false;                  ///< with this process, as its messages have shown
   unsigned attempts = 0, next_attempt = 0;  ///< at opening the segment, which may not be there yet, or never
-  static constexpr std::size_t backoffs_of_tag = 3;
+  static constexpr std::size_t backoffs_of_tag = 4;
   std::unique_ptr<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>> backoffs;  ///< made when first needed
   Backoff& backoff(const Traffic& traffic);
   std::unique_ptr<PlainSent> plain;  ///< likewise

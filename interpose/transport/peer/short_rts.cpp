@@ -1,0 +1,91 @@
+#include "interpose/transport/peer/short_rts.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/peer/state.hpp"
+
+namespace gpudt::interpose {
+
+namespace peer {
+
+std::atomic<ShortRts> short_rts{ShortRts::undecided};
+
+namespace {
+
+// The name, from the highest bit on: mark, rank, descriptor, key.
+constexpr int mark_bits = 16, rank_bits = 20, index_bits = 7;
+constexpr int key_bits = 64 - mark_bits - rank_bits - index_bits;
+static_assert(descriptor_count <= 1 << index_bits);
+constexpr std::uint64_t short_mark = 0xb3d1;
+
+constexpr std::uint64_t low_bits(std::uint64_t value, int bits) {
+  return value & ((std::uint64_t{1} << bits) - 1);
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+  return value ^ (value >> 31);
+}
+
+}  // namespace
+
+ShortRequest short_request(const Image& image, int index) {
+  const std::uint64_t message =
+      (std::uint64_t{image.descriptors[index].generation} << index_bits) + static_cast<std::uint64_t>(index);
+  const std::uint64_t key = mixed(image.nonce[0] + mixed(image.nonce[1] + message));
+  std::uint64_t name = short_mark;
+  name = (name << rank_bits) + low_bits(static_cast<std::uint64_t>(image.rank), rank_bits);
+  name = (name << index_bits) + static_cast<std::uint64_t>(index);
+  return {(name << key_bits) + low_bits(key, key_bits), key};
+}
+
+bool may_name_offer(const void* data) {
+  std::uint64_t name;
+  std::memcpy(&name, data, sizeof name);
+  return name >> (64 - mark_bits) == short_mark;
+}
+
+NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there) {
+  if (!has_short_length(bytes) || there < least_short || !may_name_offer(data)) return {};
+  ShortRequest request{};
+  const std::size_t known = std::min(static_cast<std::size_t>(there), sizeof request);
+  std::memcpy(&request, data, known);
+  const auto index = static_cast<int>(low_bits(request.name >> key_bits, index_bits));
+  const auto rank = static_cast<int>(low_bits(request.name >> (key_bits + index_bits), rank_bits));
+  Segment* const segment = segment_of_rts_sender(rank);
+  if (segment == nullptr) return {};
+  Descriptor& descriptor = (*segment)->descriptors[index];
+  const ShortRequest offered = short_request(**segment, index);
+  const bool open = descriptor.state.is_open() || descriptor.state.load() == State::failed;
+  const bool meant = open && descriptor.destination == world->rank && descriptor.bytes == bytes &&
+                     std::memcmp(&offered, &request, known) == 0;
+  return meant ? NamedOffer{segment, &descriptor, index} : NamedOffer{};
+}
+
+bool expects_short(const Segment& receiver) {
+  return receiver->expects_short.load(std::memory_order_acquire) != 0 && world->rank < 1 << rank_bits;
+}
+
+}  // namespace peer
+
+using namespace peer;
+
+void peer_receives_on_device() {
+  ShortRts state = short_rts.load(std::memory_order_relaxed);
+  if (state != ShortRts::undecided || !peer_checks()) return;
+  if (short_rts.compare_exchange_strong(state, ShortRts::expected))
+    (*world->own)->expects_short.store(1, std::memory_order_release);
+}
+
+bool peer_decides_short_pass(std::int64_t bytes) {
+  if (bytes < least_short) return true;
+  ShortRts state = short_rts.load(std::memory_order_relaxed);
+  if (state == ShortRts::undecided) short_rts.compare_exchange_strong(state, ShortRts::ignored);
+  return state != ShortRts::expected;
+}
+
+}  // namespace gpudt::interpose

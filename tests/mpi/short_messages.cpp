@@ -1,0 +1,267 @@
+// Short messages from device memory (transport/peer/short_rts.hpp): every kind of receive that may get their RTS
+// messages, sends that nobody receives for a while, truncation, and receives that nobody looks at. In runs of their
+// own: what a process receives first decides.
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "interpose/transport/peer/shared_segment.hpp"
+#include "tests/mpi/exchange.hpp"
+
+using namespace gpudt::test;
+namespace peer = gpudt::interpose::peer;
+
+namespace {
+
+constexpr int least_short = 8;  ///< also the least room in which the RTS of a longer one is known
+
+constexpr int lengths[] = {1, 7, 8, 9, 12, 15, 16, 17, 100, 512, 513, 514, 515, 600};
+
+std::uint64_t key_of(int from, int number) {
+  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
+}
+
+bool is_forced() {
+  const char* const protocol = std::getenv("GPUDT_PROTOCOL");
+  return protocol != nullptr && std::string(protocol) == "peer";
+}
+
+/// This process's own segment; null if it has none.
+const peer::Image* own_segment() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/dev/shm/gpudt") == std::string::npos) continue;
+    const auto* const image = reinterpret_cast<const peer::Image*>(std::stoull(line, nullptr, 16));
+    if (line.find(" 00000000 ") != std::string::npos && image->rank == rank()) return image;
+  }
+  return nullptr;
+}
+
+/// Messages that this process has offered so far.
+std::uint64_t offers() {
+  const peer::Image* const image = own_segment();
+  std::uint64_t sum = 0;
+  if (image != nullptr)
+    for (const peer::Descriptor& descriptor : image->descriptors) sum += descriptor.generation;
+  return sum;
+}
+
+/// Fragments in which messages of `bytes` bytes have gone of late, since their receivers could not fetch them.
+std::uint64_t fragments(int bytes) {
+  std::uint64_t sum = 0;
+  for (const peer::Descriptor& descriptor : own_segment()->descriptors)
+    if (descriptor.bytes == bytes) sum += descriptor.produced.load();
+  return sum;
+}
+
+/// From now on both partners expect RTS messages of short messages, unless something else has been first.
+void expect_short() {
+  const Type type = plain(MPI_BYTE);
+  exchange_both_ways({type, 4, Place::device, type, 4, Place::device}, 1);
+  MPI_OK(MPI_Barrier(comm()));
+}
+
+}  // namespace
+
+TEST_CASE("short messages come to the host before any comes to a device", "[.][short-ignored]") {
+  if (!all_have_partners()) return;
+  const Type type = plain(MPI_BYTE);
+  Buffer out(Place::device, type, 100), in(Place::host, type, 100);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(MPI_Irecv(in.address(), 100, type, partner(), 2, comm(), &request));
+  expect_short();
+  out.fill(key_of(rank(), 2));
+  MPI_OK(MPI_Send(out.address(), 100, type, partner(), 2, comm()));
+  MPI_Status status{};
+  MPI_OK(MPI_Wait(&request, &status));
+  check_status(status, partner(), 2, type, 100);
+  in.expect(stream_of(type, 100, key_of(partner(), 2)));
+  CHECK(in.difference() == "");
+  if (!host_only() && own_segment() != nullptr) CHECK(own_segment()->expects_short == 0);
+}
+
+TEST_CASE("short device messages meet every kind of receive", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  const bool counted = is_forced() && !any_host_only() && own_segment()->expects_short != 0;
+  const bool fetched = counted && gpu_count() > 1;  // on one GPU, not while kernels begin late
+  const int low = std::min(rank(), partner()), high = std::max(rank(), partner());
+  int tag = 10;
+  for (const int bytes : lengths)
+    for (const bool gaps : {false, true})
+      for (const char* const name : {"Send", "Ssend", "Rsend", "Isend"})
+        for (const ReceiveMode& receive_mode : receive_modes)
+          for (const Place place : {Place::device, Place::host}) {
+            const SendMode& mode = *std::find_if(send_modes.begin(), send_modes.end(),
+                                                 [&](const SendMode& each) { return each.name == std::string(name); });
+            if (mode.needs_posted_receive && !receive_mode.nonblocking) continue;
+            const Type type = gaps ? vector(bytes, 1, 2, MPI_CHAR) : plain(MPI_CHAR);
+            const int count = gaps ? 1 : bytes;
+            const std::uint64_t before = offers();
+            tag += 4;
+            exchange(mode, receive_mode, {type, count, Place::device, type, count, place}, low, high, tag);
+            exchange(mode, receive_mode, {type, count, Place::device, type, count, place}, high, low, tag);
+            const bool offered =
+                bytes >= least_short && bytes < peer::shortest_rts && mode.name != std::string("Isend");
+            if (counted) CHECK(offers() - before == (offered ? 1 : 0));
+            if (fetched && offered && place == Place::device) CHECK(fragments(bytes) == 0);
+          }
+}
+
+TEST_CASE("short device messages are sent though nobody receives them yet", "[.][short]") {
+  if (!all_have_partners() || any_host_only()) return;
+  expect_short();
+  for (const int bytes : lengths)
+    for (const Place place : basic_places)
+      for (int times = 0; times < 3; ++times) {
+        const Type type = vector(bytes, 1, 2, MPI_CHAR);
+        INFO(type.text() << " to " << place_name(place));
+        Buffer out(Place::device, type, 1), in(place, type, 1);
+        out.fill(key_of(rank(), bytes));
+        MPI_OK(MPI_Send(out.address(), 1, type, partner(), 4, comm()));  // both at once
+        out.poison();
+        MPI_Status status{};
+        if (times == 0) MPI_OK(MPI_Probe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm(), &status));
+        if (times == 0) check_status(status, partner(), 4, type, bytes);
+        MPI_OK(MPI_Recv(in.address(), 1, type, MPI_ANY_SOURCE, MPI_ANY_TAG, comm(), &status));
+        check_status(status, partner(), 4, type, bytes);
+        in.expect(stream_of(type, 1, key_of(partner(), bytes)));
+        CHECK(in.difference() == "");
+      }
+}
+
+TEST_CASE("short device messages by calls that send and receive, and by persistent receives", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  const Type type = vector(25, 1, 2);
+  const int low = std::min(rank(), partner());
+  for (const Place place : basic_places) {
+    Buffer out(Place::device, type, 1), in(place, type, 1);
+    out.fill(key_of(rank(), 5));
+    MPI_Status status{};
+    const auto check = [&] {
+      check_status(status, partner(), 5, type, type.size());
+      in.expect(stream_of(type, 1, key_of(partner(), 5)));
+      CHECK(in.difference() == "");
+      in.poison();
+    };
+    // One sends by MPI_Send what the other receives by a call that sends, too.
+    for (const bool low_sends : {false, true}) {
+      if ((rank() == low) == low_sends) {
+        MPI_OK(MPI_Send(out.address(), 1, type, partner(), 5, comm()));
+        MPI_OK(MPI_Recv(in.address(), 1, type, partner(), 5, comm(), &status));
+      } else {
+        MPI_OK(
+            MPI_Sendrecv(out.address(), 1, type, partner(), 5, in.address(), 1, type, partner(), 5, comm(), &status));
+      }
+      check();
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Recv_init(in.address(), 1, type, partner(), MPI_ANY_TAG, comm(), &request));
+    for (int times = 0; times < 3; ++times) {
+      MPI_OK(MPI_Start(&request));
+      MPI_OK(MPI_Send(out.address(), 1, type, partner(), 5, comm()));
+      MPI_OK(MPI_Wait(&request, &status));
+      check();
+    }
+    MPI_OK(MPI_Request_free(&request));
+    Buffer both(place, type, 1);
+    both.fill(key_of(rank(), 5));
+    if (rank() == low) {
+      MPI_OK(MPI_Send(out.address(), 1, type, partner(), 5, comm()));
+      MPI_OK(MPI_Recv(in.address(), 1, type, partner(), 5, comm(), &status));
+      check();
+    } else {
+      MPI_OK(MPI_Sendrecv_replace(both.address(), 1, type, partner(), 5, partner(), 5, comm(), &status));
+      both.expect(stream_of(type, 1, key_of(partner(), 5)));
+      CHECK(both.difference() == "");
+    }
+  }
+}
+
+TEST_CASE("short device messages that are too long for their receives release their senders", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  const Type type = plain(MPI_CHAR);
+  for (int times = 0; times < 2 * peer::descriptor_count; ++times)  // none costs what offers are made of
+    for (const Place place : basic_places) {
+      const int sent = lengths[3 + times % 9], room = std::max(sent - 1 - times % 40, least_short);
+      INFO(sent << " bytes to " << room << " of " << place_name(place));
+      const bool nonblocking = times % 2 == 0;
+      if (mpich && nonblocking && place == Place::host) continue;  // docs/limits.md
+      Buffer out(Place::device, type, sent), in(place, type, room);
+      out.fill(key_of(rank(), sent));
+      MPI_Status status{};
+      if (rank() < partner()) {
+        MPI_OK(MPI_Send(out.address(), sent, type, partner(), 6, comm()));
+      } else if (nonblocking) {
+        MPI_Request receive = MPI_REQUEST_NULL;
+        MPI_OK(MPI_Irecv(in.address(), room, type, partner(), 6, comm(), &receive));
+        MPI_FAILS(MPI_Wait(&receive, &status), MPI_ERR_TRUNCATE);
+      } else {
+        MPI_FAILS(MPI_Recv(in.address(), room, type, partner(), 6, comm(), &status), MPI_ERR_TRUNCATE);
+      }
+      CHECK(in.difference_outside() == "");
+    }
+  const std::uint64_t before = offers();
+  exchange_both_ways({type, 100, Place::device, type, 100, Place::device}, 7);
+  if (is_forced() && !any_host_only() && own_segment()->expects_short != 0) CHECK(offers() - before == 1);
+}
+
+TEST_CASE("data that look like the RTS of a short message are data", "[.][short]") {
+  if (!all_have_partners() || any_host_only()) return;
+  expect_short();
+  const Type type = plain(MPI_BYTE);
+  exchange_both_ways({type, 100, Place::device, type, 100, Place::device}, 7);
+  // All that this process has sent as an RTS so far, and what is not quite one.
+  std::vector<std::vector<unsigned char>> texts;
+  for (const peer::Descriptor& descriptor : own_segment()->descriptors) {
+    const auto* const rts = reinterpret_cast<const unsigned char*>(descriptor.rts);
+    if (descriptor.generation != 0) texts.emplace_back(rts, rts + 100);
+  }
+  for (std::vector<unsigned char> text : std::vector(texts)) {
+    text[3] ^= 1;
+    texts.push_back(std::move(text));
+  }
+  const int most = static_cast<int>(texts.size());
+  int theirs = 0;
+  MPI_OK(MPI_Sendrecv(&most, 1, MPI_INT, partner(), 8, &theirs, 1, MPI_INT, partner(), 8, comm(), MPI_STATUS_IGNORE));
+  for (int i = 0; i < std::max(most, theirs); ++i) {
+    std::vector<unsigned char> first(100), second(100);
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (i < theirs) MPI_OK(MPI_Irecv(first.data(), 100, type, partner(), 9, comm(), &request));
+    for (int times = 0; i < most && times < 3; ++times)
+      MPI_OK(MPI_Send(texts[static_cast<std::size_t>(i)].data(), 100, type, partner(), 9, comm()));
+    if (i >= theirs) continue;
+    MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    MPI_OK(MPI_Recv(second.data(), 100, type, partner(), 9, comm(), MPI_STATUS_IGNORE));
+    CHECK(first == second);
+    MPI_OK(MPI_Recv(second.data(), 100, type, partner(), 9, comm(), MPI_STATUS_IGNORE));
+    CHECK(first == second);
+  }
+}
+
+TEST_CASE("random traffic of short messages", "[.][short]") {
+  if (!all_have_partners()) return;
+  expect_short();
+  auto random = random_numbers("short");
+  const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
+  const int low = std::min(rank(), partner()), high = std::max(rank(), partner());
+  for (int i = 0; i < scaled(300); ++i) {
+    const int bytes = static_cast<int>(1 + below(below(3) == 0 ? 1500 : 40));
+    const Type sent = below(2) == 0 ? plain(MPI_CHAR) : vector(bytes, 1, 2, MPI_CHAR);
+    const Type received = below(2) == 0 ? plain(MPI_CHAR) : vector(bytes, 1, 3, MPI_CHAR);
+    const auto count_of = [&](const Type& type) { return type.size() == 1 ? bytes : 1; };
+    const Place from = basic_places[below(4) == 0 ? 0 : 1], to = basic_places[below(2)];
+    const SendMode& mode = send_modes[below(3) == 0 ? 4 : below(2) * 2];
+    const ReceiveMode& receive_mode = receive_modes[below(receive_modes.size())];
+    const bool up = below(2) == 0;
+    exchange(mode, receive_mode, {sent, count_of(sent), from, received, count_of(received), to}, up ? low : high,
+             up ? high : low, static_cast<int>(below(5)) * 3);
+  }
+}
