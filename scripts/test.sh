@@ -77,7 +77,7 @@ elif [ "${1:-}" = --mpich ]; then
   shift
   build=$root/build-mpich
   # Hardly optimised: it is for these tests alone, and built sooner.
-  export MESON_ARGS=$mpich_options
+  export MESON_ARGS="$mpich_options -Db_pch=true"
   [ $# -gt 0 ] || set -- --no-suite calls --no-suite more  # minutes, of what other tests are for
 elif [ "${1:-}" = --mpich5 ]; then
   shift
