@@ -34,6 +34,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
   }
+  peer_receives_on_device();
   Staged staged(operand);
   staged.start_pack();
   device::about_to_wait(device::WaitKind::transfer);

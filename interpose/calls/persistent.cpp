@@ -88,6 +88,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     Outgoing given{buf, count, type};
     if (form.peer != MPI_PROC_NULL &&
         resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(form.peer, comm))) {
+      if (form.kind == Operation::Kind::receive) peer_receives_on_device();
       const auto staged = std::make_shared<Staged>(operand, form.kind == Operation::Kind::receive ? rts_room() : 0);
       persistent->payload = staged;
       persistent->operand = &staged->operand();

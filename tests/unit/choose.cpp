@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "interpose/transport/peer/short_rts.hpp"
 #include "tests/support/catch.hpp"
 
 namespace gpudt::interpose {
@@ -57,6 +58,11 @@ TEST_CASE("messages to processes that share memory are offered", "[datatype][cho
   Route route{.receiver = Receiver::sharing};
   CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);
   CHECK(chosen(short_bytes + 1, route) == Protocol::peer);
+  route.expects_short = true;  // RTS messages as short as what they stand for
+  for (const std::int64_t bytes : {peer::least_short, peer::most_short}) CHECK(chosen(bytes, route) == Protocol::peer);
+  for (const std::int64_t bytes : {peer::least_short - 1, peer::most_short + 1, short_bytes})
+    CHECK(chosen(bytes, route) == Protocol::mapped_staging);
+  route.expects_short = false;
   CHECK(chosen(very_long_bytes, route) == Protocol::peer);
   CHECK(choose({.bytes = long_bytes, .divided = true}, route) == Protocol::mapped_staging);
   route.backing_off = true;

@@ -303,10 +303,23 @@ ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, dat
 
 Announced ShortReceive::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
-  const auto rts = RendezvousReceiver::recognise(rts_, bytes);  // releases the sender when it goes
-  if (rts) return {delivered, MPI_ERR_TRUNCATE, /*fetched=*/true};
+  receiver_ = RendezvousReceiver::recognise(rts_, bytes);
+  if (receiver_) {
+    const Announced announced = receiver_->announced(room);
+    if (announced.error == MPI_SUCCESS) return announced;
+    receiver_.reset();  // which releases the sender
+    return {delivered, MPI_ERR_TRUNCATE, /*fetched=*/true};
+  }
   deliver(delivered);
   return {delivered, bytes > room ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+}
+
+void ShortReceive::start_unpack(std::int64_t) {
+  if (receiver_) receiver_->start(info_->layout_ref(), count_, buf_);
+}
+
+void ShortReceive::wait() {
+  wait_with_progress(*this);
 }
 
 void ShortReceive::deliver(std::int64_t bytes) const {
@@ -331,6 +344,7 @@ std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatyp
   const datatype::TypeInfoRef info = is_short || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
   if (buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
   if (is_short) return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
+  if (bytes_in(count, type) < shortest_rts && !peer_expects_short()) return nullptr;  // it is looked at afterwards
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;
 }
@@ -367,6 +381,7 @@ int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_
   if (code == MPI_SUCCESS && !peer_may_be_rts(received_bytes(status))) return code;
   const bool readable = code == MPI_SUCCESS || is_truncation(code);
   HostReceive receive(buf, count, type, readable ? datatype::type_info(type) : nullptr);
+  receive.came_in_place();
   return peer_received(code, call, receive, status, owner, pending);
 }
 

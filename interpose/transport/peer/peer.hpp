@@ -296,6 +296,11 @@ class HostReceive : public Payload {
   bool done() override;
   void wait() override;
   void abandon() override;
+  /// MPI has had the program's buffer after all.
+  void came_in_place() {
+    packed_.reset();
+    bytes_at_ = nullptr;
+  }
 
  private:
   std::int64_t bytes() const { return count_ * info_->layout().size(); }
@@ -325,8 +330,8 @@ inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
 }
 
-/// A receive with less room than an RTS has, of a message that may be one. If it is, the message is truncated and the
-/// sender released; otherwise the data are delivered normally.
+/// A receive with less room than an RTS has, of a message that may be one. If it is, and stands for a message that is
+/// too long, this is truncated and the sender released.
 class ShortReceive : public Payload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
@@ -336,9 +341,10 @@ class ShortReceive : public Payload {
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
-  void start_unpack(std::int64_t) override {}
-  bool done() override { return true; }
-  void wait() override {}
+  void start_unpack(std::int64_t bytes) override;
+  bool done() override { return !receiver_ || receiver_->done(); }
+  void wait() override;
+  void abandon() override { receiver_.reset(); }
 
  private:
   void deliver(std::int64_t bytes) const;
@@ -348,6 +354,7 @@ class ShortReceive : public Payload {
   DeviceBuffer operand_{.use = Use::written};
   bool on_device_;
   alignas(peer::RendezvousRequest) mutable std::byte rts_[peer::longest_rts];
+  std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a short message, into host memory
 };
 
 /// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have

@@ -30,6 +30,9 @@ constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
+/// So many descriptors are for longer messages: one of a short message that is truncated may stay taken
+/// (docs/limits.md).
+constexpr std::size_t least_left_by_short = descriptor_count / 2;
 
 Route route_to(int rank) REQUIRES(world->mutex) {
   const Segment* const segment = reach(rank);
@@ -52,11 +55,12 @@ bool may_be_offered(const DeviceBuffer& operand) {
 }
 
 /// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
-/// procedures of mpi_f08, and tools, may make communicators past the library. It hears that it may get an RTS.
-bool expects(const Segment& receiver, std::uint32_t context) {
+/// procedures of mpi_f08, and tools, may make communicators past the library. It hears that it may get an RTS. (Those
+/// of short messages are what probes take them for.)
+bool expects(const Segment& receiver, std::uint32_t context, std::int64_t bytes) {
   const ContextBit bit(context);
-  const bool numbered =
-      context < first_made_context || (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
+  const bool numbered = has_short_length(bytes) || context < first_made_context ||
+                        (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
   // Written once: all senders read what lies beside it.
   if (numbered && receiver->offered.load(std::memory_order_relaxed) == 0)
     receiver->offered.store(1, std::memory_order_relaxed);
@@ -102,7 +106,12 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   trace_comparison(rank, message, route);
   if (!is_offered(protocol)) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
-  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context)) return std::nullopt;
+  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, traffic.bytes))
+    return std::nullopt;
+  if (has_short_length(traffic.bytes)) {
+    reclaim_descriptors();
+    if (world->idle.count() < least_left_by_short) return std::nullopt;
+  }
   if (remote) {
     lock.unlock();  // MPI may be called
     if (!is_met(rank)) return std::nullopt;
@@ -271,6 +280,8 @@ RendezvousSender::~RendezvousSender() {
 /// MPI has not sent the RTS. Where it says that this has failed the receiver may have it nevertheless; then it is the
 /// destructor's matter.
 void RendezvousSender::give_up() {
+  // A receiver would take the RTS of a short message for data if it were not known any more.
+  if (is_short() && descriptor_.issue.load() != Issue::not_yet) return;
   descriptor_.state.retract();
   if (remote_ && opened_) world->remote->withdrawn(index_);
 }

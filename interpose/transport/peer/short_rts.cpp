@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/state.hpp"
@@ -57,12 +58,14 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   const auto index = static_cast<int>(low_bits(request.name >> key_bits, index_bits));
   const auto rank = static_cast<int>(low_bits(request.name >> (key_bits + index_bits), rank_bits));
   Segment* const segment = segment_of_rts_sender(rank);
+  if (segment == nullptr && is_process(rank) && Segment::is_there(world->job, rank))
+    lost("the shared memory of process " + std::to_string(rank) + " cannot be opened");
   if (segment == nullptr) return {};
   Descriptor& descriptor = (*segment)->descriptors[index];
+  if (!descriptor.state.is_open() && descriptor.state.load() != State::failed) return {};
   const ShortRequest offered = short_request(**segment, index);
-  const bool open = descriptor.state.is_open() || descriptor.state.load() == State::failed;
-  const bool meant = open && descriptor.destination == world->rank && descriptor.bytes == bytes &&
-                     std::memcmp(&offered, &request, known) == 0;
+  const bool meant =
+      descriptor.destination == world->rank && descriptor.bytes == bytes && std::memcmp(&offered, &request, known) == 0;
   return meant ? NamedOffer{segment, &descriptor, index} : NamedOffer{};
 }
 
