@@ -298,7 +298,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (comes_as_it_is(peek) && peer_lets_short_pass(peek.bytes_on_host)) return pmpi(into, request);
+  if (comes_as_it_is(peek) && peer_may_pass_unchecked(peek.bytes_on_host)) return pmpi(into, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
@@ -323,17 +323,18 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
 
 /// Of a matched message that is known to be an RTS, where the receive has not even room for that. MPI is to report what
 /// else is wrong with the arguments. May throw std::bad_alloc.
-std::shared_ptr<ShortReceive> short_receive(const MessageReceive& received, void* buf, int count, MPI_Datatype type) {
+std::shared_ptr<ReceiveWithRoom> receive_with_room(const MessageReceive& received, void* buf, int count,
+                                                   MPI_Datatype type) {
   if (!received.is_rts() || count < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
-  if (!info || count * info->layout().size() > ShortReceive::most_room) return nullptr;
-  return std::make_shared<ShortReceive>(buf, count, type, info);
+  if (!info || count * info->layout().size() > ReceiveWithRoom::most_room) return nullptr;
+  return std::make_shared<ReceiveWithRoom>(buf, count, type, info);
 }
 
 int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   constexpr const char* call = "MPI_Mrecv";
   const MessageReceive received(message);
-  const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
+  const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
   if (!payload)
     return receive_blocking(
         [&](const Outgoing& into, MPI_Status* seen) {
@@ -355,7 +356,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
   const auto start = [&](const Outgoing& into, MPI_Request* real) {
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
-  const std::shared_ptr<ShortReceive> payload = short_receive(received, buf, count, type);
+  const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
   if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), {}, request);
   return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();

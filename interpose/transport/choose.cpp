@@ -33,7 +33,8 @@ const char* obstacle_to_offer(const Message& message, const Route& route) {
   if (message.divided) return "the buffer lies in several memories";
   if (long_enough_to_offer(message.bytes)) return nullptr;
   if (!peer::has_short_length(message.bytes)) return "too short";
-  return route.expects_short ? nullptr : "too short for a receiver that has had such messages in host memory";
+  return route.expects_short ? nullptr
+                             : "too short: the receiver does not look for such messages, or uses the same GPU";
 }
 
 const char* obstacle_to_shared(const Message& message, const Route& route) {

@@ -53,7 +53,8 @@ class Payload {
   virtual void given() {}
   /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
-  /// Instead, of a receive that has failed since the message, of `bytes` bytes, was longer.
+  /// In place of announced(), of a receive that has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it
+  /// was the RTS of a short message, its sender is released.
   virtual void truncated(std::int64_t) {}
 };
 

@@ -1,6 +1,6 @@
-// Short messages from device memory (transport/peer/short_rts.hpp): every kind of receive that may get their RTS
-// messages, sends that nobody receives for a while, truncation, and receives that nobody looks at. In runs of their
-// own: what a process receives first decides.
+// Short messages from device memory (transport/peer/short_rts.hpp): every kind of receive that may get their RTS, sends
+// without a receive for a while, truncation, and a receive into host memory that has gone to MPI first. They have runs
+// of their own, since what a process receives first decides whether it expects them.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/transport/peer/short_rts.hpp"
 #include "tests/mpi/exchange.hpp"
 
 using namespace gpudt::test;
@@ -18,7 +18,7 @@ namespace peer = gpudt::interpose::peer;
 
 namespace {
 
-constexpr int least_short = 8;  ///< also the least room in which the RTS of a longer one is known
+constexpr int least_short = peer::least_short;  ///< also the least of a truncated RTS by which it is known
 
 constexpr int lengths[] = {1, 7, 8, 9, 12, 15, 16, 17, 100, 512, 513, 514, 515, 600};
 
@@ -51,7 +51,8 @@ std::uint64_t offers() {
   return sum;
 }
 
-/// Fragments in which messages of `bytes` bytes have gone of late, since their receivers could not fetch them.
+/// Fragments of the latest message of each descriptor, if that had `bytes` bytes: 0 unless its receiver could not
+/// fetch it.
 std::uint64_t fragments(int bytes) {
   std::uint64_t sum = 0;
   for (const peer::Descriptor& descriptor : own_segment()->descriptors)
@@ -68,7 +69,7 @@ void expect_short() {
 
 }  // namespace
 
-TEST_CASE("short messages come to the host before any comes to a device", "[.][short-ignored]") {
+TEST_CASE("a nonblocking receive into host memory before any into device memory", "[.][short-ignored]") {
   if (!all_have_partners()) return;
   const Type type = plain(MPI_BYTE);
   Buffer out(Place::device, type, 100), in(Place::host, type, 100);
@@ -188,7 +189,8 @@ TEST_CASE("short device messages that are too long for their receives release th
   if (!all_have_partners()) return;
   expect_short();
   const Type type = plain(MPI_CHAR);
-  for (int times = 0; times < 2 * peer::descriptor_count; ++times)  // none costs what offers are made of
+  for (int times = 0; times < 2 * peer::descriptor_count;
+       ++times)  // more than there are descriptors: none keeps its own
     for (const Place place : basic_places) {
       const int sent = lengths[3 + times % 9], room = std::max(sent - 1 - times % 40, least_short);
       INFO(sent << " bytes to " << room << " of " << place_name(place));

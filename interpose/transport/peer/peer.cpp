@@ -295,13 +295,14 @@ void HostReceive::abandon() {
   receiver_.reset();
 }
 
-ShortReceive::ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host)
+ReceiveWithRoom::ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info,
+                                 bool on_host)
     : buf_(buf),
       count_(count),
       info_(std::move(info)),
       on_device_(!on_host && resolve_mapped(buf, count, type, "MPI_Mrecv", operand_)) {}
 
-Announced ShortReceive::announced(std::int64_t bytes) {
+Announced ReceiveWithRoom::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
   receiver_ = RendezvousReceiver::recognise(rts_, bytes);
   if (receiver_) {
@@ -314,15 +315,15 @@ Announced ShortReceive::announced(std::int64_t bytes) {
   return {delivered, bytes > room ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
 }
 
-void ShortReceive::start_unpack(std::int64_t) {
+void ReceiveWithRoom::start_unpack(std::int64_t) {
   if (receiver_) receiver_->start(info_->layout_ref(), count_, buf_);
 }
 
-void ShortReceive::wait() {
+void ReceiveWithRoom::wait() {
   wait_with_progress(*this);
 }
 
-void ShortReceive::deliver(std::int64_t bytes) const {
+void ReceiveWithRoom::deliver(std::int64_t bytes) const {
   if (!on_device_) return datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
   const device::Staging staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, most_room);
   std::memcpy(staging.data(), rts_, static_cast<std::size_t>(bytes));
@@ -332,7 +333,7 @@ void ShortReceive::deliver(std::int64_t bytes) const {
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
-  if (bytes < shortest_rts && peer_lets_short_pass(bytes)) return nullptr;
+  if (bytes < shortest_rts && peer_may_pass_unchecked(bytes)) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
   return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info), apart) : nullptr;
 }
@@ -343,7 +344,7 @@ std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatyp
   const bool is_short = bytes_in(count, type) < rts_room();
   const datatype::TypeInfoRef info = is_short || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
   if (buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
-  if (is_short) return info ? std::make_shared<ShortReceive>(buf, count, type, info, /*on_host=*/true) : nullptr;
+  if (is_short) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
   if (bytes_in(count, type) < shortest_rts && !peer_expects_short()) return nullptr;  // it is looked at afterwards
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;

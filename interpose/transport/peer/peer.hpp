@@ -330,13 +330,14 @@ inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
 }
 
-/// A receive with less room than an RTS has, of a message that may be one. If it is, and stands for a message that is
-/// too long, this is truncated and the sender released.
-class ShortReceive : public Payload {
+/// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. What the RTS of a short
+/// message stands for is fetched, into host memory; where it stands for a message that is too long, the receive is
+/// truncated and the sender released.
+class ReceiveWithRoom : public Payload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
   /// May throw device::Error. `on_host`: the buffer is known to be in host memory.
-  ShortReceive(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
+  ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
   /// What MPI is to have in place of the program's buffer.
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   void start_pack() override {}

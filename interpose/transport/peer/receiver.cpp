@@ -62,7 +62,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
 }
 
 void RendezvousReceiver::release_short(const void* data, std::int64_t bytes, std::int64_t there) {
-  if (peer_expects_short()) recognise_short(data, bytes, there);  // which goes at once
+  if (peer_expects_short()) recognise_short(data, bytes, there);  // destroyed at once, which releases the sender
 }
 
 RendezvousReceiver::RendezvousReceiver(const Segment& segment, Descriptor& descriptor, const MessageId& id, bool remote)

@@ -30,9 +30,9 @@ constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
-/// So many descriptors are for longer messages: one of a short message that is truncated may stay taken
-/// (docs/limits.md).
-constexpr std::size_t least_left_by_short = descriptor_count / 2;
+/// Short messages are offered only while so many descriptors are free: that of a truncated one may never be free again
+/// (docs/limits.md), and longer messages must still find some.
+constexpr std::size_t least_idle_for_short = descriptor_count / 2;
 
 Route route_to(int rank) REQUIRES(world->mutex) {
   const Segment* const segment = reach(rank);
@@ -110,7 +110,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
     return std::nullopt;
   if (has_short_length(traffic.bytes)) {
     reclaim_descriptors();
-    if (world->idle.count() < least_left_by_short) return std::nullopt;
+    if (world->idle.count() < least_idle_for_short) return std::nullopt;
   }
   if (remote) {
     lock.unlock();  // MPI may be called

@@ -25,9 +25,10 @@ namespace gpudt::interpose::peer {
 inline constexpr std::uint32_t peer_version = 14;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
-/// The length of an RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only envelope and
-/// length, can report the true size. Other messages may be as long ("plain" ones): as long as any is under way to a
-/// process, no RTS of that length is sent there (transport/peer/plain_messages.cpp).
+/// The length of an ordinary RTS (of other ones: transport/peer/short_rts.hpp) encodes its descriptor index (515 + 2 *
+/// index), so that a probe, which sees only envelope and length, can report the true size. Other messages may be as
+/// long ("plain" ones): as long as any is under way to a process, no RTS of that length is sent there
+/// (transport/peer/plain_messages.cpp).
 inline constexpr std::int64_t shortest_rts = 515;
 inline constexpr std::int64_t rts_bytes(int index) {
   return shortest_rts + 2 * std::int64_t{index};
@@ -38,8 +39,8 @@ inline constexpr int rts_index(std::int64_t bytes) {
   return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
                                                                        : static_cast<int>((bytes - shortest_rts) / 2);
 }
-/// No shorter message from device memory is offered so, that every receive that may get the RTS has room for it; but
-/// see transport/peer/short_rts.hpp.
+/// The least message with an ordinary RTS: every receive that may get it has room for the RTS. Of less, only short
+/// messages (transport/peer/short_rts.hpp) are offered.
 inline constexpr std::int64_t least_offered = longest_rts + 1;
 
 /// The RTS as MPI sends it; padded to rts_bytes(index).
@@ -165,8 +166,8 @@ struct alignas(4096) Image {
   std::uint32_t version;
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
-  std::atomic<std::uint32_t> checking;       ///< the process looks for RTS messages in everything it receives
-  std::atomic<std::uint32_t> expects_short;  ///< also for those of short messages (transport/peer/short_rts.hpp)
+  std::atomic<std::uint32_t> checking;       ///< the process looks for ordinary RTS messages in all that it receives
+  std::atomic<std::uint32_t> expects_short;  ///< it looks for those of short messages, too
   std::atomic<std::uint32_t> offered;        ///< where contexts are numbered: it may have been sent an RTS
   std::atomic<std::uint64_t> contexts[context_words];
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part

@@ -84,7 +84,7 @@ void peer_receives_on_device() {
     (*world->own)->expects_short.store(1, std::memory_order_release);
 }
 
-bool peer_decides_short_pass(std::int64_t bytes) {
+bool peer_decide_unchecked(std::int64_t bytes) {
   if (bytes < least_short) return true;
   ShortRts state = short_rts.load(std::memory_order_relaxed);
   if (state == ShortRts::undecided) short_rts.compare_exchange_strong(state, ShortRts::ignored);

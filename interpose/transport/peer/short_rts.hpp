@@ -1,11 +1,12 @@
-// RTS messages for messages that are shorter than other RTS messages are. Such a one is as long as the message, so that
-// probes and statuses tell the right length, and begins with the name of its offer.
+// The RTS of a short message (8 to 514 bytes, less than an ordinary RTS has). It is as long as the message, so that
+// probes and statuses tell the right length, and names the sender's descriptor in its first 8 bytes.
 //
-// Who receives into device memory looks for them in all that it receives. Of its nonblocking receives into host memory,
-// which MPI would otherwise have as they are, it can do so only if none has been given to MPI before that was decided:
-// a process where one has been is not sent any.
+// A process is sent these only if it looks for them in all that it receives. It does so from its first receive into
+// device memory on (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host memory
+// that has gone to MPI unchanged cannot be looked at any more: if there was one first, the process never looks for them
+// (ShortRts::ignored), and short messages to it are staged.
 //
-// Blocking sends alone offer short messages: of several that are under way, kernels move many at a time anyhow.
+// Only blocking sends offer short messages: of nonblocking ones many are under way, which one kernel packs together.
 #pragma once
 
 #include <atomic>
@@ -48,6 +49,8 @@ bool may_name_offer(const void* data);
 /// Whether the owner of a segment may be sent one.
 bool expects_short(const Segment& receiver);
 
+/// Whether this process looks for them. Decided once, by what it receives first: into device memory (expected), or into
+/// host memory by a receive that cannot be looked at (ignored).
 enum class ShortRts : std::uint8_t { undecided, ignored, expected };
 extern std::atomic<ShortRts> short_rts;
 
@@ -57,13 +60,15 @@ extern std::atomic<ShortRts> short_rts;
 inline bool peer_expects_short() {
   return peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::expected;
 }
-/// A receive into device memory is about to be given to MPI.
+/// Before a receive into device memory is given to MPI: from then on this process expects them, and says so in its
+/// segment, unless it has been decided that it ignores them.
 void peer_receives_on_device();
-/// Whether MPI may have a nonblocking receive of at most `bytes` bytes into host memory that no other RTS has room in.
-/// Then it is as good as given to MPI.
-bool peer_decides_short_pass(std::int64_t bytes);
-inline bool peer_lets_short_pass(std::int64_t bytes) {
-  return peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::ignored || peer_decides_short_pass(bytes);
+/// Whether a nonblocking or persistent receive of `bytes` bytes, less than an ordinary RTS has, into host memory may go
+/// to MPI unchanged. If that is undecided yet, and it has room for an RTS, it is decided that they are ignored: the
+/// caller must then do so.
+bool peer_decide_unchecked(std::int64_t bytes);
+inline bool peer_may_pass_unchecked(std::int64_t bytes) {
+  return peer::short_rts.load(std::memory_order_relaxed) == peer::ShortRts::ignored || peer_decide_unchecked(bytes);
 }
 
 /// Whether a message of `bytes` bytes that has come to this process may be an RTS.

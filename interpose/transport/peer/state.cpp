@@ -146,7 +146,8 @@ bool has_few_copies(const datatype::Layout& layout, std::int64_t count) {
 }
 
 /// Index into the backoffs of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
-/// others. Of short ones a late receiver is a refusal, too.
+/// others. Short ones have one of their own: a late receiver counts as a refusal of these, since staging would have
+/// been quicker.
 std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
   if (has_short_length(traffic.bytes)) return 3;
   if (traffic.bytes >= least_on_one_gpu) return 0;
