@@ -210,6 +210,7 @@ TEST_CASE("short device messages that are too long for their receives release th
       }
       CHECK(in.difference_outside() == "");
     }
+  MPI_OK(MPI_Barrier(comm()));  // all of them have been received
   const std::uint64_t before = offers();
   exchange_both_ways({type, 100, Place::device, type, 100, Place::device}, 7);
   if (is_forced() && !any_host_only() && own_segment()->expects_short != 0) CHECK(offers() - before == 1);
