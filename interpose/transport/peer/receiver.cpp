@@ -40,8 +40,6 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const void* da
   const bool remote = (head.flags & rts_remote) != 0;
   // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
   Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);
-  if (segment == nullptr && !remote && is_process(head.sender) && Segment::is_there(world->job, head.sender))
-    lost("the shared memory of process " + std::to_string(head.sender) + " cannot be opened");
   if (segment == nullptr || (*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1])
     return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];

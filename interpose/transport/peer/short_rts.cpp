@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/peer/state.hpp"
@@ -58,8 +57,6 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   const auto index = static_cast<int>(low_bits(request.name >> key_bits, index_bits));
   const auto rank = static_cast<int>(low_bits(request.name >> (key_bits + index_bits), rank_bits));
   Segment* const segment = segment_of_rts_sender(rank);
-  if (segment == nullptr && is_process(rank) && Segment::is_there(world->job, rank))
-    lost("the shared memory of process " + std::to_string(rank) + " cannot be opened");
   if (segment == nullptr) return {};
   Descriptor& descriptor = (*segment)->descriptors[index];
   if (!descriptor.state.is_open() && descriptor.state.load() != State::failed) return {};

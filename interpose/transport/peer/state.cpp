@@ -115,9 +115,13 @@ Segment* reach_sender(int rank) {
 }
 
 Segment* segment_of_rts_sender(int rank) {
-  const LockGuard lock(world->mutex);
+  UniqueLock lock(world->mutex);
   if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
-  return segment_of(rank);
+  Segment* const segment = segment_of(rank);
+  lock.unlock();
+  if (segment == nullptr && is_process(rank) && Segment::is_there(world->job, rank))
+    lost("the shared memory of process " + std::to_string(rank) + " cannot be opened");
+  return segment;
 }
 
 std::vector<Segment*> segments_of(const std::vector<int>& world_ranks) {

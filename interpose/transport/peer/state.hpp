@@ -132,6 +132,7 @@ Segment* reach_remote(int rank);
 /// Like reach(), for the sender of a possible RTS; ignores the retry back-off.
 Segment* reach_sender(int rank);
 /// The same of a process that has sent what looks like an RTS that was offered by segment, whatever this process does.
+/// Throws MpiError if there is one that cannot be opened: what has come would be taken for data.
 Segment* segment_of_rts_sender(int rank);
 /// The segments of processes, by rank in MPI_COMM_WORLD; none at all if one cannot be reached, or without peer
 /// transfers.
