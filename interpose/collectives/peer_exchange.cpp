@@ -41,11 +41,24 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
-/// Kernels are the better way for blocks of any length. But only the root has some of the arguments: if they are wrong
-/// it returns at once, and the others must not wait for it, whose blocks MPI would have sent.
-std::int64_t least_asked(Flow flow, bool by_kernels) {
+/// So many blocking calls of short blocks from a root are left to MPI, on each communicator, before its processes
+/// exchange boards, which waits for all: programs that make a few lose nothing.
+constexpr int calls_before_boards = 16;
+
+/// Kernels are the better way for blocks of any length. But a root alone has some of the arguments: if they are wrong
+/// it returns at once, and the others must not wait for it, whose blocks MPI would have sent. Those that get a block
+/// from it would wait in MPI, too.
+std::int64_t least_asked(const Call& call, Flow flow, bool by_kernels) {
   if (!by_kernels || collectives_forced()) return least_wanted(flow);
-  return flow == Flow::other ? 1 : longer_than_eager;
+  const bool any_length = flow == Flow::other || (flow == Flow::from_root && call.blocks());
+  return any_length ? 1 : longer_than_eager;
+}
+
+/// Of a blocking call whose blocks are too short for messages: whether boards can be used.
+bool boards_serve_short(CommState& comm_state, MPI_Comm comm, Flow flow) {
+  if (flow == Flow::from_root && !comm_state.boards && ++comm_state.short_from_root <= calls_before_boards)
+    return false;
+  return known_boards_of(comm_state, comm)->usable();
 }
 
 int length_of(const Known& known) {
@@ -269,11 +282,11 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   CommState& comm_state = comm_state_of(comm);
   if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, known);
   if (!known.varies) {
-    const std::int64_t most_needed = least_asked(flow, /*by_kernels=*/false) * known.blocks;
-    const std::int64_t needed = least_asked(flow, /*by_kernels=*/true) * known.blocks;
+    const std::int64_t most_needed = least_asked(call, flow, /*by_kernels=*/false) * known.blocks;
+    const std::int64_t needed = least_asked(call, flow, /*by_kernels=*/true) * known.blocks;
     const std::int64_t bytes = known.bytes();
     if (bytes < needed) return false;
-    if (call.blocks() && bytes < most_needed && !known_boards_of(comm_state, comm)->usable()) return false;
+    if (call.blocks() && bytes < most_needed && !boards_serve_short(comm_state, comm, flow)) return false;
   }
   if (call.blocks() && messages_need_boards() && !known_boards_of(comm_state, comm)->usable()) return false;
   const ForcedProtocol forced = collectives_forced();
@@ -326,14 +339,15 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   if (group != nullptr && group->usable()) {
     wait_for_others([&] { return group->has_room(); });
     BoardExchange on_boards(call.name, group);
-    on_boards.prepare(blocks, all_right, fit, weight);
-    on_boards.tell();
-    if (by_gpus(on_boards)) {
-      backoff.reset();
-      on_boards.report();
-      return MPI_SUCCESS;
-    }
-    as_messages = on_boards.all_want_messages();
+    if (on_boards.prepare(blocks, all_right, fit, weight) || fit) {
+      on_boards.tell();
+      if (by_gpus(on_boards)) {
+        backoff.reset();
+        on_boards.report();
+        return MPI_SUCCESS;
+      }
+      as_messages = on_boards.all_want_messages();
+    }  // else it declines, and waits for nobody: the others will know that it is MPI's
   } else if (!messages_need_boards()) {
     as_messages = all_want_messages(comm, !fit, weight);
   }

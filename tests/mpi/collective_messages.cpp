@@ -108,6 +108,43 @@ TEST_CASE("agreement comes and goes", "[collective][messages]") {
   }
 }
 
+// More than are left to MPI before boards are exchanged.
+TEST_CASE("short blocks from a root", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("short blocks from a root");
+  const Peers peers = Peers::all();
+  for (int i = 0; i < scaled(60); ++i) {
+    const std::vector<Pair> types = types_for_long_blocks(random);
+    const std::vector<Place> all = everywhere(Place::device);
+    const int root = static_cast<int>(random() % static_cast<unsigned>(ranks()));
+    exchange({operation(random() % 2 == 0 ? "Bcast" : "Scatter"),
+              Form::blocking,
+              peers,
+              types,
+              {elements(types[0], static_cast<std::int64_t>(random() % 7000))},
+              root,
+              false,
+              random() % 4 == 0 ? mixed(random) : all,
+              random() % 4 == 0 ? mixed(random) : all});
+  }
+}
+
+TEST_CASE("short broadcasts on host memory wait for nobody", "[collective][messages]") {
+  constexpr int calls = 40;
+  const Peers peers = Peers::all();
+  int value = 0, go = 0;
+  // The root may come first, but where boards are exchanged, once.
+  for (int i = 0; i < calls; ++i) MPI_OK(MPI_Bcast(&value, 1, MPI_INT, 0, peers.comm()));
+  lock_step();
+  if (rank() != 0) MPI_OK(PMPI_Recv(&go, 1, MPI_INT, 0, 0, peers.comm(), MPI_STATUS_IGNORE));
+  for (int i = 0; i < calls; ++i) {
+    value = rank() == 0 ? i : -1;
+    MPI_OK(MPI_Bcast(&value, 1, MPI_INT, 0, peers.comm()));
+    CHECK(value == i);
+  }
+  for (int other = 1; rank() == 0 && other < ranks(); ++other)
+    MPI_OK(PMPI_Send(&go, 1, MPI_INT, other, 0, peers.comm()));
+}
+
 TEST_CASE("no receive of the program's gets what a collective sends", "[collective][messages]") {
   std::mt19937_64 random = random_numbers("receives and collectives");
   const Peers peers = Peers::all();
