@@ -10,16 +10,22 @@ namespace gpudt::device {
 namespace {
 
 constexpr int threads = 256;
-/// Thread blocks per multiprocessor: reading another GPU's memory takes many words under way.
+/// Thread blocks of so many threads per multiprocessor: reading another GPU's memory takes many words under way.
 constexpr int blocks_per_multiprocessor = 8;
-/// No more than this in each block: warps copy them, since several thread blocks would have to tell each other of their
-/// ends. It is four words of 16 bytes for each thread.
-constexpr std::int64_t most_by_warps = 2 << 10;
-/// ... and no more blocks than each warp can copy two of.
-constexpr std::size_t most_blocks_by_warps = 16;
+constexpr int warp_threads = 32;
 
 Address address_of(const void* address) {
   return static_cast<Address>(reinterpret_cast<std::uintptr_t>(address));
+}
+
+}  // namespace
+
+namespace {
+
+void divide(CopyBlocksArgs& args, std::int64_t piece_bytes) {
+  args.piece_bytes = piece_bytes;
+  for (std::int32_t i = 0; i < args.count; ++i)
+    args.first_piece[i + 1] = args.first_piece[i] + (args.bytes[i] + piece_bytes - 1) / piece_bytes;
 }
 
 }  // namespace
@@ -31,15 +37,18 @@ CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multipro
     args.from[i] = address_of(copies[i].from);
     args.to[i] = address_of(copies[i].to);
     args.bytes[i] = copies[i].bytes;
-    args.first_piece[i + 1] = args.first_piece[i] + (copies[i].bytes + copy_piece_bytes - 1) / copy_piece_bytes;
   }
-  const auto is_short = [](const BlockCopy& copy) { return copy.bytes <= most_by_warps; };
-  args.by_warps = copies.size() <= most_blocks_by_warps && std::all_of(copies.begin(), copies.end(), is_short) ? 1 : 0;
+  // Several thread blocks would have to tell each other of their ends, which takes some 2 us.
+  divide(args, warp_piece_bytes);
+  if (const std::int64_t pieces = args.first_piece[args.count]; pieces <= most_copy_warps) {
+    args.by_warps = args.grid = 1;
+    args.block = warp_threads * static_cast<std::int32_t>(std::max(pieces, std::int64_t{1}));
+    return args;
+  }
+  divide(args, copy_piece_bytes);
   const std::int64_t most = std::int64_t{multiprocessors} * blocks_per_multiprocessor;
   args.block = threads;
-  args.grid = args.by_warps != 0
-                  ? 1
-                  : static_cast<std::int32_t>(std::clamp(args.first_piece[args.count], std::int64_t{1}, most));
+  args.grid = static_cast<std::int32_t>(std::min(args.first_piece[args.count], most));
   return args;
 }
 

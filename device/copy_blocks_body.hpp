@@ -10,19 +10,24 @@
 
 namespace gpudt::device {
 
-/// What the kernel is told. Blocks are divided into pieces, of which a thread block copies one at a time.
+/// What the kernel is told. Blocks are divided into pieces, of which a thread block, or a warp, copies one at a time.
 struct CopyBlocksArgs {
   Address from[most_block_copies];
   Address to[most_block_copies];
   std::int64_t bytes[most_block_copies];
   std::int64_t first_piece[most_block_copies + 1];  ///< of each block; behind the last one all pieces
   std::int32_t count;
-  std::int32_t by_warps;  ///< each warp of the only thread block copies a piece at a time
+  std::int32_t by_warps;  ///< each warp of the only thread block copies a piece
+  std::int64_t piece_bytes;
   std::int32_t grid, block;
   Completion completion;
 };
 
 inline constexpr std::int64_t copy_piece_bytes = 16 << 10;
+/// Of a warp: four words of 16 bytes for each thread.
+inline constexpr std::int64_t warp_piece_bytes = 2 << 10;
+/// The most warps that a thread block of the kernel has.
+inline constexpr std::int32_t most_copy_warps = 32;
 
 /// Fills `args` for a GPU with so many multiprocessors, but for its completion.
 CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);
@@ -56,8 +61,8 @@ GPUDT_HD void copy_piece(const CopyBlocksArgs& args, std::int64_t piece, const M
                          const PieceThread& thread) {
   int block = 0;
   while (block + 1 < args.count && args.first_piece[block + 1] <= piece) ++block;
-  const std::int64_t begin = (piece - args.first_piece[block]) * copy_piece_bytes;
-  const std::int64_t left = args.bytes[block] - begin, bytes = left < copy_piece_bytes ? left : copy_piece_bytes;
+  const std::int64_t begin = (piece - args.first_piece[block]) * args.piece_bytes;
+  const std::int64_t left = args.bytes[block] - begin, bytes = left < args.piece_bytes ? left : args.piece_bytes;
   const Address from = args.from[block] + static_cast<Address>(begin),
                 to = args.to[block] + static_cast<Address>(begin);
   const Address alignment = from | to;

@@ -11,14 +11,16 @@ namespace {
 
 constexpr int warp_threads = 32;
 
-__global__ void __launch_bounds__(block_threads) copy_blocks_kernel(const __grid_constant__ CopyBlocksArgs args) {
+__global__ void __launch_bounds__(most_copy_warps* warp_threads)
+    copy_blocks_kernel(const __grid_constant__ CopyBlocksArgs args) {
   const std::int64_t pieces = args.first_piece[args.count];
-  if (args.by_warps != 0)
-    for (std::int64_t piece = threadIdx.x / warp_threads; piece < pieces; piece += blockDim.x / warp_threads)
+  if (args.by_warps != 0) {
+    if (const std::int64_t piece = threadIdx.x / warp_threads; piece < pieces)
       copy_piece(args, piece, PlainMemory(), {threadIdx.x % warp_threads, warp_threads});
-  else
+  } else {
     for (std::int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x)
       copy_piece(args, piece, PlainMemory(), {threadIdx.x, blockDim.x});
+  }
   complete(args.completion);
 }
 
