@@ -133,8 +133,10 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
         out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * collective_peers(comm), recvtype);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
+    // What the root alone has may be wrong, and the others must not wait for it then.
+    const bool in_place = here && sendbuf == MPI_IN_PLACE;
     return moving(
-        call, comm, Flow::to_root, here ? distinct(recvcount, recvtype) : distinct(sendcount, sendtype),
+        call, comm, Flow::to_root, in_place ? distinct(recvcount, recvtype) : distinct(sendcount, sendtype),
         [&](BlockMessages& p) {
           return list_to_root(p, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               equal_blocks(recvbuf, recvcount, recvtype));

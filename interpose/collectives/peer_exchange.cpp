@@ -41,23 +41,19 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
-/// So many blocking calls of short blocks from a root are left to MPI, on each communicator, before its processes
+/// So many blocking calls of short blocks to or from a root are left to MPI, on each communicator, before its processes
 /// exchange boards, which waits for all: programs that make a few lose nothing.
 constexpr int calls_before_boards = 16;
 
-/// Kernels are the better way for blocks of any length. But a root alone has some of the arguments: if they are wrong
-/// it returns at once, and the others must not wait for it, whose blocks MPI would have sent. Those that get a block
-/// from it would wait in MPI, too.
+/// Kernels are the better way for blocks of any length.
 std::int64_t least_asked(const Call& call, Flow flow, bool by_kernels) {
   if (!by_kernels || collectives_forced()) return least_wanted(flow);
-  const bool any_length = flow == Flow::other || (flow == Flow::from_root && call.blocks());
-  return any_length ? 1 : longer_than_eager;
+  return flow == Flow::other || call.blocks() ? 1 : longer_than_eager;
 }
 
 /// Of a blocking call whose blocks are too short for messages: whether boards can be used.
 bool boards_serve_short(CommState& comm_state, MPI_Comm comm, Flow flow) {
-  if (flow == Flow::from_root && !comm_state.boards && ++comm_state.short_from_root <= calls_before_boards)
-    return false;
+  if (flow != Flow::other && !comm_state.boards && ++comm_state.short_with_root <= calls_before_boards) return false;
   return known_boards_of(comm_state, comm)->usable();
 }
 

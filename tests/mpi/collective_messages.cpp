@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/mpi/collective_exchange.hpp"
+#include "tests/mpi/handler_calls.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -109,14 +110,15 @@ TEST_CASE("agreement comes and goes", "[collective][messages]") {
 }
 
 // More than are left to MPI before boards are exchanged.
-TEST_CASE("short blocks from a root", "[collective][messages]") {
-  std::mt19937_64 random = random_numbers("short blocks from a root");
+TEST_CASE("short blocks to and from a root", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("short blocks, root");
   const Peers peers = Peers::all();
   for (int i = 0; i < scaled(60); ++i) {
     const std::vector<Pair> types = types_for_long_blocks(random);
     const std::vector<Place> all = everywhere(Place::device);
     const int root = static_cast<int>(random() % static_cast<unsigned>(ranks()));
-    exchange({operation(random() % 2 == 0 ? "Bcast" : "Scatter"),
+    constexpr const char* names[] = {"Bcast", "Scatter", "Gather"};
+    exchange({operation(names[random() % std::size(names)]),
               Form::blocking,
               peers,
               types,
@@ -126,6 +128,22 @@ TEST_CASE("short blocks from a root", "[collective][messages]") {
               random() % 4 == 0 ? mixed(random) : all,
               random() % 4 == 0 ? mixed(random) : all});
   }
+}
+
+TEST_CASE("nobody waits for a root whose receive is wrong", "[collective][messages]") {
+  constexpr int calls = 20, ints = 10;
+  // Not freed: what the others send in the wrong call stays there, for the next communicator to find.
+  MPI_Comm apart = MPI_COMM_NULL;
+  MPI_OK(MPI_Comm_dup(comm(), &apart));
+  HandlerCalls<MPI_Comm> handler(apart);
+  Region send(Place::device, {{0, ints, MPI_INT}}), receive(Place::device, {{0, ints * ranks(), MPI_INT}});
+  const auto gather = [&](int recvcount) {
+    return MPI_Gather(send.address(), ints, MPI_INT, receive.address(), recvcount, MPI_INT, 0, apart);
+  };
+  for (int i = 0; i < calls; ++i) MPI_OK(gather(ints));
+  step("wrong");
+  const int code = gather(rank() == 0 ? -1 : ints);
+  CHECK(error_class(code) == (rank() == 0 ? MPI_ERR_COUNT : MPI_SUCCESS));
 }
 
 TEST_CASE("short broadcasts on host memory wait for nobody", "[collective][messages]") {
