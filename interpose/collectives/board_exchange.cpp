@@ -133,7 +133,8 @@ bool BoardExchange::match(std::size_t receiver) {
   return true;
 }
 
-/// One kernel for as many blocks as it takes; long ones by themselves, perhaps by the copy engine.
+/// One kernel for as many blocks as it takes. A single block, or a long one, as messages do it: by the kernel that stays
+/// on the GPU, which saves the launch, by one of its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   const datatype::TypeInfoRef byte = datatype::type_info(MPI_BYTE);
   std::vector<device::BlockCopy> together;
@@ -144,7 +145,7 @@ void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   kernels.reserve(moves_.size());
   for (const device::BlockCopy& move : moves_) {
     if (move.from == move.to) continue;
-    if (move.bytes >= long_block)
+    if (moves_.size() == 1 || move.bytes >= long_block)
       kernels.push_back(device::transfer(ordinal_, {&byte->layout(), move.bytes, const_cast<void*>(move.from)},
                                          {&byte->layout(), move.bytes, move.to}, 0, move.bytes));
     else
