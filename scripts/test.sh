@@ -4,7 +4,7 @@
 # usage: test.sh [--mpich | --mpich5 | --mpi openmpi5|mpich5|mpi-abi [--short] | --all |
 #                 --sanitize thread|address|undefined|address,undefined] [arguments for meson test]
 #   --mpich     those that run over MPICH, on the simulated device, in a folder of their own
-#   --mpich5    some of these, built over MPICH 4 as they are, under MPICH 5 of PyPI, which has the same ABI: a minute
+#   --mpich5    some of these, built over MPICH 4 as they are, under MPICH 5 of PyPI, which has the same ABI: some minutes
 #   --mpi       those that run under mpirun over Open MPI 5, MPICH 5, or the standard ABI of MPI-5 (MPICH 5 has it), on the
 #               simulated device, in a folder of their own; the MPI comes from PyPI, by pip, into a virtual environment
 #               beside it. (MPIR_CVAR_CH4_NETMOD=ofi: MPICH over OFI instead of UCX)
@@ -43,7 +43,7 @@ install_mpi() {
 mpich_5=mpich==5.0.2
 mpich_options="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
 # Those in which nothing is known to fail over MPICH 5.0 where tests for MPICH 4.0 do not expect it.
-mpich5_tests="put persistent pack matching partial random progress lifetime threads-order first-rank-without partitioned
+mpich5_tests="peer short-messages put persistent pack matching partial random progress lifetime threads-order first-rank-without partitioned
   rma-threads rma-direct-two-ranks collectives-shared collectives-as-messages-two-ranks collectives-threads"
 
 prefix=() short=no rebuild=(--no-rebuild)

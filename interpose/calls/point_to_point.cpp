@@ -96,6 +96,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       return pmpi(buf, count, type, dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
+    if (!returns_handled_errors && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
     if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
       engine_order(comm, dest);
       const int code = send_token(pmpi, *offer, dest, tag, comm);

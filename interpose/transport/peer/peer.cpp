@@ -46,8 +46,7 @@ constexpr const char* needs_known = "they need Open MPI 4, or 5 and a gpudt that
 const char* obstacle_to_messages(MPI_Comm self) {
   if (!all_receives_are_known()) return needs_known;
   if (find_contexts(self)) return nullptr;
-  return hidden_messages_share_comm ? "over MPICH all processes must be on one node and have gpudt, and errors that a "
-                                      "handler of the program has been told of be returned, too, as by MPICH 4.0"
+  return hidden_messages_share_comm ? "over MPICH all processes must be on one node and have gpudt"
                                     : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
 }
 
