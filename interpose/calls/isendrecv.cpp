@@ -190,6 +190,8 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const Outgoing going = out.given(), coming = in.given();
     int code = PMPI_Isend(going.data, going.count, going.type, out.peer, out.tag, comm, &payload->send);
+    const bool refused = !returns_handled_errors && payload->send == MPI_REQUEST_NULL;
+    if (code == MPI_SUCCESS && refused) return code;  // an error handler has been told
     if (code == MPI_SUCCESS)
       code = PMPI_Irecv(const_cast<void*>(coming.data), coming.count, coming.type, in.peer, in.tag, comm,
                         &reserved->inner);

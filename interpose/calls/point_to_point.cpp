@@ -40,6 +40,11 @@ bool valid_target(MPI_Comm comm, int peer, int tag) {
   return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
 }
 
+/// Whether MPI's return code would tell if it refused that.
+bool tells_refusal(MPI_Comm comm, int peer, int tag) {
+  return returns_handled_errors || valid_target(comm, peer, tag);
+}
+
 template <class Pmpi, class... More>
 int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {
   return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
@@ -96,7 +101,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       return pmpi(buf, count, type, dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
-    if (!returns_handled_errors && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
+    if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
     if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
       engine_order(comm, dest);
       const int code = send_token(pmpi, *offer, dest, tag, comm);
@@ -379,7 +384,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
                                    recvtag, comm, seen.get());
     return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, *seen, {.comm = comm});
   }
-  if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm)) {
+  if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm) &&
+      tells_refusal(comm, dest, sendtag)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](const Outgoing& into, MPI_Status* seen) {

@@ -133,8 +133,8 @@ bool BoardExchange::match(std::size_t receiver) {
   return true;
 }
 
-/// One kernel for as many blocks as it takes. A single block, or a long one, as messages do it: by the persistent kernel,
-/// which saves the launch, by one of its own, or by the copy engine.
+/// One kernel for as many blocks as it takes. A single block, or a long one, as messages do it: by the persistent
+/// kernel, which saves the launch, by one of its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   const datatype::TypeInfoRef byte = datatype::type_info(MPI_BYTE);
   std::vector<device::BlockCopy> together;

@@ -41,8 +41,8 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
-/// So many blocking calls of short blocks to or from a root are left to MPI, on each communicator, before its processes
-/// exchange boards, which waits for all: programs that make a few lose nothing.
+/// So many blocking calls of blocks to or from a root that MPI may send eagerly are left to it, on each communicator,
+/// before its processes exchange boards, which waits for all: programs that make a few lose nothing.
 constexpr int calls_before_boards = 16;
 
 /// Kernels are the better way for blocks of any length.
@@ -51,9 +51,10 @@ std::int64_t least_asked(const Call& call, Flow flow, bool by_kernels) {
   return flow == Flow::other || call.blocks() ? 1 : longer_than_eager;
 }
 
-/// Of a blocking call whose blocks are too short for messages: whether boards can be used.
-bool boards_serve_short(CommState& comm_state, MPI_Comm comm, Flow flow) {
-  if (flow != Flow::other && !comm_state.boards && ++comm_state.short_with_root <= calls_before_boards) return false;
+/// Of a blocking call whose blocks are too short for messages: whether boards can be used. `few`: a few calls are left
+/// to MPI.
+bool boards_serve_short(CommState& comm_state, MPI_Comm comm, bool few) {
+  if (few && !comm_state.boards && ++comm_state.short_with_root <= calls_before_boards) return false;
   return known_boards_of(comm_state, comm)->usable();
 }
 
@@ -282,7 +283,8 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
     const std::int64_t needed = least_asked(call, flow, /*by_kernels=*/true) * known.blocks;
     const std::int64_t bytes = known.bytes();
     if (bytes < needed) return false;
-    if (call.blocks() && bytes < most_needed && !boards_serve_short(comm_state, comm, flow)) return false;
+    const bool few = flow != Flow::other && bytes < longer_than_eager * known.blocks;
+    if (call.blocks() && bytes < most_needed && !boards_serve_short(comm_state, comm, few)) return false;
   }
   if (call.blocks() && messages_need_boards() && !known_boards_of(comm_state, comm)->usable()) return false;
   const ForcedProtocol forced = collectives_forced();

@@ -7,8 +7,8 @@
 // MPI_Init) and if the block length, where all processes know it, is long enough. After a call that did not go this
 // way, which all know, more and more calls pass without a question, so that programs that keep their data on the host,
 // or send little, are hardly asked. (What one process alone finds wrong, or has no room for, is its answer: that it
-// asks must not depend on it.) A process that can take neither way declines, and waits for nobody. Nonblocking calls are
-// always asked about: a process that does not decline leaves the call to the engine (call_order.hpp).
+// asks must not depend on it.) A process that can take neither way declines, and waits for nobody. Nonblocking calls
+// are always asked about: a process that does not decline leaves the call to the engine (call_order.hpp).
 #pragma once
 
 #include <mpi.h>

@@ -73,6 +73,30 @@ MPI_Status empty_status() {
   return status;
 }
 
+/// While it lives, errors of `comm` are returned: `whatever` its handler is, or if it is not the default one, which may
+/// mean that none has been set.
+class ErrorsReturned {
+ public:
+  ErrorsReturned(MPI_Comm comm, bool whatever) : comm_(comm) {
+    PMPI_Comm_get_errhandler(comm_, &before_);
+    replaced_ = whatever || before_ != MPI_ERRORS_ARE_FATAL;
+    if (replaced_) PMPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  }
+  ~ErrorsReturned() {
+    MPI_Errhandler after = MPI_ERRHANDLER_NULL;
+    PMPI_Comm_get_errhandler(comm_, &after);
+    if (replaced_ && after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(comm_, before_);
+    for (MPI_Errhandler* const handler : {&before_, &after}) PMPI_Errhandler_free(handler);
+  }
+  ErrorsReturned(const ErrorsReturned&) = delete;
+  ErrorsReturned& operator=(const ErrorsReturned&) = delete;
+
+ private:
+  MPI_Comm comm_;
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+  bool replaced_ = false;
+};
+
 /// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between.
 template <class Look>
 int until_found(Look look) {
@@ -116,16 +140,11 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
 }
 
 /// MPICH has no such function: it frees requests that have failed, and calls the handler of MPI_COMM_WORLD, whatever
-/// communicator they belong to. For the time of the call that handler is one that returns. It is put back unless
-/// another thread has changed it meanwhile.
+/// communicator they belong to, or from 4.2 on that of MPI_COMM_SELF if the program has set one. For the time of the
+/// call these handlers are ones that return. They are put back unless another thread has changed them meanwhile.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
-  MPI_Errhandler before = MPI_ERRHANDLER_NULL, after = MPI_ERRHANDLER_NULL;
-  PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before);
-  PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const ErrorsReturned of_world(MPI_COMM_WORLD, /*whatever=*/true), of_self(MPI_COMM_SELF, /*whatever=*/false);
   const int code = PMPI_Testsome(count, requests, done, indices, statuses);
-  PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &after);
-  if (after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(MPI_COMM_WORLD, before);
-  for (MPI_Errhandler* const handler : {&before, &after}) PMPI_Errhandler_free(handler);
   int error_class = MPI_SUCCESS;
   PMPI_Error_class(code, &error_class);
   return error_class == MPI_ERR_IN_STATUS ? MPI_ERR_IN_STATUS : code;
