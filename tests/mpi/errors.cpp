@@ -466,6 +466,13 @@ TEST_CASE("long messages with wrong arguments", "[errors]") {
     return MPI_Sendrecv(buffer.address(), w.count, w.type, w.peer, w.tag, nullptr, 0, type, MPI_PROC_NULL, 1, errors,
                         MPI_STATUS_IGNORE);
   });
+  // What is to come never does.
+  Buffer coming(Place::device, type, 1);
+  const int next = (rank() + 1) % ranks();
+  check_each_wrong("Sendrecv that receives", errors, list, [&](const Wrong& w) {
+    return MPI_Sendrecv(buffer.address(), w.count, w.type, w.peer == rank() ? next : w.peer, w.tag, coming.address(), 1,
+                        type, next, 1, errors, MPI_STATUS_IGNORE);
+  });
   // On this communicator ranks need no translation.
   MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
   MPI_OK(PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler));
