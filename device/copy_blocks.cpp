@@ -12,16 +12,12 @@ namespace {
 constexpr int threads = 256;
 /// Thread blocks of so many threads per multiprocessor: reading another GPU's memory takes many words under way.
 constexpr int blocks_per_multiprocessor = 8;
-constexpr int warp_threads = 32;
 
 Address address_of(const void* address) {
   return static_cast<Address>(reinterpret_cast<std::uintptr_t>(address));
 }
 
-}  // namespace
-
-namespace {
-
+/// Into pieces of so many bytes, the last one of each block perhaps shorter.
 void divide(CopyBlocksArgs& args, std::int64_t piece_bytes) {
   args.piece_bytes = piece_bytes;
   for (std::int32_t i = 0; i < args.count; ++i)

@@ -17,8 +17,8 @@ struct CopyBlocksArgs {
   std::int64_t bytes[most_block_copies];
   std::int64_t first_piece[most_block_copies + 1];  ///< of each block; behind the last one all pieces
   std::int32_t count;
-  std::int32_t by_warps;  ///< each warp of the only thread block copies a piece
-  std::int64_t piece_bytes;
+  std::int32_t by_warps;     ///< each warp of the only thread block copies a piece
+  std::int64_t piece_bytes;  ///< of a whole piece
   std::int32_t grid, block;
   Completion completion;
 };
@@ -28,6 +28,7 @@ inline constexpr std::int64_t copy_piece_bytes = 16 << 10;
 inline constexpr std::int64_t warp_piece_bytes = 2 << 10;
 /// The most warps that a thread block of the kernel has.
 inline constexpr std::int32_t most_copy_warps = 32;
+inline constexpr std::int32_t warp_threads = 32;
 
 /// Fills `args` for a GPU with so many multiprocessors, but for its completion.
 CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);

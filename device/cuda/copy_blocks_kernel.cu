@@ -9,8 +9,6 @@
 namespace gpudt::device::cuda {
 namespace {
 
-constexpr int warp_threads = 32;
-
 __global__ void __launch_bounds__(most_copy_warps* warp_threads)
     copy_blocks_kernel(const __grid_constant__ CopyBlocksArgs args) {
   const std::int64_t pieces = args.first_piece[args.count];

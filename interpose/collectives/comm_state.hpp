@@ -43,7 +43,7 @@ struct CommState {
   bool together = false;    ///< all can be asked, and are on this node
   bool over_nodes = false;  ///< all can be asked, on several nodes
   bool spoilt = false;      ///< here: messages of a call that failed may still come
-  int short_with_root = 0;  ///< calls so far, until there are boards (peer_exchange.cpp)
+  int short_with_root = 0;  ///< blocking calls of short blocks to or from a root, while there are no boards
   std::vector<AskBackoff> backoff = {};
   std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that asks (boards_of())
 

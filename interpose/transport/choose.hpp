@@ -36,8 +36,8 @@ struct Route {
   Receiver receiver = Receiver::unknown;
   bool mpi_takes_device_memory = false;
   bool rendezvous = false;  ///< the other process sends, or takes, RTS messages: MPI is to have host memory
-  bool expects_short =
-      false;  ///< it looks for the RTS of a short message, and uses another GPU, or all is to be offered
+  /// It looks for the RTS of a short message, and uses another GPU, or all is to be offered.
+  bool expects_short = false;
   std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any
   ForcedProtocol forced{};
   bool backing_off = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now

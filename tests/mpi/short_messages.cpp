@@ -189,8 +189,8 @@ TEST_CASE("short device messages that are too long for their receives release th
   if (!all_have_partners()) return;
   expect_short();
   const Type type = plain(MPI_CHAR);
-  for (int times = 0; times < 2 * peer::descriptor_count;
-       ++times)  // more than there are descriptors: none keeps its own
+  // More than there are descriptors: none keeps its own.
+  for (int times = 0; times < 2 * peer::descriptor_count; ++times)
     for (const Place place : basic_places) {
       const int sent = lengths[3 + times % 9], room = std::max(sent - 1 - times % 40, least_short);
       INFO(sent << " bytes to " << room << " of " << place_name(place));
