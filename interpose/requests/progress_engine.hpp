@@ -73,6 +73,7 @@ class ProgressEngine {
   void issue(Operation* operation);
   void watch(Operation* operation);
   int test_inner(Tests tests);
+  int test_while_some_end();
   int test_next_window();
   void inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept;
   void read_outcome(Operation* operation, const MPI_Status& status);

@@ -233,7 +233,9 @@ bool RendezvousReceiver::all_come() {
 }
 
 bool RendezvousReceiver::done() {
+  const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
+  if (transfers_.size() > under_way) return false;  // a poll would launch it, without those that other messages start
   for (; !transfers_.empty() && transfers_.front().done(); transfers_.pop_front())
     if (moves_for_both_ && transfers_.front().way() == device::Way::kernel) note_turn(into_.ordinal);
   if (coming) check_sender();
