@@ -57,6 +57,23 @@ FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, 
   return buffer;
 }
 
+/// The status that an access fills in, the program's or another one if it wants none. No bytes have been accessed if
+/// MPI refuses and tells an error handler alone.
+class AccessStatus {
+ public:
+  explicit AccessStatus(MPI_Status* user) : seen_(user == MPI_STATUS_IGNORE ? &own_ : user) {
+    if constexpr (!returns_handled_errors) PMPI_Status_set_elements_x(seen_, MPI_BYTE, 0);
+  }
+  AccessStatus(const AccessStatus&) = delete;
+  AccessStatus& operator=(const AccessStatus&) = delete;
+  MPI_Status* get() { return seen_; }
+  const MPI_Status& operator*() const { return *seen_; }
+
+ private:
+  MPI_Status own_{};
+  MPI_Status* const seen_;
+};
+
 std::int64_t bytes_of(const MPI_Status& status) {
   MPI_Count bytes = 0;
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
@@ -76,7 +93,7 @@ int blocking(Access access, const char* call, MPI_File file, const void* buf, in
   return guarded(file, call, [&] {
     const FileBuffer buffer = prepare(call, file, buf, count, type);
     if (!buffer) return pmpi(buffer.data, buffer.type, status);
-    const SeenStatus seen(status);
+    AccessStatus seen(status);
     const int code = in_mpi([&] { return pmpi(buffer.data, buffer.type, seen.get()); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;
@@ -141,7 +158,7 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
   return guarded(file, call, [&] {
     const FileBuffer buffer = active.load() ? split_buffers.take(file) : FileBuffer{};
     if (!buffer) return pmpi(const_cast<void*>(buf), status);
-    const SeenStatus seen(status);
+    AccessStatus seen(status);
     const int code = in_mpi([&] { return pmpi(buffer.data, seen.get()); });
     if (code == MPI_SUCCESS && access == Access::read) bring_back(buffer, *seen);
     return code;

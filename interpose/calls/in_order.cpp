@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "interpose/collectives/call_order.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -30,6 +31,11 @@ int start(const Call& call, int (*blocking)(MPI_Comm, Args...),
   });
 }
 
+/// Before a call that makes one: if it fails, and only an error handler is told, there is none.
+void expect_communicator(MPI_Comm* made) {
+  if (!returns_handled_errors && made != nullptr) *made = MPI_COMM_NULL;
+}
+
 }  // namespace
 }  // namespace gpudt::interpose
 
@@ -46,6 +52,7 @@ using namespace gpudt::interpose;
 #define GPUDT_MAKING(name, comm, parameters, arguments)          \
   GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {           \
     settle_collectives(comm);                                    \
+    expect_communicator(made);                                   \
     const int code = PMPI_##name(GPUDT_LIST arguments);          \
     if (code == MPI_SUCCESS) peer_has_communicator(comm, *made); \
     return code;                                                 \

@@ -29,9 +29,10 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
       const Outgoing into = packed->message();
       const int code = PMPI_Sendrecv(buf, count, type, dest, sendtag, into.room(), into.count, into.type, source,
                                      recvtag, comm, seen.get());
-      return peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
+      return seen.refused(code) ? code : peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
     }
     const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
+    if (seen.refused(code)) return code;
     return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
   }
   peer_receives_on_device();
@@ -44,11 +45,11 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
     const Outgoing out = staged.message(), into = with_room.message();
     const int code = PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, into.room(), into.count, into.type,
                                    source, recvtag, comm, seen.get());
-    return peer_received(code, call, with_room, *seen, {.comm = comm}, pending);
+    return seen.refused(code) ? code : peer_received(code, call, with_room, *seen, {.comm = comm}, pending);
   }
   const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
                                          comm, seen.get());
-  return peer_received(code, call, staged, *seen, {.comm = comm}, pending);
+  return seen.refused(code) ? code : peer_received(code, call, staged, *seen, {.comm = comm}, pending);
 }
 
 }  // namespace

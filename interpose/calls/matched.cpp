@@ -80,7 +80,7 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
   const SeenStatus status(user);
   const auto lock = peer_matching();
   const int code = look(status.get());
-  if (code != MPI_SUCCESS || *flag == 0) return code;
+  if (code != MPI_SUCCESS || *flag == 0 || status.refused(code)) return code;
   bool rts = false;
   const int result = guarded(comm, call, [&] {
     rts = peer_probed(comm, status.get(), /*matched=*/true);
@@ -90,9 +90,11 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
   return result;
 }
 
-int probed(const char* call, MPI_Comm comm, MPI_Status* status) {
+/// A message has been found, unless MPI has refused to look.
+int probed(const char* call, MPI_Comm comm, const MPI_Status* wanted, const SeenStatus& seen) {
+  if (wanted == MPI_STATUS_IGNORE || seen.refused(MPI_SUCCESS)) return MPI_SUCCESS;
   return guarded(comm, call, [&] {
-    peer_probed(comm, status, /*matched=*/false);
+    peer_probed(comm, seen.get(), /*matched=*/false);
     return MPI_SUCCESS;
   });
 }
@@ -122,11 +124,13 @@ GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
-  const int code = probe(source, tag, comm, status);
-  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status) : code;
+  const SeenStatus seen(status);
+  const int code = probe(source, tag, comm, seen.get());
+  return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status, seen) : code;
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  const int code = iprobe(source, tag, comm, flag, status);
-  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status) : code;
+  const SeenStatus seen(status);
+  const int code = iprobe(source, tag, comm, flag, seen.get());
+  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status, seen) : code;
 }

@@ -182,8 +182,11 @@ bool may_be_short_rts(const Outgoing& into, const MPI_Status& status) {
 
 /// After such a receive, which has returned `code` and `status`: an RTS may have been too long for it, or that of a
 /// short message may be there.
-int came_as_it_is(int code, const char* call, const Outgoing& program, MPI_Status& status, const ErrorOwner& owner) {
-  if (!peer_checks() || (code == MPI_SUCCESS && !may_be_short_rts(program, status))) return code;
+int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
+                  const ErrorOwner& owner) {
+  if (!peer_checks()) return code;
+  MPI_Status& status = *seen;
+  if (seen.refused(code) || (code == MPI_SUCCESS && !may_be_short_rts(program, status))) return code;
   return guarded(owner, call, [&] {
     PendingReceive none({}, MPI_COMM_NULL);
     return peer_received_on_host(code, call, program.room(), program.count, program.type, status, owner, none);
@@ -254,7 +257,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
   if (does == Does::receive && comes_as_it_is_now(peek))
-    return came_as_it_is(pmpi(program, seen.get()), call, program, *seen, owner);
+    return came_as_it_is(pmpi(program, seen.get()), call, program, seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
@@ -263,9 +266,10 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       PendingReceive pending(selects, owner.comm);
       if (packed) {
         const int code = pmpi(packed->message(), seen.get());
-        return peer_received(code, call, *packed, *seen, owner, pending);
+        return seen.refused(code) ? code : peer_received(code, call, *packed, *seen, owner, pending);
       }
-      return peer_received_on_host(pmpi(program, seen.get()), call, buf, count, type, *seen, owner, pending);
+      const int code = pmpi(program, seen.get());
+      return seen.refused(code) ? code : peer_received_on_host(code, call, buf, count, type, *seen, owner, pending);
     }
     const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
     peer_receives_on_device();
@@ -278,7 +282,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       const Timed timed(Clock::mpi);
       code = receive_staged(pmpi, staged, seen.get());
     }
-    return peer_received(code, call, staged, *seen, owner, pending);
+    return seen.refused(code) ? code : peer_received(code, call, staged, *seen, owner, pending);
   });
 }
 
@@ -352,7 +356,7 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
     const Outgoing into = payload->message();
     const int code = PMPI_Mrecv(into.room(), into.count, into.type, message, seen.get());
     PendingReceive none({}, MPI_COMM_NULL);
-    return peer_received(code, call, *payload, *seen, received.owner(), none);
+    return seen.refused(code) ? code : peer_received(code, call, *payload, *seen, received.owner(), none);
   });
 }
 
@@ -382,7 +386,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     const SeenStatus seen(status);
     const int code = PMPI_Sendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype, source,
                                    recvtag, comm, seen.get());
-    return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, *seen, {.comm = comm});
+    return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, seen, {.comm = comm});
   }
   if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm) &&
       tells_refusal(comm, dest, sendtag)) {

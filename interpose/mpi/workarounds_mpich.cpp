@@ -97,11 +97,12 @@ class ErrorsReturned {
   bool replaced_ = false;
 };
 
-/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between.
+/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between. If only an error
+/// handler has been told of a failure, the flag stays as it is.
 template <class Look>
 int until_found(Look look) {
   while (true) {
-    int flag = 0;
+    int flag = -1;
     const int code = look(&flag);
     if (code != MPI_SUCCESS || flag != 0) return code;
     if (engine_progress() == 0) sched_yield();

@@ -20,10 +20,12 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/device_buffer.hpp"
@@ -31,18 +33,34 @@
 
 namespace gpudt::interpose {
 
-/// The status that a call fills in for this library to read: the program's, or another one if it wants none.
+/// The status that a call fills in for this library to read. Where MPI's return code tells of errors it is the
+/// program's, or another one if it wants none. Else it is another one, which shows whether MPI has filled it in, and is
+/// copied to the program's in the end.
 class SeenStatus {
  public:
-  explicit SeenStatus(MPI_Status* user) : seen_(user == MPI_STATUS_IGNORE ? &own_ : user) {}
+  explicit SeenStatus(MPI_Status* user) : user_(user) {
+    if constexpr (returns_handled_errors) return;
+    own_ = {};
+    own_.MPI_SOURCE = nobody;
+    if (wanted()) own_.MPI_ERROR = user->MPI_ERROR;  // which calls with one status leave alone
+  }
+  ~SeenStatus() {
+    if (!returns_handled_errors && wanted() && own_.MPI_SOURCE != nobody) *user_ = own_;
+  }
   SeenStatus(const SeenStatus&) = delete;
   SeenStatus& operator=(const SeenStatus&) = delete;
-  MPI_Status* get() const { return seen_; }
-  MPI_Status& operator*() const { return *seen_; }
+  MPI_Status* get() const { return returns_handled_errors && wanted() ? user_ : &own_; }
+  MPI_Status& operator*() const { return *get(); }
+  /// Of a call that has returned `code`: it has failed, which an error handler has been told of.
+  bool refused(int code) const { return !returns_handled_errors && code == MPI_SUCCESS && own_.MPI_SOURCE == nobody; }
 
  private:
+  static constexpr int nobody = std::numeric_limits<int>::min();  // nor MPI_PROC_NULL or MPI_ANY_SOURCE
+
+  bool wanted() const { return user_ != MPI_STATUS_IGNORE; }
+
   mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
-  MPI_Status* const seen_;
+  MPI_Status* const user_;
 };
 
 /// A PMPI_Isend and its like.
