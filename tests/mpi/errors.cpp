@@ -1,6 +1,7 @@
 // Errors: the right class, through the error handler of the right communicator, once; and life goes on afterwards.
 #include <algorithm>
 
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -11,53 +12,6 @@ namespace {
 std::uint64_t key_of(int from, int number) {
   return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
 }
-
-struct HandlerCall {
-  MPI_Comm comm;
-  int error_class;
-};
-std::vector<HandlerCall> handler_calls;
-
-// The standard's signature has further, unspecified arguments.
-void remember(MPI_Comm* comm, int* code, ...) {
-  handler_calls.push_back({*comm, error_class(*code)});
-}
-
-/// A duplicate of comm() with a handler of the program's own, or with MPI_ERRORS_RETURN.
-class ErrorComm {
- public:
-  explicit ErrorComm(bool own_handler) : own_handler_(own_handler) {
-    MPI_Comm_dup(comm(), &comm_);
-    if (own_handler) {
-      MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-      PMPI_Comm_create_errhandler(remember, &handler);
-      PMPI_Comm_set_errhandler(comm_, handler);
-      PMPI_Errhandler_free(&handler);
-    }
-    handler_calls.clear();
-  }
-  ~ErrorComm() { PMPI_Comm_free(&comm_); }
-  ErrorComm(const ErrorComm&) = delete;
-  ErrorComm& operator=(const ErrorComm&) = delete;
-  operator MPI_Comm() const { return comm_; }  // NOLINT(google-explicit-constructor): stands in for the handle
-
-  /// The handler has been called once since the last check, with this communicator and an error of this class (or
-  /// of the other). `of_request`: it comes from a request or a matched message.
-  void check_called(int wanted, int or_else = MPI_SUCCESS, bool of_request = false) {
-    if (own_handler_ && (requests_have_handlers || !of_request)) {
-      CHECK(handler_calls.size() == 1);
-      for (const HandlerCall& call : handler_calls) {
-        CHECK(call.comm == comm_);
-        CHECK((call.error_class == wanted || call.error_class == or_else));
-      }
-    }
-    handler_calls.clear();
-  }
-
- private:
-  bool own_handler_;
-  MPI_Comm comm_ = MPI_COMM_NULL;
-};
 
 /// Sends what is too long for the receive, calls `receive` on the other side, then a message that is right.
 template <class Receive>
@@ -364,135 +318,13 @@ TEST_CASE("truncation of a persistent receive, which is then started again", "[e
 
 namespace {
 
-/// Arguments of which one is wrong.
-struct Wrong {
-  const char* what;
-  int count, peer, tag;
-  MPI_Datatype type;
-  int error_class;
-};
-
-/// Open MPI 4.1 does not look whether the type is committed in these calls, and crashes.
-bool crashes_open_mpi(const std::string& name, const Wrong& wrong) {
-  return wrong.type != MPI_DATATYPE_NULL && wrong.error_class == MPI_ERR_TYPE &&
-         (name == "Bsend_init" || name == "Ssend_init" || name == "Rsend_init");
-}
-
-template <class Call>
-void check_each_wrong(const char* name, ErrorComm& errors, const std::vector<Wrong>& list, Call&& call) {
-  for (const Wrong& wrong : list) {
-    if (crashes_open_mpi(name, wrong)) continue;
-    INFO(name << " with a wrong " << wrong.what);
-    step(std::string(name) + " with a wrong " + wrong.what);
-    MPI_FAILS(call(wrong), wrong.error_class);
-    errors.check_called(wrong.error_class);
-  }
-}
-
-}  // namespace
-
-TEST_CASE("wrong arguments are reported through the communicator's handler", "[errors]") {
-  MPI_Datatype raw = MPI_DATATYPE_NULL;
-  PMPI_Type_vector(10, 1, 2, MPI_INT, &raw);
-  const Type type = vector(10, 1, 2, MPI_INT);
-  for (const Place place : basic_places) {
-    INFO(place_name(place));
-    ErrorComm errors(true);
-    Buffer buffer(place, type, 2), other(place, type, 2);
-    void* const address = buffer.address();
-    const int me = rank();
-    const std::vector<Wrong> list = {
-        {"rank", 1, ranks() + 7, 1, type, MPI_ERR_RANK},
-        {"tag", 1, me, -77, type, MPI_ERR_TAG},
-        {"count", -1, me, 1, type, MPI_ERR_COUNT},
-        {"type (null)", 1, me, 1, MPI_DATATYPE_NULL, MPI_ERR_TYPE},
-        {"type (not committed)", 1, me, 1, raw, MPI_ERR_TYPE},
-    };
-    MPI_Request request = MPI_REQUEST_NULL;
-    using Blocking = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm);
-    using Nonblocking = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
-    const std::pair<const char*, Blocking> blocking[] = {
-        {"Send", MPI_Send}, {"Bsend", MPI_Bsend}, {"Ssend", MPI_Ssend}, {"Rsend", MPI_Rsend}};
-    const std::pair<const char*, Nonblocking> nonblocking[] = {
-        {"Isend", MPI_Isend},           {"Ibsend", MPI_Ibsend},        {"Issend", MPI_Issend},
-        {"Irsend", MPI_Irsend},         {"Send_init", MPI_Send_init},  {"Bsend_init", MPI_Bsend_init},
-        {"Ssend_init", MPI_Ssend_init}, {"Rsend_init", MPI_Rsend_init}};
-    for (const auto& [name, call] : blocking)
-      check_each_wrong(name, errors, list, [&, call = call](const Wrong& w) {
-        return call(address, w.count, w.type, w.peer, w.tag, errors);
-      });
-    for (const auto& [name, call] : nonblocking)
-      check_each_wrong(name, errors, list, [&, call = call](const Wrong& w) {
-        return call(address, w.count, w.type, w.peer, w.tag, errors, &request);
-      });
-    check_each_wrong("Recv", errors, list, [&](const Wrong& w) {
-      return MPI_Recv(address, w.count, w.type, w.peer, w.tag, errors, MPI_STATUS_IGNORE);
-    });
-    check_each_wrong("Irecv", errors, list, [&](const Wrong& w) {
-      return MPI_Irecv(address, w.count, w.type, w.peer, w.tag, errors, &request);
-    });
-    check_each_wrong("Recv_init", errors, list, [&](const Wrong& w) {
-      return MPI_Recv_init(address, w.count, w.type, w.peer, w.tag, errors, &request);
-    });
-    check_each_wrong("Sendrecv's sending half", errors, list, [&](const Wrong& w) {
-      return MPI_Sendrecv(address, w.count, w.type, w.peer, w.tag, other.address(), 1, type, MPI_PROC_NULL, 1, errors,
-                          MPI_STATUS_IGNORE);
-    });
-    check_each_wrong("Sendrecv_replace", errors, list, [&](const Wrong& w) {
-      return MPI_Sendrecv_replace(address, w.count, w.type, w.peer, w.tag, w.peer, w.tag < 0 ? w.tag : 1, errors,
-                                  MPI_STATUS_IGNORE);
-    });
-    CHECK(buffer.difference() == "");
-    CHECK(other.difference() == "");
-  }
-  PMPI_Type_free(&raw);
-  exchange_both_ways({type, 2, Place::device, type, 2, Place::device}, 60);
-}
-
-// Long enough to go in fragments, to other nodes.
-TEST_CASE("long messages with wrong arguments", "[errors]") {
-  const Type type = vector(1 << 18, 1, 2);
-  ErrorComm errors(true);
-  Buffer buffer(Place::device, type, 1);
-  MPI_Request request = MPI_REQUEST_NULL;
-  const std::vector<Wrong> list = {{"rank", 1, ranks() + 7, 1, type, MPI_ERR_RANK},
-                                   {"tag", 1, rank(), -77, type, MPI_ERR_TAG}};
-  check_each_wrong("Send", errors, list,
-                   [&](const Wrong& w) { return MPI_Send(buffer.address(), w.count, w.type, w.peer, w.tag, errors); });
-  check_each_wrong("Isend", errors, list, [&](const Wrong& w) {
-    return MPI_Isend(buffer.address(), w.count, w.type, w.peer, w.tag, errors, &request);
-  });
-  check_each_wrong("Sendrecv", errors, list, [&](const Wrong& w) {
-    return MPI_Sendrecv(buffer.address(), w.count, w.type, w.peer, w.tag, nullptr, 0, type, MPI_PROC_NULL, 1, errors,
-                        MPI_STATUS_IGNORE);
-  });
-  // What is to come never does.
-  Buffer coming(Place::device, type, 1);
-  const int next = (rank() + 1) % ranks();
-  check_each_wrong("Sendrecv that receives", errors, list, [&](const Wrong& w) {
-    return MPI_Sendrecv(buffer.address(), w.count, w.type, w.peer == rank() ? next : w.peer, w.tag, coming.address(), 1,
-                        type, next, 1, errors, MPI_STATUS_IGNORE);
-  });
-  // On this communicator ranks need no translation.
-  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-  MPI_OK(PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler));
-  MPI_OK(PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-  for (const int nobody : {ranks() + 7, 1 << 30, -77})
-    MPI_FAILS(MPI_Send(buffer.address(), 1, type, nobody, 1, MPI_COMM_WORLD), MPI_ERR_RANK);
-  MPI_OK(PMPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
-  PMPI_Errhandler_free(&handler);
-  CHECK(buffer.difference() == "");
-}
-
-namespace {
-
 /// The handler of MPI_COMM_WORLD, to which errors without a communicator go, remembers.
 class WatchedWorld {
  public:
   WatchedWorld() {
     PMPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_);
     MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-    PMPI_Comm_create_errhandler(remember, &handler);
+    PMPI_Comm_create_errhandler(remember_call, &handler);
     PMPI_Comm_set_errhandler(MPI_COMM_WORLD, handler);
     PMPI_Errhandler_free(&handler);
     handler_calls.clear();
