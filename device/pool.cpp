@@ -8,7 +8,8 @@ namespace gpudt::device {
 namespace {
 
 constexpr std::size_t smallest_block = 512;
-constexpr std::size_t slab_bytes = std::size_t(256) << 10;    ///< blocks up to a quarter of it are cut from slabs
+constexpr std::size_t slab_bytes = std::size_t(256) << 10;    ///< blocks up to a quarter of it are cut from slabs,
+constexpr std::size_t slab_share = 4;                         ///< which take a quarter of what is left at most
 constexpr std::size_t doubling_until = std::size_t(1) << 20;  ///< classes are powers of two up to here,
 constexpr std::size_t steps_per_doubling = 8;                 ///< and in so many steps from one to the next above
 constexpr std::size_t largest_request = std::size_t(1) << 60;
@@ -64,11 +65,13 @@ void* Pool::take_idle(const Class& wanted) {
   return data;
 }
 
-/// Blocks of a new chunk: one, or for small blocks a slab's worth, less if the limit is near.
+/// Blocks of a new chunk: one, or for small blocks a slab's worth, less if the limit is near: a block of another class
+/// may be wanted beside it.
 std::size_t Pool::slab_blocks(const Class& wanted) const {
   if (wanted.bytes > slab_bytes / 4) return 1;
-  const std::size_t room = bounds_.limit == 0 ? slab_bytes : bounds_.limit - std::min(bounds_.limit, allocated());
-  return std::max<std::size_t>(std::min(slab_bytes, room) / wanted.bytes, 1);
+  if (bounds_.limit == 0) return slab_bytes / wanted.bytes;
+  const std::size_t room = bounds_.limit - std::min(bounds_.limit, allocated());
+  return std::max<std::size_t>(std::min(slab_bytes, room / slab_share) / wanted.bytes, 1);
 }
 
 /// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees.

@@ -152,6 +152,7 @@ TEST_CASE("nobody waits for a root whose receive is wrong", "[collective][messag
 }
 
 TEST_CASE("short broadcasts on host memory wait for nobody", "[collective][messages]") {
+  MPICH5_CANNOT("the root of a broadcast within a node waits for the others, every so often");
   constexpr int calls = 40;
   const Peers peers = Peers::all();
   int value = 0, go = 0;

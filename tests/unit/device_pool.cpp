@@ -212,6 +212,15 @@ TEST_CASE("pool: the limit", "[device]") {
   }
 }
 
+TEST_CASE("pool: a small limit has room for short blocks of several lengths", "[device]") {
+  CountingRuntime runtime;
+  const auto pool = Pool::make(runtime, {32 * KiB, ~std::size_t(0)});
+  std::vector<Staging> held;
+  for (const std::size_t bytes : {KiB, KiB / 2, 4 * KiB, 2 * KiB, KiB})
+    held.push_back(pool->acquire(StagingKind::mapped, 0, bytes));
+  CHECK(runtime.bytes() <= 32 * KiB);
+}
+
 TEST_CASE("pool: when the runtime has no memory, idle blocks are freed and it is asked again", "[device]") {
   CountingRuntime runtime;
   runtime.memory = 4 * MiB;
