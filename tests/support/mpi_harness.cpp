@@ -194,7 +194,7 @@ int error_class(int code) {
 }
 
 int failure_class(int code, int wanted) {
-  return code == MPI_SUCCESS && !returns_handled_errors ? wanted : error_class(code);
+  return code == MPI_SUCCESS && !returns_handled_errors() ? wanted : error_class(code);
 }
 
 const char* place_name(Place place) {

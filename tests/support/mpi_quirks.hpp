@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -60,8 +61,6 @@ inline constexpr bool requests_have_handlers = !mpich;
 /// MPICH without yaksa, as Debian has it, loses data of a message of more bytes than these that was sent packed (as
 /// MPI_PACKED, by MPI_Bsend, from device memory) and is received into structs of elements of several sizes.
 inline constexpr int most_of_mixed_structs = mpich ? 2000 : 1 << 30;
-/// MPICH 5.0 returns MPI_SUCCESS where an error handler of the program's own has been called.
-inline constexpr bool returns_handled_errors = !mpich5;
 /// MPICH 5.0 frees a wrong address in MPI_Reduce of a type whose first byte is not at 0.
 inline constexpr bool reduces_any_type = !mpich5;
 /// The communicator whose handler hears of errors that concern no communicator: in MPICH 5.0 as MPI-4 says.
@@ -71,6 +70,12 @@ inline MPI_Comm comm_of_no_comm() {
 /// MPICH 4.0 accepts an accumulate whose operator does not suit the type if it is for MPI_PROC_NULL, which is how gpudt
 /// has operators checked before the target uses them.
 inline constexpr bool checks_operators = !mpich;
+/// MPI_File_read and others of MPICH 5.0's libmpi_abi crash where arguments are wrong.
+#ifdef MPI_ABI_VERSION
+inline constexpr bool checks_file_arguments = false;
+#else
+inline constexpr bool checks_file_arguments = true;
+#endif
 /// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM.
 inline constexpr bool packs_from_bottom = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
@@ -127,6 +132,19 @@ inline bool reduces_beside_idup() {
 /// What Open MPI 4 exchanges tells gpudt which ranks of other nodes have it (interpose/mpi/modex.hpp).
 inline constexpr bool tells_of_other_nodes = !openmpi5;
 
+/// Whether MPICH 5 is there, be it that the tests were built over MPICH 4.
+inline bool runs_mpich5() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0, major = 0;
+  PMPI_Get_library_version(version, &length);
+  return std::sscanf(version, "MPICH Version: %d.", &major) == 1 && major == 5;
+}
+
+/// MPICH 5.0 returns MPI_SUCCESS where an error handler of the program's own has been called.
+inline bool returns_handled_errors() {
+  return !runs_mpich5();
+}
+
 /// Says that a test case is impossible over this MPI library: `why`.
 void not_possible(const char* why);
 
@@ -134,7 +152,7 @@ void not_possible(const char* why);
 
 /// Ends a test case over MPICH 5.0, which cannot do what it asks for even on host memory.
 #define MPICH5_CANNOT(why) \
-  if (gpudt::test::mpich5) return gpudt::test::not_possible(why)
+  if (gpudt::test::runs_mpich5()) return gpudt::test::not_possible(why)
 
 /// Ends a test case over MPICH, which cannot do what it asks for even on host memory.
 #define MPICH_CANNOT(why) \
