@@ -1,6 +1,6 @@
-// Precompiled header: the standard headers that most sources include. Used with -Db_pch=true (scripts/test.sh --mpich),
-// where it saves a third of the time of targets with many sources. Off by default: every source includes what it uses,
-// as other builds and Clang's checks, which know nothing of it, verify.
+// Precompiled header: the standard headers that most sources include. Used with -Db_pch=true (scripts/test.sh --mpich,
+// --mpi), where it saves a third of the time of targets with many sources. Off by default: every source includes what
+// it uses, as other builds and Clang's checks, which know nothing of it, verify.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -42,7 +42,7 @@ install_mpi() {
 
 mpich_5=mpich==5.0.2
 # Hardly optimised: it is for these tests alone, and built sooner.
-mpich_options="-Dmpi=mpich -Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true"
+quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true"
 
 prefix=() short=no rebuild=(--no-rebuild)
 if [ "${1:-}" = --sanitize ]; then
@@ -74,13 +74,13 @@ if [ "${1:-}" = --sanitize ]; then
 elif [ "${1:-}" = --mpich ]; then
   shift
   build=$root/build-mpich
-  export MESON_ARGS=$mpich_options
+  export MESON_ARGS="-Dmpi=mpich $quick_build"
   [ $# -gt 0 ] || set -- --no-suite calls --no-suite more  # minutes, of what other tests are for
 elif [ "${1:-}" = --mpich5 ]; then
   shift
   build=$root/build-mpich
   environment=$root/build-mpich5-venv
-  export MESON_ARGS=$mpich_options
+  export MESON_ARGS="-Dmpi=mpich $quick_build"
   install_mpi "$mpich_5"
   # By the name that Debian gives it, before the UCX and libfabric that it brings.
   mkdir -p "$environment/lib/debian"
@@ -99,7 +99,7 @@ elif [ "${1:-}" = --mpi ]; then
   shift 2
   install_mpi "$package"
   PATH=$environment/bin:$PATH
-  export MESON_ARGS="-Dmpi=$environment/bin/${compiler:-mpicc} -Dcuda=disabled -Dprograms=false -Doptimization=1"
+  export MESON_ARGS="-Dmpi=$environment/bin/${compiler:-mpicc} $quick_build"
   if [ "${1:-}" = --short ]; then
     shift
     short=yes
