@@ -1,5 +1,4 @@
 // MPI-4.1 section 3.11: MPI_Sendrecv_replace, MPI_Isendrecv and MPI_Isendrecv_replace.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,7 +22,7 @@ int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int send
   peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
   PendingReceive pending(Selector{source, recvtag}, comm);
-  if (!resolve(buf, count, type, call, operand, {}, peer_receives_from(source, comm))) {
+  if (!resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(source, comm))) {
     if (!peer_checks() || operand.is_direct())
       return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
     if (const auto packed = peer_blocking_receive(buf, count, type, /*apart=*/true)) {
@@ -143,10 +142,10 @@ struct Half {
   bool direct = false;  ///< it is given device memory
 
   /// True of a buffer in device memory that MPI cannot have; `room` as Staged has it. May throw device::Error.
-  bool stage(const char* call, Announces announces, std::int64_t room = 0) {
+  bool stage(const char* call, bool rendezvous, std::int64_t room = 0) {
     DeviceBuffer operand;
     if (peer == MPI_PROC_NULL) return false;
-    if (!resolve(buf, count, type, call, operand, {}, announces)) {
+    if (!resolve(buf, count, type, call, operand, {}, rendezvous)) {
       direct = operand.is_direct();
       return false;
     }
@@ -171,9 +170,9 @@ template <class Pmpi>
 int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
     const bool replaces = out.buf == in.buf;  // then MPI takes both in device memory, or none
-    const Announces to = peer_sends_to(out.peer, comm), from = peer_receives_from(in.peer, comm);
-    const bool sends = out.stage(call, replaces ? std::max(to, from) : to);
-    const bool receives = in.stage(call, replaces ? std::max(to, from) : from, rts_room());
+    const bool rts_out = peer_exchanges_rts(out.peer, comm), rts_in = peer_exchanges_rts(in.peer, comm);
+    const bool sends = out.stage(call, rts_out || (replaces && rts_in));
+    const bool receives = in.stage(call, rts_in || (replaces && rts_out), rts_room());
     in.check();
     engine_order(comm, out.peer);
     peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);

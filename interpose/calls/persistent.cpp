@@ -86,9 +86,8 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     DeviceBuffer operand;
     auto persistent = std::make_shared<Persistent>(comm);
     Outgoing given{buf, count, type};
-    const Announces announces =
-        form.kind == Operation::Kind::receive ? peer_receives_from(form.peer, comm) : peer_sends_to(form.peer, comm);
-    if (form.peer != MPI_PROC_NULL && resolve(buf, count, type, call, operand, {}, announces)) {
+    if (form.peer != MPI_PROC_NULL &&
+        resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(form.peer, comm))) {
       if (form.kind == Operation::Kind::receive) peer_receives_on_device();
       const auto staged = std::make_shared<Staged>(operand, form.kind == Operation::Kind::receive ? rts_room() : 0);
       persistent->payload = staged;

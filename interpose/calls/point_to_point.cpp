@@ -95,7 +95,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read, .blocking = true};
-    if (!resolve(buf, count, type, call, operand, peek.located, peer_sends_to(dest, comm))) {
+    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm);
@@ -135,7 +135,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::read};
-    if (!resolve(buf, count, type, call, operand, peek.located, peer_sends_to(dest, comm))) {
+    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm, request);
@@ -193,9 +193,9 @@ int came_as_it_is(int code, const char* call, const Outgoing& program, const See
   });
 }
 
-/// Route::announces of a receive.
-Announces announces_to(const Selects& selects, const ErrorOwner& owner) {
-  return peer_receives_from(selects ? selects->source : MPI_ANY_SOURCE, owner.comm);
+/// Whether a receive into device memory may get an RTS, which only the host can read.
+bool may_be_rts(const Selects& selects, const ErrorOwner& owner) {
+  return peer_exchanges_rts(selects ? selects->source : MPI_ANY_SOURCE, owner.comm);
 }
 
 /// What the function does that is given to receive_blocking().
@@ -260,7 +260,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
     return came_as_it_is(pmpi(program, seen.get()), call, program, seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
-    if (!resolve(buf, count, type, call, operand, peek.located, announces_to(selects, owner))) {
+    if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
       if (!peer_checks() || operand.is_direct()) return pmpi(program, status);
       const auto packed = peer_blocking_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
@@ -312,7 +312,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
-    const bool on_device = resolve(buf, count, type, call, operand, peek.located, announces_to(selects, owner));
+    const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
     if (on_device) {
       peer_receives_on_device();
       payload = std::make_shared<Staged>(operand, room);
@@ -407,7 +407,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
   }
   DeviceBuffer out{.use = Use::read};
   const bool pack = dest != MPI_PROC_NULL &&
-                    resolve(sendbuf, sendcount, sendtype, call, out, going.located, peer_sends_to(dest, comm));
+                    resolve(sendbuf, sendcount, sendtype, call, out, going.located, peer_exchanges_rts(dest, comm));
   std::optional<Staged> packed;
   if (pack) {
     packed.emplace(out);

@@ -8,20 +8,6 @@
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
-namespace {
-
-/// The beginning of what has come to device memory, as much as tells an RTS, on the host. May throw device::Error.
-device::Staging head_on_host(int ordinal, void* come) {
-  constexpr auto bytes = static_cast<std::int64_t>(sizeof(peer::RendezvousRequest));
-  device::Staging head = device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
-  const datatype::LayoutRef layout = datatype::decode(MPI_BYTE);
-  device::start(device::Direction::pack, ordinal, *layout, bytes, come, 0, bytes, head.data(),
-                device::MemoryKind::pinned)
-      .wait();
-  return head;
-}
-
-}  // namespace
 
 Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
     : operand_(operand),
@@ -47,8 +33,6 @@ Announced Staged::announced(std::int64_t bytes) {
   const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
   if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
     receiver_ = RendezvousReceiver::recognise(staging_.data(), bytes);
-  else if (may_be_rts && peer::rts_index(bytes) >= 0)  // those of other nodes
-    receiver_ = RendezvousReceiver::recognise(head_on_host(operand_.ordinal, staging_.data()).data(), bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};

@@ -21,15 +21,6 @@ enum class Protocol : std::uint8_t {
   pipelined,       ///< offered to a process of another node: in fragments, each of them a message
 };
 
-/// What goes between two processes beside messages as they are.
-enum class Announces : std::uint8_t {
-  nothing,
-  /// RTS messages, of long ones: what this process receives may be one. MPI may have device memory where this process
-  /// looks at what has come.
-  long_ones,
-  all,  ///< RTS messages: MPI is to have host memory
-};
-
 struct ProtocolName {
   Protocol protocol;
   const char* name;

@@ -14,8 +14,7 @@ constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
 
 const char* obstacle_to_device_staging(const Message& message, const Route& route) {
   if (!route.mpi_takes_device_memory) return "MPI takes no device pointers";
-  if (route.announces == Announces::all) return "the message may go by an RTS, which the host reads";
-  if (route.forced == Protocol::pipelined) return "GPUDT_PROTOCOL";
+  if (route.rendezvous) return "the other process is on this node and has gpudt";
   if (message.divided) return "the buffer lies in several memories";
   if (route.forward_max != 0 && static_cast<std::size_t>(message.bytes) > route.forward_max)
     return "longer than GPUDT_FORWARD_MAX";
@@ -24,9 +23,7 @@ const char* obstacle_to_device_staging(const Message& message, const Route& rout
 
 const char* obstacle_to_direct(const Message& message, const Route& route) {
   if (const char* const obstacle = obstacle_to_device_staging(message, route)) return obstacle;
-  if (!message.contiguous) return "not contiguous";
-  return route.announces == Announces::long_ones && message.bytes >= least_remote ? "it may come in fragments"
-                                                                                  : nullptr;
+  return message.contiguous ? nullptr : "not contiguous";
 }
 
 const char* obstacle_to_offer(const Message& message, const Route& route) {

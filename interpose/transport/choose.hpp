@@ -35,7 +35,7 @@ enum class Receiver : std::uint8_t {
 struct Route {
   Receiver receiver = Receiver::unknown;
   bool mpi_takes_device_memory = false;
-  Announces announces = Announces::nothing;
+  bool rendezvous = false;  ///< the other process sends, or takes, RTS messages: MPI is to have host memory
   /// It looks for the RTS of a short message, and uses another GPU, or all is to be offered.
   bool expects_short = false;
   std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any

@@ -205,13 +205,13 @@ void OperandTransfer::wait() {
 }
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located, Announces announces) {
+                    Located located, bool rendezvous) {
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
   if (check_wanted) check(buffer, count, type, call, operand, on_device);
   if (!on_device) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
   Route route = forwarding.route;
-  route.announces = announces;
+  route.rendezvous = rendezvous;
   operand.protocol = choose({.bytes = shape.total,
                              .contiguous = shape.kind == datatype::ShapeKind::contiguous,
                              .divided = operand.division != nullptr},

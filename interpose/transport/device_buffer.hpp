@@ -78,7 +78,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
                     Located located = {});
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located, Announces announces);
+                    Located located, bool rendezvous);
 
 /// What can be told of (buffer, count, type) without asking MPI: of basic types all there is to know, in a few
 /// nanoseconds in the heap and on the stack, else by a question to the driver.
@@ -97,12 +97,12 @@ struct BufferPeek {
 
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
 /// the arguments as they are: host memory, nothing to move, arguments that MPI will reject before it touches data, or
-/// device memory that a CUDA-aware MPI takes (operand.is_direct()). `announces`: Route::announces. May throw
+/// device memory that a CUDA-aware MPI takes (operand.is_direct()). `rendezvous`: Route::rendezvous. May throw
 /// std::bad_alloc.
 inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located = {}, Announces announces = Announces::nothing) {
+                    Located located = {}, bool rendezvous = false) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  return resolve_device(buffer, count, type, call, operand, located, announces);
+  return resolve_device(buffer, count, type, call, operand, located, rendezvous);
 }
 
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).

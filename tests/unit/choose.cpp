@@ -47,24 +47,11 @@ TEST_CASE("an MPI that takes device pointers gets them, unless the message is to
 }
 
 TEST_CASE("an MPI that takes device pointers gets none where an RTS may come or go", "[datatype][choose]") {
-  Route route{.mpi_takes_device_memory = true, .announces = Announces::all};
+  Route route{.mpi_takes_device_memory = true, .rendezvous = true};
   CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::mapped_staging);
   route.receiver = Receiver::sharing;
   CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::peer);
   CHECK(choose({.bytes = long_bytes}, route) == Protocol::peer);
-}
-
-TEST_CASE("long messages that may come in fragments are looked at before they are unpacked", "[datatype][choose]") {
-  const Route route{.mpi_takes_device_memory = true, .announces = Announces::long_ones};
-  CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::direct);
-  CHECK(choose({.bytes = very_long_bytes, .contiguous = true}, route) == Protocol::device_staging);
-  CHECK(choose({.bytes = very_long_bytes}, route) == Protocol::device_staging);
-}
-
-TEST_CASE("long messages from device memory go to other nodes in fragments", "[datatype][choose]") {
-  const Route route{.receiver = Receiver::remote, .mpi_takes_device_memory = true, .announces = Announces::all};
-  CHECK(choose({.bytes = very_long_bytes}, route) == Protocol::pipelined);
-  CHECK(choose({.bytes = long_bytes}, route) == Protocol::mapped_staging);
 }
 
 TEST_CASE("messages to processes that share memory are offered", "[datatype][choose]") {

@@ -93,9 +93,8 @@ struct Target {
   std::int64_t count;
   void* user;
   std::int64_t bytes;
-  int ordinal = -1;  ///< of the GPU; negative: host memory
-  /// Of `bytes` bytes, for what the GPU does not reach where it comes: mapped, or device memory that MPI takes.
-  std::byte* staging = nullptr;
+  int ordinal = -1;              ///< of the GPU; negative: host memory
+  std::byte* staging = nullptr;  ///< mapped, of `bytes` bytes, for what the GPU does not reach where it comes
 };
 
 /// The receiver's end.

@@ -53,7 +53,7 @@ bool MessageOutflow::begin(std::int64_t limit) {
 /// One part's memory is kept to the end; more is taken as long as there is some. To wait for others would be to wait
 /// for receives that may come later.
 bool MessageOutflow::find_staging(Part& part) {
-  const auto kind = mpi_takes_device_memory() ? device::StagingKind::device : device::StagingKind::mapped;
+  constexpr auto kind = device::StagingKind::mapped;
   const auto bytes = static_cast<std::size_t>(part_bytes_);
   part.staging = std::move(spare_);
   if (!part.staging && begun_ == 0) part.staging = device::acquire(kind, operand_.ordinal, bytes);

@@ -63,7 +63,9 @@ void start_messages(ForcedProtocol forced) {
     log_trace(
         "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
         "a few bytes do not release their senders");
-  if (forced == Protocol::pipelined || processes_on_node() != world->ranks) start_remote(world->ranks);
+  // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
+  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || processes_on_node() != world->ranks))
+    start_remote(world->ranks);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
   peer_collecting.store(true);
@@ -79,6 +81,8 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
   if (!is_known_version()) return impossible(needs_known);
+  if (mpi_takes_device_memory() && forced == Protocol::pipelined)
+    return impossible("the MPI library takes device pointers, and sends long messages from them itself");
   // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
   if (mpi_takes_device_memory() && presence_announced(world_rank) == 0)
     return impossible("the MPI library takes device pointers, and which ranks have gpudt is unknown");
@@ -138,10 +142,6 @@ bool peer_may_exchange_rts(int other, MPI_Comm comm) {
   if (comm == MPI_COMM_NULL || other == MPI_ANY_SOURCE) return true;
   const int rank = world_rank_of(comm, other);
   return is_process(rank) && !presence_rules_out(rank);
-}
-
-bool peer_takes_fragments() {
-  return peer_checks() && world->remote.has_value();
 }
 
 void peer_has_communicator(MPI_Comm of, MPI_Comm made) {

@@ -77,20 +77,10 @@ inline bool peer_checks_hidden() {
 }
 
 bool peer_may_exchange_rts(int other, MPI_Comm comm);
-/// Whether long messages of processes that share no memory with this one may be RTS messages.
-bool peer_takes_fragments();
 /// Whether a message between this process and process `other` of `comm`, which may be MPI_ANY_SOURCE, may be an RTS,
 /// where MPI would otherwise be given device memory. If not known, `comm` is MPI_COMM_NULL.
 inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
   return peer_checks() && mpi_takes_device_memory() && peer_may_exchange_rts(other, comm);
-}
-/// Route::announces of a send, and of a receive.
-inline Announces peer_sends_to(int other, MPI_Comm comm) {
-  return peer_exchanges_rts(other, comm) ? Announces::all : Announces::nothing;
-}
-inline Announces peer_receives_from(int other, MPI_Comm comm) {
-  if (peer_exchanges_rts(other, comm)) return Announces::all;
-  return peer_takes_fragments() ? Announces::long_ones : Announces::nothing;
 }
 
 /// Whether several threads may call MPI at a time; once something has been offered.

@@ -43,7 +43,7 @@ Route route_to(int rank) REQUIRES(world->mutex) {
   };
   return {.receiver = sharing ? Receiver::sharing : other,
           .mpi_takes_device_memory = mpi_takes_device_memory(),
-          .announces = Announces::all,
+          .rendezvous = true,
           .expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu()),
           .forced = world->forced};
 }
@@ -186,7 +186,7 @@ void RendezvousSender::open() {
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const bool may_offer = peer_checks() || (peer_checks_hidden() && comm == hidden_comm());
-  if (!may_offer || operand.is_direct() || !may_be_offered(operand)) return nullptr;
+  if (!may_offer || operand.protocol != Protocol::mapped_staging || !may_be_offered(operand)) return nullptr;
   if (comm == MPI_COMM_NULL) return nullptr;  // MPI is to complain, once
   const auto place = place_for(world_rank_of(comm, dest), {tag, operand.bytes(), &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;
