@@ -62,7 +62,7 @@ FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, 
 class AccessStatus {
  public:
   explicit AccessStatus(MPI_Status* user) : seen_(user == MPI_STATUS_IGNORE ? &own_ : user) {
-    if constexpr (!returns_handled_errors) PMPI_Status_set_elements_x(seen_, MPI_BYTE, 0);
+    if (!returns_handled_errors && seen_ != nullptr) PMPI_Status_set_elements_x(seen_, MPI_BYTE, 0);
   }
   AccessStatus(const AccessStatus&) = delete;
   AccessStatus& operator=(const AccessStatus&) = delete;

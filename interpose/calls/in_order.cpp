@@ -36,6 +36,10 @@ void expect_communicator(MPI_Comm* made) {
   if (!returns_handled_errors && made != nullptr) *made = MPI_COMM_NULL;
 }
 
+void has_communicator(MPI_Comm comm, const MPI_Comm* made) {
+  if (made != nullptr) peer_has_communicator(comm, *made);
+}
+
 }  // namespace
 }  // namespace gpudt::interpose
 
@@ -49,13 +53,13 @@ using namespace gpudt::interpose;
     return PMPI_##name(GPUDT_LIST arguments);             \
   }
 /// The same of a function that makes the communicator `*made`.
-#define GPUDT_MAKING(name, comm, parameters, arguments)          \
-  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {           \
-    settle_collectives(comm);                                    \
-    expect_communicator(made);                                   \
-    const int code = PMPI_##name(GPUDT_LIST arguments);          \
-    if (code == MPI_SUCCESS) peer_has_communicator(comm, *made); \
-    return code;                                                 \
+#define GPUDT_MAKING(name, comm, parameters, arguments)    \
+  GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {     \
+    settle_collectives(comm);                              \
+    expect_communicator(made);                             \
+    const int code = PMPI_##name(GPUDT_LIST arguments);    \
+    if (code == MPI_SUCCESS) has_communicator(comm, made); \
+    return code;                                           \
   }
 
 // --- MPI-4.1 chapter 6: barriers -------------------------------------------------------------------------------------

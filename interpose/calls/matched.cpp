@@ -80,7 +80,7 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
   const SeenStatus status(user);
   const auto lock = peer_matching();
   const int code = look(status.get());
-  if (code != MPI_SUCCESS || *flag == 0 || status.refused(code)) return code;
+  if (code != MPI_SUCCESS || flag == nullptr || *flag == 0 || status.refused(code)) return code;
   bool rts = false;
   const int result = guarded(comm, call, [&] {
     rts = peer_probed(comm, status.get(), /*matched=*/true);
@@ -111,6 +111,7 @@ GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* mes
                          [&](MPI_Status* seen) { return mprobe(source, tag, comm, message, seen); });
   // The lock is not held while there is none.
   while (true) {
+    found = -1;  // stays if MPI refuses to look, and tells an error handler alone
     const int code = match_message("MPI_Mprobe", comm, &found, message, status,
                                    [&](MPI_Status* seen) { return improbe(source, tag, comm, &found, message, seen); });
     if (code != MPI_SUCCESS || found != 0) return code;
@@ -132,5 +133,6 @@ GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* statu
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
   const SeenStatus seen(status);
   const int code = iprobe(source, tag, comm, flag, seen.get());
-  return code == MPI_SUCCESS && *flag != 0 ? probed("MPI_Iprobe", comm, status, seen) : code;
+  if (code != MPI_SUCCESS || flag == nullptr || *flag == 0) return code;
+  return probed("MPI_Iprobe", comm, status, seen);
 }

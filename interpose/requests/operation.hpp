@@ -49,15 +49,18 @@ class SeenStatus {
   }
   SeenStatus(const SeenStatus&) = delete;
   SeenStatus& operator=(const SeenStatus&) = delete;
-  MPI_Status* get() const { return returns_handled_errors && wanted() ? user_ : &own_; }
-  MPI_Status& operator*() const { return *get(); }
+  /// What MPI is to fill in, or to complain of: a null pointer that does not mean "ignore".
+  MPI_Status* get() const { return is_users() || is_wrong() ? user_ : &own_; }
+  MPI_Status& operator*() const { return is_users() ? *user_ : own_; }
   /// Of a call that has returned `code`: it has failed, which an error handler has been told of.
   bool refused(int code) const { return !returns_handled_errors && code == MPI_SUCCESS && own_.MPI_SOURCE == nobody; }
 
  private:
   static constexpr int nobody = std::numeric_limits<int>::min();  // nor MPI_PROC_NULL or MPI_ANY_SOURCE
 
-  bool wanted() const { return user_ != MPI_STATUS_IGNORE; }
+  bool wanted() const { return user_ != MPI_STATUS_IGNORE && user_ != nullptr; }
+  bool is_users() const { return returns_handled_errors && wanted(); }
+  bool is_wrong() const { return user_ == nullptr && user_ != MPI_STATUS_IGNORE; }
 
   mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
   MPI_Status* const user_;

@@ -113,6 +113,21 @@ TEST_CASE("probes with wrong arguments", "[errors]") {
   CHECK(message == MPI_MESSAGE_NULL);
 }
 
+TEST_CASE("null pointers for what a call is to tell", "[errors]") {
+  if (!mpich) return not_possible("Open MPI crashes, without gpudt, too");
+  ErrorComm errors(true);
+  MPI_Status* const no_status = nullptr;
+  int flag = 0;
+  MPI_FAILS(MPI_Iprobe(rank(), 1, errors, nullptr, MPI_STATUS_IGNORE), MPI_ERR_ARG);
+  errors.check_called(MPI_ERR_ARG);
+  MPI_FAILS(MPI_Comm_dup(errors, nullptr), MPI_ERR_ARG);
+  errors.check_called(MPI_ERR_ARG);
+  MPI_FAILS(MPI_Iprobe(rank(), 1, errors, &flag, no_status), MPI_ERR_ARG);
+  errors.check_called(MPI_ERR_ARG);
+  MPI_FAILS(MPI_Recv(&flag, 1, MPI_INT, rank(), 1, errors, no_status), MPI_ERR_ARG);
+  errors.check_called(MPI_ERR_ARG);
+}
+
 TEST_CASE("a communicator that cannot be made", "[errors]") {
   ErrorComm errors(true);
   MPI_Comm made;
