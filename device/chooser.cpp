@@ -386,6 +386,15 @@ bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness
   return both_late && alike ? copy.late_seen < kernel.late_seen : copy_us < kernel_us;
 }
 
+double packing_cost_us(const CostModel& model, const datatype::Layout& layout, std::int64_t count) {
+  const Shape shape = layout.shape(count);
+  const std::int64_t read = shape.kind == ShapeKind::contiguous ? shape.total
+                            : shape.kind == ShapeKind::general
+                                ? std::max(shape.total, layout.runs() * count * sector_bytes)
+                                : std::max(shape.total, sectors_of(shape, layout.span(count)) * sector_bytes);
+  return cost_us(model.kernel_on_device, read, 0);
+}
+
 bool better_packed_for_peers(const CostModel& model, const Shape& shape, const datatype::Span& span) {
   if (shape.kind != ShapeKind::strided && shape.kind != ShapeKind::list) return false;
   const Cost& fetch = model.kernel_to_peer;

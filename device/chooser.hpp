@@ -140,6 +140,9 @@ bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness
 
 /// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
 /// `span`: of all of it.
+/// Into memory of the same GPU, by a kernel.
+double packing_cost_us(const CostModel& model, const datatype::Layout& layout, std::int64_t count);
+
 bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape, const datatype::Span& span);
 
 }  // namespace gpudt::device

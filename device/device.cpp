@@ -341,6 +341,10 @@ bool yields_turns(int ordinal) {
   return current().gpu(ordinal).channel(Direction::unpack).kernels.yields();
 }
 
+double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count) {
+  return packing_cost_us(current().gpu(ordinal).tuning.model, layout, count);
+}
+
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count) {
   return better_packed_for_peers(current().gpu(ordinal).tuning.model, layout.shape(count), layout.span(count));
 }

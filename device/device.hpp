@@ -386,4 +386,7 @@ bool yields_turns(int ordinal);
 /// Whether a peer GPU gets the data faster if they are packed on GPU `ordinal` first instead of being read in place.
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);
 
+/// Estimate of what it takes to pack `count` elements on GPU `ordinal` into its own memory.
+double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count);
+
 }  // namespace gpudt::device

@@ -8,6 +8,7 @@
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/requests/point_to_point.hpp"
+#include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -81,6 +82,13 @@ bool goes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
 }
 
+/// Whether MPI is given no device memory: it may be told of an RTS, or it copies the data, which the host then does in
+/// some libraries that take device memory otherwise (Open MPI with UCX).
+template <class Pmpi>
+bool goes_from_host(Pmpi pmpi, int dest, MPI_Comm comm) {
+  return is_buffered(pmpi) || peer_exchanges_rts(dest, comm);
+}
+
 /// Null if the message does not go by peer transfer.
 template <class Pmpi>
 std::shared_ptr<RendezvousSender> offered(Pmpi pmpi, const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
@@ -95,7 +103,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
     DeviceBuffer operand{.use = Use::read, .blocking = true};
-    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
+    if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm);
@@ -135,7 +143,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::read};
-    if (!resolve(buf, count, type, call, operand, peek.located, peer_exchanges_rts(dest, comm))) {
+    if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
       return pmpi(buf, count, type, dest, tag, comm, request);
@@ -193,10 +201,14 @@ int came_as_it_is(int code, const char* call, const Outgoing& program, const See
   });
 }
 
-/// Whether a receive into device memory may get an RTS, which only the host can read.
-bool may_be_rts(const Selects& selects, const ErrorOwner& owner) {
-  return peer_exchanges_rts(selects ? selects->source : MPI_ANY_SOURCE, owner.comm);
-}
+/// Who sends what a receive gets, as far as that is known.
+struct From {
+  int source = MPI_ANY_SOURCE;
+  MPI_Comm comm = MPI_COMM_NULL;
+
+  /// Of a receive into device memory: an RTS of processes of the node, which only the host can read.
+  bool may_be_rts() const { return peer_exchanges_rts(source, comm); }
+};
 
 /// What the function does that is given to receive_blocking().
 enum class Does { receive, send_first };
@@ -219,6 +231,8 @@ void end_receive(MPI_Request request, Staged& staged) {
   if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
   PMPI_Test_cancelled(&status, &cancelled);
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  while (cancelled == 0 && !staged.is_readable(bytes)) {
+  }
   if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
   staged.abandon();
 }
@@ -260,9 +274,11 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
     return came_as_it_is(pmpi(program, seen.get()), call, program, seen, owner);
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
-    if (!resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner))) {
-      if (!peer_checks() || operand.is_direct()) return pmpi(program, status);
-      const auto packed = peer_blocking_receive(buf, count, type);
+    const From from{selects ? selects->source : MPI_ANY_SOURCE, owner.comm};
+    if (!resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
+      if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments())) return pmpi(program, status);
+      const std::shared_ptr<Payload> packed = operand.is_direct() ? std::make_shared<DirectReceive>(operand, program)
+                                                                  : peer_blocking_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
       if (packed) {
         const int code = pmpi(packed->message(), seen.get());
@@ -302,7 +318,7 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
 
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MPI_Datatype type,
-                        const ErrorOwner& owner, const Selects& selects, MPI_Request* request,
+                        const ErrorOwner& owner, const Selects& selects, const From& from, MPI_Request* request,
                         std::int64_t room = rts_room()) {
   Outgoing into{buf, asked, type};
   const int count = most_from(selects, asked);
@@ -312,7 +328,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
-    const bool on_device = resolve(buf, count, type, call, operand, peek.located, may_be_rts(selects, owner));
+    const bool on_device = resolve(buf, count, type, call, operand, peek.located, from.may_be_rts());
     if (on_device) {
       peer_receives_on_device();
       payload = std::make_shared<Staged>(operand, room);
@@ -320,6 +336,8 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
     } else if (!operand.is_direct()) {
       payload = peer_host_receive(buf, count, type);
       if (payload) into = payload->message();
+    } else {
+      payload = direct_receive(operand, into);
     }
     if (!payload) return pmpi(into, request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
@@ -367,7 +385,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
   const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
-  if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), {}, request);
+  if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), {}, {}, request);
   return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
@@ -441,7 +459,7 @@ int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype 
         const int code = hidden_receive(into.room(), into.count, into.type, way.peer, way.tag, way.comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
-      call, buf, count, type, {.comm = comm}, {}, request, hidden_rts_room());
+      call, buf, count, type, {.comm = comm}, {}, {way.peer, way.comm}, request, hidden_rts_room());
 }
 
 }  // namespace gpudt::interpose
@@ -501,7 +519,7 @@ GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, 
       [&](const Outgoing& into, MPI_Request* real) {
         return PMPI_Irecv(into.room(), into.count, into.type, source, tag, comm, real);
       },
-      "MPI_Irecv", buf, count, type, {.comm = comm}, Selector{source, tag}, request);
+      "MPI_Irecv", buf, count, type, {.comm = comm}, Selector{source, tag}, {source, comm}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   return guarded(MPI_COMM_NULL, "MPI_Imrecv",

@@ -15,6 +15,7 @@ Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
       staging_(device::acquire(
           operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
           operand.ordinal, static_cast<std::size_t>(room_))) {
+  if (operand.protocol == Protocol::device_staging && peer_takes_fragments()) head_.emplace(operand.ordinal);
   device::mark(device::Point::staged);
 }
 
@@ -25,6 +26,10 @@ Outgoing Staged::message() const {
   return {staging_.data(), static_cast<int>(operand_.count), operand_.packed_type()};
 }
 
+bool Staged::is_readable(std::int64_t bytes) {
+  return !head_ || head_->is_there(staging_.data(), bytes);
+}
+
 Announced Staged::announced(std::int64_t bytes) {
   device::mark(device::Point::arrived);
   receiver_.reset();
@@ -33,6 +38,8 @@ Announced Staged::announced(std::int64_t bytes) {
   const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
   if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
     receiver_ = RendezvousReceiver::recognise(staging_.data(), bytes);
+  else if (may_be_rts && head_)
+    receiver_ = head_->recognise(bytes);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};

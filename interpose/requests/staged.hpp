@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "device/device.hpp"
+#include "interpose/requests/received_on_device.hpp"
 #include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/payload.hpp"
@@ -30,6 +31,7 @@ class Staged : public Payload {
   Outgoing message() const override;
   void abandon() override;
   void ended() override;
+  bool is_readable(std::int64_t bytes) override;
   /// An RTS that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
   void truncated(std::int64_t bytes) override;
@@ -44,7 +46,8 @@ class Staged : public Payload {
   DeviceBuffer operand_;
   const std::int64_t room_;  ///< bytes of staging_
   device::Staging staging_;
-  OperandTransfer transfer_;                      // after staging_: it must end before the memory goes back
+  std::optional<HeadCopy> head_;  ///< of staging_, if that is device memory and RTS messages may come there
+  OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started

@@ -9,6 +9,9 @@ namespace {
 
 /// From here on messages to processes that share no memory with this one are offered: others are quicker unfragmented.
 constexpr std::int64_t least_remote = std::int64_t{4} << 20;
+/// From device memory, what is packed sooner than this: fragments take longer to be asked for, and each of them to be
+/// sent, than they save.
+constexpr double least_packing_us = 30;
 /// If all are to go so, those that programs expect to be sent without a receiver still are not.
 constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
 
@@ -51,8 +54,10 @@ const char* obstacle_to_peer(const Message& message, const Route& route) {
 const char* obstacle_to_pipelined(const Message& message, const Route& route) {
   if (const char* const obstacle = obstacle_to_offer(message, route)) return obstacle;
   if (route.receiver == Receiver::sharing) return "the receiver shares memory";
-  const std::int64_t least = route.forced == Protocol::pipelined ? least_remote_forced : least_remote;
-  return message.bytes < least ? "too short" : nullptr;
+  const bool forced = route.forced == Protocol::pipelined;
+  if (message.bytes < (forced ? least_remote_forced : least_remote)) return "too short";
+  const bool quick = message.packing_us >= 0 && message.packing_us < least_packing_us;
+  return quick && !forced ? "packed sooner than it would be asked for" : nullptr;
 }
 
 const char* none(const Message&, const Route&) {

@@ -21,6 +21,9 @@ struct Message {
   std::int64_t bytes = 0;
   bool contiguous = false;
   bool divided = false;  ///< among several memories
+  /// What it takes to pack it into device memory, if MPI is to send it from there; negative: MPI is not, or it is not
+  /// known.
+  double packing_us = -1;
 };
 
 /// What is known of the receiver.

@@ -51,6 +51,9 @@ class Payload {
   virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
+  /// Of receives, before announced(): whether `bytes` bytes that MPI has delivered can be looked at. If not, what that
+  /// takes is started, and is on its way until the answer is yes.
+  virtual bool is_readable(std::int64_t) { return true; }
   /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
   /// In place of announced(), of a receive that has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it

@@ -1,13 +1,14 @@
 // Messages long enough to go to another node in fragments, if the memory that they come from or go to asks for that.
 #include <string_view>
 
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 
 using namespace gpudt::test;
 
 namespace {
 
-constexpr int doubles = 600'000;  // 4.8 MB
+constexpr int doubles = 900'000, apart = 4;  // 7.2 MB, that take a while to pack
 constexpr int tag = 5;
 
 std::uint64_t key_of(int from, int number) {
@@ -15,7 +16,7 @@ std::uint64_t key_of(int from, int number) {
 }
 
 struct LongTypes {
-  const Type gaps = vector(doubles, 1, 2), dense = vector(1, doubles, doubles);
+  const Type gaps = vector(doubles, 1, apart), dense = vector(1, doubles, doubles);
   const Type& operator[](int which) const { return which == 0 ? gaps : dense; }
 };
 
@@ -86,4 +87,58 @@ TEST_CASE("long messages both ways, persistent ones and replaced ones", "[fragme
     both.expect(stream_of(type, 1, key_of(partner(), 7)));
     CHECK(both.difference() == "");
   }
+}
+
+TEST_CASE("long messages of gaps that are too long for their receives release their senders", "[fragments]") {
+  if (!all_have_partners()) return;
+  const LongTypes types;
+  const Type short_type = vector(100, 1, 2);
+  Buffer out(Place::device, types.gaps, 1), next(Place::device, short_type, 1);
+  out.fill(key_of(rank(), 0));
+  next.fill(key_of(rank(), 1));
+  for (int turn = 0; turn < 3; ++turn)  // the first ones to a process do not go in fragments yet
+    exchange_both_ways({types.gaps, 1, Place::device, types.gaps, 1, Place::device}, tag);
+  for (const bool nonblocking : {false, true})
+    for (const int room : {300'000, 125, 4})  // doubles: more and less than an RTS has bytes
+      for (const Type& type : {vector(room, 1, 2), vector(1, room, room)}) {
+        INFO(room << " doubles, " << nonblocking);
+        const ErrorComm errors(/*own_handler=*/false);
+        if (rank() % 2 == 0) {
+          MPI_OK(MPI_Send(out.address(), 1, types.gaps, partner(), tag, errors));
+          MPI_OK(MPI_Send(next.address(), 1, short_type, partner(), tag, errors));
+          continue;
+        }
+        Buffer in(Place::device, type, 1), right(Place::device, short_type, 1);
+        if (nonblocking) {
+          MPI_Request request = MPI_REQUEST_NULL;
+          MPI_OK(MPI_Irecv(in.address(), 1, type, partner(), tag, errors, &request));
+          MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+        } else {
+          MPI_FAILS(MPI_Recv(in.address(), 1, type, partner(), tag, errors, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+        }
+        CHECK(in.difference_outside() == "");
+        MPI_OK(MPI_Recv(right.address(), 1, short_type, partner(), tag, errors, MPI_STATUS_IGNORE));
+        right.expect(stream_of(short_type, 1, key_of(partner(), 1)));
+        CHECK(right.difference() == "");
+      }
+}
+
+TEST_CASE("messages as long as an RTS, to receives that are longer", "[fragments]") {
+  if (!all_have_partners()) return;
+  for (const int bytes : {515, 517, 769})
+    for (const int blocks : {1, 2}) {  // contiguous, or with a gap
+      INFO(bytes << " bytes, " << blocks);
+      const Type sent = vector(1, bytes, bytes, MPI_CHAR);
+      const Type received = vector(blocks, 4000 / blocks, 5000, MPI_CHAR);
+      Buffer out(Place::device, sent, 1), in(Place::device, received, 1);
+      out.fill(key_of(rank(), bytes));
+      MPI_Request request = MPI_REQUEST_NULL;
+      MPI_Status status{};
+      MPI_OK(MPI_Irecv(in.address(), 1, received, partner(), tag, comm(), &request));
+      MPI_OK(MPI_Send(out.address(), 1, sent, partner(), tag, comm()));
+      MPI_OK(MPI_Wait(&request, &status));
+      check_status(status, partner(), tag, received, bytes);
+      in.expect(stream_of(sent, 1, key_of(partner(), bytes)));
+      CHECK(in.difference() == "");
+    }
 }

@@ -483,7 +483,7 @@ namespace {
 /// Data that look like an RTS of process `sender`, but for the number that nobody can guess.
 std::vector<char> like_rts(int index, int sender, std::uint32_t flags) {
   std::vector<char> bytes = bytes_of(rank(), index, static_cast<std::size_t>(peer::rts_bytes(index)));
-  const peer::RendezvousRequest rts{peer::rts_mark, {1, 2}, sender, index, 1, flags, 5000};
+  const peer::RendezvousRequest rts{peer::rts_mark, {1, 2}, sender, index, 1, flags, 5000, 0};
   std::memcpy(bytes.data(), &rts, sizeof rts);
   return bytes;
 }

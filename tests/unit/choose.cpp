@@ -54,6 +54,17 @@ TEST_CASE("an MPI that takes device pointers gets none where an RTS may come or 
   CHECK(choose({.bytes = long_bytes}, route) == Protocol::peer);
 }
 
+TEST_CASE("long messages from device memory go to other nodes in fragments if packing takes a while",
+          "[datatype][choose]") {
+  Route route{.receiver = Receiver::remote, .mpi_takes_device_memory = true, .rendezvous = true};
+  CHECK(choose({.bytes = very_long_bytes, .packing_us = 200}, route) == Protocol::pipelined);
+  CHECK(choose({.bytes = very_long_bytes, .packing_us = 10}, route) == Protocol::mapped_staging);
+  CHECK(choose({.bytes = very_long_bytes}, route) == Protocol::pipelined);
+  CHECK(choose({.bytes = long_bytes, .packing_us = 200}, route) == Protocol::mapped_staging);
+  route.forced = Protocol::pipelined;
+  CHECK(choose({.bytes = very_long_bytes, .packing_us = 10}, route) == Protocol::pipelined);
+}
+
 TEST_CASE("messages to processes that share memory are offered", "[datatype][choose]") {
   Route route{.receiver = Receiver::sharing};
   CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);

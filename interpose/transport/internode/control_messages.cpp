@@ -23,9 +23,9 @@ constexpr int most_receive_failures = 16;  ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
 constexpr std::chrono::seconds stop_timeout{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
-/// which nothing overlaps, little beside the rest.
-constexpr std::int64_t shortest_part = 256 << 10;
-constexpr std::int64_t longest_part = 1 << 20;
+/// which nothing overlaps, little beside the rest. MPI takes some 20 us for each from device memory, however short.
+constexpr std::int64_t shortest_part = 256 << 10, shortest_on_device = 2 << 20;
+constexpr std::int64_t longest_part = 1 << 20, longest_on_device = 8 << 20;
 constexpr std::int64_t parts_wanted = 8;
 
 /// In the image of a sender.
@@ -40,8 +40,10 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
 
 }  // namespace
 
-std::int64_t part_size(std::int64_t message_bytes) {
-  return std::clamp(divided(message_bytes, parts_wanted), shortest_part, longest_part);
+std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind) {
+  const bool on_device = kind == device::StagingKind::device;
+  return std::clamp(divided(message_bytes, parts_wanted), on_device ? shortest_on_device : shortest_part,
+                    on_device ? longest_on_device : longest_part);
 }
 
 // --- control messages ------------------------------------------------------------------------------------------------
@@ -313,9 +315,11 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
   Segment* const image = this->image(rts.sender);
   const LockGuard lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[rts.index];
-  if (descriptor.generation == rts.generation) return descriptor;
-  describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
-  descriptor.state.announce();
+  if (descriptor.generation != rts.generation) {
+    describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
+    descriptor.state.announce();
+  }
+  descriptor.part_bytes = rts.part_bytes;
   return descriptor;
 }
 
@@ -337,7 +341,7 @@ void Remote::take_want(const ControlMessage& notice) {
   Turn turn{{notice.index, notice.generation}};
   if (!descriptor.state.request()) {
     turn.given_up = notice.bytes;
-    turn.part_bytes = part_size(descriptor.bytes);
+    turn.part_bytes = descriptor.part_bytes;
     any_given_up_ = true;
   }
   partners_[notice.from].out.push_back(turn);

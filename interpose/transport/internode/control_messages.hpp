@@ -52,8 +52,8 @@ struct ControlMessage {
   std::int64_t bytes;     ///< offer, want; plain: messages
 };
 
-/// Bytes of each fragment of a message to another node but the last, which may be shorter. Both ends compute it.
-std::int64_t part_size(std::int64_t message_bytes);
+/// Descriptor::part_bytes of a message that is packed into host or device memory.
+std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind);
 
 /// A message among those between two processes.
 struct MessageId {

@@ -93,8 +93,10 @@ struct Target {
   std::int64_t count;
   void* user;
   std::int64_t bytes;
-  int ordinal = -1;              ///< of the GPU; negative: host memory
-  std::byte* staging = nullptr;  ///< mapped, of `bytes` bytes, for what the GPU does not reach where it comes
+  int ordinal = -1;  ///< of the GPU; negative: host memory
+  /// Of `bytes` bytes, for what the GPU does not reach where it comes: mapped memory or, where MPI takes it, the GPU's.
+  /// Null: MPI takes the user's, which is contiguous.
+  std::byte* staging = nullptr;
 };
 
 /// The receiver's end.

@@ -17,7 +17,9 @@ MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& 
       id_{index, descriptor.generation},
       descriptor_(descriptor),
       operand_(std::move(operand)),
-      part_bytes_(part_size(descriptor.bytes)) {
+      kind_(operand_.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped),
+      part_bytes_(part_size(descriptor.bytes, kind_)) {
+  descriptor_.part_bytes = part_bytes_;
   remote_.under_way.fetch_add(1);
 }
 
@@ -53,11 +55,10 @@ bool MessageOutflow::begin(std::int64_t limit) {
 /// One part's memory is kept to the end; more is taken as long as there is some. To wait for others would be to wait
 /// for receives that may come later.
 bool MessageOutflow::find_staging(Part& part) {
-  constexpr auto kind = device::StagingKind::mapped;
   const auto bytes = static_cast<std::size_t>(part_bytes_);
   part.staging = std::move(spare_);
-  if (!part.staging && begun_ == 0) part.staging = device::acquire(kind, operand_.ordinal, bytes);
-  if (!part.staging) part.staging = device::try_acquire(kind, operand_.ordinal, bytes);
+  if (!part.staging && begun_ == 0) part.staging = device::acquire(kind_, operand_.ordinal, bytes);
+  if (!part.staging) part.staging = device::try_acquire(kind_, operand_.ordinal, bytes);
   return bool{part.staging};
 }
 
@@ -99,12 +100,12 @@ void MessageOutflow::reap() {
 
 // --- the receiver's end ----------------------------------------------------------------------------------------------
 
-MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes,
+MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t part_bytes,
                              const Target& target)
-    : remote_(remote), rank_(rank), id_(id), target_(target), part_bytes_(part_size(message_bytes)) {
+    : remote_(remote), rank_(rank), id_(id), target_(target), part_bytes_(part_bytes) {
   const bool host = target.ordinal < 0;
   const datatype::Shape shape = target.layout->shape(target.count);
-  if (host && shape.kind == datatype::ShapeKind::contiguous)
+  if ((host && shape.kind == datatype::ShapeKind::contiguous) || (!host && target.staging == nullptr))
     direct_ = static_cast<std::byte*>(target.user) + shape.offset;
   else if (host)
     room_.resize(static_cast<std::size_t>(parts_in_flight * part_bytes_));

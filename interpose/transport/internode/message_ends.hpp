@@ -41,6 +41,7 @@ class MessageOutflow : public Outflow {
   const MessageId id_;
   Descriptor& descriptor_;
   const DeviceBuffer operand_;
+  const device::StagingKind kind_;  ///< what MPI sends from
   const std::int64_t part_bytes_;
   std::deque<Part> parts_;                           ///< oldest first
   std::size_t given_parts_ = 0;                      ///< of these, to MPI
@@ -52,8 +53,8 @@ class MessageOutflow : public Outflow {
 /// The receiver's end. What it has asked for is received, whatever happens.
 class MessageInflow : public Inflow {
  public:
-  /// Asks for the beginning of the message of `message_bytes` bytes, as much as the target has room for.
-  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t message_bytes, const Target& target);
+  /// Asks for the beginning of the message, as much as the target has room for; `part_bytes`: Descriptor::part_bytes.
+  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t part_bytes, const Target& target);
   ~MessageInflow() override;
   bool step() override;
 
@@ -75,7 +76,7 @@ class MessageInflow : public Inflow {
   const MessageId id_;
   const Target target_;
   const std::int64_t part_bytes_;
-  std::byte* direct_ = nullptr;  ///< where data are received that lie in host memory as they come
+  std::byte* direct_ = nullptr;  ///< where data are received that lie there as they come
   std::vector<std::byte> room_;  ///< for data that lie otherwise there
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;

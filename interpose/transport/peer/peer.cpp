@@ -63,9 +63,7 @@ void start_messages(ForcedProtocol forced) {
     log_trace(
         "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
         "a few bytes do not release their senders");
-  // To other nodes a CUDA-aware MPI sends from device memory: who receives from there expects no RTS.
-  if (!mpi_takes_device_memory() && (forced == Protocol::pipelined || processes_on_node() != world->ranks))
-    start_remote(world->ranks);
+  if (forced == Protocol::pipelined || processes_on_node() != world->ranks) start_remote(world->ranks);
   (*world->own)->checking.store(1, std::memory_order_release);
   peer_checking.store(true);
   peer_collecting.store(true);
@@ -81,8 +79,6 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
   if (!is_known_version()) return impossible(needs_known);
-  if (mpi_takes_device_memory() && forced == Protocol::pipelined)
-    return impossible("the MPI library takes device pointers, and sends long messages from them itself");
   // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
   if (mpi_takes_device_memory() && presence_announced(world_rank) == 0)
     return impossible("the MPI library takes device pointers, and which ranks have gpudt is unknown");
@@ -141,7 +137,12 @@ bool peer_stop() {
 bool peer_may_exchange_rts(int other, MPI_Comm comm) {
   if (comm == MPI_COMM_NULL || other == MPI_ANY_SOURCE) return true;
   const int rank = world_rank_of(comm, other);
+  if (world->forced == Protocol::pipelined && rank != world->rank) return false;  // as if on other nodes
   return is_process(rank) && !presence_rules_out(rank);
+}
+
+bool peer_takes_fragments() {
+  return peer_checks() && world->remote.has_value();
 }
 
 void peer_has_communicator(MPI_Comm of, MPI_Comm made) {
@@ -355,6 +356,17 @@ bool is_truncation(int code) {
   return error_class == MPI_ERR_TRUNCATE;
 }
 
+namespace {
+
+template <class Done>
+void poll(Done done) {
+  for (unsigned polls = 1; !done(); ++polls) {
+    if (polls % polls_before_progress == 0) progress_mpi();
+  }
+}
+
+}  // namespace
+
 int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
                   PendingReceive& pending) {
   if (code != MPI_SUCCESS) {
@@ -364,6 +376,7 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
     return code;
   }
   const std::int64_t bytes = received_bytes(status);
+  poll([&] { return payload.is_readable(bytes); });
   const Announced announced = payload.announced(bytes);
   pending.over();
   if (!announced.fetched) peer_received_plain(bytes, status.MPI_SOURCE, owner.comm);
@@ -386,9 +399,7 @@ int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_
 }
 
 void wait_with_progress(Payload& payload) {
-  for (unsigned polls = 1; !payload.done(); ++polls) {
-    if (polls % polls_before_progress == 0) progress_mpi();
-  }
+  poll([&] { return payload.done(); });
 }
 
 }  // namespace gpudt::interpose

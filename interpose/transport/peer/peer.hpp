@@ -77,11 +77,16 @@ inline bool peer_checks_hidden() {
 }
 
 bool peer_may_exchange_rts(int other, MPI_Comm comm);
-/// Whether a message between this process and process `other` of `comm`, which may be MPI_ANY_SOURCE, may be an RTS,
-/// where MPI would otherwise be given device memory. If not known, `comm` is MPI_COMM_NULL.
+/// Whether a message between this process and process `other` of `comm`, which may be MPI_ANY_SOURCE, may be an RTS of
+/// processes that share memory, where MPI would otherwise be given device memory. If not known, `comm` is
+/// MPI_COMM_NULL.
 inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
   return peer_checks() && mpi_takes_device_memory() && peer_may_exchange_rts(other, comm);
 }
+
+/// Whether processes that share no memory with this one may send it RTS messages of long messages. Then those that MPI
+/// puts into device memory are looked for, too (requests/received_on_device.hpp).
+bool peer_takes_fragments();
 
 /// Whether several threads may call MPI at a time; once something has been offered.
 bool peer_has_threads();
@@ -230,7 +235,7 @@ class RendezvousReceiver {
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
 
-  /// At most `into.bytes()` bytes. `staging`, mapped and as large, is used if the GPU cannot fetch. May throw
+  /// At most `into.bytes()` bytes. `staging`, as large, is used if the GPU cannot fetch: Target::staging. May throw
   /// device::Error, as done() may.
   void start(const DeviceBuffer& into, void* staging);
   /// Into host memory.

@@ -80,6 +80,10 @@ void trace_comparison(int rank, const Message& message, const Route& route) {
   if (tracing()) log_trace_once("to process " + std::to_string(rank) + ": " + comparison(message, route));
 }
 
+double packing_us(const DeviceBuffer& operand) {
+  return device::expected_packing_us(operand.ordinal, operand.info->layout(), operand.count);
+}
+
 device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
                        0, operand.bytes(), staging.data(), {}, operand.after);
@@ -101,11 +105,13 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   UniqueLock lock(world->mutex);
   Route route = route_to(rank);
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
-  const Message message{.bytes = traffic.bytes};
+  Message message{.bytes = traffic.bytes};
+  if (traffic.operand->protocol == Protocol::device_staging) message.packing_us = packing_us(*traffic.operand);
   const Protocol protocol = choose(message, route);
   trace_comparison(rank, message, route);
   if (!is_offered(protocol)) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
+  if (!remote && traffic.operand->protocol == Protocol::device_staging) return std::nullopt;  // the host reads RTSs
   if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, traffic.bytes))
     return std::nullopt;
   if (has_short_length(traffic.bytes)) {
@@ -175,9 +181,14 @@ void RendezvousSender::open() {
     const ShortRequest rts = short_request(own, index_);
     std::memcpy(descriptor_.rts, &rts, sizeof rts);
   } else {
-    const RendezvousRequest rts = {rts_mark,         {own.nonce[0], own.nonce[1]}, world->rank,
-                                   index_,           descriptor_.generation,       remote_ ? rts_remote : 0,
-                                   descriptor_.bytes};
+    const RendezvousRequest rts = {rts_mark,
+                                   {own.nonce[0], own.nonce[1]},
+                                   world->rank,
+                                   index_,
+                                   descriptor_.generation,
+                                   remote_ ? rts_remote : 0,
+                                   descriptor_.bytes,
+                                   remote_ ? descriptor_.part_bytes : 0};
     std::memcpy(descriptor_.rts, &rts, sizeof rts);
   }
   descriptor_.state.offer();
@@ -186,7 +197,7 @@ void RendezvousSender::open() {
 
 std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
   const bool may_offer = peer_checks() || (peer_checks_hidden() && comm == hidden_comm());
-  if (!may_offer || operand.protocol != Protocol::mapped_staging || !may_be_offered(operand)) return nullptr;
+  if (!may_offer || operand.is_direct() || !may_be_offered(operand)) return nullptr;
   if (comm == MPI_COMM_NULL) return nullptr;  // MPI is to complain, once
   const auto place = place_for(world_rank_of(comm, dest), {tag, operand.bytes(), &operand}, envelope_of(tag, comm));
   if (!place) return nullptr;

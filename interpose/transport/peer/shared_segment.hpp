@@ -22,7 +22,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 14;
+inline constexpr std::uint32_t peer_version = 15;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// The length of an ordinary RTS (of other ones: transport/peer/short_rts.hpp) encodes its descriptor index (515 + 2 *
@@ -50,8 +50,9 @@ struct RendezvousRequest {
   std::int32_t sender;     ///< rank in MPI_COMM_WORLD
   std::int32_t index;
   std::uint32_t generation;
-  std::uint32_t flags;  ///< rts_remote or 0
-  std::int64_t bytes;   ///< of the message
+  std::uint32_t flags;      ///< rts_remote or 0
+  std::int64_t bytes;       ///< of the message
+  std::int64_t part_bytes;  ///< rts_remote: Descriptor::part_bytes
 };
 inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
 inline constexpr std::uint32_t rts_remote =
@@ -108,6 +109,8 @@ struct alignas(64) Descriptor {
   std::atomic<Issue> issue;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
+  /// Of a message to another node: bytes of each fragment but the last, which may be shorter.
+  std::int64_t part_bytes;
 
   RemoteBuffer from;  ///< offered
   /// Of packed data so many bytes are there; negative: no more will come.

@@ -1,0 +1,84 @@
+#include "interpose/requests/received_on_device.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::size_t head_bytes = sizeof(peer::RendezvousRequest);
+
+}  // namespace
+
+HeadCopy::HeadCopy(int ordinal)
+    : ordinal_(ordinal), memory_(device::acquire(device::StagingKind::mapped, ordinal, head_bytes)) {}
+
+bool HeadCopy::is_there(const void* come, std::int64_t bytes) {
+  if (peer::rts_index(bytes) < 0) return true;
+  if (!started_) copying_ = device::copy(ordinal_, memory_.data(), come, head_bytes);
+  started_ = true;
+  return copying_.done();
+}
+
+std::unique_ptr<RendezvousReceiver> HeadCopy::recognise(std::int64_t bytes) {
+  if (peer::rts_index(bytes) < 0) return nullptr;
+  started_ = false;
+  peer::RendezvousRequest head;
+  std::memcpy(&head, memory_.data(), sizeof head);
+  return (head.flags & peer::rts_remote) != 0 ? RendezvousReceiver::recognise(memory_.data(), bytes) : nullptr;
+}
+
+DirectReceive::DirectReceive(const DeviceBuffer& operand, const Outgoing& program)
+    : operand_(operand),
+      program_(program),
+      first_(static_cast<const std::byte*>(operand.buffer) + operand.info->layout().shape(operand.count).offset),
+      head_(operand.ordinal) {}
+
+DirectReceive::~DirectReceive() = default;
+
+void DirectReceive::restart() {
+  report_begin(operand_.reported);
+  operand_.mark_again();
+  operand_.after.wait();
+}
+
+bool DirectReceive::is_readable(std::int64_t bytes) {
+  return bytes > operand_.bytes() || head_.is_there(first_, bytes);
+}
+
+Announced DirectReceive::announced(std::int64_t bytes) {
+  receiver_.reset();
+  if (bytes <= operand_.bytes()) receiver_ = head_.recognise(bytes);
+  return receiver_ ? receiver_->announced(operand_.bytes()) : Announced{std::min(bytes, operand_.bytes())};
+}
+
+void DirectReceive::start_unpack(std::int64_t bytes) {
+  if (operand_.reported) operand_.reported->received(bytes);
+  if (receiver_) receiver_->start(operand_, /*staging=*/nullptr);
+}
+
+bool DirectReceive::done() {
+  return !receiver_ || receiver_->done();
+}
+
+void DirectReceive::wait() {
+  wait_with_progress(*this);
+}
+
+void DirectReceive::abandon() {
+  receiver_.reset();
+}
+
+void DirectReceive::ended() {
+  report_end(operand_.reported);
+}
+
+std::shared_ptr<Payload> direct_receive(const DeviceBuffer& operand, const Outgoing& program) {
+  if (!peer_takes_fragments() || operand.bytes() < peer::shortest_rts) return nullptr;
+  return std::make_shared<DirectReceive>(operand, program);
+}
+
+}  // namespace gpudt::interpose
