@@ -6,6 +6,7 @@
 
 #include "datatype/reference.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -14,42 +15,83 @@
 namespace gpudt::interpose {
 namespace {
 
-int sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source, int recvtag,
-                     MPI_Comm comm, MPI_Status* status) {
-  constexpr const char* call = "MPI_Sendrecv_replace";
+/// The arguments of MPI_Sendrecv_replace.
+struct Replacement {
+  void* buf;
+  int count;
+  MPI_Datatype type;
+  int dest, sendtag, source, recvtag;
+  MPI_Comm comm;
+
+  int in_place(const Outgoing& both, MPI_Status* status) const {
+    return PMPI_Sendrecv_replace(both.room(), both.count, both.type, dest, sendtag, source, recvtag, comm, status);
+  }
+  int apart(const Outgoing& out, const Outgoing& in, MPI_Status* status) const {
+    return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
+                         comm, status);
+  }
+};
+
+constexpr const char* replace_call = "MPI_Sendrecv_replace";
+
+int received(int code, Payload& in, const Replacement& given, const SeenStatus& seen, PendingReceive& pending) {
+  return seen.refused(code) ? code : peer_received(code, replace_call, in, *seen, {.comm = given.comm}, pending);
+}
+
+int replace_on_host(const Replacement& given, const SeenStatus& seen, PendingReceive& pending) {
+  const Outgoing program{given.buf, given.count, given.type};
+  if (const auto packed = peer_blocking_receive(given.buf, given.count, given.type, /*apart=*/true))
+    return received(given.apart(program, packed->message(), seen.get()), *packed, given, seen, pending);
+  const int code = given.in_place(program, seen.get());
+  if (seen.refused(code)) return code;
+  return peer_received_on_host(code, replace_call, given.buf, given.count, given.type, *seen, {.comm = given.comm},
+                               pending);
+}
+
+void pack(Staged& out) {
+  out.start_pack();
+  device::about_to_wait(device::WaitKind::transfer);
+  out.wait();
+}
+
+int replace_by_host_memory(const Replacement& given, const DeviceBuffer& operand, const SeenStatus& seen,
+                           PendingReceive& pending) {
+  Staged staged(operand);
+  pack(staged);
+  if (rts_room() <= operand.bytes())
+    return received(given.in_place(staged.message(), seen.get()), staged, given, seen, pending);
+  Staged with_room(operand, rts_room());
+  return received(given.apart(staged.message(), with_room.message(), seen.get()), with_room, given, seen, pending);
+}
+
+/// MPI_Sendrecv_replace copies what goes out, which the host does in some libraries that take device memory otherwise
+/// (Open MPI with UCX): so the copy is made here.
+int replace_by_device_memory(const Replacement& given, const DeviceBuffer& operand, const SeenStatus& seen,
+                             PendingReceive& pending) {
+  DeviceBuffer copied = operand;
+  copied.protocol = Protocol::device_staging;
+  Staged out(copied);
+  pack(out);
+  const Outgoing program{given.buf, given.count, given.type};
+  const std::unique_ptr<Payload> in = operand.is_direct()
+                                          ? std::unique_ptr<Payload>(std::make_unique<DirectReceive>(operand, program))
+                                          : std::make_unique<Staged>(operand);
+  return received(given.apart(out.message(), in->message(), seen.get()), *in, given, seen, pending);
+}
+
+int sendrecv_replace(const Replacement& given, MPI_Status* status) {
+  const auto& [buf, count, type, dest, sendtag, source, recvtag, comm] = given;
   DeviceBuffer operand;
   engine_order(comm, dest);
   peer_sends_plain(count, type, dest, sendtag, comm);
   const SeenStatus seen(status);
   PendingReceive pending(Selector{source, recvtag}, comm);
-  if (!resolve(buf, count, type, call, operand, {}, peer_exchanges_rts(source, comm))) {
-    if (!peer_checks() || operand.is_direct())
-      return PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status);
-    if (const auto packed = peer_blocking_receive(buf, count, type, /*apart=*/true)) {
-      const Outgoing into = packed->message();
-      const int code = PMPI_Sendrecv(buf, count, type, dest, sendtag, into.room(), into.count, into.type, source,
-                                     recvtag, comm, seen.get());
-      return seen.refused(code) ? code : peer_received(code, call, *packed, *seen, {.comm = comm}, pending);
-    }
-    const int code = PMPI_Sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, seen.get());
-    if (seen.refused(code)) return code;
-    return peer_received_on_host(code, call, buf, count, type, *seen, {.comm = comm}, pending);
-  }
+  const bool staged = resolve(buf, count, type, replace_call, operand, {}, peer_exchanges_rts(source, comm));
+  if (!staged && !operand.is_direct())
+    return peer_checks() ? replace_on_host(given, seen, pending) : given.in_place({buf, count, type}, status);
   peer_receives_on_device();
-  Staged staged(operand);
-  staged.start_pack();
-  device::about_to_wait(device::WaitKind::transfer);
-  staged.wait();
-  if (rts_room() > operand.bytes()) {
-    Staged with_room(operand, rts_room());
-    const Outgoing out = staged.message(), into = with_room.message();
-    const int code = PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, into.room(), into.count, into.type,
-                                   source, recvtag, comm, seen.get());
-    return seen.refused(code) ? code : peer_received(code, call, with_room, *seen, {.comm = comm}, pending);
-  }
-  const int code = PMPI_Sendrecv_replace(staged.data(), count, operand.packed_type(), dest, sendtag, source, recvtag,
-                                         comm, seen.get());
-  return seen.refused(code) ? code : peer_received(code, call, staged, *seen, {.comm = comm}, pending);
+  return operand.protocol == Protocol::mapped_staging ? replace_by_host_memory(given, operand, seen, pending)
+                                                      : replace_by_device_memory(given, operand, seen, pending);
 }
 
 }  // namespace
@@ -59,8 +101,9 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
                                       int recvtag, MPI_Comm comm, MPI_Status* status) {
-  return guarded(comm, "MPI_Sendrecv_replace",
-                 [&] { return sendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, status); });
+  return guarded(comm, replace_call, [&] {
+    return sendrecv_replace({buf, count, type, dest, sendtag, source, recvtag, comm}, status);
+  });
 }
 
 #ifdef GPUDT_MPI_ISENDRECV
@@ -100,6 +143,7 @@ class ReceivedAndSent : public Payload {
   void start_pack() override {
     if (out_) out_->start_pack();
   }
+  bool is_readable(std::int64_t bytes) override { return !in_ || in_->is_readable(bytes); }
   Announced announced(std::int64_t bytes) override { return in_ ? in_->announced(bytes) : Announced{bytes}; }
   void truncated(std::int64_t bytes) override {
     if (in_) in_->truncated(bytes);
@@ -139,22 +183,19 @@ struct Half {
   int peer;
   int tag;
   std::shared_ptr<Payload> payload{};
-  bool direct = false;  ///< it is given device memory
+  DeviceBuffer operand{};
 
   /// True of a buffer in device memory that MPI cannot have; `room` as Staged has it. May throw device::Error.
   bool stage(const char* call, bool rendezvous, std::int64_t room = 0) {
-    DeviceBuffer operand;
-    if (peer == MPI_PROC_NULL) return false;
-    if (!resolve(buf, count, type, call, operand, {}, rendezvous)) {
-      direct = operand.is_direct();
-      return false;
-    }
+    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand, {}, rendezvous)) return false;
     payload = std::make_shared<Staged>(operand, room);
     return true;
   }
-  /// Of a receive: an RTS may come into host memory.
+  /// Of a receive: an RTS may come to the program's buffer.
   void check() {
-    if (!payload && !direct && peer != MPI_PROC_NULL) payload = peer_host_receive(const_cast<void*>(buf), count, type);
+    if (payload || peer == MPI_PROC_NULL) return;
+    const Outgoing program{buf, count, type};
+    payload = operand.is_direct() ? direct_receive(operand, program) : peer_host_receive(program.room(), count, type);
   }
   /// Of a send from host memory.
   void copy() {
@@ -165,19 +206,18 @@ struct Half {
 };
 
 /// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi()` if MPI can have both
-/// buffers as they are.
+/// buffers as they are; not of device memory that is replaced, as above.
 template <class Pmpi>
 int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
-    const bool replaces = out.buf == in.buf;  // then MPI takes both in device memory, or none
-    const bool rts_out = peer_exchanges_rts(out.peer, comm), rts_in = peer_exchanges_rts(in.peer, comm);
-    const bool sends = out.stage(call, rts_out || (replaces && rts_in));
-    const bool receives = in.stage(call, rts_in || (replaces && rts_out), rts_room());
+    const bool replaces = out.buf == in.buf;
+    const bool sends = out.stage(call, replaces || peer_exchanges_rts(out.peer, comm));
+    const bool receives = in.stage(call, replaces || peer_exchanges_rts(in.peer, comm), rts_room());
     in.check();
     engine_order(comm, out.peer);
     peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
     if (!out.payload && !in.payload) return pmpi();
-    if (replaces && !out.direct) out.copy();
+    if (replaces) out.copy();
     auto operation = std::make_unique<Operation>();
     const auto payload = std::make_shared<ReceivedAndSent>(out.payload, in.payload);
     operation->kind = Operation::Kind::receive;
