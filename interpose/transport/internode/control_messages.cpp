@@ -140,6 +140,13 @@ bool Remote::quiet() {
   return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
 }
 
+/// Whether all who know this process have said goodbye.
+bool Remote::all_gone() {
+  const LockGuard lock(mutex_);
+  return std::all_of(partners_.begin(), partners_.end(),
+                     [](const auto& entry) { return !entry.second.image || entry.second.gone; });
+}
+
 bool Remote::stop() {
   stopping_ = true;
   const ControlMessage bye = notice(ControlKind::bye);
@@ -151,7 +158,7 @@ bool Remote::stop() {
   const auto deadline = Clock::now() + stop_timeout;
   do {
     progress();
-  } while (!quiet() && Clock::now() < deadline);
+  } while (!(quiet() && all_gone()) && Clock::now() < deadline);
   for (std::size_t at = 0; at < handed_.size(); ++at) {
     if (handed_[at] != listening_) continue;
     PMPI_Cancel(&requests_[at]);
@@ -240,9 +247,13 @@ void Remote::take(const ControlMessage& notice) {
       (*messages)[static_cast<std::size_t>(notice.index)] = static_cast<std::uint32_t>(notice.bytes);
       return;
     }
-    case ControlKind::bye:
-      if (Segment* const image = this->image(notice.from)) (*image)->checking.store(0, std::memory_order_release);
+    case ControlKind::bye: {
+      const LockGuard lock(mutex_);
+      Partner& partner = partners_[notice.from];
+      partner.gone = true;
+      if (partner.image) (*partner.image)->checking.store(0, std::memory_order_release);
       return;
+    }
   }
 }
 
@@ -254,6 +265,7 @@ void Remote::meet(const ControlMessage& notice) {
   if (notice.version != peer_version) return;
   const bool first = !partner.image;
   if (first) partner.image = Segment::image(notice.from, notice.nonce);
+  if (partner.image && stopping_ && first) enter(notice.from, this->notice(ControlKind::bye));
   if (!partner.image || stopping_) return;
   if (notice.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
   if (notice.kind != ControlKind::met)

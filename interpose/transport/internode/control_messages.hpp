@@ -80,7 +80,8 @@ class Remote {
  public:
   /// Needs has_hidden_messages(). From now on control messages are received, in progress().
   Remote(Segment& own, int rank);
-  /// Says goodbye. To be called once, when nobody calls anything else any more. False if MPI still uses memory.
+  /// Says goodbye, and waits for a while to hear it: at its end MPI may warn of messages that nobody has received. To
+  /// be called once, when nobody calls anything else any more. False if MPI still uses memory.
   bool stop();
 
   /// Whether progress() should be called: rarely, unless messages are under way.
@@ -141,6 +142,7 @@ class Remote {
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;
+    bool gone = false;  ///< it has said goodbye
     std::deque<Turn> out, in;
     std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
   };
@@ -164,6 +166,7 @@ class Remote {
   void take_new();
   void test();
   bool quiet();
+  bool all_gone();
   void take(const ControlMessage& notice);
   void meet(const ControlMessage& notice);
   void take_offer(const ControlMessage& notice);
