@@ -76,11 +76,23 @@ class PersistentSum {
   Ints in_, out_;
 };
 
+inline bool all_on_one_node() {
+  static const bool all = [] {
+    MPI_Comm node = MPI_COMM_NULL;
+    int here = 0;
+    PMPI_Comm_split_type(comm(), MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    PMPI_Comm_size(node, &here);
+    PMPI_Comm_free(&node);
+    return here == ranks();
+  }();
+  return all;
+}
+
 /// Whether they do collectives of data that they all have.
 inline bool by_gpus() {
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
   const bool may = protocol == nullptr || std::string_view(protocol) == "peer";
-  return !any_host_only() && may && std::getenv("GPUDT_ORDER") == nullptr;
+  return !any_host_only() && may && std::getenv("GPUDT_ORDER") == nullptr && all_on_one_node();
 }
 
 inline Place place_of(bool on_device) {
