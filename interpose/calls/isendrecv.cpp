@@ -202,11 +202,11 @@ struct Half {
     const datatype::TypeInfoRef info = count > 0 && peer != MPI_PROC_NULL ? datatype::type_info(type) : nullptr;
     if (!payload && info) payload = std::make_shared<PackedCopy>(buf, count, *info);
   }
-  Outgoing given() const { return payload ? payload->message() : Outgoing{buf, count, type}; }
+  Outgoing given() const { return payload ? payload->message() : given_unstaged(operand, {buf, count, type}); }
 };
 
-/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi()` if MPI can have both
-/// buffers as they are; not of device memory that is replaced, as above.
+/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi(out, in)` if MPI can have
+/// both buffers as they are; not of device memory that is replaced, as above.
 template <class Pmpi>
 int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
@@ -216,7 +216,7 @@ int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* r
     in.check();
     engine_order(comm, out.peer);
     peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
-    if (!out.payload && !in.payload) return pmpi();
+    if (!out.payload && !in.payload) return pmpi(out.given(), in.given());
     if (replaces) out.copy();
     auto operation = std::make_unique<Operation>();
     const auto payload = std::make_shared<ReceivedAndSent>(out.payload, in.payload);
@@ -247,16 +247,19 @@ GPUDT_EXPORT int MPI_Isendrecv(const void* sendbuf, int sendcount, MPI_Datatype 
                                void* recvbuf, int recvcount, MPI_Datatype recvtype, int source, int recvtag,
                                MPI_Comm comm, MPI_Request* request) {
   return isendrecv("MPI_Isendrecv", {sendbuf, sendcount, sendtype, dest, sendtag},
-                   {recvbuf, recvcount, recvtype, source, recvtag}, comm, request, [&] {
-                     return PMPI_Isendrecv(sendbuf, sendcount, sendtype, dest, sendtag, recvbuf, recvcount, recvtype,
+                   {recvbuf, recvcount, recvtype, source, recvtag}, comm, request,
+                   [&](const Outgoing& out, const Outgoing& in) {
+                     return PMPI_Isendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type,
                                            source, recvtag, comm, request);
                    });
 }
 GPUDT_EXPORT int MPI_Isendrecv_replace(void* buf, int count, MPI_Datatype type, int dest, int sendtag, int source,
                                        int recvtag, MPI_Comm comm, MPI_Request* request) {
-  return isendrecv(
-      "MPI_Isendrecv_replace", {buf, count, type, dest, sendtag}, {buf, count, type, source, recvtag}, comm, request,
-      [&] { return PMPI_Isendrecv_replace(buf, count, type, dest, sendtag, source, recvtag, comm, request); });
+  return isendrecv("MPI_Isendrecv_replace", {buf, count, type, dest, sendtag}, {buf, count, type, source, recvtag},
+                   comm, request, [&](const Outgoing& both, const Outgoing&) {
+                     return PMPI_Isendrecv_replace(both.room(), both.count, both.type, dest, sendtag, source, recvtag,
+                                                   comm, request);
+                   });
 }
 
 #endif

@@ -142,8 +142,10 @@ int init(Operation::Kind kind, const char* call, const void* buf, int partitions
          int peer, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
   return guarded(comm, call, [&] {
     DeviceBuffer operand;
-    if (peer == MPI_PROC_NULL || partitions <= 0 || !resolve(buf, partitions * count, type, call, operand))
-      return pmpi(const_cast<void*>(buf), type, request);
+    if (peer == MPI_PROC_NULL || partitions <= 0 || !resolve(buf, partitions * count, type, call, operand)) {
+      const Outgoing given = given_unstaged(operand, {buf, 1, type});
+      return pmpi(given.room(), given.type, request);
+    }
     auto payload = std::make_shared<Partitioned>(operand, partitions, kind);
     MPI_Request real = MPI_REQUEST_NULL;
     const int code = pmpi(payload->data(), operand.packed_type(), &real);

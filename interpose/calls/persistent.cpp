@@ -100,6 +100,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
           operand.is_direct() ? direct_receive(operand, given) : peer_host_receive(given.room(), count, type);
       if (persistent->payload) given = persistent->payload->message();
     }
+    if (!persistent->payload) given = given_unstaged(operand, given);
     if (form.kind == Operation::Kind::send) peer_sends_plain_again(count, type, form.peer, form.tag, comm);
     if (!persistent->payload) return init(given, request);
     persistent->kind = form.kind;

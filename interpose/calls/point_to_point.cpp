@@ -106,7 +106,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
-      return pmpi(buf, count, type, dest, tag, comm);
+      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm);
     }
     const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
     if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
@@ -146,7 +146,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);
-      return pmpi(buf, count, type, dest, tag, comm, request);
+      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm, request);
     }
     const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
@@ -276,7 +276,8 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
     DeviceBuffer operand{.use = Use::written, .blocking = starts<Receive>};
     const From from{selects ? selects->source : MPI_ANY_SOURCE, owner.comm};
     if (!resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
-      if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments())) return pmpi(program, status);
+      if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments()))
+        return pmpi(given_unstaged(operand, program), status);
       const std::shared_ptr<Payload> packed = operand.is_direct() ? std::make_shared<DirectReceive>(operand, program)
                                                                   : peer_blocking_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
@@ -338,8 +339,9 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
       if (payload) into = payload->message();
     } else {
       payload = direct_receive(operand, into);
+      if (payload) into = payload->message();
     }
-    if (!payload) return pmpi(into, request);
+    if (!payload) return pmpi(given_unstaged(operand, into), request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
@@ -431,6 +433,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
     packed.emplace(out);
     packed->start_pack();
   }
+  const Outgoing given = packed ? packed->message() : given_unstaged(out, {sendbuf, sendcount, sendtype});
   engine_order(comm, dest);
   peer_sends_plain(sendcount, sendtype, dest, sendtag, comm);
   return receive_blocking<Does::send_first>(
@@ -439,8 +442,8 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
           device::about_to_wait(device::WaitKind::transfer);
           packed->wait();
         }
-        return PMPI_Sendrecv(packed ? packed->data() : sendbuf, sendcount, packed ? out.packed_type() : sendtype, dest,
-                             sendtag, into.room(), into.count, into.type, source, recvtag, comm, seen);
+        return PMPI_Sendrecv(given.data, given.count, given.type, dest, sendtag, into.room(), into.count, into.type,
+                             source, recvtag, comm, seen);
       },
       call, recvbuf, recvcount, recvtype, {.comm = comm}, selector, status, coming.located);
 }

@@ -32,10 +32,7 @@ std::unique_ptr<RendezvousReceiver> HeadCopy::recognise(std::int64_t bytes) {
 }
 
 DirectReceive::DirectReceive(const DeviceBuffer& operand, const Outgoing& program)
-    : operand_(operand),
-      program_(program),
-      first_(static_cast<const std::byte*>(operand.buffer) + operand.info->layout().shape(operand.count).offset),
-      head_(operand.ordinal) {}
+    : operand_(operand), given_(given_unstaged(operand, program)), head_(operand.ordinal) {}
 
 DirectReceive::~DirectReceive() = default;
 
@@ -46,7 +43,7 @@ void DirectReceive::restart() {
 }
 
 bool DirectReceive::is_readable(std::int64_t bytes) {
-  return bytes > operand_.bytes() || head_.is_there(first_, bytes);
+  return bytes > operand_.bytes() || head_.is_there(operand_.first(), bytes);
 }
 
 Announced DirectReceive::announced(std::int64_t bytes) {

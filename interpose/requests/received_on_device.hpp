@@ -32,14 +32,14 @@ class HeadCopy {
   bool started_ = false;
 };
 
-/// A receive into contiguous device memory that MPI is given as it is.
+/// A receive into contiguous device memory that MPI is given itself.
 class DirectReceive : public Payload {
  public:
   /// May throw device::Error.
   explicit DirectReceive(const DeviceBuffer& operand, const Outgoing& program);
   ~DirectReceive() override;
   /// The program's buffer.
-  Outgoing message() const override { return program_; }
+  Outgoing message() const override { return given_; }
   /// The program's work on the default stream comes before MPI writes to the buffer.
   void restart() override;
   void start_pack() override {}
@@ -54,8 +54,7 @@ class DirectReceive : public Payload {
 
  private:
   DeviceBuffer operand_;
-  const Outgoing program_;
-  const std::byte* const first_;  ///< of the program's bytes
+  const Outgoing given_;
   HeadCopy head_;
   std::unique_ptr<RendezvousReceiver> receiver_;
 };

@@ -223,6 +223,11 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   return false;
 }
 
+Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program) {
+  if (!operand.is_direct() || datatype::basic_types.size(program.type) != 0) return program;
+  return {operand.first(), program.count, operand.packed_type()};
+}
+
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call,
                     DeviceBuffer& operand) {
   const bool on_device = resolve_layout(buffer, count, type, operand);

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "device/device.hpp"
 #include "device/division.hpp"
 #include "interpose/support/protocol.hpp"
+#include "interpose/transport/payload.hpp"
 
 namespace gpudt::interpose {
 
@@ -45,6 +47,11 @@ struct DeviceBuffer {
   /// MPI is given the device memory itself.
   bool is_direct() const { return protocol == Protocol::direct; }
   MPI_Datatype packed_type() const { return info->packed_type(); }
+  /// Of the data, where they are contiguous.
+  std::byte* first() const {
+    const std::int64_t offset = info->layout().shape(count).offset;
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(buffer) + static_cast<std::uintptr_t>(offset));
+  }
   /// The program calls MPI about it again. Waits for the program's own work on divided operands. Throws device::Error.
   void mark_again();
 };
@@ -104,6 +111,11 @@ inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, c
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   return resolve_device(buffer, count, type, call, operand, located, rendezvous);
 }
+
+/// What MPI is given of `program`, of which resolve() has said that MPI can have it. Data in device memory whose type
+/// is derived go as bytes: of some libraries that take device memory, the host copies the elements of such types (Open
+/// MPI with UCX).
+Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program);
 
 /// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand);

@@ -230,6 +230,16 @@ TEST_CASE("many short runs are packed before a peer fetches them", "[chooser]") 
   CHECK_FALSE(packs_list(8, 2 << 20, 8, 12));  // dense
 }
 
+TEST_CASE("short runs take longer to pack than their bytes would", "[chooser]") {
+  const CostModel model;
+  const auto packing_us = [&](int run, int apart) {
+    const test::OwnedType type = test::vector((16 << 20) / run, run, apart, MPI_BYTE);
+    return packing_cost_us(model, *datatype::decode(type), 1);
+  };
+  CHECK(packing_us(8, 512) > 2 * packing_us(64, 512));
+  CHECK(packing_us(64, 64) <= packing_us(64, 512));
+}
+
 TEST_CASE("what takes several calls goes by the copy engine if it is large or kernels are late", "[chooser]") {
   const CostModel model;
   const TransferContext pack = {false, true};
