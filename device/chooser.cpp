@@ -386,13 +386,20 @@ bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness
   return both_late && alike ? copy.late_seen < kernel.late_seen : copy_us < kernel_us;
 }
 
+namespace {
+
+/// Bytes of memory that are read to pack it: whole sectors.
+std::int64_t bytes_read(const Shape& shape, const datatype::Layout& layout, std::int64_t count) {
+  if (shape.kind == ShapeKind::contiguous) return shape.total;
+  const std::int64_t sectors =
+      shape.kind == ShapeKind::general ? layout.runs() * count : sectors_of(shape, layout.span(count));
+  return std::max(shape.total, sectors * sector_bytes);
+}
+
+}  // namespace
+
 double packing_cost_us(const CostModel& model, const datatype::Layout& layout, std::int64_t count) {
-  const Shape shape = layout.shape(count);
-  const std::int64_t read = shape.kind == ShapeKind::contiguous ? shape.total
-                            : shape.kind == ShapeKind::general
-                                ? std::max(shape.total, layout.runs() * count * sector_bytes)
-                                : std::max(shape.total, sectors_of(shape, layout.span(count)) * sector_bytes);
-  return cost_us(model.kernel_on_device, read, 0);
+  return cost_us(model.kernel_on_device, bytes_read(layout.shape(count), layout, count), 0);
 }
 
 bool better_packed_for_peers(const CostModel& model, const Shape& shape, const datatype::Span& span) {

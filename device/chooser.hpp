@@ -138,11 +138,11 @@ struct Estimate {
 /// estimates, the one whose start delay was observed less recently.
 bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness& lateness);
 
-/// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
-/// `span`: of all of it.
-/// Into memory of the same GPU, by a kernel.
+/// Estimated microseconds that a kernel takes to pack `count` elements into memory of the same GPU.
 double packing_cost_us(const CostModel& model, const datatype::Layout& layout, std::int64_t count);
 
+/// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
+/// `span`: of all of it.
 bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape, const datatype::Span& span);
 
 }  // namespace gpudt::device

@@ -16,17 +16,17 @@ namespace gpudt::interpose {
 namespace {
 
 /// The arguments of MPI_Sendrecv_replace.
-struct Replacement {
+struct ReplaceArguments {
   void* buf;
   int count;
   MPI_Datatype type;
   int dest, sendtag, source, recvtag;
   MPI_Comm comm;
 
-  int in_place(const Outgoing& both, MPI_Status* status) const {
+  int call_replace(const Outgoing& both, MPI_Status* status) const {
     return PMPI_Sendrecv_replace(both.room(), both.count, both.type, dest, sendtag, source, recvtag, comm, status);
   }
-  int apart(const Outgoing& out, const Outgoing& in, MPI_Status* status) const {
+  int call_sendrecv(const Outgoing& out, const Outgoing& in, MPI_Status* status) const {
     return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
                          comm, status);
   }
@@ -34,17 +34,17 @@ struct Replacement {
 
 constexpr const char* replace_call = "MPI_Sendrecv_replace";
 
-int received(int code, Payload& in, const Replacement& given, const SeenStatus& seen, PendingReceive& pending) {
-  return seen.refused(code) ? code : peer_received(code, replace_call, in, *seen, {.comm = given.comm}, pending);
+int received(int code, Payload& in, const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {
+  return seen.refused(code) ? code : peer_received(code, replace_call, in, *seen, {.comm = args.comm}, pending);
 }
 
-int replace_on_host(const Replacement& given, const SeenStatus& seen, PendingReceive& pending) {
-  const Outgoing program{given.buf, given.count, given.type};
-  if (const auto packed = peer_blocking_receive(given.buf, given.count, given.type, /*apart=*/true))
-    return received(given.apart(program, packed->message(), seen.get()), *packed, given, seen, pending);
-  const int code = given.in_place(program, seen.get());
+int replace_on_host(const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {
+  const Outgoing program{args.buf, args.count, args.type};
+  if (const auto packed = peer_blocking_receive(args.buf, args.count, args.type, /*apart=*/true))
+    return received(args.call_sendrecv(program, packed->message(), seen.get()), *packed, args, seen, pending);
+  const int code = args.call_replace(program, seen.get());
   if (seen.refused(code)) return code;
-  return peer_received_on_host(code, replace_call, given.buf, given.count, given.type, *seen, {.comm = given.comm},
+  return peer_received_on_host(code, replace_call, args.buf, args.count, args.type, *seen, {.comm = args.comm},
                                pending);
 }
 
@@ -54,33 +54,37 @@ void pack(Staged& out) {
   out.wait();
 }
 
-int replace_by_host_memory(const Replacement& given, const DeviceBuffer& operand, const SeenStatus& seen,
-                           PendingReceive& pending) {
+int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& operand, const SeenStatus& seen,
+                         PendingReceive& pending) {
+  peer_receives_on_device();
   Staged staged(operand);
   pack(staged);
   if (rts_room() <= operand.bytes())
-    return received(given.in_place(staged.message(), seen.get()), staged, given, seen, pending);
+    return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
   Staged with_room(operand, rts_room());
-  return received(given.apart(staged.message(), with_room.message(), seen.get()), with_room, given, seen, pending);
+  return received(args.call_sendrecv(staged.message(), with_room.message(), seen.get()), with_room, args, seen,
+                  pending);
 }
 
-/// MPI_Sendrecv_replace copies what goes out, which the host does in some libraries that take device memory otherwise
-/// (Open MPI with UCX): so the copy is made here.
-int replace_by_device_memory(const Replacement& given, const DeviceBuffer& operand, const SeenStatus& seen,
-                             PendingReceive& pending) {
+/// Packs into device memory and calls MPI_Sendrecv: MPI_Sendrecv_replace would copy the outgoing data on the host
+/// (mpi_takes_device_memory()).
+int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& operand, const SeenStatus& seen,
+                           PendingReceive& pending) {
   DeviceBuffer copied = operand;
   copied.protocol = Protocol::device_staging;
   Staged out(copied);
   pack(out);
-  const Outgoing program{given.buf, given.count, given.type};
-  const std::unique_ptr<Payload> in = operand.is_direct()
-                                          ? std::unique_ptr<Payload>(std::make_unique<DirectReceive>(operand, program))
-                                          : std::make_unique<Staged>(operand);
-  return received(given.apart(out.message(), in->message(), seen.get()), *in, given, seen, pending);
+  const Outgoing program{args.buf, args.count, args.type};
+  std::unique_ptr<Payload> in;
+  if (operand.is_direct())
+    in = std::make_unique<DirectReceive>(operand, program);
+  else
+    in = std::make_unique<Staged>(operand);
+  return received(args.call_sendrecv(out.message(), in->message(), seen.get()), *in, args, seen, pending);
 }
 
-int sendrecv_replace(const Replacement& given, MPI_Status* status) {
-  const auto& [buf, count, type, dest, sendtag, source, recvtag, comm] = given;
+int sendrecv_replace(const ReplaceArguments& args, MPI_Status* status) {
+  const auto& [buf, count, type, dest, sendtag, source, recvtag, comm] = args;
   DeviceBuffer operand;
   engine_order(comm, dest);
   peer_sends_plain(count, type, dest, sendtag, comm);
@@ -88,10 +92,9 @@ int sendrecv_replace(const Replacement& given, MPI_Status* status) {
   PendingReceive pending(Selector{source, recvtag}, comm);
   const bool staged = resolve(buf, count, type, replace_call, operand, {}, peer_exchanges_rts(source, comm));
   if (!staged && !operand.is_direct())
-    return peer_checks() ? replace_on_host(given, seen, pending) : given.in_place({buf, count, type}, status);
-  peer_receives_on_device();
-  return operand.protocol == Protocol::mapped_staging ? replace_by_host_memory(given, operand, seen, pending)
-                                                      : replace_by_device_memory(given, operand, seen, pending);
+    return peer_checks() ? replace_on_host(args, seen, pending) : args.call_replace({buf, count, type}, status);
+  return operand.protocol == Protocol::mapped_staging ? replace_through_host(args, operand, seen, pending)
+                                                      : replace_through_device(args, operand, seen, pending);
 }
 
 }  // namespace
@@ -191,11 +194,10 @@ struct Half {
     payload = std::make_shared<Staged>(operand, room);
     return true;
   }
-  /// Of a receive: an RTS may come to the program's buffer.
+  /// Of a receive that is not staged: makes the payload that looks for an RTS in it.
   void check() {
     if (payload || peer == MPI_PROC_NULL) return;
-    const Outgoing program{buf, count, type};
-    payload = operand.is_direct() ? direct_receive(operand, program) : peer_host_receive(program.room(), count, type);
+    payload = unstaged_receive(operand, {buf, count, type});
   }
   /// Of a send from host memory.
   void copy() {

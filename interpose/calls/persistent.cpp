@@ -12,6 +12,7 @@
 #include "base/never_destroyed.hpp"
 #include "device/timeline.hpp"
 #include "interpose/calls/persistent_collectives.hpp"
+#include "interpose/calls/sends.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/received_on_device.hpp"
@@ -87,17 +88,15 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     DeviceBuffer operand;
     auto persistent = std::make_shared<Persistent>(comm);
     Outgoing given{buf, count, type};
-    const bool buffered = form.send != nullptr && is_buffered(form.send);  // the host copies it, in some libraries
     if (form.peer != MPI_PROC_NULL &&
-        resolve(buf, count, type, call, operand, {}, buffered || peer_exchanges_rts(form.peer, comm))) {
+        resolve(buf, count, type, call, operand, {}, needs_host_memory(form.send, form.peer, comm))) {
       if (form.kind == Operation::Kind::receive) peer_receives_on_device();
       const auto staged = std::make_shared<Staged>(operand, form.kind == Operation::Kind::receive ? rts_room() : 0);
       persistent->payload = staged;
       persistent->operand = &staged->operand();
       given = staged->message();
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
-      persistent->payload =
-          operand.is_direct() ? direct_receive(operand, given) : peer_host_receive(given.room(), count, type);
+      persistent->payload = unstaged_receive(operand, given);
       if (persistent->payload) given = persistent->payload->message();
     }
     if (!persistent->payload) given = given_unstaged(operand, given);

@@ -1,9 +1,10 @@
-// MPI-4.1 chapter 3: blocking and nonblocking point-to-point. Each wrapper names its PMPI function; the work that
-// they share is in the templates above them.
+// MPI-4.1 chapter 3: receives, blocking and nonblocking, and MPI_Sendrecv. Each wrapper names its PMPI function; the
+// work that they share is in the templates above them.
 #include <optional>
 #include <type_traits>
 
 #include "device/timeline.hpp"
+#include "interpose/calls/sends.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -24,155 +25,6 @@ using device::Point;
 using device::timeline_now;
 
 namespace {
-
-/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
-/// not when the deferred send is issued.
-bool valid_target(MPI_Comm comm, int peer, int tag) {
-  if (comm == MPI_COMM_NULL || tag < 0) return false;
-  int inter = 0, size = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0)
-    PMPI_Comm_remote_size(comm, &size);
-  else
-    PMPI_Comm_size(comm, &size);
-  void* bound = nullptr;
-  int found = 0;
-  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
-  return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
-}
-
-/// Whether MPI's return code would tell if it refused that.
-bool tells_refusal(MPI_Comm comm, int peer, int tag) {
-  return returns_handled_errors || valid_target(comm, peer, tag);
-}
-
-template <class Pmpi, class... More>
-int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {
-  return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
-}
-
-/// Gives MPI the RTS of an offer, and returns when it has been sent. In other threads plain messages may wait for MPI
-/// to have it: a synchronous send, or one that waits for its receive, tells so too late. And while MPI sends it, the
-/// default stream is marked.
-int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
-  const Outgoing rts = offer.message();
-  mark(Point::given);
-  if (!peer_has_threads() && !offer.marks_late()) {
-    const int code = send_now(pmpi, rts, dest, tag, comm);
-    offer.given();
-    return code;
-  }
-  const NonblockingSend nonblocking = pmpi == PMPI_Ssend ? PMPI_Issend : pmpi == PMPI_Rsend ? PMPI_Irsend : PMPI_Isend;
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code = send_now(nonblocking, rts, dest, tag, comm, &request);
-  offer.given();
-  if (code != MPI_SUCCESS) return code;
-  try {
-    offer.mark();
-  } catch (...) {
-    offer.start_unpack(0);  // the receiver may have the RTS, and is to hear that there is no message
-    PMPI_Wait(&request, MPI_STATUS_IGNORE);
-    throw;
-  }
-  return PMPI_Wait(&request, MPI_STATUS_IGNORE);
-}
-
-/// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
-bool goes_as_it_is(const BufferPeek& peek) {
-  return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
-}
-
-/// Whether MPI is given no device memory: it may be told of an RTS, or it copies the data, which the host then does in
-/// some libraries that take device memory otherwise (Open MPI with UCX).
-template <class Pmpi>
-bool goes_from_host(Pmpi pmpi, int dest, MPI_Comm comm) {
-  return is_buffered(pmpi) || peer_exchanges_rts(dest, comm);
-}
-
-/// Null if the message does not go by peer transfer.
-template <class Pmpi>
-std::shared_ptr<RendezvousSender> offered(Pmpi pmpi, const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
-  return is_buffered(pmpi) || operand.division ? nullptr : RendezvousSender::of(operand, dest, tag, comm);
-}
-
-int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
-                  MPI_Comm comm) {
-  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
-  const std::int64_t began = timeline_now();
-  const BufferPeek peek(buf, count, type);
-  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
-  return guarded(comm, call, [&] {
-    DeviceBuffer operand{.use = Use::read, .blocking = true};
-    if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
-      engine_order(comm, dest);
-      peer_sends_plain(count, type, dest, tag, comm);
-      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm);
-    }
-    const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
-    if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
-    if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
-      engine_order(comm, dest);
-      const int code = send_token(pmpi, *offer, dest, tag, comm);
-      if (code != MPI_SUCCESS) return code;
-      mark(Point::sent);
-      offer->start_unpack(0);
-      device::about_to_wait(device::WaitKind::receiver);
-      offer->wait();
-      return code;
-    }
-    Staged staged(operand);
-    staged.start_pack();
-    engine_order(comm, dest);
-    device::about_to_wait(device::WaitKind::transfer);
-    staged.wait();
-    peer_sends_plain(operand.bytes(), dest, tag, comm);
-    const Timed timed(Clock::mpi);
-    mark(Point::given);
-    const int code = send_now(pmpi, staged.message(), dest, tag, comm);
-    mark(Point::sent);
-    return code;
-  });
-}
-
-/// `owner`: who hears of errors.
-int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
-                     int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located = {}) {
-  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
-  const std::int64_t began = timeline_now();
-  const BufferPeek peek(buf, count, type, located);
-  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
-  return guarded(owner, call, [&] {
-    DeviceBuffer operand{.use = Use::read};
-    if (!resolve(buf, count, type, call, operand, peek.located, goes_from_host(pmpi, dest, comm))) {
-      engine_order(comm, dest);
-      peer_sends_plain(count, type, dest, tag, comm);
-      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm, request);
-    }
-    const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
-    if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
-    std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
-    const bool offers = payload != nullptr;
-    if (!offers) {
-      payload = std::make_shared<Staged>(operand);
-      peer_sends_plain(operand.bytes(), dest, tag, comm);
-    }
-    payload->start_pack();
-    auto operation = std::make_unique<Operation>();
-    operation->payload = payload;
-    operation->owner = owner;
-    operation->channel = {comm, dest};
-    operation->tag = tag;
-    operation->send = pmpi;
-    Reservation reserved(std::move(operation));
-    if (reserved.error() != MPI_SUCCESS) return reserved.error();
-    if (!is_buffered(pmpi)) return reserved.submit_send(offers, request);
-    engine_order(comm, dest);
-    payload->wait();
-    mark(Point::given);
-    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
-    return reserved.submit_issued(code, request);
-  });
-}
 
 /// True of short receives into host memory: no RTS has room in them but those of short messages.
 bool comes_as_it_is(const BufferPeek& peek) {
@@ -201,12 +53,12 @@ int came_as_it_is(int code, const char* call, const Outgoing& program, const See
   });
 }
 
-/// Who sends what a receive gets, as far as that is known.
+/// The sender of a receive, as far as it is known.
 struct From {
   int source = MPI_ANY_SOURCE;
   MPI_Comm comm = MPI_COMM_NULL;
 
-  /// Of a receive into device memory: an RTS of processes of the node, which only the host can read.
+  /// Whether the message may be an RTS of a process of this node, which is read in host memory.
   bool may_be_rts() const { return peer_exchanges_rts(source, comm); }
 };
 
@@ -231,7 +83,7 @@ void end_receive(MPI_Request request, Staged& staged) {
   if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
   PMPI_Test_cancelled(&status, &cancelled);
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  while (cancelled == 0 && !staged.is_readable(bytes)) {
+  while (cancelled == 0 && !staged.is_readable(bytes)) {  // waits for the copy of its first bytes
   }
   if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
   staged.abandon();
@@ -278,12 +130,13 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
     if (!resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
       if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments()))
         return pmpi(given_unstaged(operand, program), status);
-      const std::shared_ptr<Payload> packed = operand.is_direct() ? std::make_shared<DirectReceive>(operand, program)
-                                                                  : peer_blocking_receive(buf, count, type);
+      // Direct ones of any length, unlike nonblocking ones: a truncated RTS must release its sender.
+      const std::shared_ptr<Payload> payload = operand.is_direct() ? std::make_shared<DirectReceive>(operand, program)
+                                                                   : peer_blocking_receive(buf, count, type);
       PendingReceive pending(selects, owner.comm);
-      if (packed) {
-        const int code = pmpi(packed->message(), seen.get());
-        return seen.refused(code) ? code : peer_received(code, call, *packed, *seen, owner, pending);
+      if (payload) {
+        const int code = pmpi(payload->message(), seen.get());
+        return seen.refused(code) ? code : peer_received(code, call, *payload, *seen, owner, pending);
       }
       const int code = pmpi(program, seen.get());
       return seen.refused(code) ? code : peer_received_on_host(code, call, buf, count, type, *seen, owner, pending);
@@ -317,6 +170,8 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   return reserved.submit_issued(code, request);
 }
 
+/// `pmpi(into, request)` starts the receive. `from`: as `selects` says, or of a hidden receive or a matched message,
+/// which select nothing that a probe could see.
 template <class Receive>
 int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MPI_Datatype type,
                         const ErrorOwner& owner, const Selects& selects, const From& from, MPI_Request* request,
@@ -334,12 +189,8 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
       peer_receives_on_device();
       payload = std::make_shared<Staged>(operand, room);
       into = payload->message();
-    } else if (!operand.is_direct()) {
-      payload = peer_host_receive(buf, count, type);
-      if (payload) into = payload->message();
-    } else {
-      payload = direct_receive(operand, into);
-      if (payload) into = payload->message();
+    } else if ((payload = unstaged_receive(operand, {buf, count, type}))) {
+      into = payload->message();
     }
     if (!payload) return pmpi(given_unstaged(operand, into), request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
@@ -387,7 +238,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
   const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
-  if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), {}, {}, request);
+  if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), Selects{}, From{}, request);
   return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
@@ -450,11 +301,6 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
 
 }  // namespace
 
-int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, const HiddenWay& way,
-                        MPI_Comm comm, MPI_Request* request) {
-  return send_nonblocking(hidden_send, call, buf, count, type, way.peer, way.tag, way.comm, request, {.comm = comm});
-}
-
 int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, const HiddenWay& way,
                            MPI_Comm comm, MPI_Request* request) {
   return receive_nonblocking(
@@ -462,42 +308,12 @@ int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype 
         const int code = hidden_receive(into.room(), into.count, into.type, way.peer, way.tag, way.comm, real);
         return code == MPI_SUCCESS ? code : raise(comm, code);
       },
-      call, buf, count, type, {.comm = comm}, {}, {way.peer, way.comm}, request, hidden_rts_room());
+      call, buf, count, type, {.comm = comm}, Selects{}, From{way.peer, way.comm}, request, hidden_rts_room());
 }
 
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
-
-GPUDT_EXPORT int MPI_Send(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Send, "MPI_Send", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Bsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Bsend, "MPI_Bsend", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Ssend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Ssend, "MPI_Ssend", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Rsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Rsend, "MPI_Rsend", buf, count, type, dest, tag, comm);
-}
-
-GPUDT_EXPORT int MPI_Isend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                           MPI_Request* request) {
-  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Ibsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Issend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
 
 GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                           MPI_Status* status) {
@@ -522,7 +338,7 @@ GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, 
       [&](const Outgoing& into, MPI_Request* real) {
         return PMPI_Irecv(into.room(), into.count, into.type, source, tag, comm, real);
       },
-      "MPI_Irecv", buf, count, type, {.comm = comm}, Selector{source, tag}, {source, comm}, request);
+      "MPI_Irecv", buf, count, type, {.comm = comm}, Selector{source, tag}, From{source, comm}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
   return guarded(MPI_COMM_NULL, "MPI_Imrecv",

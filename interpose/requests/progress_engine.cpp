@@ -75,7 +75,7 @@ void ProgressEngine::settle() {
   }
   do {
     pass(Tests::all);
-  } while (reading_ != 0);  // any of these may be an RTS
+  } while (reading_ != 0);  // until every message that may be an RTS has been recognised
 }
 
 int ProgressEngine::pass(Tests tests) {
@@ -344,22 +344,18 @@ void ProgressEngine::start_unpack(Operation* operation, std::int64_t bytes) {
   }
 }
 
-/// Of one that is being read: true when it has been.
-bool ProgressEngine::read_on(Operation* operation) {
-  --reading_;
-  operation->reading = false;
-  take_arrived(operation);
-  return !operation->reading;
-}
-
-bool ProgressEngine::is_unpacked(Operation* operation) {
+/// Advances what follows the arrival of a message; true when nothing is left to do.
+bool ProgressEngine::advance_unpacking(Operation* operation) {
   if (operation->truncated) {
-    if (reading_ != 0) return false;  // they came before it
+    if (reading_ != 0) return false;  // RTS messages that arrived before this one are recognised first
     release_sender(*operation);
     return true;
   }
   if (operation->reading) {
-    if (!read_on(operation)) return false;
+    --reading_;
+    operation->reading = false;
+    take_arrived(operation);  // sets it again if the copy is not done
+    if (operation->reading) return false;
     if (!operation->unpacks) return true;
   }
   return operation->payload->done();
@@ -372,7 +368,7 @@ int ProgressEngine::finish_unpacked() {
   for (Operation* operation : unpacking_) {
     bool done = true;
     try {
-      done = is_unpacked(operation);
+      done = advance_unpacking(operation);
     } catch (const std::exception& error) {
       fail_operation(*operation, "moving the data of a message", error);
     }

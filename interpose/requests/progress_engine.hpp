@@ -79,8 +79,7 @@ class ProgressEngine {
   void read_outcome(Operation* operation, const MPI_Status& status);
   void release_sender(const Operation& operation) noexcept;
   void take_arrived(Operation* operation);
-  bool read_on(Operation* operation);
-  bool is_unpacked(Operation* operation);
+  bool advance_unpacking(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
   void complete(Operation* operation);
@@ -113,7 +112,7 @@ class ProgressEngine {
   std::size_t window_ = 0;
   std::vector<Operation*> unpacking_;
   int truncated_ = 0;  ///< of these, since they were looked at last
-  int reading_ = 0;    ///< of these, whose messages cannot be looked at yet
+  int reading_ = 0;    ///< operations in unpacking_ with Operation::reading
 };
 
 extern ProgressEngine& engine;

@@ -16,9 +16,9 @@ constexpr std::size_t head_bytes = sizeof(peer::RendezvousRequest);
 HeadCopy::HeadCopy(int ordinal)
     : ordinal_(ordinal), memory_(device::acquire(device::StagingKind::mapped, ordinal, head_bytes)) {}
 
-bool HeadCopy::is_there(const void* come, std::int64_t bytes) {
+bool HeadCopy::is_copied(const void* data, std::int64_t bytes) {
   if (peer::rts_index(bytes) < 0) return true;
-  if (!started_) copying_ = device::copy(ordinal_, memory_.data(), come, head_bytes);
+  if (!started_) copying_ = device::copy(ordinal_, memory_.data(), data, head_bytes);
   started_ = true;
   return copying_.done();
 }
@@ -43,7 +43,7 @@ void DirectReceive::restart() {
 }
 
 bool DirectReceive::is_readable(std::int64_t bytes) {
-  return bytes > operand_.bytes() || head_.is_there(operand_.first(), bytes);
+  return bytes > operand_.bytes() || head_.is_copied(operand_.first(), bytes);
 }
 
 Announced DirectReceive::announced(std::int64_t bytes) {
@@ -73,7 +73,8 @@ void DirectReceive::ended() {
   report_end(operand_.reported);
 }
 
-std::shared_ptr<Payload> direct_receive(const DeviceBuffer& operand, const Outgoing& program) {
+std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program) {
+  if (!operand.is_direct()) return peer_host_receive(program.room(), program.count, program.type);
   if (!peer_takes_fragments() || operand.bytes() < peer::shortest_rts) return nullptr;
   return std::make_shared<DirectReceive>(operand, program);
 }

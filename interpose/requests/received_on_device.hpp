@@ -1,6 +1,6 @@
-// What a CUDA-aware MPI has received into device memory from a process that shares no memory with this one. A long
-// message that is not contiguous comes in fragments there, too, announced by an RTS (transport/peer/peer.hpp), which
-// the host must see: of messages as long as an RTS, the first bytes are copied to it.
+// Receives into device memory over a CUDA-aware MPI from processes that share no memory with this one. The message may
+// be an RTS (transport/peer/peer.hpp), since such processes send long noncontiguous messages in fragments. The host
+// must read the RTS, so the first bytes of every message with the length of an RTS are copied to the host.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,16 @@ namespace gpudt::interpose {
 
 class RendezvousReceiver;
 
-/// The first bytes of what has come to device memory, on the host.
+/// A copy on the host of the first bytes of what MPI has received into device memory.
 class HeadCopy {
  public:
   /// Memory is taken now, so that no RTS is lost for want of it. May throw device::Error.
   explicit HeadCopy(int ordinal);
-  /// Whether the copy is there, if a message of `bytes` bytes at `come` needs one. The first call starts it, and
-  /// recognise() ends it. May throw device::Error.
-  bool is_there(const void* come, std::int64_t bytes);
-  /// Null if that message is what it looks like: no RTS, or none of a process that shares no memory with this one.
+  /// True if the first bytes of the message at device address `data` are on the host, or `bytes` is no length of an
+  /// RTS. The first call starts the copy, further calls poll it. May throw device::Error.
+  bool is_copied(const void* data, std::int64_t bytes);
+  /// After is_copied() has returned true, once for each message. Null if it is no RTS of a process that shares no
+  /// memory with this one: then it is ordinary data. May throw device::Error and MpiError.
   std::unique_ptr<RendezvousReceiver> recognise(std::int64_t bytes);
 
  private:
@@ -36,9 +37,9 @@ class HeadCopy {
 class DirectReceive : public Payload {
  public:
   /// May throw device::Error.
-  explicit DirectReceive(const DeviceBuffer& operand, const Outgoing& program);
+  DirectReceive(const DeviceBuffer& operand, const Outgoing& program);
   ~DirectReceive() override;
-  /// The program's buffer.
+  /// The program's buffer, as given_unstaged() describes it.
   Outgoing message() const override { return given_; }
   /// The program's work on the default stream comes before MPI writes to the buffer.
   void restart() override;
@@ -59,8 +60,9 @@ class DirectReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
-/// The payload of a nonblocking or persistent receive; null: no RTS can come to it, and MPI can have it unobserved. May
-/// throw device::Error.
-std::shared_ptr<Payload> direct_receive(const DeviceBuffer& operand, const Outgoing& program);
+/// The payload of a nonblocking or persistent receive of `program` that is not staged, `operand` being what resolve()
+/// has made of it; null if MPI can have the request itself. A truncated RTS is then a matter for peer_truncated_in().
+/// May throw device::Error and std::bad_alloc.
+std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program);
 
 }  // namespace gpudt::interpose

@@ -12,9 +12,7 @@ namespace gpudt::interpose {
 Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
     : operand_(operand),
       room_(std::max(operand.bytes(), room)),
-      staging_(device::acquire(
-          operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
-          operand.ordinal, static_cast<std::size_t>(room_))) {
+      staging_(device::acquire(operand.staging_kind(), operand.ordinal, static_cast<std::size_t>(room_))) {
   if (operand.protocol == Protocol::device_staging && peer_takes_fragments()) head_.emplace(operand.ordinal);
   device::mark(device::Point::staged);
 }
@@ -27,7 +25,7 @@ Outgoing Staged::message() const {
 }
 
 bool Staged::is_readable(std::int64_t bytes) {
-  return !head_ || head_->is_there(staging_.data(), bytes);
+  return !head_ || head_->is_copied(staging_.data(), bytes);
 }
 
 Announced Staged::announced(std::int64_t bytes) {

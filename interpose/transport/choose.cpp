@@ -9,15 +9,15 @@ namespace {
 
 /// From here on messages to processes that share no memory with this one are offered: others are quicker unfragmented.
 constexpr std::int64_t least_remote = std::int64_t{4} << 20;
-/// From device memory, what is packed sooner than this: fragments take longer to be asked for, and each of them to be
-/// sent, than they save.
-constexpr double least_packing_us = 30;
 /// If all are to go so, those that programs expect to be sent without a receiver still are not.
 constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
+/// Messages that a GPU packs into device memory in less time than this are sent unfragmented: to request fragments, and
+/// what each of them costs in MPI, would take longer than the overlap saves.
+constexpr double least_packing_us = 30;
 
 const char* obstacle_to_device_staging(const Message& message, const Route& route) {
   if (!route.mpi_takes_device_memory) return "MPI takes no device pointers";
-  if (route.rendezvous) return "the other process is on this node and has gpudt";
+  if (route.host_memory_only) return "MPI is to have host memory";
   if (message.divided) return "the buffer lies in several memories";
   if (route.forward_max != 0 && static_cast<std::size_t>(message.bytes) > route.forward_max)
     return "longer than GPUDT_FORWARD_MAX";
@@ -57,7 +57,7 @@ const char* obstacle_to_pipelined(const Message& message, const Route& route) {
   const bool forced = route.forced == Protocol::pipelined;
   if (message.bytes < (forced ? least_remote_forced : least_remote)) return "too short";
   const bool quick = message.packing_us >= 0 && message.packing_us < least_packing_us;
-  return quick && !forced ? "packed sooner than it would be asked for" : nullptr;
+  return quick && !forced ? "packing takes too little time for fragments to pay" : nullptr;
 }
 
 const char* none(const Message&, const Route&) {

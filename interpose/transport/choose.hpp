@@ -21,8 +21,8 @@ struct Message {
   std::int64_t bytes = 0;
   bool contiguous = false;
   bool divided = false;  ///< among several memories
-  /// What it takes to pack it into device memory, if MPI is to send it from there; negative: MPI is not, or it is not
-  /// known.
+  /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
+  /// staged in host memory, or the time is not known.
   double packing_us = -1;
 };
 
@@ -38,7 +38,9 @@ enum class Receiver : std::uint8_t {
 struct Route {
   Receiver receiver = Receiver::unknown;
   bool mpi_takes_device_memory = false;
-  bool rendezvous = false;  ///< the other process sends, or takes, RTS messages: MPI is to have host memory
+  /// MPI is to have host memory: the message may be an RTS of a process of this node, or MPI reads the data on the
+  /// host.
+  bool host_memory_only = false;
   /// It looks for the RTS of a short message, and uses another GPU, or all is to be offered.
   bool expects_short = false;
   std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any

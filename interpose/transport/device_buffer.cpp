@@ -205,13 +205,13 @@ void OperandTransfer::wait() {
 }
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located, bool rendezvous) {
+                    Located located, bool host_memory_only) {
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
   if (check_wanted) check(buffer, count, type, call, operand, on_device);
   if (!on_device) return false;
   const datatype::Shape shape = operand.info->layout().shape(count);
   Route route = forwarding.route;
-  route.rendezvous = rendezvous;
+  route.host_memory_only = host_memory_only;
   operand.protocol = choose({.bytes = shape.total,
                              .contiguous = shape.kind == datatype::ShapeKind::contiguous,
                              .divided = operand.division != nullptr},

@@ -46,8 +46,12 @@ struct DeviceBuffer {
   std::int64_t bytes() const { return count * info->layout().size(); }
   /// MPI is given the device memory itself.
   bool is_direct() const { return protocol == Protocol::direct; }
+  /// Of the staging memory that MPI gets in its place.
+  device::StagingKind staging_kind() const {
+    return protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped;
+  }
   MPI_Datatype packed_type() const { return info->packed_type(); }
-  /// Of the data, where they are contiguous.
+  /// Address of the first byte; the data must be contiguous.
   std::byte* first() const {
     const std::int64_t offset = info->layout().shape(count).offset;
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(buffer) + static_cast<std::uintptr_t>(offset));
@@ -85,7 +89,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
                     Located located = {});
 
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located, bool rendezvous);
+                    Located located, bool host_memory_only);
 
 /// What can be told of (buffer, count, type) without asking MPI: of basic types all there is to know, in a few
 /// nanoseconds in the heap and on the stack, else by a question to the driver.
@@ -104,20 +108,19 @@ struct BufferPeek {
 
 /// True if (buffer, count, type) is device data that must be staged; then `operand` is filled. False if MPI can have
 /// the arguments as they are: host memory, nothing to move, arguments that MPI will reject before it touches data, or
-/// device memory that a CUDA-aware MPI takes (operand.is_direct()). `rendezvous`: Route::rendezvous. May throw
+/// device memory that a CUDA-aware MPI takes (operand.is_direct()). `host_memory_only`: as in Route. May throw
 /// std::bad_alloc.
 inline bool resolve(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
-                    Located located = {}, bool rendezvous = false) {
+                    Located located = {}, bool host_memory_only = false) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  return resolve_device(buffer, count, type, call, operand, located, rendezvous);
+  return resolve_device(buffer, count, type, call, operand, located, host_memory_only);
 }
 
-/// What MPI is given of `program`, of which resolve() has said that MPI can have it. Data in device memory whose type
-/// is derived go as bytes: of some libraries that take device memory, the host copies the elements of such types (Open
-/// MPI with UCX).
+/// The arguments that MPI gets where resolve() has returned false: `program`, but contiguous device data of a derived
+/// type as bytes (mpi_takes_device_memory()).
 Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program);
 
-/// The same for calls that must be staged even over a CUDA-aware MPI (it may touch the data on the host).
+/// resolve() for calls whose data are staged through the host even over a CUDA-aware MPI, which may read them there.
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand);
 
 /// For the report and the trace: an operand that the caller has made itself.
@@ -138,6 +141,8 @@ void order_direct();
 /// Remembers what choose() is to know of every buffer: whether the MPI library takes device pointers, the limit on
 /// them, and GPUDT_PROTOCOL.
 void set_forwarding(bool cuda_aware, std::size_t forward_max, ForcedProtocol forced);
+/// Even such an MPI may read some data on the host: Open MPI with UCX does so for buffered sends, MPI_Sendrecv_replace
+/// and derived types, and crashes on device memory.
 bool mpi_takes_device_memory();
 
 }  // namespace gpudt::interpose

@@ -51,8 +51,8 @@ class Payload {
   virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
-  /// Of receives, before announced(): whether `bytes` bytes that MPI has delivered can be looked at. If not, what that
-  /// takes is started, and is on its way until the answer is yes.
+  /// Of receives, before announced(): whether the host can read what announced() needs of the `bytes` bytes that MPI
+  /// has delivered. The first call may start a copy to the host; it is to be called again until it returns true.
   virtual bool is_readable(std::int64_t) { return true; }
   /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }

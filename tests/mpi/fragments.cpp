@@ -8,7 +8,8 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int doubles = 900'000, apart = 4;  // 7.2 MB, that take a while to pack
+/// 7.2 MB, 32 bytes apart: packed in 33 us by the built-in cost model, which is more than least_packing_us.
+constexpr int doubles = 900'000, stride = 4;
 constexpr int tag = 5;
 
 std::uint64_t key_of(int from, int number) {
@@ -16,7 +17,7 @@ std::uint64_t key_of(int from, int number) {
 }
 
 struct LongTypes {
-  const Type gaps = vector(doubles, 1, apart), dense = vector(1, doubles, doubles);
+  const Type gaps = vector(doubles, 1, stride), dense = vector(1, doubles, doubles);
   const Type& operator[](int which) const { return which == 0 ? gaps : dense; }
 };
 
@@ -89,7 +90,7 @@ TEST_CASE("long messages both ways, persistent ones and replaced ones", "[fragme
   }
 }
 
-TEST_CASE("long messages of gaps that are too long for their receives release their senders", "[fragments]") {
+TEST_CASE("senders of long noncontiguous messages go on when the receive is truncated", "[fragments]") {
   if (!all_have_partners()) return;
   const LongTypes types;
   const Type short_type = vector(100, 1, 2);
@@ -99,7 +100,7 @@ TEST_CASE("long messages of gaps that are too long for their receives release th
   for (int turn = 0; turn < 3; ++turn)  // the first ones to a process do not go in fragments yet
     exchange_both_ways({types.gaps, 1, Place::device, types.gaps, 1, Place::device}, tag);
   for (const bool nonblocking : {false, true})
-    for (const int room : {300'000, 125, 4})  // doubles: more and less than an RTS has bytes
+    for (const int room : {300'000, 125, 4})  // doubles: longer than every RTS, likewise, shorter than any
       for (const Type& type : {vector(room, 1, 2), vector(1, room, room)}) {
         INFO(room << " doubles, " << nonblocking);
         const ErrorComm errors(/*own_handler=*/false);

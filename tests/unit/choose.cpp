@@ -47,7 +47,7 @@ TEST_CASE("an MPI that takes device pointers gets them, unless the message is to
 }
 
 TEST_CASE("an MPI that takes device pointers gets none where an RTS may come or go", "[datatype][choose]") {
-  Route route{.mpi_takes_device_memory = true, .rendezvous = true};
+  Route route{.mpi_takes_device_memory = true, .host_memory_only = true};
   CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::mapped_staging);
   route.receiver = Receiver::sharing;
   CHECK(choose({.bytes = long_bytes, .contiguous = true}, route) == Protocol::peer);
@@ -56,7 +56,7 @@ TEST_CASE("an MPI that takes device pointers gets none where an RTS may come or 
 
 TEST_CASE("long messages from device memory go to other nodes in fragments if packing takes a while",
           "[datatype][choose]") {
-  Route route{.receiver = Receiver::remote, .mpi_takes_device_memory = true, .rendezvous = true};
+  Route route{.receiver = Receiver::remote, .mpi_takes_device_memory = true, .host_memory_only = true};
   CHECK(choose({.bytes = very_long_bytes, .packing_us = 200}, route) == Protocol::pipelined);
   CHECK(choose({.bytes = very_long_bytes, .packing_us = 10}, route) == Protocol::mapped_staging);
   CHECK(choose({.bytes = very_long_bytes}, route) == Protocol::pipelined);

@@ -23,9 +23,12 @@ constexpr int most_receive_failures = 16;  ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
 constexpr std::chrono::seconds stop_timeout{1};
 /// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
-/// which nothing overlaps, little beside the rest. MPI takes some 20 us for each from device memory, however short.
-constexpr std::int64_t shortest_part = 256 << 10, shortest_on_device = 2 << 20;
-constexpr std::int64_t longest_part = 1 << 20, longest_on_device = 8 << 20;
+/// which nothing overlaps, little beside the rest.
+constexpr std::int64_t shortest_part = 256 << 10;
+constexpr std::int64_t longest_part = 1 << 20;
+/// From device memory: longer, since UCX takes some 20 us for each (by CUDA IPC, two H100s).
+constexpr std::int64_t shortest_part_on_device = 2 << 20;
+constexpr std::int64_t longest_part_on_device = 8 << 20;
 constexpr std::int64_t parts_wanted = 8;
 
 /// In the image of a sender.
@@ -42,8 +45,8 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
 
 std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind) {
   const bool on_device = kind == device::StagingKind::device;
-  return std::clamp(divided(message_bytes, parts_wanted), on_device ? shortest_on_device : shortest_part,
-                    on_device ? longest_on_device : longest_part);
+  return std::clamp(divided(message_bytes, parts_wanted), on_device ? shortest_part_on_device : shortest_part,
+                    on_device ? longest_part_on_device : longest_part);
 }
 
 // --- control messages ------------------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ bool Remote::quiet() {
   return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
 }
 
-/// Whether all who know this process have said goodbye.
+/// Whether every process that has an image of this one's segment has said bye.
 bool Remote::all_gone() {
   const LockGuard lock(mutex_);
   return std::all_of(partners_.begin(), partners_.end(),
@@ -261,11 +264,16 @@ void Remote::take(const ControlMessage& notice) {
 void Remote::meet(const ControlMessage& notice) {
   const LockGuard lock(mutex_);
   Partner& partner = partners_[notice.from];
-  partner.greeted = true;
+  const bool knows_segment = std::exchange(partner.greeted, true);  // else it has not been told of it, and says no bye
   if (notice.version != peer_version) return;
   const bool first = !partner.image;
   if (first) partner.image = Segment::image(notice.from, notice.nonce);
-  if (partner.image && stopping_ && first) enter(notice.from, this->notice(ControlKind::bye));
+  if (partner.image && stopping_ && first) {
+    if (knows_segment)
+      enter(notice.from, this->notice(ControlKind::bye));
+    else
+      partner.gone = true;
+  }
   if (!partner.image || stopping_) return;
   if (notice.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
   if (notice.kind != ControlKind::met)
@@ -331,7 +339,7 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
     describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
     descriptor.state.announce();
   }
-  descriptor.part_bytes = rts.part_bytes;
+  descriptor.part_bytes = rts.part_bytes;  // the RTS alone tells it, not the control message
   return descriptor;
 }
 

@@ -52,7 +52,8 @@ struct ControlMessage {
   std::int64_t bytes;     ///< offer, want; plain: messages
 };
 
-/// Descriptor::part_bytes of a message that is packed into host or device memory.
+/// Bytes of each fragment but the last of a message of `message_bytes` bytes that is packed into memory of `kind`. The
+/// sender decides; its RTS tells the receiver.
 std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind);
 
 /// A message among those between two processes.
@@ -80,8 +81,8 @@ class Remote {
  public:
   /// Needs has_hidden_messages(). From now on control messages are received, in progress().
   Remote(Segment& own, int rank);
-  /// Says goodbye, and waits for a while to hear it: at its end MPI may warn of messages that nobody has received. To
-  /// be called once, when nobody calls anything else any more. False if MPI still uses memory.
+  /// Sends bye to all known processes and waits for theirs, up to 1 s: UCX warns in MPI_Finalize of messages that were
+  /// never received. To be called once, when nobody calls anything else any more. False if MPI still uses memory.
   bool stop();
 
   /// Whether progress() should be called: rarely, unless messages are under way.
@@ -142,7 +143,7 @@ class Remote {
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;
-    bool gone = false;  ///< it has said goodbye
+    bool gone = false;  ///< it has said bye, or will not
     std::deque<Turn> out, in;
     std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
   };

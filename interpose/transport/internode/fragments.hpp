@@ -94,8 +94,8 @@ struct Target {
   void* user;
   std::int64_t bytes;
   int ordinal = -1;  ///< of the GPU; negative: host memory
-  /// Of `bytes` bytes, for what the GPU does not reach where it comes: mapped memory or, where MPI takes it, the GPU's.
-  /// Null: MPI takes the user's, which is contiguous.
+  /// Staging memory of `bytes` bytes for packed data: mapped host memory or, over a CUDA-aware MPI, device memory.
+  /// Null: the user's data are contiguous in device memory, and MPI receives into them.
   std::byte* staging = nullptr;
 };
 

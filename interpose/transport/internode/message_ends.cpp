@@ -17,7 +17,7 @@ MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& 
       id_{index, descriptor.generation},
       descriptor_(descriptor),
       operand_(std::move(operand)),
-      kind_(operand_.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped),
+      kind_(operand_.staging_kind()),
       part_bytes_(part_size(descriptor.bytes, kind_)) {
   descriptor_.part_bytes = part_bytes_;
   remote_.under_way.fetch_add(1);

@@ -76,7 +76,7 @@ class MessageInflow : public Inflow {
   const MessageId id_;
   const Target target_;
   const std::int64_t part_bytes_;
-  std::byte* direct_ = nullptr;  ///< where data are received that lie there as they come
+  std::byte* direct_ = nullptr;  ///< the user's contiguous data, into which MPI receives; null: into staging or room_
   std::vector<std::byte> room_;  ///< for data that lie otherwise there
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;

@@ -84,8 +84,8 @@ inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
   return peer_checks() && mpi_takes_device_memory() && peer_may_exchange_rts(other, comm);
 }
 
-/// Whether processes that share no memory with this one may send it RTS messages of long messages. Then those that MPI
-/// puts into device memory are looked for, too (requests/received_on_device.hpp).
+/// Whether this process may get an RTS from one that shares no memory with it, and so must look for RTS messages in
+/// device memory, too (requests/received_on_device.hpp).
 bool peer_takes_fragments();
 
 /// Whether several threads may call MPI at a time; once something has been offered.
@@ -235,8 +235,8 @@ class RendezvousReceiver {
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
 
-  /// At most `into.bytes()` bytes. `staging`, as large, is used if the GPU cannot fetch: Target::staging. May throw
-  /// device::Error, as done() may.
+  /// At most `into.bytes()` bytes. `staging`: Target::staging, which may be null for RTS messages of processes that
+  /// share no memory. May throw device::Error, as done() may.
   void start(const DeviceBuffer& into, void* staging);
   /// Into host memory.
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);

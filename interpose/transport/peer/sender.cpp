@@ -43,7 +43,7 @@ Route route_to(int rank) REQUIRES(world->mutex) {
   };
   return {.receiver = sharing ? Receiver::sharing : other,
           .mpi_takes_device_memory = mpi_takes_device_memory(),
-          .rendezvous = true,
+          .host_memory_only = true,
           .expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu()),
           .forced = world->forced};
 }
@@ -76,8 +76,10 @@ bool is_met(int rank) {
 }
 
 /// Once for each process and outcome.
-void trace_comparison(int rank, const Message& message, const Route& route) {
-  if (tracing()) log_trace_once("to process " + std::to_string(rank) + ": " + comparison(message, route));
+void trace_comparison(int rank, const Message& message, const Route& route, bool from_device) {
+  if (tracing())
+    log_trace_once("to process " + std::to_string(rank) + ": " + comparison(message, route) +
+                   (from_device ? "; not offered: sent from device memory" : ""));
 }
 
 double packing_us(const DeviceBuffer& operand) {
@@ -108,10 +110,11 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   Message message{.bytes = traffic.bytes};
   if (traffic.operand->protocol == Protocol::device_staging) message.packing_us = packing_us(*traffic.operand);
   const Protocol protocol = choose(message, route);
-  trace_comparison(rank, message, route);
-  if (!is_offered(protocol)) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
-  if (!remote && traffic.operand->protocol == Protocol::device_staging) return std::nullopt;  // the host reads RTSs
+  // The receiver may have given MPI device memory, where RTS messages of this node are not looked for.
+  const bool unread = !remote && traffic.operand->protocol == Protocol::device_staging;
+  trace_comparison(rank, message, route, unread);
+  if (!is_offered(protocol) || unread) return std::nullopt;
   if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, traffic.bytes))
     return std::nullopt;
   if (has_short_length(traffic.bytes)) {

@@ -1,0 +1,197 @@
+// MPI-4.1 sections 3.2, 3.4 and 3.7: sends, blocking and nonblocking. Each wrapper names its PMPI function.
+#include "interpose/calls/sends.hpp"
+
+#include <optional>
+
+#include "device/timeline.hpp"
+#include "interpose/requests/point_to_point.hpp"
+#include "interpose/requests/staged.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/export.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/state.hpp"
+
+namespace gpudt::interpose {
+
+using device::CallOnTimeline;
+using device::mark;
+using device::Point;
+using device::timeline_now;
+
+namespace {
+
+/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
+/// not when the deferred send is issued.
+bool valid_target(MPI_Comm comm, int peer, int tag) {
+  if (comm == MPI_COMM_NULL || tag < 0) return false;
+  int inter = 0, size = 0;
+  PMPI_Comm_test_inter(comm, &inter);
+  if (inter != 0)
+    PMPI_Comm_remote_size(comm, &size);
+  else
+    PMPI_Comm_size(comm, &size);
+  void* bound = nullptr;
+  int found = 0;
+  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
+  return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
+}
+
+template <class Pmpi, class... More>
+int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {
+  return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
+}
+
+/// Gives MPI the RTS of an offer, and returns when it has been sent. In other threads plain messages may wait for MPI
+/// to have it: a synchronous send, or one that waits for its receive, tells so too late. And while MPI sends it, the
+/// default stream is marked.
+int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
+  const Outgoing rts = offer.message();
+  mark(Point::given);
+  if (!peer_has_threads() && !offer.marks_late()) {
+    const int code = send_now(pmpi, rts, dest, tag, comm);
+    offer.given();
+    return code;
+  }
+  const NonblockingSend nonblocking = pmpi == PMPI_Ssend ? PMPI_Issend : pmpi == PMPI_Rsend ? PMPI_Irsend : PMPI_Isend;
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = send_now(nonblocking, rts, dest, tag, comm, &request);
+  offer.given();
+  if (code != MPI_SUCCESS) return code;
+  try {
+    offer.mark();
+  } catch (...) {
+    offer.start_unpack(0);  // the receiver may have the RTS, and is to hear that there is no message
+    PMPI_Wait(&request, MPI_STATUS_IGNORE);
+    throw;
+  }
+  return PMPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+/// Null if the message does not go by peer transfer.
+template <class Pmpi>
+std::shared_ptr<RendezvousSender> offered(Pmpi pmpi, const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
+  return is_buffered(pmpi) || operand.division ? nullptr : RendezvousSender::of(operand, dest, tag, comm);
+}
+
+int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
+                  MPI_Comm comm) {
+  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm);
+  const std::int64_t began = timeline_now();
+  const BufferPeek peek(buf, count, type);
+  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
+  return guarded(comm, call, [&] {
+    DeviceBuffer operand{.use = Use::read, .blocking = true};
+    if (!resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm))) {
+      engine_order(comm, dest);
+      peer_sends_plain(count, type, dest, tag, comm);
+      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm);
+    }
+    const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
+    if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
+    if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
+      engine_order(comm, dest);
+      const int code = send_token(pmpi, *offer, dest, tag, comm);
+      if (code != MPI_SUCCESS) return code;
+      mark(Point::sent);
+      offer->start_unpack(0);
+      device::about_to_wait(device::WaitKind::receiver);
+      offer->wait();
+      return code;
+    }
+    Staged staged(operand);
+    staged.start_pack();
+    engine_order(comm, dest);
+    device::about_to_wait(device::WaitKind::transfer);
+    staged.wait();
+    peer_sends_plain(operand.bytes(), dest, tag, comm);
+    const Timed timed(Clock::mpi);
+    mark(Point::given);
+    const int code = send_now(pmpi, staged.message(), dest, tag, comm);
+    mark(Point::sent);
+    return code;
+  });
+}
+
+}  // namespace
+
+bool tells_refusal(MPI_Comm comm, int peer, int tag) {
+  return returns_handled_errors || valid_target(comm, peer, tag);
+}
+
+int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
+                     int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located) {
+  if (dest == MPI_PROC_NULL) return pmpi(buf, count, type, dest, tag, comm, request);
+  const std::int64_t began = timeline_now();
+  const BufferPeek peek(buf, count, type, located);
+  if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm, request);
+  return guarded(owner, call, [&] {
+    DeviceBuffer operand{.use = Use::read};
+    if (!resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm))) {
+      engine_order(comm, dest);
+      peer_sends_plain(count, type, dest, tag, comm);
+      return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm, request);
+    }
+    const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
+    if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
+    std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
+    const bool offers = payload != nullptr;
+    if (!offers) {
+      payload = std::make_shared<Staged>(operand);
+      peer_sends_plain(operand.bytes(), dest, tag, comm);
+    }
+    payload->start_pack();
+    auto operation = std::make_unique<Operation>();
+    operation->payload = payload;
+    operation->owner = owner;
+    operation->channel = {comm, dest};
+    operation->tag = tag;
+    operation->send = pmpi;
+    Reservation reserved(std::move(operation));
+    if (reserved.error() != MPI_SUCCESS) return reserved.error();
+    if (!is_buffered(pmpi)) return reserved.submit_send(offers, request);
+    engine_order(comm, dest);
+    payload->wait();
+    mark(Point::given);
+    const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
+    return reserved.submit_issued(code, request);
+  });
+}
+
+int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, const HiddenWay& way,
+                        MPI_Comm comm, MPI_Request* request) {
+  return send_nonblocking(hidden_send, call, buf, count, type, way.peer, way.tag, way.comm, request, {.comm = comm});
+}
+
+}  // namespace gpudt::interpose
+
+using namespace gpudt::interpose;
+
+GPUDT_EXPORT int MPI_Send(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Send, "MPI_Send", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Bsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Bsend, "MPI_Bsend", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Ssend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Ssend, "MPI_Ssend", buf, count, type, dest, tag, comm);
+}
+GPUDT_EXPORT int MPI_Rsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
+  return send_blocking(PMPI_Rsend, "MPI_Rsend", buf, count, type, dest, tag, comm);
+}
+
+GPUDT_EXPORT int MPI_Isend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                           MPI_Request* request) {
+  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request, {.comm = comm});
+}
+GPUDT_EXPORT int MPI_Ibsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
+}
+GPUDT_EXPORT int MPI_Issend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request, {.comm = comm});
+}
+GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
+                            MPI_Request* request) {
+  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
+}
