@@ -7,6 +7,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/staged.hpp"
@@ -74,15 +75,9 @@ class AccessStatus {
   MPI_Status* const seen_;
 };
 
-std::int64_t bytes_of(const MPI_Status& status) {
-  MPI_Count bytes = 0;
-  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  return bytes;
-}
-
 /// Takes what MPI has read back to the device.
 void bring_back(const FileBuffer& buffer, const MPI_Status& status) {
-  buffer.payload->start_unpack(bytes_of(status));
+  buffer.payload->start_unpack(received_bytes(status));
   buffer.payload->wait();
 }
 

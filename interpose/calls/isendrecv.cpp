@@ -35,7 +35,7 @@ struct ReplaceArguments {
 constexpr const char* replace_call = "MPI_Sendrecv_replace";
 
 int received(int code, Payload& in, const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {
-  return seen.refused(code) ? code : peer_received(code, replace_call, in, *seen, {.comm = args.comm}, pending);
+  return finish_receive(code, replace_call, in, seen, {.comm = args.comm}, pending);
 }
 
 int replace_on_host(const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {

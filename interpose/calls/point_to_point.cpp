@@ -136,7 +136,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       PendingReceive pending(selects, owner.comm);
       if (payload) {
         const int code = pmpi(payload->message(), seen.get());
-        return seen.refused(code) ? code : peer_received(code, call, *payload, *seen, owner, pending);
+        return finish_receive(code, call, *payload, seen, owner, pending);
       }
       const int code = pmpi(program, seen.get());
       return seen.refused(code) ? code : peer_received_on_host(code, call, buf, count, type, *seen, owner, pending);
@@ -152,7 +152,7 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       const Timed timed(Clock::mpi);
       code = receive_staged(pmpi, staged, seen.get());
     }
-    return seen.refused(code) ? code : peer_received(code, call, staged, *seen, owner, pending);
+    return finish_receive(code, call, staged, seen, owner, pending);
   });
 }
 
@@ -227,7 +227,7 @@ int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* messag
     const Outgoing into = payload->message();
     const int code = PMPI_Mrecv(into.room(), into.count, into.type, message, seen.get());
     PendingReceive none({}, MPI_COMM_NULL);
-    return seen.refused(code) ? code : peer_received(code, call, *payload, *seen, received.owner(), none);
+    return finish_receive(code, call, *payload, seen, received.owner(), none);
   });
 }
 

@@ -15,6 +15,7 @@
 #include "interpose/requests/progress_engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
@@ -301,6 +302,11 @@ int Reservation::submit_issued(int code, MPI_Request* request) {
   if (operation_->inner != MPI_REQUEST_NULL) return submit(/*issued=*/true, request);
   *request = MPI_REQUEST_NULL;
   return code;
+}
+
+int finish_receive(int code, const char* call, Payload& payload, const SeenStatus& seen, const ErrorOwner& owner,
+                   PendingReceive& pending) {
+  return seen.refused(code) ? code : peer_received(code, call, payload, *seen, owner, pending);
 }
 
 int engine_progress(Tests tests) {

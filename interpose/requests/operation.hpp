@@ -66,6 +66,11 @@ class SeenStatus {
   MPI_Status* const user_;
 };
 
+class PendingReceive;
+/// peer_received(), unless the receive, which has returned `code`, was refused. Returns what the call is to return.
+int finish_receive(int code, const char* call, Payload& payload, const SeenStatus& seen, const ErrorOwner& owner,
+                   PendingReceive& pending);
+
 /// A PMPI_Isend and its like.
 using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
 /// Must be called by the call that starts the operation: it takes room that the program has attached, or fails.
