@@ -2,9 +2,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "interpose/calls/sends.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
@@ -14,6 +16,28 @@
 
 namespace gpudt::interpose {
 namespace {
+
+/// A copy of what goes out of host memory that a receive is about to overwrite; not in staging memory, so that programs
+/// that use host memory alone touch no GPU.
+class PackedCopy : public Payload {
+ public:
+  PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)
+      : count_(count),
+        type_(info.packed_type()),
+        packed_(std::make_unique<std::byte[]>(static_cast<std::size_t>(count * info.layout().size()))) {
+    datatype::pack(info.layout(), count, buf, 0, count * info.layout().size(), packed_.get());
+  }
+  Outgoing message() const override { return {packed_.get(), count_, type_}; }
+  void start_pack() override {}
+  void start_unpack(std::int64_t) override {}
+  bool done() override { return true; }
+  void wait() override {}
+
+ private:
+  int count_;
+  MPI_Datatype type_;
+  std::unique_ptr<std::byte[]> packed_;
+};
 
 /// The arguments of MPI_Sendrecv_replace.
 struct ReplaceArguments {
@@ -30,6 +54,11 @@ struct ReplaceArguments {
     return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
                          comm, status);
   }
+  /// Whether MPI will accept ranks and tags.
+  bool valid() const {
+    return (dest == MPI_PROC_NULL || valid_target(comm, dest, sendtag)) &&
+           (source == MPI_PROC_NULL || valid_source(comm, source, recvtag));
+  }
 };
 
 constexpr const char* replace_call = "MPI_Sendrecv_replace";
@@ -38,7 +67,38 @@ int received(int code, Payload& in, const ReplaceArguments& args, const SeenStat
   return finish_receive(code, replace_call, in, seen, {.comm = args.comm}, pending);
 }
 
+/// Sends `out`, a copy, and receives into `in`. The send is waited for last: the sender of what comes may wait until
+/// this process takes it.
+int exchange(const ReplaceArguments& args, const Outgoing& out, Payload& in, const SeenStatus& seen,
+             PendingReceive& pending) {
+  const Outgoing into = in.message();
+  if (!args.valid()) return args.call_replace(out, seen.get());  // MPI is to complain
+  struct Sent {
+    MPI_Request request = MPI_REQUEST_NULL;
+    ~Sent() { PMPI_Wait(&request, MPI_STATUS_IGNORE); }
+  } sent;
+  int code = PMPI_Isend(out.data, out.count, out.type, args.dest, args.sendtag, args.comm, &sent.request);
+  if (code != MPI_SUCCESS) return code;
+  code = PMPI_Recv(into.room(), into.count, into.type, args.source, args.recvtag, args.comm, seen.get());
+  code = received(code, in, args, seen, pending);
+  const int other = PMPI_Wait(&sent.request, MPI_STATUS_IGNORE);
+  return code == MPI_SUCCESS ? other : code;
+}
+
+/// Of a buffer that an RTS of a long message may come to; else null, or if MPI is to complain.
+datatype::TypeInfoRef info_of_long(const ReplaceArguments& args) {
+  if (args.count <= 0 || args.type == MPI_DATATYPE_NULL || !args.valid()) return nullptr;
+  datatype::TypeInfoRef info = datatype::type_info(args.type);
+  if (!info || args.count * info->layout().size() < peer::shortest_rts) return nullptr;
+  return args.buf == MPI_BOTTOM && info->layout().true_lb() == 0 ? nullptr : info;
+}
+
 int replace_on_host(const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {
+  if (const datatype::TypeInfoRef info = info_of_long(args)) {
+    const PackedCopy out(args.buf, args.count, *info);
+    HostReceive in(args.buf, args.count, args.type, info);
+    return exchange(args, out.message(), in, seen, pending);
+  }
   const Outgoing program{args.buf, args.count, args.type};
   if (const auto packed = peer_blocking_receive(args.buf, args.count, args.type, /*apart=*/true))
     return received(args.call_sendrecv(program, packed->message(), seen.get()), *packed, args, seen, pending);
@@ -59,15 +119,12 @@ int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& opera
   peer_receives_on_device();
   Staged staged(operand);
   pack(staged);
-  if (rts_room() <= operand.bytes())
-    return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
-  Staged with_room(operand, rts_room());
-  return received(args.call_sendrecv(staged.message(), with_room.message(), seen.get()), with_room, args, seen,
-                  pending);
+  if (!peer_checks()) return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
+  Staged in(operand, rts_room());
+  return exchange(args, staged.message(), in, seen, pending);
 }
 
-/// Packs into device memory and calls MPI_Sendrecv: MPI_Sendrecv_replace would copy the outgoing data on the host
-/// (mpi_takes_device_memory()).
+/// Packs into device memory: MPI_Sendrecv_replace would copy the outgoing data on the host (mpi_takes_device_memory()).
 int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& operand, const SeenStatus& seen,
                            PendingReceive& pending) {
   DeviceBuffer copied = operand;
@@ -79,8 +136,8 @@ int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& ope
   if (operand.is_direct())
     in = std::make_unique<DirectReceive>(operand, program);
   else
-    in = std::make_unique<Staged>(operand);
-  return received(args.call_sendrecv(out.message(), in->message(), seen.get()), *in, args, seen, pending);
+    in = std::make_unique<Staged>(operand, rts_room());
+  return exchange(args, out.message(), *in, seen, pending);
 }
 
 int sendrecv_replace(const ReplaceArguments& args, MPI_Status* status) {
@@ -113,28 +170,6 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
 
 namespace gpudt::interpose {
 namespace {
-
-/// A copy of what goes out of host memory that a receive is about to overwrite; not in staging memory, so that programs
-/// that use host memory alone touch no GPU.
-class PackedCopy : public Payload {
- public:
-  PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)
-      : count_(count),
-        type_(info.packed_type()),
-        packed_(std::make_unique<std::byte[]>(static_cast<std::size_t>(count * info.layout().size()))) {
-    datatype::pack(info.layout(), count, buf, 0, count * info.layout().size(), packed_.get());
-  }
-  Outgoing message() const override { return {packed_.get(), count_, type_}; }
-  void start_pack() override {}
-  void start_unpack(std::int64_t) override {}
-  bool done() override { return true; }
-  void wait() override {}
-
- private:
-  int count_;
-  MPI_Datatype type_;
-  std::unique_ptr<std::byte[]> packed_;
-};
 
 /// What comes in, with a send that must be complete, too, before the two are.
 class ReceivedAndSent : public Payload {
@@ -188,10 +223,10 @@ struct Half {
   std::shared_ptr<Payload> payload{};
   DeviceBuffer operand{};
 
-  /// True of a buffer in device memory that MPI cannot have; `room` as Staged has it. May throw device::Error.
-  bool stage(const char* call, bool rendezvous, std::int64_t room = 0) {
-    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand, {}, rendezvous)) return false;
-    payload = std::make_shared<Staged>(operand, room);
+  /// True of a buffer in device memory that MPI cannot have; `receive_room` as Staged has it. May throw device::Error.
+  bool stage(const char* call, bool host_memory_only, std::optional<std::int64_t> receive_room = {}) {
+    if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand, {}, host_memory_only)) return false;
+    payload = std::make_shared<Staged>(operand, receive_room);
     return true;
   }
   /// Of a receive that is not staged: makes the payload that looks for an RTS in it.

@@ -91,7 +91,8 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
     if (form.peer != MPI_PROC_NULL &&
         resolve(buf, count, type, call, operand, {}, needs_host_memory(form.send, form.peer, comm))) {
       if (form.kind == Operation::Kind::receive) peer_receives_on_device();
-      const auto staged = std::make_shared<Staged>(operand, form.kind == Operation::Kind::receive ? rts_room() : 0);
+      const bool receives = form.kind == Operation::Kind::receive;
+      const auto staged = receives ? std::make_shared<Staged>(operand, rts_room()) : std::make_shared<Staged>(operand);
       persistent->payload = staged;
       persistent->operand = &staged->operand();
       given = staged->message();

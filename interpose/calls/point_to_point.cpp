@@ -83,9 +83,12 @@ void end_receive(MPI_Request request, Staged& staged) {
   if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
   PMPI_Test_cancelled(&status, &cancelled);
   PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  while (cancelled == 0 && !staged.is_readable(bytes)) {  // waits for the copy of its first bytes
+  try {
+    while (cancelled == 0 && !staged.is_readable(bytes)) {  // waits for the copy of its first bytes
+    }
+    if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
+  } catch (const std::exception&) {               // the first failure is told
   }
-  if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
   staged.abandon();
 }
 
@@ -259,8 +262,9 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
                                    recvtag, comm, seen.get());
     return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, seen, {.comm = comm});
   }
-  if (dest != MPI_PROC_NULL && RendezvousSender::likely(sendbuf, sendcount, sendtype, going.located, dest, comm) &&
-      tells_refusal(comm, dest, sendtag)) {
+  // The sender of what comes may wait until this process takes it, so that this one may not wait for its own send
+  // first.
+  if (peer_checks() && valid_target(comm, dest, sendtag) && valid_source(comm, source, recvtag)) {
     MPI_Request sent = MPI_REQUEST_NULL;
     // Sent when nothing can fail any more that the receive needs first.
     const auto exchange = [&](const Outgoing& into, MPI_Status* seen) {

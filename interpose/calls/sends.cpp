@@ -20,21 +20,35 @@ using device::timeline_now;
 
 namespace {
 
-/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once,
-/// not when the deferred send is issued.
-bool valid_target(MPI_Comm comm, int peer, int tag) {
-  if (comm == MPI_COMM_NULL || tag < 0) return false;
+bool valid_rank(MPI_Comm comm, int peer) {
   int inter = 0, size = 0;
   PMPI_Comm_test_inter(comm, &inter);
   if (inter != 0)
     PMPI_Comm_remote_size(comm, &size);
   else
     PMPI_Comm_size(comm, &size);
+  return peer >= 0 && peer < size;
+}
+
+bool valid_tag(int tag) {
   void* bound = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
-  return peer >= 0 && peer < size && (found == 0 || tag <= *static_cast<int*>(bound));
+  return tag >= 0 && (found == 0 || tag <= *static_cast<int*>(bound));
 }
+
+}  // namespace
+
+bool valid_target(MPI_Comm comm, int peer, int tag) {
+  return comm != MPI_COMM_NULL && valid_rank(comm, peer) && valid_tag(tag);
+}
+
+bool valid_source(MPI_Comm comm, int peer, int tag) {
+  return comm != MPI_COMM_NULL && (peer == MPI_ANY_SOURCE || valid_rank(comm, peer)) &&
+         (tag == MPI_ANY_TAG || valid_tag(tag));
+}
+
+namespace {
 
 template <class Pmpi, class... More>
 int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {

@@ -9,6 +9,11 @@
 
 namespace gpudt::interpose {
 
+/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once, not
+/// when the deferred send is issued.
+bool valid_target(MPI_Comm comm, int peer, int tag);
+/// The same for a receive.
+bool valid_source(MPI_Comm comm, int peer, int tag);
 /// Whether MPI's return code would tell if it refused that.
 bool tells_refusal(MPI_Comm comm, int peer, int tag);
 

@@ -320,7 +320,13 @@ void ProgressEngine::release_sender(const Operation& operation) noexcept try {
 
 /// What has come may stand for a message that is to be fetched.
 void ProgressEngine::take_arrived(Operation* operation) {
-  operation->reading = !operation->payload->is_readable(operation->bytes);
+  try {
+    operation->reading = !operation->payload->is_readable(operation->bytes);
+  } catch (const std::exception& failure) {
+    fail_operation(*operation, "receiving a message", failure);
+    operation->truncated = true;  // if it is an RTS, its sender goes on
+    return;
+  }
   if (operation->reading) {
     ++reading_;
     return;
@@ -346,19 +352,18 @@ void ProgressEngine::start_unpack(Operation* operation, std::int64_t bytes) {
 
 /// Advances what follows the arrival of a message; true when nothing is left to do.
 bool ProgressEngine::advance_unpacking(Operation* operation) {
+  const bool was_reading = std::exchange(operation->reading, false);
+  if (was_reading) {
+    --reading_;
+    take_arrived(operation);  // sets it again if the copy is not done
+    if (operation->reading) return false;
+  }
   if (operation->truncated) {
     if (reading_ != 0) return false;  // RTS messages that arrived before this one are recognised first
     release_sender(*operation);
     return true;
   }
-  if (operation->reading) {
-    --reading_;
-    operation->reading = false;
-    take_arrived(operation);  // sets it again if the copy is not done
-    if (operation->reading) return false;
-    if (!operation->unpacks) return true;
-  }
-  return operation->payload->done();
+  return (was_reading && !operation->unpacks) || operation->payload->done();
 }
 
 int ProgressEngine::finish_unpacked() {

@@ -18,9 +18,24 @@ HeadCopy::HeadCopy(int ordinal)
 
 bool HeadCopy::is_copied(const void* data, std::int64_t bytes) {
   if (peer::rts_index(bytes) < 0) return true;
-  if (!started_) copying_ = device::copy(ordinal_, memory_.data(), data, head_bytes);
-  started_ = true;
-  return copying_.done();
+  try {
+    if (!started_) copying_ = device::copy(ordinal_, memory_.data(), data, head_bytes);
+    started_ = true;
+    return copying_.done();
+  } catch (...) {
+    reset();
+    throw;
+  }
+}
+
+void HeadCopy::reset() {
+  started_ = false;
+  copying_ = {};
+}
+
+std::optional<HeadCopy> head_copy_for(const DeviceBuffer& operand) {
+  if (!peer_takes_fragments() || operand.bytes() < peer::shortest_rts) return {};
+  return HeadCopy(operand.ordinal);
 }
 
 std::unique_ptr<RendezvousReceiver> HeadCopy::recognise(std::int64_t bytes) {
@@ -32,7 +47,7 @@ std::unique_ptr<RendezvousReceiver> HeadCopy::recognise(std::int64_t bytes) {
 }
 
 DirectReceive::DirectReceive(const DeviceBuffer& operand, const Outgoing& program)
-    : operand_(operand), given_(given_unstaged(operand, program)), head_(operand.ordinal) {}
+    : operand_(operand), given_(given_unstaged(operand, program)), head_(head_copy_for(operand)) {}
 
 DirectReceive::~DirectReceive() = default;
 
@@ -43,12 +58,12 @@ void DirectReceive::restart() {
 }
 
 bool DirectReceive::is_readable(std::int64_t bytes) {
-  return bytes > operand_.bytes() || head_.is_copied(operand_.first(), bytes);
+  return !head_ || bytes > operand_.bytes() || head_->is_copied(operand_.first(), bytes);
 }
 
 Announced DirectReceive::announced(std::int64_t bytes) {
   receiver_.reset();
-  if (bytes <= operand_.bytes()) receiver_ = head_.recognise(bytes);
+  if (head_ && bytes <= operand_.bytes()) receiver_ = head_->recognise(bytes);
   return receiver_ ? receiver_->announced(operand_.bytes()) : Announced{std::min(bytes, operand_.bytes())};
 }
 
@@ -66,6 +81,7 @@ void DirectReceive::wait() {
 }
 
 void DirectReceive::abandon() {
+  if (head_) head_->reset();
   receiver_.reset();
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "device/device.hpp"
 #include "interpose/transport/device_buffer.hpp"
@@ -25,13 +26,18 @@ class HeadCopy {
   /// After is_copied() has returned true, once for each message. Null if it is no RTS of a process that shares no
   /// memory with this one: then it is ordinary data. May throw device::Error and MpiError.
   std::unique_ptr<RendezvousReceiver> recognise(std::int64_t bytes);
+  /// Gives up a copy that has been started.
+  void reset();
 
  private:
-  const int ordinal_;
+  int ordinal_;
   device::Staging memory_;
   device::Transfer copying_;  // after memory_
   bool started_ = false;
 };
+
+/// The copy for a receive into `operand`; none if no RTS may come, or has no room there. May throw device::Error.
+std::optional<HeadCopy> head_copy_for(const DeviceBuffer& operand);
 
 /// A receive into contiguous device memory that MPI is given itself.
 class DirectReceive : public Payload {
@@ -56,7 +62,7 @@ class DirectReceive : public Payload {
  private:
   DeviceBuffer operand_;
   const Outgoing given_;
-  HeadCopy head_;
+  std::optional<HeadCopy> head_;
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 

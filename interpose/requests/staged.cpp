@@ -9,11 +9,11 @@
 
 namespace gpudt::interpose {
 
-Staged::Staged(const DeviceBuffer& operand, std::int64_t room)
+Staged::Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room)
     : operand_(operand),
-      room_(std::max(operand.bytes(), room)),
+      room_(std::max(operand.bytes(), receive_room.value_or(0))),
       staging_(device::acquire(operand.staging_kind(), operand.ordinal, static_cast<std::size_t>(room_))) {
-  if (operand.protocol == Protocol::device_staging && peer_takes_fragments()) head_.emplace(operand.ordinal);
+  if (receive_room && operand.protocol == Protocol::device_staging) head_ = head_copy_for(operand);
   device::mark(device::Point::staged);
 }
 
@@ -65,6 +65,7 @@ bool Staged::is_fetched() {
 }
 
 void Staged::abandon() {
+  if (head_) head_->reset();
   receiver_.reset();
   fetching_ = 0;
   transfer_ = {};

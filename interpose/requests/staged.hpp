@@ -18,9 +18,9 @@ class RendezvousReceiver;
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:
-  /// Acquires the staging memory; may throw device::Error. `room`: what MPI is given of it in a receive, if the operand
-  /// is shorter; then this, not MPI, tells that a message is too long (rts_room()).
-  explicit Staged(const DeviceBuffer& operand, std::int64_t room = 0);
+  /// Acquires the staging memory; may throw device::Error. `receive_room`: of receives alone, the bytes that MPI is
+  /// given if the operand is shorter; then this, not MPI, tells that a message is too long (rts_room()).
+  explicit Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room = {});
   ~Staged() override;
   void restart() override;
   void start_pack() override;

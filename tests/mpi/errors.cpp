@@ -239,7 +239,7 @@ TEST_CASE("truncation in Sendrecv_replace", "[errors]") {
   for (const Place place : basic_places) {
     INFO(place_name(place));
     step(place_name(place));
-    const Type type = vector(truncates_long_messages ? 500 : 100, 1, 2);
+    const Type type = vector(100, 1, 2);  // Open MPI writes longer ones beyond the end of the receive buffer
     ErrorComm errors(true);
     const int room = rank() % 2 == 0 ? 3 : 2;
     Buffer buffer(place, type, room);

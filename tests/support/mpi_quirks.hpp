@@ -38,8 +38,6 @@ inline constexpr bool unpacks_padding = !openmpi5;
 /// Open MPI 5 delivers some bytes of types with gaps wrongly, in messages to oneself and in collectives' own blocks of
 /// more than 64 KiB.
 inline constexpr bool moves_long_blocks = !openmpi5;
-/// Where Open MPI 5 fetches messages of more than 4 KiB from the sender, it writes beyond receives that are too short.
-inline constexpr bool truncates_long_messages = !openmpi5;
 /// PMIx 5, of Open MPI 5 and of Ubuntu 24.04, maps memory amid the largest ranges of addresses, which leaves no range
 /// that reaches from the heap to where GPU memory lies. False if it has.
 inline bool leaves_addresses() {

@@ -264,16 +264,12 @@ void Remote::take(const ControlMessage& notice) {
 void Remote::meet(const ControlMessage& notice) {
   const LockGuard lock(mutex_);
   Partner& partner = partners_[notice.from];
-  const bool knows_segment = std::exchange(partner.greeted, true);  // else it has not been told of it, and says no bye
+  partner.greeted = true;
   if (notice.version != peer_version) return;
+  if (stopping_ && notice.kind == ControlKind::hello) return;  // it has no image of this process, and says no bye
   const bool first = !partner.image;
   if (first) partner.image = Segment::image(notice.from, notice.nonce);
-  if (partner.image && stopping_ && first) {
-    if (knows_segment)
-      enter(notice.from, this->notice(ControlKind::bye));
-    else
-      partner.gone = true;
-  }
+  if (partner.image && stopping_ && first) enter(notice.from, this->notice(ControlKind::bye));
   if (!partner.image || stopping_) return;
   if (notice.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
   if (notice.kind != ControlKind::met)

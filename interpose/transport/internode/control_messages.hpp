@@ -143,7 +143,7 @@ class Remote {
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;
-    bool gone = false;  ///< it has said bye, or will not
+    bool gone = false;  ///< it has said bye
     std::deque<Turn> out, in;
     std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
   };

@@ -64,7 +64,10 @@ void start_messages(ForcedProtocol forced) {
         "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
         "a few bytes do not release their senders");
   if (forced == Protocol::pipelined || processes_on_node() != world->ranks) start_remote(world->ranks);
-  (*world->own)->checking.store(1, std::memory_order_release);
+  // If others count as processes of other nodes, what comes from them may come to device memory
+  // (peer_may_exchange_rts()).
+  const bool on_host = !(forced == Protocol::pipelined && mpi_takes_device_memory());
+  (*world->own)->checking.store(on_host ? 1 : 0, std::memory_order_release);
   peer_checking.store(true);
   peer_collecting.store(true);
 }
@@ -376,7 +379,12 @@ int peer_received(int code, const char* call, Payload& payload, MPI_Status& stat
     return code;
   }
   const std::int64_t bytes = received_bytes(status);
-  poll([&] { return payload.is_readable(bytes); });
+  try {
+    poll([&] { return payload.is_readable(bytes); });
+  } catch (...) {
+    peer_truncated(owner.comm, status);  // if it is an RTS, its sender goes on
+    throw;
+  }
   const Announced announced = payload.announced(bytes);
   pending.over();
   if (!announced.fetched) peer_received_plain(bytes, status.MPI_SOURCE, owner.comm);

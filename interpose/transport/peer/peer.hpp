@@ -152,8 +152,6 @@ class RendezvousSender : public Payload {
  public:
   /// Null if the message is to go another way. May throw device::Error.
   static std::shared_ptr<RendezvousSender> of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm);
-  /// Whether of() might say yes. If that takes to ask where the buffer lies, `located` has the answer.
-  static bool likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest, MPI_Comm comm);
   ~RendezvousSender() override;
 
   void start_pack() override {}

@@ -36,7 +36,7 @@ constexpr std::size_t least_idle_for_short = descriptor_count / 2;
 
 Route route_to(int rank) REQUIRES(world->mutex) {
   const Segment* const segment = reach(rank);
-  const bool sharing = checks(segment);
+  const bool sharing = rank == world->rank || checks(segment);
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
   const auto on_own_gpu = [&]() REQUIRES(world->mutex) {
     return rank == world->rank || world->neighbours[static_cast<std::size_t>(rank)].shares_gpu;
@@ -144,20 +144,6 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};
-}
-
-bool RendezvousSender::likely(const void* buf, int count, MPI_Datatype type, Located& located, int dest,
-                              MPI_Comm comm) {
-  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
-  const std::int64_t bytes = bytes_in(count, type);
-  if (!long_enough_to_offer(bytes)) return false;
-  if (!located) located = locate_buffer(buf, type);
-  if (!located->on_device()) return false;
-  const int rank = world_rank_of(comm, dest);
-  UniqueLock lock(world->mutex);
-  const Protocol protocol = choose({.bytes = bytes}, route_to(rank));
-  lock.unlock();
-  return is_offered(protocol) && (protocol != Protocol::pipelined || is_met(rank));
 }
 
 RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& operand)
