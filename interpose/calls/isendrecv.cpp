@@ -54,10 +54,11 @@ struct ReplaceArguments {
     return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
                          comm, status);
   }
-  /// Whether MPI will accept ranks and tags.
-  bool valid() const {
-    return (dest == MPI_PROC_NULL || valid_target(comm, dest, sendtag)) &&
-           (source == MPI_PROC_NULL || valid_source(comm, source, recvtag));
+  /// Whether the other process may wait for this one to take what comes, an RTS, while this one waits for what it
+  /// sends, `bytes` bytes, to be received: MPI sends short messages before. False of what MPI is to complain of.
+  bool may_deadlock(std::int64_t bytes) const {
+    return peer_checks() && bytes > peer::longest_buffered && valid_target(comm, dest, sendtag) &&
+           valid_source(comm, source, recvtag);
   }
 };
 
@@ -67,12 +68,10 @@ int received(int code, Payload& in, const ReplaceArguments& args, const SeenStat
   return finish_receive(code, replace_call, in, seen, {.comm = args.comm}, pending);
 }
 
-/// Sends `out`, a copy, and receives into `in`. The send is waited for last: the sender of what comes may wait until
-/// this process takes it.
+/// Sends `out`, a copy, and receives into `in`. The send is waited for last (ReplaceArguments::may_deadlock()).
 int exchange(const ReplaceArguments& args, const Outgoing& out, Payload& in, const SeenStatus& seen,
              PendingReceive& pending) {
   const Outgoing into = in.message();
-  if (!args.valid()) return args.call_replace(out, seen.get());  // MPI is to complain
   struct Sent {
     MPI_Request request = MPI_REQUEST_NULL;
     ~Sent() { PMPI_Wait(&request, MPI_STATUS_IGNORE); }
@@ -85,11 +84,11 @@ int exchange(const ReplaceArguments& args, const Outgoing& out, Payload& in, con
   return code == MPI_SUCCESS ? other : code;
 }
 
-/// Of a buffer that an RTS of a long message may come to; else null, or if MPI is to complain.
+/// Of a buffer that is a matter for exchange(); else null.
 datatype::TypeInfoRef info_of_long(const ReplaceArguments& args) {
-  if (args.count <= 0 || args.type == MPI_DATATYPE_NULL || !args.valid()) return nullptr;
+  if (args.count <= 0 || args.type == MPI_DATATYPE_NULL) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(args.type);
-  if (!info || args.count * info->layout().size() < peer::shortest_rts) return nullptr;
+  if (!info || !args.may_deadlock(args.count * info->layout().size())) return nullptr;
   return args.buf == MPI_BOTTOM && info->layout().true_lb() == 0 ? nullptr : info;
 }
 
@@ -119,9 +118,12 @@ int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& opera
   peer_receives_on_device();
   Staged staged(operand);
   pack(staged);
-  if (!peer_checks()) return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
+  const bool has_room = rts_room() <= operand.bytes();
+  if (has_room && !args.may_deadlock(operand.bytes()))
+    return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
   Staged in(operand, rts_room());
-  return exchange(args, staged.message(), in, seen, pending);
+  if (has_room) return exchange(args, staged.message(), in, seen, pending);
+  return received(args.call_sendrecv(staged.message(), in.message(), seen.get()), in, args, seen, pending);
 }
 
 /// Packs into device memory: MPI_Sendrecv_replace would copy the outgoing data on the host (mpi_takes_device_memory()).
@@ -137,7 +139,8 @@ int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& ope
     in = std::make_unique<DirectReceive>(operand, program);
   else
     in = std::make_unique<Staged>(operand, rts_room());
-  return exchange(args, out.message(), *in, seen, pending);
+  if (args.may_deadlock(operand.bytes())) return exchange(args, out.message(), *in, seen, pending);
+  return received(args.call_sendrecv(out.message(), in->message(), seen.get()), *in, args, seen, pending);
 }
 
 int sendrecv_replace(const ReplaceArguments& args, MPI_Status* status) {
