@@ -130,7 +130,7 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
       Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
       if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
       if (comm != MPI_COMM_NULL && is_root(comm, root))
-        out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * collective_peers(comm), recvtype);
+        out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * peers_of(comm), recvtype);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     // What the root alone has may be wrong, and the others must not wait for it then.
@@ -156,7 +156,7 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
       GivenV<Displacement> out{recvbuf, recvtype, displs};
       if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
       if (comm != MPI_COMM_NULL && is_root(comm, root))
-        out = c.buffer_v(out_or_inout(sendbuf), recvbuf, collective_peers(comm), recvcounts, displs, recvtype);
+        out = c.buffer_v(out_or_inout(sendbuf), recvbuf, peers_of(comm), recvcounts, displs, recvtype);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
     };
     return moving(
@@ -178,7 +178,7 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
       CallBuffers c(call.name, {.comm = comm});
       Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
       if (comm != MPI_COMM_NULL && is_root(comm, root))
-        in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * collective_peers(comm), sendtype);
+        in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * peers_of(comm), sendtype);
       if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
@@ -202,7 +202,7 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
       GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
       Given out{recvbuf, recvtype};
       if (comm != MPI_COMM_NULL && is_root(comm, root))
-        in = c.buffer_v(Role::in, sendbuf, collective_peers(comm), sendcounts, displs, sendtype);
+        in = c.buffer_v(Role::in, sendbuf, peers_of(comm), sendcounts, displs, sendtype);
       if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
       return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
     };
@@ -248,7 +248,7 @@ struct Partners : Blocks {
 using FindPartners = Partners (*)(MPI_Comm);
 
 Partners peers(MPI_Comm comm) {
-  const int count = comm == MPI_COMM_NULL ? 0 : collective_peers(comm);
+  const int count = comm == MPI_COMM_NULL ? 0 : peers_of(comm);
   return {{count, count}, Among::all, {}};
 }
 

@@ -7,7 +7,6 @@
 #include "interpose/calls/sends.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/persistent.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
@@ -15,7 +14,6 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
-#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 

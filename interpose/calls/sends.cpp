@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "device/timeline.hpp"
+#include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
@@ -21,13 +22,7 @@ using device::timeline_now;
 namespace {
 
 bool valid_rank(MPI_Comm comm, int peer) {
-  int inter = 0, size = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0)
-    PMPI_Comm_remote_size(comm, &size);
-  else
-    PMPI_Comm_size(comm, &size);
-  return peer >= 0 && peer < size;
+  return peer >= 0 && peer < peers_of(comm);
 }
 
 bool valid_tag(int tag) {
@@ -49,6 +44,11 @@ bool valid_source(MPI_Comm comm, int peer, int tag) {
 }
 
 namespace {
+
+/// Whether MPI's return code would tell if it refused that.
+bool tells_refusal(MPI_Comm comm, int peer, int tag) {
+  return returns_handled_errors || valid_target(comm, peer, tag);
+}
 
 template <class Pmpi, class... More>
 int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, More... more) {
@@ -127,10 +127,6 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
 }
 
 }  // namespace
-
-bool tells_refusal(MPI_Comm comm, int peer, int tag) {
-  return returns_handled_errors || valid_target(comm, peer, tag);
-}
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located) {

@@ -14,8 +14,6 @@ namespace gpudt::interpose {
 bool valid_target(MPI_Comm comm, int peer, int tag);
 /// The same for a receive.
 bool valid_source(MPI_Comm comm, int peer, int tag);
-/// Whether MPI's return code would tell if it refused that.
-bool tells_refusal(MPI_Comm comm, int peer, int tag);
 
 /// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
 inline bool goes_as_it_is(const BufferPeek& peek) {

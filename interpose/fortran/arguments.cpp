@@ -64,7 +64,7 @@ const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void
 
 Blocks all_blocks(MPI_Fint comm) {
   const MPI_Comm handle = PMPI_Comm_f2c(comm);
-  const int peers = handle == MPI_COMM_NULL ? 0 : collective_peers(handle);
+  const int peers = handle == MPI_COMM_NULL ? 0 : peers_of(handle);
   return {peers, peers};
 }
 

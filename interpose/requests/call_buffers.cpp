@@ -354,7 +354,7 @@ void CallBuffers::adopt(MPI_Request inner, MPI_Request* request) {
   *request = inner;
 }
 
-int collective_peers(MPI_Comm comm) {
+int peers_of(MPI_Comm comm) {
   int inter = 0, size = 0;
   PMPI_Comm_test_inter(comm, &inter);
   if (inter != 0)

@@ -183,8 +183,9 @@ class CallBuffers {
 
 // --- who takes part --------------------------------------------------------------------------------------------------
 
-/// Blocks in the v-shaped buffers of a collective: processes in the group, in the remote group of an intercommunicator.
-int collective_peers(MPI_Comm comm);
+/// Processes that messages of `comm` may go to: its group, or the remote group of an intercommunicator. As many blocks
+/// are in the v-shaped buffers of its collectives.
+int peers_of(MPI_Comm comm);
 /// Blocks that a process gives and gets in an exchange.
 struct Blocks {
   int out_of;

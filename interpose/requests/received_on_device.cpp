@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::size_t head_bytes = sizeof(peer::RendezvousRequest);
 
+/// Whether an RTS may come into device memory, and has room there.
+bool may_get_rts(const DeviceBuffer& operand) {
+  return peer_takes_fragments() && operand.bytes() >= peer::shortest_rts;
+}
+
 }  // namespace
 
 HeadCopy::HeadCopy(int ordinal)
@@ -34,7 +39,7 @@ void HeadCopy::reset() {
 }
 
 std::optional<HeadCopy> head_copy_for(const DeviceBuffer& operand) {
-  if (!peer_takes_fragments() || operand.bytes() < peer::shortest_rts) return {};
+  if (!may_get_rts(operand)) return {};
   return HeadCopy(operand.ordinal);
 }
 
@@ -91,7 +96,7 @@ void DirectReceive::ended() {
 
 std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program) {
   if (!operand.is_direct()) return peer_host_receive(program.room(), program.count, program.type);
-  if (!peer_takes_fragments() || operand.bytes() < peer::shortest_rts) return nullptr;
+  if (!may_get_rts(operand)) return nullptr;
   return std::make_shared<DirectReceive>(operand, program);
 }
 

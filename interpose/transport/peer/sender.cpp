@@ -108,11 +108,15 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   Route route = route_to(rank);
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
   Message message{.bytes = traffic.bytes};
-  if (traffic.operand->protocol == Protocol::device_staging) message.packing_us = packing_us(*traffic.operand);
-  const Protocol protocol = choose(message, route);
+  const bool on_device = traffic.operand->protocol == Protocol::device_staging;
+  Protocol protocol = choose(message, route);
+  if (on_device && protocol == Protocol::pipelined) {  // the estimate takes a while: for messages alone that need it
+    message.packing_us = packing_us(*traffic.operand);
+    protocol = choose(message, route);
+  }
   const bool remote = protocol == Protocol::pipelined;
   // The receiver may have given MPI device memory, where RTS messages of this node are not looked for.
-  const bool unread = !remote && traffic.operand->protocol == Protocol::device_staging;
+  const bool unread = !remote && on_device;
   trace_comparison(rank, message, route, unread);
   if (!is_offered(protocol) || unread) return std::nullopt;
   if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, traffic.bytes))
