@@ -13,7 +13,7 @@
 #   --jobs       seeds that run at the same time (1)
 #   --simulated  the simulated device even where there is a GPU
 #   SETTING      for all seeds: protocol, resident, way, order (as GPUDT_PROTOCOL and so on); ranks; threads;
-#                gpus (1: all ranks use the first one); memory (host or device); rounds (of the program, such as 3-5)
+#                gpus (1: all ranks use the first one); memory (host or device); rounds (of the program, such as 3-5); only (collectives)
 # e.g. differential.sh --seconds 600 --simulated protocol=peer ranks=3
 set -uo pipefail
 # shellcheck source=scripts/common.sh
@@ -24,7 +24,7 @@ declare -A fixed=()
 while [ $# -gt 0 ]; do
   case $1 in
     --simulated) simulate=(-S) && shift && continue ;;
-    protocol=* | resident=* | way=* | order=* | ranks=* | threads=* | gpus=* | memory=* | rounds=*)
+    protocol=* | resident=* | way=* | order=* | ranks=* | threads=* | gpus=* | memory=* | rounds=* | only=*)
       fixed[${1%%=*}]=${1#*=} && shift && continue ;;
   esac
   [ $# -ge 2 ] || die "what is $1? see the head of this script"
@@ -54,7 +54,7 @@ settings_of() {
     [way]=${ways[combination / 15]}
     [ranks]=${numbers_of_ranks[other % 6]} [threads]=${numbers_of_threads[other / 6 % 4]}
     [gpus]=${numbers_of_gpus[other / 24 % 2]} [memory]=${memories[other / 48 % 6]}
-    [order]=${orders[other / 288 % 2]} [rounds]=0-19)
+    [order]=${orders[other / 288 % 2]} [rounds]=0-19 [only]=)
   for name in "${!fixed[@]}"; do settings[$name]=${fixed[$name]}; done
 }
 
@@ -63,7 +63,7 @@ run() {
   local name=$1
   shift
   timeout 300 "$root/tests/run-mpi.sh" -n "${settings[ranks]}" -t 280 "$@" "$program" --seed "$seed" \
-    --rounds "${settings[rounds]}" --threads "${settings[threads]}" --log "$folder/$seed.$name" \
+    --rounds "${settings[rounds]}" --threads "${settings[threads]}" ${settings[only]:+--only "${settings[only]}"} --log "$folder/$seed.$name" \
     >"$folder/$seed.$name.output" 2>&1
 }
 
@@ -86,7 +86,9 @@ fi
 compare() {
   local name text='' options
   settings_of "$seed"
-  for name in protocol resident way ranks threads gpus memory order rounds; do text="$text $name=${settings[$name]}"; done
+  for name in protocol resident way ranks threads gpus memory order rounds only; do
+    [ -z "${settings[$name]}" ] || text="$text $name=${settings[$name]}"
+  done
   options=("${simulate[@]}" -l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so"
     -e "GPUDT_PROTOCOL=${settings[protocol]}" -e "GPUDT_RESIDENT=${settings[resident]}" -e "GPUDT_WAY=${settings[way]}" -e "GPUDT_ORDER=${settings[order]}"
     -e "GPUDT_SIM_DEVICES=${settings[gpus]}")
@@ -101,6 +103,7 @@ compare() {
 $(head -n 25 "$folder/$seed.with.output")
 == again: scripts/differential.sh ${build_option[*]} --runs 1 --seed $seed$text" | tee -a "$folder/failures"
   else
+    sed -n 's/^seed .*, \([0-9]*\) messages, \([0-9]*\) collectives$/\1 \2/p' "$folder/$seed.with.output" >>"$folder/done"
     echo "seed $seed:$text"
   fi
   rm -f "$folder/$seed".*
@@ -110,7 +113,7 @@ build_option=()
 if [ "$build" != "$root/build" ]; then build_option=(--build "$build"); fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-touch "$folder/failures" "$folder/unfit"
+touch "$folder/failures" "$folder/unfit" "$folder/done"
 say "seeds from $seed, for $seconds s"
 count=0
 for (( ; SECONDS < seconds && count < runs; ++count, ++seed)); do
@@ -121,5 +124,6 @@ wait
 # lines_in FILE PATTERN
 lines_in() { grep -cs "$2" "$folder/$1" || true; }
 failed=$(lines_in failures '^seed .* FAILED') unfit=$(lines_in unfit '^seed')
-say "$count seeds, $failed failed, $unfit with nothing to compare"
+say "$count seeds, $failed failed, $unfit with nothing to compare;" \
+  "$(awk '{ m += $1; c += $2 } END { printf "%d messages, %d collectives", m, c }' "$folder/done") without a difference"
 [ "$failed" -eq 0 ] && [ "$count" -gt 0 ] && [ $((4 * unfit)) -le "$count" ]

@@ -1,10 +1,11 @@
 // Random MPI calls of all kinds, verified, and written down: scripts/differential.sh runs this program with the library
 // on device and host memory, with it on host memory alone, and without it, and compares what they write.
 //
-// usage: differential --seed N [--rounds FIRST-LAST] [--threads N] [--log PREFIX]
+// usage: differential --seed N [--rounds FIRST-LAST] [--threads N] [--log PREFIX] [--only collectives]
 //   --rounds   which rounds (0-19); a round does not depend on those before it
 //   --threads  threads that each do all rounds, with communicators of their own (1)
 //   --log      rank R writes what it has received to PREFIX.R
+//   --only     collectives: no other kind of round
 // GPUDT_TEST_HOST=1 in the environment: on host memory alone; GPUDT_TEST_TIMEOUT: seconds that one step may take (60).
 #include <cuda_runtime_api.h>
 #include <mpi.h>
@@ -30,7 +31,7 @@ constexpr int default_timeout = 60;
 
 struct Session {
   int rank = 0, ranks = 1, gpus = 1;
-  bool host_only = false;
+  bool host_only = false, collectives_only = false;
   std::uint64_t seed = 1;
   int first = 0, last = 19, threads = 1;
   std::string log;
@@ -44,6 +45,7 @@ void read_arguments(int argc, char** argv) {
     if (name == "--seed") session.seed = std::stoull(value);
     if (name == "--threads") session.threads = std::stoi(value);
     if (name == "--log") session.log = value;
+    if (name == "--only") session.collectives_only = value == "collectives";
     if (name != "--rounds") continue;
     session.first = session.last = std::stoi(value);
     const std::size_t dash = value.find('-');
@@ -61,6 +63,7 @@ bool choose_gpu() {
 
 void do_round(Context& context, int number) {
   context.begin_round(number);
+  if (session.collectives_only) return call_collectives(context);
   Dice dice(mix(context.key, 0));
   const int kind = dice.below(10);
   if (kind < 6) return exchange_messages(context);
@@ -106,7 +109,12 @@ int write_log(const std::vector<std::unique_ptr<Context>>& contexts) {
   return std::fclose(file) == 0 ? 0 : 1;
 }
 
-int run() {
+/// What all threads of a process have done.
+struct Totals {
+  std::int64_t failures = 1, messages = 0, collectives = 0;
+};
+
+Totals run() {
   std::vector<std::unique_ptr<Context>> contexts;
   for (int i = 0; i < session.threads; ++i)
     contexts.push_back(std::make_unique<Context>(session.seed, i, session.threads));
@@ -118,14 +126,18 @@ int run() {
     threads.emplace_back(do_rounds, std::ref(*contexts[static_cast<std::size_t>(i)]));
   do_rounds(*contexts[0]);
   for (std::thread& thread : threads) thread.join();
-  int failures = write_log(contexts);
-  for (const auto& context : contexts) failures += context->failures;
+  Totals totals{.failures = write_log(contexts)};
+  for (const auto& context : contexts) {
+    totals.failures += context->failures;
+    totals.messages += context->messages;
+    totals.collectives += context->collectives;
+  }
   void* detached = nullptr;
   int bytes = 0;
   MPI_Buffer_detach(&detached, &bytes);
   session.ended = true;
   watchdog.join();
-  return failures;
+  return totals;
 }
 
 }  // namespace
@@ -156,13 +168,16 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &session.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &session.ranks);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  int failures = 1, all = 0;
+  Totals totals, all;
   if (choose_gpu())
-    failures = run();
+    totals = run();
   else
     std::fprintf(stderr, "no GPU: preload libgpudt-sim.so or set GPUDT_TEST_HOST=1\n");
-  PMPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  if (session.rank == 0) std::printf("seed %llu: %d failures\n", static_cast<unsigned long long>(session.seed), all);
+  PMPI_Allreduce(&totals, &all, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  if (session.rank == 0)
+    std::printf("seed %llu: %lld failures, %lld messages, %lld collectives\n",
+                static_cast<unsigned long long>(session.seed), static_cast<long long>(all.failures),
+                static_cast<long long>(all.messages), static_cast<long long>(all.collectives));
   MPI_Finalize();
-  return all != 0 ? 1 : 0;
+  return all.failures != 0 ? 1 : 0;
 }

@@ -467,7 +467,10 @@ class MessageRound {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       if (parts_[i].send_slot >= 0 && !context_.check(requests_.outcome(parts_[i].send_slot).error, "a send"))
         context_.fail(name(i));
-      if (receives(i)) lines[got[i]] = verify_receive(i, got[i]);
+      if (receives(i)) {
+        lines[got[i]] = verify_receive(i, got[i]);
+        ++context_.messages;
+      }
     }
     for (const Probed& probed : probed_) {
       const Message& message = plan_.messages[got[probed.index]];

@@ -131,6 +131,7 @@ class PersistentRound {
     if (message.from == rank() && !context_.check(requests.outcome(pair.send_slot).error, "a send"))
       context_.fail(name);
     if (message.to != rank()) return;
+    ++context_.messages;
     const Outcome& outcome = requests.outcome(pair.receive_slot);
     std::vector<char> stream(static_cast<std::size_t>(message.bytes)), found(stream.size());
     std::vector<char> region(static_cast<std::size_t>(pair.send_layout->high() - pair.send_layout->low()));

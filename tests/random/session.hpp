@@ -97,6 +97,8 @@ struct Context {
   Arenas arenas;
   std::vector<std::string> lines;
   int failures = 0;
+  std::int64_t messages = 0;     ///< received and verified by this thread
+  std::int64_t collectives = 0;  ///< of all processes together, counted by rank 0 alone
   std::atomic<double> last_step = 0;
 
  private:
