@@ -13,11 +13,10 @@ import shutil
 import subprocess
 import sys
 
-from gpudt_programs import (ALSO_SERVES, LIBRARY, NAMES, PREFIX, SIMULATED_DEVICE, Mistake, OpenMpi, build_of, find_program,
-                            found_in, installed_builds, is_library, launcher_of, mpi_of_file, simulated_device)
+from gpudt_programs import (ALSO_SERVES, LIBRARY, NAMES, PREFIX, SIMULATED_DEVICE, Mistake, OpenMpi, ask, ask_mpi, build_of,
+                            find_program, found_in, installed_builds, is_library, launcher_of, mpi_of_file, simulated_device)
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
-SECONDS = 60  # for what is started to be asked something
 LEAST_SHARED_MEMORY = 256 << 20  # half of what is left may be taken for layouts (interpose/transport/peer)
 OLDEST_OPENMPI, OLDEST_DRIVER = (4, 1), 12
 COMPUTE_MODE, SHARED, PROHIBITED = 20, 0, 2  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE and CUcomputemode
@@ -42,15 +41,6 @@ for i in range(0 if error else count.value):
 print(json.dumps({"error": error, "version": version.value, "gpus": gpus}))
 """ % COMPUTE_MODE
 
-ASK_MPI = """
-import ctypes, json, sys
-mpi = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
-text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
-mpi.MPI_Get_library_version(text, ctypes.byref(length))
-aware = "Open MPI" in text.value.decode() and hasattr(mpi, "MPIX_Query_cuda_support") and mpi.MPIX_Query_cuda_support()
-print(json.dumps({"version": text.value.decode().split(",")[0].split("\\n")[0].strip(), "aware": bool(aware)}))
-"""
-
 
 @dataclasses.dataclass
 class Finding:
@@ -61,17 +51,6 @@ class Finding:
 
     def __post_init__(self):
         assert self.state == OK or self.remedy, self.text
-
-
-def ask(program, *arguments):
-    """What a Python program prints as JSON; None if it prints nothing, for whatever reason."""
-    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    try:
-        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
-                              timeout=SECONDS, env=environment)
-        return json.loads(done.stdout)
-    except (subprocess.TimeoutExpired, ValueError):
-        return None
 
 
 class Machine:
@@ -182,7 +161,7 @@ def check_mpi(machine):
     # Python shows no MPI by itself: then it is that of the library.
     files = (machine.program and machine.program.files) or (ldd(machine.library) if machine.library else {})
     path = next((path for name, path in files.items() if mpi_of_file(path if os.path.isabs(path) else name)), None)
-    said = ask(ASK_MPI, path) if path and os.path.isabs(path) else None
+    said = ask_mpi(path) if path else None
     if said is None:
         if path:
             yield Finding("MPI", WRONG, f"{path} does not answer MPI_Get_library_version",

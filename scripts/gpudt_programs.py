@@ -2,7 +2,9 @@
 launchers pass variables on. Python's standard library alone is needed.
 """
 
+import functools
 import glob
+import json
 import mmap
 import os
 import pathlib
@@ -12,6 +14,7 @@ import shutil
 import stat
 import struct
 import subprocess
+import sys
 
 LIBRARY, SIMULATED_DEVICE = "libgpudt-pmpi.so", "libgpudt-sim.so"
 NAMES = {"openmpi4": "Open MPI 4", "openmpi5": "Open MPI 5", "mpich": "MPICH", "mpi-abi": "the MPI-5 ABI"}
@@ -37,7 +40,45 @@ class Mistake(Exception):
         self.problem, self.remedy = problem, remedy
 
 
+def ask(program, *arguments):
+    """What a Python program prints as JSON; None if it prints nothing, for whatever reason. It runs in a process of its
+    own, since what it loads may crash or hang."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    try:
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False,
+                              timeout=SECONDS, env=environment)
+        return json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        return None
+
+
 # --- MPI libraries ---------------------------------------------------------------------------------------------------
+
+ASK_MPI = """
+import ctypes, json, sys
+mpi = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+text, length = ctypes.create_string_buffer(16384), ctypes.c_int()
+mpi.MPI_Get_library_version(text, ctypes.byref(length))
+aware = "Open MPI" in text.value.decode() and hasattr(mpi, "MPIX_Query_cuda_support") and mpi.MPIX_Query_cuda_support()
+print(json.dumps({"version": text.value.decode().split(",")[0].split("\\n")[0].strip(), "aware": bool(aware)}))
+"""
+
+
+@functools.lru_cache(maxsize=None)
+def ask_mpi(path):
+    """The "version" and whether it is CUDA-"aware", of the MPI library in this file; None if it does not answer."""
+    return ask(ASK_MPI, path) if os.path.isabs(path) else None
+
+
+def openmpi_of_file(path):
+    """Open MPI 4 and 5 share the name libmpi.so.40. Only where the library does not answer, the version of the file that
+    a link of this name leads to decides; some installations have no such link."""
+    version = re.search(r"Open MPI v?(\d+)", (ask_mpi(path) or {"version": ""})["version"])
+    if version:
+        return "openmpi5" if int(version[1]) >= 5 else "openmpi4"
+    version = re.search(r"\.so\.40\.(\d+)", os.path.basename(os.path.realpath(path)))
+    return "openmpi5" if version and int(version[1]) >= 40 else "openmpi4"
+
 
 def mpi_of_file(path):
     """The build (a key of NAMES) that fits the MPI library in this file; None if it is none, or one unknown to gpudt."""
@@ -47,8 +88,7 @@ def mpi_of_file(path):
     if re.match(r"(libmpich|libmpi|libmpi_\w+)\.so\.12(\.|$)", name):  # MPICH and what shares its ABI: Intel, Cray
         return "mpich"
     if re.match(r"libmpi(_ibm)?\.so\.(40|3)(\.|$)", name):
-        version = re.search(r"\.so\.40\.(\d+)", os.path.basename(os.path.realpath(path)))
-        return "openmpi5" if version and int(version[1]) >= 40 else "openmpi4"
+        return openmpi_of_file(path)
     return None
 
 

@@ -78,9 +78,12 @@ class Installed(unittest.TestCase):
         subprocess.run([self.cc, f"{name}.c", "-o", name, *flags], cwd=self.work, check=True)
         return self.work / name
 
-    def program_over(self, mpi, soname=None):
-        """A program linked to a library of that name, or to a link to it that is called `soname`."""
-        self.compile(mpi, "-shared", "-fPIC", f"-Wl,-soname,{soname or mpi}", text="int MPI_Init(void) { return 0; }\n")
+    def program_over(self, mpi, soname=None, version=None):
+        """A program linked to a library of that name, or to a link to it that is called `soname`. The library tells its
+        version, if one is given."""
+        answer = (f'int MPI_Get_library_version(char* text, int* length) {{ *length = {len(version or "")}; '
+                  f'__builtin_strcpy(text, "{version}"); return 0; }}\n') if version else ""
+        self.compile(mpi, "-shared", "-fPIC", f"-Wl,-soname,{soname or mpi}", text="int MPI_Init(void) { return 0; }\n" + answer)
         if soname:
             (self.work / soname).symlink_to(mpi)
         return self.compile("app", f"./{mpi}", f"-Wl,-rpath,{self.work}",
@@ -185,10 +188,14 @@ class GpudtRun(Installed):
 
     def test_builds(self):
         """The library is that for the program's MPI."""
-        for mpi, soname, build in (("libmpi.so.40.30.4", "libmpi.so.40", "openmpi4"), ("libmpi.so.40.40.5", "libmpi.so.40", "openmpi5"),
-                                   ("libmpi.so.12", None, "mpich"), ("libmpi_abi.so.0", None, "mpi-abi")):
-            with self.subTest(mpi):
-                app = self.program_over(mpi, soname)
+        for mpi, soname, version, build in (
+            ("libmpi.so.40.30.4", "libmpi.so.40", None, "openmpi4"), ("libmpi.so.40.40.5", "libmpi.so.40", None, "openmpi5"),
+            ("libmpi.so.40", None, "Open MPI v5.0.11, package: wheel", "openmpi5"),  # PyPI's: a file without a version
+            ("libmpi.so.40", None, "Open MPI v4.1.6, package: wheel", "openmpi4"),
+            ("libmpi.so.12", None, None, "mpich"), ("libmpi_abi.so.0", None, None, "mpi-abi"),
+        ):
+            with self.subTest(mpi=mpi, version=version):
+                app = self.program_over(mpi, soname, version)
                 self.assertIn(f"LD_PRELOAD={self.path_of(build)} ", self.run_it("--dry-run", "srun", app).stdout + " ")
                 for file in self.work.iterdir():
                     file.unlink()
