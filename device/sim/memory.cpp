@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -158,17 +159,22 @@ bool Memory::protect(const Block& block, bool accessible) {
          mprotect(user_ + block.region, block.region_bytes, host ? reach : PROT_NONE) == 0;
 }
 
+/// Puts part of a file in place of a region, without access. The kernel joins mappings again only if they are alike, so
+/// what the constructor has asked for is asked for here.
+bool Memory::map_file(std::size_t region, std::size_t bytes, int file, std::size_t file_offset) {
+  return std::ranges::all_of(std::array{user_, alias_}, [&](char* view) {
+    return mmap(view + region, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,
+                static_cast<off_t>(file_offset)) != MAP_FAILED &&
+           madvise(view + region, bytes, MADV_DONTDUMP) == 0;
+  });
+}
+
 cudaError_t Memory::place(Block block, int file, std::size_t file_offset, void** address) {
   // One guard page after the block; the guard before it is that of its predecessor (or the header's).
   std::size_t region = 0;
   if (!zone(block.kind).take(block.region_bytes + page, &region)) return cudaErrorMemoryAllocation;
   block.region = region;
-  bool mapped = true;
-  if (file != file_) {
-    for (char* view : {user_, alias_})
-      mapped = mapped && mmap(view + region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                              file, static_cast<off_t>(file_offset)) != MAP_FAILED;
-  }
+  const bool mapped = file == file_ || map_file(region, block.region_bytes, file, file_offset);
   const std::size_t begin = region + block.region_bytes - round_up(block.bytes, granularity);
   const auto at = blocks_.emplace(begin, std::move(block)).first;
   if (at->second.opened_from.empty()) used_[account(at->second)] += at->second.region_bytes;
@@ -188,10 +194,7 @@ void Memory::remove(Blocks::iterator at) {
               static_cast<off_t>(block.region_bytes));
     used_[account(block)] -= block.region_bytes;
   } else {
-    for (char* view : {user_, alias_})
-      restored = mmap(view + block.region, block.region_bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file_,
-                      static_cast<off_t>(block.region)) != MAP_FAILED &&
-                 restored;
+    restored = map_file(block.region, block.region_bytes, file_, block.region) && restored;
     opened_.erase(block.opened_from);
   }
   // Addresses that the system did not let us take back are never used again.

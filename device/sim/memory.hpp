@@ -115,6 +115,7 @@ class Memory {
   void remove(Blocks::iterator at) REQUIRES(mutex_);
   Zone& zone(Kind kind) REQUIRES(mutex_);
   bool protect(const Block& block, bool accessible);
+  bool map_file(std::size_t region, std::size_t bytes, int file, std::size_t file_offset);
 
   struct Registered {
     std::size_t bytes;
