@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of gpudt as it is installed: a program is built against it by the README's line, by pkg-config, by CMake
-and by Meson, and run on the simulated device; so is what a wheel of it installs.
+and by Meson, and run on the simulated device; so is what a wheel of it installs. And of what `meson setup` reads from the
+MPI's compiler wrapper.
 
 usage: install.py MESON BUILD-FOLDER MPICC RUN-MPI.SH SOURCE VERSION EXAMPLES WHEEL.PY CUDA-FLAGS...
 
@@ -191,6 +192,34 @@ class Install(unittest.TestCase):
             self.skipTest("no pkg-config")
         settings = [f"-Druntime_flags={self.cuda_flags}"]
         self.build_example("meson", [self.meson, "setup", "build", *settings], ["ninja", "-C", "build"], CC=self.mpicc)
+
+    def setup_with(self, words):
+        """`meson setup` of gpudt itself, with a wrapper that shows this command."""
+        wrapper = self.work / "mpicc"
+        wrapper.write_text(f"#!/bin/sh\ncat <<'END'\n{words}\nEND\n", encoding="utf-8")
+        wrapper.chmod(0o755)
+        options = ["tests=false", "programs=false", "cuda=disabled", "initiated=disabled", f"mpi={wrapper}"]
+        source = pathlib.Path(self.examples).parent
+        return subprocess.run([self.meson, "setup", self.work / "build", source, *(f"-D{option}" for option in options)],
+                              capture_output=True, text=True, check=False)
+
+    def test_wrapper_that_quotes_paths(self):
+        """Intel's does. The folders of the headers get a name that needs it."""
+        shown = subprocess.run([self.mpicc, "-show"], capture_output=True, text=True, check=True).stdout
+        for folder in re.findall(r"-I(\S+)", shown):
+            linked = self.work / f"headers in {folder.replace('/', '_')}"
+            linked.symlink_to(folder)
+            shown = re.sub(rf"-I{folder}(?=\s)", f'-I"{linked}"', shown)
+        done = self.setup_with(shown)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        (build,) = (self.libraries / "gpudt").iterdir()
+        installed = (self.work / "build" / "meson-info" / "intro-installed.json").read_text(encoding="utf-8")
+        self.assertIn(f"/gpudt/{build.name}/libgpudt-pmpi.so", installed)
+
+    def test_wrapper_without_headers(self):
+        done = self.setup_with(f'gcc -I"{self.work}/none" -lmpi')
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn("mpi.h is not found", done.stdout)
 
     def test_gpudt_doctor(self):
         """Likewise."""
