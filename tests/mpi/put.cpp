@@ -186,3 +186,33 @@ TEST_CASE("a window freed with a Put of its last epoch behind it", "[put]") {
     CHECK(window.matches());
   }
 }
+
+namespace {
+
+int type_copies = 0;
+
+int refuse_copy(MPI_Datatype, int, void*, void*, void*, int*) {
+  ++type_copies;
+  return MPI_ERR_OTHER;
+}
+
+}  // namespace
+
+TEST_CASE("Put and Accumulate copy no attributes of the program's datatype", "[put]") {
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  int keyval = MPI_KEYVAL_INVALID, value = 7;
+  MPI_OK(MPI_Type_create_keyval(refuse_copy, MPI_TYPE_NULL_DELETE_FN, &keyval, nullptr));
+  Type type = vector(100, 1, 2);
+  MPI_OK(MPI_Type_set_attr(type, keyval, &value));
+  Window window(type, 1, 2);
+  Buffer out(Place::device, type, 1);
+  out.fill(key_of(rank(), 0));
+  MPI_OK(MPI_Win_fence(0, window));
+  MPI_OK(MPI_Put(out.address(), 1, type, right, window.displacement(0), 1, type, window));
+  MPI_OK(MPI_Accumulate(out.address(), 1, type, right, window.displacement(1), 1, type, MPI_REPLACE, window));
+  MPI_OK(MPI_Win_fence(0, window));
+  for (const int slot : {0, 1}) window.expect(slot, stream_of(type, 1, key_of(left, 0)));
+  CHECK(window.matches());
+  CHECK(type_copies == 0);
+  MPI_OK(MPI_Type_free_keyval(&keyval));
+}
