@@ -1,5 +1,5 @@
 // The base of what this project throws itself. Besides that there is what the standard library throws, std::bad_alloc
-// most of all; all of it derives from std::exception. Nothing is thrown through a C function: guarded() in
+// most of all; all of it derives from std::exception. None of it leaves an MPI function: guarded() in
 // interpose/support/errors.hpp.
 #pragma once
 

@@ -50,14 +50,18 @@ gpudt_profiling_names:
   .globl gpudt_mpi_names
 gpudt_mpi_names:
 
-/* Fills the tables, and goes on to the function in r11 (x17), all arguments as they were. */
+/* Fills the tables, and goes on to the function in r11 (x17), all arguments as they were. What is said to the assembler
+   of the call frame is for unwinders: a thread may be cancelled wherever it is. */
   .text
 first_call:
+  .cfi_startproc
 #if defined(__x86_64__)
   .irp register, r11, rax, rdi, rsi, rdx, rcx, r8, r9
   push %\\register
+  .cfi_adjust_cfa_offset 8
   .endr
   sub $136, %rsp
+  .cfi_adjust_cfa_offset 136
   .irp number, 0, 1, 2, 3, 4, 5, 6, 7
   movaps %xmm\\number, 16*\\number(%rsp)
   .endr
@@ -66,12 +70,17 @@ first_call:
   movaps 16*\\number(%rsp), %xmm\\number
   .endr
   add $136, %rsp
+  .cfi_adjust_cfa_offset -136
   .irp register, r9, r8, rcx, rdx, rsi, rdi, rax, r11
   pop %\\register
+  .cfi_adjust_cfa_offset -8
   .endr
   jmp *%r11
 #elif defined(__aarch64__)
   stp x29, x30, [sp, #-224]!
+  .cfi_def_cfa_offset 224
+  .cfi_offset x29, -224
+  .cfi_offset x30, -216
   mov x29, sp
   stp x0, x1, [sp, #16]
   stp x2, x3, [sp, #32]
@@ -93,8 +102,12 @@ first_call:
   ldp q4, q5, [sp, #160]
   ldp q6, q7, [sp, #192]
   ldp x29, x30, [sp], #224
+  .cfi_def_cfa_offset 0
+  .cfi_restore x29
+  .cfi_restore x30
   br x17
 #endif
+  .cfi_endproc
 
 /* A function that jumps to where `target`, a place in section `table`, leads. */
 .macro jump symbol, table, target
@@ -106,6 +119,7 @@ first_call:
   .globl \\symbol
   .type \\symbol, %function
 \\symbol:
+  .cfi_startproc
 #if defined(__x86_64__)
   jmp *0b(%rip)
 #elif defined(__aarch64__)
@@ -115,6 +129,7 @@ first_call:
 #else
 #error "the entries are not written for this processor"
 #endif
+  .cfi_endproc
   .size \\symbol, . - \\symbol
 .endm
 
@@ -122,6 +137,7 @@ first_call:
 .macro exported symbol, table
   .text
 8:
+  .cfi_startproc
 #if defined(__x86_64__)
   lea 9f(%rip), %r11
   jmp first_call
@@ -129,6 +145,7 @@ first_call:
   adr x17, 9f
   b first_call
 #endif
+  .cfi_endproc
   .balign 16
 9:
   jump \\symbol, \\table, 8b

@@ -1,5 +1,7 @@
 // MPI-4.1 chapters 6 and 8: collective communication, also among neighbours; blocking, nonblocking and persistent. One
 // function serves the three forms of an operation. Barriers have no buffer and are not here.
+#include <cxxabi.h>
+
 #include <exception>
 #include <numeric>
 #include <utility>
@@ -53,7 +55,9 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
     code = through_host(call);
     staged = code == MPI_SUCCESS && persistent_payload(*call.request) != nullptr;
     if (asks && staged) prepare = to_offer();
-  } catch (const std::exception&) {  // the others wait for what this process says
+  } catch (const abi::__forced_unwind&) {  // the thread ends
+    throw;
+  } catch (...) {  // the others wait for what this process says
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
   std::unique_ptr<PersistentOffer> offer;

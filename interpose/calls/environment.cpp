@@ -130,7 +130,7 @@ struct Settings {
 };
 
 /// None if there is no memory for it: the program runs without the library then, which says so.
-std::optional<Settings> read_settings() noexcept try { return Settings(); } catch (const std::exception&) {
+std::optional<Settings> read_settings() try { return Settings(); } catch (const std::exception&) {
   return std::nullopt;
 }
 
@@ -172,7 +172,7 @@ void start(const Settings& settings) {
 }
 
 /// After MPI_Init.
-void start_if_possible(const std::optional<Settings>& settings) noexcept {
+void start_if_possible(const std::optional<Settings>& settings) {
   try {
     if (settings) return start(*settings);
     log_start(world_rank(), /*trace=*/false);

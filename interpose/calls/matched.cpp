@@ -73,21 +73,26 @@ void matched_stop() {
 
 namespace {
 
+/// A message that MPI has matched: it can be received, whatever fails on the way to the program.
+struct Found {
+  MPI_Message message;
+  MatchedFrom from;
+  ~Found() { matched_enter(message, from); }
+};
+
 /// `look(status)` looks for a message and matches it if there is one, which `*flag` tells. Returns what the call is to
 /// return.
 template <class Look>
 int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* user, Look look) {
-  const SeenStatus status(user);
-  const auto lock = peer_matching();
-  const int code = look(status.get());
-  if (code != MPI_SUCCESS || flag == nullptr || *flag == 0 || status.refused(code)) return code;
-  bool rts = false;
-  const int result = guarded(comm, call, [&] {
-    rts = peer_probed(comm, status.get(), /*matched=*/true);
-    return MPI_SUCCESS;
+  return raising(comm, call, [&] {
+    const SeenStatus status(user);
+    const auto lock = peer_matching();
+    const int code = look(status.get());
+    if (code != MPI_SUCCESS || flag == nullptr || *flag == 0 || status.refused(code)) return code;
+    Found found{*message, {{.comm = comm}, /*rts=*/false}};
+    found.from.rts = peer_probed(comm, status.get(), /*matched=*/true);
+    return code;
   });
-  matched_enter(*message, {{.comm = comm}, rts});
-  return result;
 }
 
 /// A message has been found, unless MPI has refused to look.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <new>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,16 +26,38 @@ namespace {
 /// When a call returns: on the timeline are those that wait, for the others may be called very often.
 enum class Ends { when_done, at_once };
 
-/// The user's requests as MPI is to see them during one call.
+/// The user's requests as MPI is to see them during one call, which an error handler may end by an exception.
 class Requests {
  public:
-  /// May throw std::bad_alloc; nothing else of it does.
+  /// May throw std::bad_alloc; nothing else of it throws what is not the program's.
   Requests(const char* call, int count, MPI_Request* user, Ends ends) : user_(user) {
     if (count > 0 && (engine_held() != 0 || persistent_count() != 0))
       ours_ = std::make_unique<Ours>(call, count, user, ends);
   }
 
+  ~Requests() {
+    if (!ours_ || finished_) return;
+    write_back();
+    take_failed();
+  }
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+
   MPI_Request* data() { return ours_ ? ours_->given.data() : user_; }
+
+  /// Before the call.
+  void drive() const {
+    if (!ours_) return;
+    if (ours_->ends == Ends::at_once) {
+      // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
+      // before this call, as a receive by a synchronous send to oneself, must be seen by it.
+      engine_progress_logged(Tests::all);
+      return;
+    }
+    device::mark(device::Point::wait_entered);
+    engine_progress_logged();  // what is to go out goes before this process waits for anything
+    device::about_to_wait(device::WaitKind::requests);
+  }
 
   /// After a call that completes one request: its error, if any, is returned.
   int finish_one(int code) {
@@ -57,12 +78,17 @@ class Requests {
     if (code == MPI_SUCCESS)
       for (std::size_t i = 0; i < seen.size(); ++i)
         if (MPI_Status* status = slot(static_cast<int>(i))) status->MPI_ERROR = MPI_SUCCESS;
-    bool told = code != MPI_SUCCESS;
-    for (const Failed& failed : failures) {
+    const Failed* first = nullptr;
+    const auto note = [&](const Failed& failed) {
       const auto at = std::find(seen.begin(), seen.end(), failed.request);
-      if (at == seen.end()) continue;
-      if (!std::exchange(told, true)) tell(*failed.operation);
+      if (at == seen.end()) return;
+      if (first == nullptr) first = &failed;
       if (MPI_Status* status = slot(static_cast<int>(at - seen.begin()))) status->MPI_ERROR = failed.operation->error;
+    };
+    std::for_each(failures.begin(), failures.end(), note);
+    if (code == MPI_SUCCESS && first != nullptr) {
+      tell(*first->operation);  // last: the handler may throw
+      note(*first);             // MPI may have another code for the handler
     }
     return MPI_ERR_IN_STATUS;
   }
@@ -80,15 +106,6 @@ class Requests {
         : timed(Clock::completion, call), ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
       persistent_exchange(seen, mine);
       given = seen;
-      if (ends == Ends::at_once) {
-        // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
-        // before this call, as a receive by a synchronous send to oneself, must be seen by it.
-        engine_progress_logged(Tests::all);
-        return;
-      }
-      device::mark(device::Point::wait_entered);
-      engine_progress_logged();  // what is to go out goes before this process waits for anything
-      device::about_to_wait(device::WaitKind::requests);
     }
     ~Ours() {
       if (ends == Ends::when_done) device::mark(device::Point::wait_returned);
@@ -116,6 +133,7 @@ class Requests {
   /// Of the requests that the call has completed: MPICH's MPI_Testall asks those for their errors, too, that it then
   /// leaves because others are not complete.
   std::vector<Failed> take_failed() {
+    finished_ = true;
     std::vector<Failed> failures = std::exchange(failed_here(), std::move(ours_->outer));
     const std::vector<MPI_Request>& given = ours_->given;
     std::erase_if(failures, [&](const Failed& failed) {
@@ -126,6 +144,7 @@ class Requests {
 
   MPI_Request* user_;
   std::unique_ptr<Ours> ours_;  ///< null if none can be
+  bool finished_ = false;
 };
 
 /// `own`, if it is large enough, else memory that `many` keeps; null if there is none.
@@ -197,7 +216,7 @@ class Statuses {
 
  private:
   /// The receive has failed anyway.
-  void truncated(int index, const MPI_Status& status) const noexcept {
+  void truncated(int index, const MPI_Status& status) const {
     guarded(MPI_COMM_NULL, "a receive that was too short", [&] {
       peer_truncated_in(contexts_.of(index), status);
       return MPI_SUCCESS;
@@ -227,13 +246,11 @@ auto by_completion(int done, const int* indices, MPI_Status* statuses) {
 /// What `complete(requests)` returns. Nothing is completed for want of memory.
 template <class Complete>
 int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Complete complete) {
-  std::optional<Requests> requests;
-  try {
-    requests.emplace(call, count, user, ends);
-  } catch (const std::bad_alloc&) {
-    return fail(MPI_COMM_NULL, call, MPI_ERR_NO_MEM, "out of memory");
-  }
-  return complete(*requests);
+  return raising(MPI_COMM_NULL, call, [&] {
+    Requests requests(call, count, user, ends);
+    requests.drive();
+    return complete(requests);
+  });
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void BoardCall::tell() {
   number_ = group_->tell(mine_);
 }
 
-BoardCall::Decision BoardCall::decide() noexcept {
+BoardCall::Decision BoardCall::decide() {
   if (stage_ == Stage::telling) {
     if (!read_all()) return Decision::open;
     heard_ = 0;
@@ -88,7 +88,7 @@ bool BoardCall::all_outcomes(std::atomic<std::uint64_t> Slot::*outcome) {
   return true;
 }
 
-void BoardCall::map_as_leader() noexcept {
+void BoardCall::map_as_leader() {
   find_leaders();
   if (!leads()) return;
   bool reached = false;
@@ -100,12 +100,12 @@ void BoardCall::map_as_leader() noexcept {
   group_->set_outcome(number_, &Slot::mapped, !reached);
 }
 
-void BoardCall::settle(bool ready) noexcept {
+void BoardCall::settle(bool ready) {
   stage_ = all_nodes_agree(ready) ? Stage::launched : Stage::otherwise;
   if (stage_ == Stage::launched) launch();
 }
 
-void BoardCall::launch() noexcept {
+void BoardCall::launch() {
   if (!leads()) return;
   try {
     start(kernels_);
@@ -115,7 +115,7 @@ void BoardCall::launch() noexcept {
 }
 
 /// All of them, also if one has failed.
-bool BoardCall::kernels_done() noexcept {
+bool BoardCall::kernels_done() {
   bool all_done = true;
   for (device::Transfer& kernel : kernels_) {
     try {

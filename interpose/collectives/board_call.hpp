@@ -34,7 +34,7 @@ class BoardCall {
     otherwise,  ///< nothing has been done
   };
   /// All processes come to the same decision.
-  Decision decide() noexcept;
+  Decision decide();
   /// After `by_gpus`: whether the call is complete. Throws device::Error or MpiError if a kernel has failed.
   bool complete();
   /// For the report and the trace, when it is complete.
@@ -63,7 +63,7 @@ class BoardCall {
   virtual bool map() = 0;
   /// After the processes of the group have agreed and reach what they need, or not (`ready`): whether all do. Of a
   /// blocking call whose group is a part of its processes it waits for the others.
-  virtual bool all_nodes_agree(bool ready) noexcept { return ready; }
+  virtual bool all_nodes_agree(bool ready) { return ready; }
   /// Of a leader: starts its kernels. May throw.
   virtual void start(std::vector<device::Transfer>& kernels) = 0;
   /// The result comes to where the program wants it. May throw.
@@ -75,10 +75,10 @@ class BoardCall {
   bool read_all();
   void find_leaders();
   bool leads() const;
-  void map_as_leader() noexcept;
-  void settle(bool ready) noexcept;
-  void launch() noexcept;
-  bool kernels_done() noexcept;
+  void map_as_leader();
+  void settle(bool ready);
+  void launch();
+  bool kernels_done();
   bool all_outcomes(std::atomic<std::uint64_t> peer::Slot::*outcome);
 
   std::uint64_t number_ = 0;  ///< 0: not told

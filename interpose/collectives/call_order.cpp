@@ -131,23 +131,28 @@ class WaitingCall : public Payload {
   /// Whether the call has come to its turn, and is under way.
   bool advance() {
     if (place_ == Place::in_order && !is_first(this, comm_)) return false;
-    const BoardCall::Decision decision = offered_ ? offered_->decide() : BoardCall::Decision::otherwise;
-    if (decision == BoardCall::Decision::open) return false;
-    if (decision == BoardCall::Decision::otherwise) give_to_mpi();
+    if (!decided_) {
+      const BoardCall::Decision decision = offered_ ? offered_->decide() : BoardCall::Decision::otherwise;
+      if (decision == BoardCall::Decision::open) return false;
+      decided_ = true;
+      if (decision == BoardCall::Decision::otherwise) give_to_mpi();
+    }
     waits_ = false;
     leave(this);
     return true;
   }
 
-  void give_to_mpi() noexcept {
+  void give_to_mpi() {
     offered_.reset();
     MPI_Request unused = MPI_REQUEST_NULL;
+    operation_.error = MPI_ERR_OTHER;  // stays if an error handler throws
+    operation_.told = true;
     try {
       operation_.error = start_({.name = name_, .request = &unused, .late = &late_});
       operation_.told = operation_.error != MPI_SUCCESS;
     } catch (const std::exception& error) {
-      operation_.error = error_class(error);
-      log_failure(name_, error.what());
+      operation_.error = log_own(name_, error);
+      operation_.told = false;
     }
   }
 
@@ -178,6 +183,7 @@ class WaitingCall : public Payload {
   const StartInMpi start_;
   Operation& operation_;
   bool waits_ = true;
+  bool decided_ = false;  ///< whether GPUs do the call; if not, MPI has been given it
   LateCall late_;
 };
 

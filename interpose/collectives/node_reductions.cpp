@@ -100,7 +100,7 @@ std::uint64_t NodeReduction::signature() const {
   return mixed;
 }
 
-bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders) noexcept {
+bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders) {
   std::uint64_t mask = 0;
   if (ready && valid_)
     for (const int leader : leaders) mask |= std::uint64_t{1} << static_cast<unsigned>(leader);
@@ -113,7 +113,7 @@ bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders)
 
 /// What fails is remembered, and nothing more is done by GPUs then; fellows wait for this process all the same.
 template <class Action>
-void NodeReduction::attempt(Action action) noexcept {
+void NodeReduction::attempt(Action action) {
   if (failure_) return;
   try {
     action();

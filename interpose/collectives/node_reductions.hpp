@@ -48,7 +48,7 @@ class NodeReduction {
   void reserve(int ordinal);
   /// After the processes of this node have agreed, or not (`ready`): whether those of all nodes have. Collective over
   /// the communicator. `leaders` are this node's.
-  bool all_nodes_agree(bool ready, const std::vector<int>& leaders) noexcept;
+  bool all_nodes_agree(bool ready, const std::vector<int>& leaders);
   /// Of a leader, after all have agreed; nothing if it has no slice. Returns when the results are where they belong.
   /// Throws device::Error or MpiError, in all fellows, if one has failed.
   void run(const NodeOperands& operands);
@@ -78,7 +78,7 @@ class NodeReduction {
   void spread(const NodeOperands& operands, Slot& slot);
   void agree_on_success();
   template <class Action>
-  void attempt(Action action) noexcept;
+  void attempt(Action action);
   template <class Act>
   void for_each_result(const NodeOperands& operands, const Chunk& chunk, Act act) const;
 

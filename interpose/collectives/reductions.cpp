@@ -184,7 +184,7 @@ class Part : public BoardCall {
              each.bytes == mine_.bytes;
     });
   }
-  bool all_nodes_agree(bool ready) noexcept override {
+  bool all_nodes_agree(bool ready) override {
     return over_nodes_ == nullptr ? ready : over_nodes_->all_nodes_agree(ready, leaders_);
   }
   void start_delivery() override {

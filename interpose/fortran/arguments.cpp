@@ -8,7 +8,6 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/fortran/constants.hpp"
-#include "interpose/support/errors.hpp"
 
 // MPI's own, of which nothing exists in a C program.
 extern "C" __attribute__((weak)) void mpi_initialized_(MPI_Fint* flag, MPI_Fint* ierror);
@@ -108,10 +107,6 @@ Flag::~Flag() {
 String::String(const char* text, std::size_t length) {
   const std::string_view padded(text, length);
   text_ = padded.substr(0, padded.find_last_not_of(' ') + 1);
-}
-
-int raise_current(const char* call) noexcept {
-  return guarded(MPI_COMM_NULL, call, []() -> int { throw; });
 }
 
 }  // namespace gpudt::interpose::fortran

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose::fortran {
 
@@ -247,18 +248,10 @@ class String {
   std::string text_;
 };
 
-/// The MPI error code of the exception in flight, given to the error handler.
-int raise_current(const char* call) noexcept;
-
 /// Runs a call and sets ierror, if there is one.
 template <class Call>
-void finish(MPI_Fint* ierror, const char* name, Call call) noexcept {
-  int code = MPI_SUCCESS;
-  try {
-    code = call();
-  } catch (...) {
-    code = raise_current(name);
-  }
+void finish(MPI_Fint* ierror, const char* name, Call call) {
+  const int code = raising(MPI_COMM_NULL, name, call);
   if (ierror != nullptr) *ierror = code;
 }
 

@@ -315,10 +315,8 @@ int engine_progress(Tests tests) {
 void engine_settle() {
   engine.settle();
 }
-int engine_progress_logged(Tests tests) noexcept try {
-  return engine.progress(tests);
-} catch (const std::exception& error) {
-  log_failure("progress", error.what());
+int engine_progress_logged(Tests tests) try { return engine.progress(tests); } catch (const std::exception& error) {
+  log_own("progress", error);
   return 0;
 }
 void engine_order(MPI_Comm comm, int peer) {

@@ -8,6 +8,7 @@
 #include <new>
 #include <span>
 
+#include "base/cancellation.hpp"
 #include "device/timeline.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/mpi/workarounds.hpp"
@@ -25,10 +26,9 @@ constexpr int test_window = 64;
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr std::size_t blocked_peers_max = 16;
 
-/// The operation fails. Whatever memory is left.
-void fail_operation(Operation& operation, const char* doing, const std::exception& failure) noexcept {
-  operation.error = error_class(failure);
-  log_failure(doing, failure.what());
+/// The operation fails with what has been caught, unless the program has thrown it. Whatever memory is left.
+void fail_operation(Operation& operation, const char* doing, const std::exception& failure) {
+  operation.error = log_own(doing, failure);
 }
 
 /// Makes room for `size` elements, seldom.
@@ -37,7 +37,8 @@ void reserve_amply(std::vector<Element>& list, std::size_t size) {
   if (list.capacity() < size) list.reserve(std::max(size, 2 * list.capacity()));
 }
 
-/// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw.
+/// The engine belongs to this thread while it lives, however progress() ends: an error handler may throw. The thread,
+/// which has operations of others in its hands, is not cancelled meanwhile.
 class Hold {
  public:
   explicit Hold(std::atomic<bool>& busy) : busy_(busy) { ProgressEngine::inside = true; }
@@ -49,7 +50,26 @@ class Hold {
   Hold& operator=(const Hold&) = delete;
 
  private:
+  const CancellationPutOff undisturbed_{};
   std::atomic<bool>& busy_;
+};
+
+/// A walk through a list, of which it keeps some entries; those that it has not come to stay, however it ends.
+class Sieve {
+ public:
+  explicit Sieve(std::vector<Operation*>& list) : list_(list) {}
+  ~Sieve() { list_.erase(list_.begin() + kept_, list_.begin() + at_); }
+  Sieve(const Sieve&) = delete;
+  Sieve& operator=(const Sieve&) = delete;
+
+  /// The entry that it has come to; null at the end.
+  Operation* entry() const { return at_ < std::ssize(list_) ? list_[static_cast<std::size_t>(at_)] : nullptr; }
+  void keep() { list_[static_cast<std::size_t>(kept_++)] = list_[static_cast<std::size_t>(at_++)]; }
+  void drop() { ++at_; }
+
+ private:
+  std::vector<Operation*>& list_;
+  std::ptrdiff_t kept_ = 0, at_ = 0;
 };
 
 }  // namespace
@@ -147,8 +167,8 @@ int ProgressEngine::issue_packed() {
       ++entry;
       continue;
     }
-    entry = packing_.erase(entry);
     issue(operation);
+    entry = packing_.erase(entry);
     if (operation->inner == MPI_REQUEST_NULL) {
       complete(operation);
       ++completions;
@@ -173,8 +193,15 @@ void ProgressEngine::issue(Operation* operation) {
   } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
     operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
   } else if (operation->error == MPI_SUCCESS) {
-    operation->error = give(*operation);
-    operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
+    operation->error = MPI_ERR_OTHER;  // stays if an error handler throws: the next pass ends the operation
+    operation->told = true;
+    try {
+      operation->error = give(*operation);
+      operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
+    } catch (const std::exception& failure) {
+      fail_operation(*operation, "sending a message", failure);
+      operation->told = false;
+    }
   }
   issued(*operation);
   if (operation->error != MPI_SUCCESS || operation->cancelled) operation->inner = MPI_REQUEST_NULL;
@@ -369,8 +396,7 @@ bool ProgressEngine::advance_unpacking(Operation* operation) {
 int ProgressEngine::finish_unpacked() {
   int completions = 0;
   while (std::exchange(truncated_, 0) != 0) completions += test_inner(Tests::all);
-  std::size_t kept = 0;
-  for (Operation* operation : unpacking_) {
+  for (Sieve sieve(unpacking_); Operation* const operation = sieve.entry();) {
     bool done = true;
     try {
       done = advance_unpacking(operation);
@@ -378,13 +404,13 @@ int ProgressEngine::finish_unpacked() {
       fail_operation(*operation, "moving the data of a message", error);
     }
     if (!done) {
-      unpacking_[kept++] = operation;
+      sieve.keep();
       continue;
     }
+    sieve.drop();
     complete(operation);
     ++completions;
   }
-  unpacking_.resize(kept);
   return completions;
 }
 

@@ -9,7 +9,7 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/support/log.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -18,12 +18,12 @@ SharedMutex mutex;
 auto& windows GUARDED_BY(mutex) = never_destroyed<std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>>>();
 std::atomic<std::size_t> count{0};
 
-/// Nothing may be thrown into MPI's progress.
+/// Nothing of this library's may be thrown into MPI's progress.
 int driven_once(ServedWindow& window) {
   try {
     return window.progress();
   } catch (const std::exception& error) {
-    log_error(std::string("one-sided communication: ") + error.what());
+    log_own("one-sided communication", error);
     return 0;
   }
 }

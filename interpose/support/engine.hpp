@@ -36,8 +36,8 @@ void drive_until(Condition condition) {
 /// Tests all MPI requests once and runs background work until there is none; if another thread is in the engine, waits
 /// for it first. No-op inside the engine.
 void engine_settle();
-/// The same as engine_progress() for callers that must not throw: what goes wrong is logged.
-int engine_progress_logged(Tests tests = Tests::some) noexcept;
+/// The same as engine_progress() for callers that throw nothing of this library's: what goes wrong is logged.
+int engine_progress_logged(Tests tests = Tests::some);
 /// drive_until() where other processes wait for this one: nothing but the condition throws.
 template <class Condition>
 void drive_safely_until(Condition condition) {

@@ -2,8 +2,11 @@
 #include "interpose/support/errors.hpp"
 
 #include <atomic>
+#include <new>
+#include <typeinfo>
 
 #include "device/division.hpp"
+#include "interpose/support/loaded.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -18,12 +21,25 @@ int stand_in_tag() {
 
 }  // namespace
 
+/// This library has the C++ run-time library in it, so that what it throws is of types in its own file, and what the
+/// program throws is not.
+bool is_own(const std::exception& error) {
+  static const char here = 0;
+  return file_of(&typeid(error)) == file_of(&here);
+}
+
 int error_class(const std::exception& error) {
   if (const auto* const told = dynamic_cast<const MpiError*>(&error)) return told->error_class();
   if (const auto* const failed = dynamic_cast<const device::Error*>(&error))
     return failed->failure() == device::Failure::out_of_memory ? MPI_ERR_NO_MEM : MPI_ERR_OTHER;
   if (dynamic_cast<const device::TooManyParts*>(&error) != nullptr) return MPI_ERR_TYPE;
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
+}
+
+int log_own(const char* call, const std::exception& error) {
+  if (!is_own(error)) throw;
+  log_failure(call, dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? "out of memory" : error.what());
+  return error_class(error);
 }
 
 int raise(MPI_Comm comm, int code) {
@@ -68,10 +84,13 @@ MPI_Comm bare_self(int tag) {
 
 /// MPI calls the handlers of communicators alone. One of this process alone takes nobody else to make.
 int KeptHandler::raise(int code) const {
-  MPI_Comm stand_in = bare_self(stand_in_tag());
-  PMPI_Comm_set_errhandler(stand_in, handler_);
-  PMPI_Comm_call_errhandler(stand_in, code);
-  PMPI_Comm_free(&stand_in);
+  struct StandIn {
+    MPI_Comm comm = bare_self(stand_in_tag());
+    ~StandIn() { PMPI_Comm_free(&comm); }  // the handler may throw
+  };
+  const StandIn stand_in;
+  PMPI_Comm_set_errhandler(stand_in.comm, handler_);
+  PMPI_Comm_call_errhandler(stand_in.comm, code);
   return code;
 }
 

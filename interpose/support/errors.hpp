@@ -5,7 +5,6 @@
 
 #include <exception>
 #include <memory>
-#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +24,10 @@ class MpiError : public Exception {
  private:
   int error_class_;
 };
+
+/// Whether this library has thrown it, and not the program, in a callback of its own (an error handler, an operator, an
+/// attribute's copy function): that passes through. It may be of a type of the same name.
+bool is_own(const std::exception& error);
 
 /// The class of the MPI error that an exception becomes; MPI_ERR_INTERN for what should not have been thrown.
 int error_class(const std::exception& error);
@@ -84,17 +87,31 @@ int fail(const Handle& handle, const char* call, int code, std::string_view what
   return raise(handle, code);
 }
 
-/// Runs the body of a wrapper; what it throws becomes an MPI error on `handle`. No exception leaves.
+/// To be called where `error` has been caught. Logs it, and returns its class; what the program has thrown is thrown
+/// again.
+int log_own(const char* call, const std::exception& error);
+
+/// Runs `body`, which returns an error code; what this library throws meanwhile becomes an error of that class on
+/// `handle`, which the error handler hears of when all that `body` has made is gone. What the program throws passes, as
+/// does the end of the thread (pthread_cancel, pthread_exit).
 template <class Handle, class Body>
-int guarded(const Handle& handle, const char* call, Body&& body) noexcept {
-  const NvtxCall range(call);
+int raising(const Handle& handle, const char* call, Body&& body) {
+  int failure = MPI_SUCCESS;
   try {
     return body();
-  } catch (const std::bad_alloc&) {
-    return fail(handle, call, MPI_ERR_NO_MEM, "out of memory");
   } catch (const std::exception& error) {
-    return fail(handle, call, error_class(error), error.what());
+    failure = log_own(call, error);
   }
+  return raise(handle, failure);
+}
+
+/// The same for the body of a wrapper.
+template <class Handle, class Body>
+int guarded(const Handle& handle, const char* call, Body&& body) {
+  return raising(handle, call, [&] {
+    const NvtxCall range(call);
+    return body();
+  });
 }
 
 }  // namespace gpudt::interpose

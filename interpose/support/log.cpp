@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 
+#include "base/cancellation.hpp"
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 
@@ -17,6 +18,7 @@ namespace {
 auto& logger = never_destroyed<std::unique_ptr<spdlog::logger>>();
 
 void write(spdlog::level::level_enum level, const std::string& text) noexcept {
+  const CancellationPutOff undisturbed;
   if (logger) logger->log(level, "{}", text);  // spdlog reports its own failures instead of throwing
 }
 
@@ -36,6 +38,7 @@ void log_error(const std::string& text) noexcept {
   write(spdlog::level::err, text);
 }
 void log_failure(const char* doing, std::string_view what) noexcept {
+  const CancellationPutOff undisturbed;
   if (logger) logger->log(spdlog::level::err, "{}: {}", doing, what);
 }
 void log_warning(const std::string& text) noexcept {

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import unittest
 
-NEEDED = {"mpich": re.compile(r"(libc|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so(\.\d+)*$"),
-          "openmpi": re.compile(r"(libmpi|libmpi_mpifh|libmpi_usempif08|libopen-rte|libopen-pal|libc|libm|libdl|librt|"
+NEEDED = {"mpich": re.compile(r"(libc|libgcc_s|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so(\.\d+)*$"),
+          "openmpi": re.compile(r"(libmpi|libmpi_mpifh|libmpi_usempif08|libopen-rte|libopen-pal|libc|libgcc_s|libm|libdl|librt|"
                                 r"libpthread|ld-linux-x86-64)\.so(\.\d+)*$")}
 # What programs, which know this name alone as that of MPI libraries, are to be linked to.
 UNDEFINED = ["PMPI_Get_library_version"]

@@ -1,6 +1,7 @@
 #include "interpose/transport/internode/message_ends.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -129,7 +130,7 @@ bool MessageInflow::step() {
   try {
     for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
       device::mark(device::Point::part_unpacked);
-  } catch (...) {
+  } catch (const std::exception&) {
     note_failure();
   }
   if (taken_ < target_.bytes || !unpacking_.empty()) return false;
@@ -171,7 +172,7 @@ void MessageInflow::take(const Part& part) {
     if (part.receiving->state.load() == MpiTransfer::State::failed || part.receiving->bytes != part.end - part.begin)
       throw MpiError(MPI_ERR_OTHER, "peer transfer: the sender has given a message up");
     if (!failure_) unpack(part);
-  } catch (...) {
+  } catch (const std::exception&) {
     note_failure();
   }
 }
