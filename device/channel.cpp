@@ -183,7 +183,7 @@ void Channel::grow() {
     runtime_->memset_async(ordinal_, chunk.counters, 0, chunk_states * counter_spacing, stream_);
   } catch (...) {
     if (chunk.counters) runtime_->device_free(ordinal_, chunk.counters);
-    runtime_->mapped_free(chunk.flags);
+    runtime_->mapped_free(ordinal_, chunk.flags);
     throw;
   }
   std::memset(chunk.flags, 0, chunk_states * flag_spacing);
@@ -433,7 +433,7 @@ void Channel::close() noexcept {
   const LockGuard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
     if (!lost_) free_of_gpu(chunk);
-    runtime_->mapped_free(chunk.flags);
+    runtime_->mapped_free(ordinal_, chunk.flags);
   }
   for (const StreamHandle stream : {stream_, second_stream_.load()})
     if (!lost_ && stream != nullptr) runtime_->stream_destroy(ordinal_, stream);

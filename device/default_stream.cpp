@@ -25,7 +25,7 @@ DefaultStream::DefaultStream(Runtime& runtime, int ordinal, Order order)
 DefaultStream::~DefaultStream() {
   forget_reached();
   if (!pending_.empty()) return;  // the GPU may still write to the words: they stay until the process ends
-  for (void* const page : pages_) runtime_.mapped_free(page);
+  for (void* const page : pages_) runtime_.mapped_free(ordinal_, page);
 }
 
 std::uint32_t* DefaultStream::take_word() {
@@ -88,7 +88,7 @@ void DefaultStream::lose() noexcept {
   const LockGuard lock(mutex_);
   pending_.clear();
   idle_.clear();
-  for (void* const page : pages_) runtime_.mapped_free(page);
+  for (void* const page : pages_) runtime_.mapped_free(ordinal_, page);
   pages_.clear();
 }
 

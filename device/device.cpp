@@ -204,10 +204,10 @@ Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return current().staging().try_acquire(kind, ordinal, bytes);
 }
 
-bool register_host(int ordinal, void* address, std::size_t bytes) noexcept try {
+void* register_host(int ordinal, void* address, std::size_t bytes) noexcept try {
   return current().register_host(ordinal, address, bytes);
 } catch (const std::exception&) {
-  return false;
+  return nullptr;
 }
 
 StagingStatistics staging_statistics(StagingKind kind) noexcept {

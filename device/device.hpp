@@ -196,10 +196,10 @@ Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
 /// The same, but empty instead.
 Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
 
-/// Lets the GPUs use the caller's host memory as they use mapped staging memory, from now on until stop(); the memory
-/// must stay as long. False if the runtime refuses. The answer is remembered: to be asked before each use, of the same
-/// `address` and `bytes`. Thread-safe.
-bool register_host(int ordinal, void* address, std::size_t bytes) noexcept;
+/// Where GPU `ordinal` reaches the caller's host memory, whole pages of a shared mapping, as it reaches mapped staging
+/// memory, from now on until stop() or the end of its context; the memory must stay as long. Null if the runtime
+/// refuses. The answer is remembered: to be asked before each use, of the same `address` and `bytes`. Thread-safe.
+void* register_host(int ordinal, void* address, std::size_t bytes) noexcept;
 
 /// Staging memory now and at its peak, in bytes (in use, and in use + idle).
 struct StagingStatistics {

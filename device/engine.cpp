@@ -47,8 +47,7 @@ Engine::~Engine() {
     }
   }
   for (const std::atomic<DefaultStream*>& slot : default_streams_) delete slot.load();
-  for (const auto& [address, registered] : registered_)
-    if (registered.taken) runtime_->host_unregister(address);
+  for (const auto& [place, view] : registered_) forget_view(place.first, view);
 }
 
 /// Its context has ended: nothing that is left of it is given back to the runtime.
@@ -66,7 +65,11 @@ void Engine::lose(Gpu& gpu) noexcept {
   peers_->lose(gpu.ordinal);
   if (DefaultStream* const stream = default_streams_[gpu.ordinal].load()) stream->lose();
   const LockGuard lock(registered_mutex_);
-  std::erase_if(registered_, [&](const auto& entry) { return entry.second.ordinal == gpu.ordinal; });
+  std::erase_if(registered_, [&](const auto& entry) {
+    const bool its = entry.first.first == gpu.ordinal;
+    if (its) forget_view(gpu.ordinal, entry.second);
+    return its;
+  });
   runtime_->forget(gpu.ordinal);
 }
 
@@ -81,12 +84,23 @@ DefaultStream* Engine::default_stream(int ordinal) {
   return slot.load(std::memory_order_acquire);
 }
 
-bool Engine::register_host(int ordinal, void* address, std::size_t bytes) {
+void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   static_cast<void>(gpu(ordinal));
   const LockGuard lock(registered_mutex_);
-  const auto [at, is_new] = registered_.emplace(address, Registered{ordinal, false});
-  if (is_new) at->second.taken = runtime_->host_register(ordinal, address, bytes);
-  return at->second.taken;
+  const auto [at, is_new] = registered_.try_emplace({ordinal, address}, nullptr);
+  if (!is_new) return at->second;
+  void* const view = host_views_.map_again(address, bytes);
+  if (view != nullptr && runtime_->host_register(ordinal, view, bytes))
+    at->second = view;
+  else if (view != nullptr)
+    host_views_.free(view);
+  return at->second;
+}
+
+void Engine::forget_view(int ordinal, void* view) noexcept {
+  if (view == nullptr) return;
+  runtime_->host_unregister(ordinal, view);
+  host_views_.free(view);
 }
 
 Gpu& Engine::gpu(int ordinal) {

@@ -19,6 +19,7 @@
 #include "device/default_stream.hpp"
 #include "device/delay.hpp"
 #include "device/device.hpp"
+#include "device/host_pages.hpp"
 #include "device/kernel_args.hpp"
 #include "device/peer.hpp"
 #include "device/pool.hpp"
@@ -324,7 +325,7 @@ class Engine {
   bool keeps_order() const { return order_ != Order::none; }
   /// Null: the program's work is not waited for. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
-  bool register_host(int ordinal, void* address, std::size_t bytes);
+  void* register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
   std::vector<UsedGpu> used_gpus() const;
@@ -428,6 +429,7 @@ class Engine {
       REQUIRES(channel.queue_mutex);
 
   void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);
+  void forget_view(int ordinal, void* view) noexcept;
 
   const std::unique_ptr<Runtime> runtime_;
   const Way way_;
@@ -444,12 +446,11 @@ class Engine {
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   Mutex registered_mutex_;
-  struct Registered {
-    int ordinal;
-    bool taken;  ///< by the runtime
-  };
-  std::map<void*, Registered> registered_ GUARDED_BY(registered_mutex_);  ///< host memory
-  std::atomic<Gpu*> recent_{nullptr};                                     ///< that did a short transfer last
+  /// Host memory of the caller's, mapped again for each GPU: registered memory is lost with the context of the GPU that
+  /// it was registered for, and the others go on using theirs. By GPU and address; null: the runtime refuses.
+  std::map<std::pair<int, void*>, void*> registered_ GUARDED_BY(registered_mutex_);
+  HostPages host_views_;
+  std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
   Mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
   std::atomic<DefaultStream*> default_streams_[max_gpus] = {};

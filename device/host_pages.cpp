@@ -13,6 +13,15 @@ void* HostPages::allocate(std::size_t bytes) {
   if (address == MAP_FAILED) throw Error(Failure::out_of_memory, "no host memory for staging");
   madvise(address, bytes, MADV_DONTFORK);
   madvise(address, bytes, MADV_HUGEPAGE);
+  return keep(address, bytes);
+}
+
+void* HostPages::map_again(void* shared, std::size_t bytes) {
+  void* const address = mremap(shared, /*old_size=*/0, bytes, MREMAP_MAYMOVE);
+  return address == MAP_FAILED ? nullptr : keep(address, bytes);
+}
+
+void* HostPages::keep(void* address, std::size_t bytes) {
   try {
     const LockGuard lock(mutex_);
     bytes_.emplace(address, bytes);

@@ -14,9 +14,13 @@ class HostPages {
   /// Whole pages, all zeros. Throws Error. Not inherited by fork() (MADV_DONTFORK): copy-on-write would move the
   /// parent's pages away from those registered with the GPU.
   void* allocate(std::size_t bytes);
+  /// The pages of a shared mapping at another address. Null if the system refuses.
+  void* map_again(void* shared, std::size_t bytes);
   void free(void* address) noexcept;
 
  private:
+  void* keep(void* address, std::size_t bytes);
+
   Mutex mutex_;
   std::map<void*, std::size_t> bytes_ GUARDED_BY(mutex_);  // by address
 };

@@ -33,10 +33,10 @@ std::size_t Pool::class_bytes(std::size_t bytes) {
 Staging Pool::acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   if (bytes > largest_request)
     throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes asked for");
-  const Class wanted = {kind, kind == StagingKind::mapped ? -1 : ordinal, class_bytes(bytes)};
+  const Class wanted = {kind, ordinal, class_bytes(bytes)};
   const LockGuard lock(mutex_);
   void* data = take_idle(wanted);
-  if (!data) data = grow(wanted, ordinal);
+  if (!data) data = grow(wanted);
   ++held_;
   StagingStatistics& statistics = statistics_of(kind);
   statistics.in_use += wanted.bytes;
@@ -75,7 +75,7 @@ std::size_t Pool::slab_blocks(const Class& wanted) const {
 }
 
 /// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees.
-void* Pool::grow(const Class& wanted, int ordinal) {
+void* Pool::grow(const Class& wanted) {
   std::vector<std::unique_ptr<Chunk>> freed;
   if (bounds_.limit != 0 && allocated() + wanted.bytes > bounds_.limit) {
     const std::size_t excess = allocated() + wanted.bytes - bounds_.limit;
@@ -98,13 +98,13 @@ void* Pool::grow(const Class& wanted, int ordinal) {
                                               kind_name(wanted.kind) + " memory asked for with " +
                                               std::to_string(held) + " bytes in use, but GPUDT_STAGING_LIMIT is " +
                                               std::to_string(bounds_.limit) + " bytes");
-    address = allocate(wanted, ordinal, bytes);
+    address = allocate(wanted, bytes);
   } catch (...) {
     if (fits) statistics.allocated -= bytes;
     throw;
   }
   const auto of = idle_.try_emplace(wanted).first;
-  chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first, ordinal});
+  chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first});
   // Held in reverse, so that blocks are taken in the order of their addresses.
   for (std::size_t i = blocks; i-- > 0;) {
     void* const data = static_cast<char*>(address) + i * wanted.bytes;
@@ -115,10 +115,10 @@ void* Pool::grow(const Class& wanted, int ordinal) {
 }
 
 /// Asks the runtime for memory; if it has none, once more without the idle blocks.
-void* Pool::allocate(const Class& wanted, int ordinal, std::size_t bytes) {
+void* Pool::allocate(const Class& wanted, std::size_t bytes) {
   const auto ask = [&] {
-    return wanted.kind == StagingKind::mapped ? runtime_->mapped_alloc(ordinal, bytes)
-                                              : runtime_->device_alloc(ordinal, bytes);
+    return wanted.kind == StagingKind::mapped ? runtime_->mapped_alloc(wanted.ordinal, bytes)
+                                              : runtime_->device_alloc(wanted.ordinal, bytes);
   };
   try {
     return ask();
@@ -136,7 +136,7 @@ void* Pool::allocate(const Class& wanted, int ordinal, std::size_t bytes) {
 
 void Pool::free_chunk(const Chunk& chunk) noexcept {
   if (chunk.of->kind == StagingKind::mapped)
-    runtime_->mapped_free(chunk.address);
+    runtime_->mapped_free(chunk.of->ordinal, chunk.address);
   else if (!chunk.lost)
     runtime_->device_free(chunk.of->ordinal, chunk.address);
 }
@@ -171,7 +171,7 @@ void Pool::lose(int ordinal) noexcept {
   const LockGuard lock(mutex_);
   for (auto at = chunks_.begin(); at != chunks_.end();) {
     Chunk& chunk = *at++->second;
-    if (chunk.ordinal != ordinal) continue;
+    if (chunk.of->ordinal != ordinal) continue;
     chunk.lost = true;
     std::erase_if(idle_.at(*chunk.of), [&](void* block) REQUIRES(mutex_) { return chunk_of_.at(block) == &chunk; });
     if (chunk.used != 0) continue;

@@ -55,7 +55,8 @@ class Pool {
   static std::size_t class_bytes(std::size_t bytes);
 
  private:
-  /// What blocks must agree in to stand in for one another. Mapped memory is for every GPU: ordinal -1.
+  /// What blocks must agree in to stand in for one another. Every GPU reaches mapped memory too, but only until the
+  /// context that has registered it ends.
   struct Class {
     StagingKind kind;
     int ordinal;
@@ -69,7 +70,6 @@ class Pool {
     void* address;
     std::size_t blocks, used;
     const Class* of;
-    int ordinal;  ///< of the GPU whose context has given it
     bool lost = false;
     std::uint64_t idle_since = 0;  ///< on Pool::releases_
     std::size_t bytes() const { return blocks * of->bytes; }
@@ -80,8 +80,8 @@ class Pool {
   ~Pool() = default;
 
   void* take_idle(const Class& wanted) REQUIRES(mutex_);
-  void* grow(const Class& wanted, int ordinal) REQUIRES(mutex_);
-  void* allocate(const Class& wanted, int ordinal, std::size_t bytes) EXCLUDES(mutex_);
+  void* grow(const Class& wanted) REQUIRES(mutex_);
+  void* allocate(const Class& wanted, std::size_t bytes) EXCLUDES(mutex_);
   void free_chunk(const Chunk& chunk) noexcept;
   std::size_t slab_blocks(const Class& wanted) const REQUIRES(mutex_);
   std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep) REQUIRES(mutex_);

@@ -50,7 +50,7 @@ Resident::~Resident() {
   stop();
   if (!box_) return;
   if (!watch_->ended()) runtime_.stream_destroy(ordinal_, stream_);
-  runtime_.mapped_free(box_);
+  runtime_.mapped_free(ordinal_, box_);
 }
 
 std::optional<Queued> Resident::stop() noexcept {

@@ -72,10 +72,10 @@ class Runtime {
   virtual void forget(int) noexcept {}
   /// Host address == device address (UVA). The host may touch it until it is freed, also when the context has ended.
   virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;
-  virtual void mapped_free(void* address) noexcept = 0;
+  virtual void mapped_free(int ordinal, void* address) noexcept = 0;
   /// Makes host memory that is not the runtime's own like mapped memory. False if it refuses.
   virtual bool host_register(int ordinal, void* address, std::size_t bytes) = 0;
-  virtual void host_unregister(void* address) noexcept = 0;
+  virtual void host_unregister(int ordinal, void* address) noexcept = 0;
   virtual void* device_alloc(int ordinal, std::size_t bytes) = 0;
   virtual void device_free(int ordinal, void* address) noexcept = 0;
   virtual StreamHandle stream_create(int ordinal) = 0;  ///< non-blocking, of the highest priority

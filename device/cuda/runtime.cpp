@@ -43,13 +43,6 @@ void CudaRuntime::forget(int ordinal) noexcept {
   seen_[static_cast<std::size_t>(ordinal)].store(nullptr);
 }
 
-/// A GPU whose context exists, or -1.
-int CudaRuntime::any_prepared() const noexcept {
-  for (int ordinal = 0; ordinal < most_gpus; ++ordinal)
-    if (contexts_[static_cast<std::size_t>(ordinal)].load(std::memory_order_acquire)) return ordinal;
-  return -1;
-}
-
 Location CudaRuntime::classify(const void* address) noexcept {
   // One query, of the kind that takes pageable memory for an answer (all zeros): the query for a single attribute
   // fails there, and a failure costs the driver several times as much as an answer.
@@ -185,8 +178,8 @@ void* CudaRuntime::mapped_alloc(int ordinal, std::size_t bytes) {
               "cudaHostRegister: " + std::to_string(bytes) + " bytes of host memory cannot be mapped into the GPUs");
 }
 
-void CudaRuntime::mapped_free(void* address) noexcept {
-  host_unregister(address);
+void CudaRuntime::mapped_free(int ordinal, void* address) noexcept {
+  host_unregister(ordinal, address);
   host_pages_.free(address);
 }
 
@@ -201,8 +194,10 @@ bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {
   return false;
 }
 
-void CudaRuntime::host_unregister(void* address) noexcept try {
-  const Current current(*this, any_prepared());
+/// Where the context has ended it was unregistered then.
+void CudaRuntime::host_unregister(int ordinal, void* address) noexcept try {
+  if (contexts_[static_cast<std::size_t>(ordinal)].load() == nullptr) return;
+  const Current current(*this, ordinal);
   check(cudaHostUnregister(address), "cudaHostUnregister");
 } catch (const std::exception&) {
   // As with memory that cannot be given back.

@@ -49,9 +49,9 @@ class CudaRuntime final : public Runtime {
   Traits traits(int ordinal) override;
   void forget(int ordinal) noexcept override;
   void* mapped_alloc(int ordinal, std::size_t bytes) override;
-  void mapped_free(void* address) noexcept override;
+  void mapped_free(int ordinal, void* address) noexcept override;
   bool host_register(int ordinal, void* address, std::size_t bytes) override;
-  void host_unregister(void* address) noexcept override;
+  void host_unregister(int ordinal, void* address) noexcept override;
   void* device_alloc(int ordinal, std::size_t bytes) override;
   void device_free(int ordinal, void* address) noexcept override;
   StreamHandle stream_create(int ordinal) override;
@@ -102,7 +102,6 @@ class CudaRuntime final : public Runtime {
   CUcontext context(int ordinal);
   void note_context(int ordinal, CUcontext context) noexcept;
   void write_value(cudaStream_t stream, std::uint32_t* flag, std::uint32_t value) const;
-  int any_prepared() const noexcept;
   GpuId id_of(int ordinal) const noexcept;
 
   std::unique_ptr<const cuda::Driver> driver_;

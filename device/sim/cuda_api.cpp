@@ -353,7 +353,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address) {
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned int flags) {
   return call([&] {
     if (!address || flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
-    return Memory::instance().open_handle(handle, gpudt::sim::device_count(), address);
+    return Memory::instance().open_handle(handle, current_device, gpudt::sim::device_count(), address);
   });
 }
 

@@ -45,6 +45,11 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= CUDA_IPC_HANDLE_SIZE);
 
+/// The device whose context a block goes with.
+int holder(const Block& block) {
+  return block.opened_from.empty() ? block.device : block.opened_for;
+}
+
 /// Whose memory a block takes up: its device's, or the host's (-1).
 int account(const Block& block) {
   return block.kind == Kind::pinned ? -1 : block.device;
@@ -238,7 +243,7 @@ void Memory::release_device(int device) {
   const LockGuard lock(mutex_);
   for (auto at = blocks_.begin(); at != blocks_.end();) {
     const auto block = at++;
-    if (block->second.device == device) remove(block);
+    if (holder(block->second) == device) remove(block);
   }
   std::erase_if(registered_, [device](const auto& entry) { return entry.second.device == device; });
   registered_count_ = registered_.size();
@@ -412,12 +417,12 @@ cudaError_t Memory::export_handle(const void* address, cudaIpcMemHandle_t* handl
   return cudaSuccess;
 }
 
-cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int devices, void** address) {
+cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, int devices, void** address) {
   Handle inside;
   std::memcpy(&inside, &handle, sizeof inside);
   if (inside.process == getpid()) return cudaErrorDeviceUninitialized;  // as CUDA: not in the exporting process
   if (inside.device < 0 || inside.device >= devices) return cudaErrorInvalidDevice;
-  const std::string key(handle.reserved, sizeof handle.reserved);
+  const std::string key = std::string(handle.reserved, sizeof handle.reserved) + std::to_string(device);
   const LockGuard lock(mutex_);
   if (const auto open = opened_.find(key); open != opened_.end()) {
     ++blocks_.at(open->second).openings;
@@ -441,6 +446,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int devices, v
     block.device = inside.device;
     block.id = next_id_++;
     block.opened_from = key;
+    block.opened_for = device;
     block.openings = 1;
     error = place(std::move(block), file, inside.region, address);
     if (error == cudaSuccess) opened_[key] = offset_of(*address);

@@ -28,7 +28,8 @@ struct Block {
   bool exportable = false;  ///< memory from cudaMalloc
   bool reserved = false;    ///< mapped into addresses that were reserved before
   unsigned flags = 0;       ///< of cudaHostAlloc
-  std::string opened_from;  ///< the handle it was opened with; empty: our own memory
+  std::string opened_from;  ///< the handle it was opened with, and opened_for; empty: our own memory
+  int opened_for = -1;      ///< the device that reaches it there
   int openings = 0;
 };
 
@@ -61,7 +62,7 @@ class Memory {
                        unsigned flags = 0);
   /// `address` must be what allocate() returned, of device or managed memory (`pinned` false) or pinned (true).
   cudaError_t release(void* address, bool pinned);
-  void release_device(int device);  ///< everything of this device
+  void release_device(int device);  ///< everything of this device, and what has been opened for it
 
   // Virtual memory management. Sizes are whole pages; a range is one or several neighbouring mappings.
   cudaError_t reserve(std::size_t bytes, std::size_t alignment, void** address);
@@ -96,7 +97,8 @@ class Memory {
   std::size_t available(int device) const;
 
   cudaError_t export_handle(const void* address, cudaIpcMemHandle_t* handle) const;
-  cudaError_t open_handle(const cudaIpcMemHandle_t& handle, int devices, void** address);
+  /// For `device`, as in CUDA for the current context.
+  cudaError_t open_handle(const cudaIpcMemHandle_t& handle, int device, int devices, void** address);
   cudaError_t close_handle(void* address);
 
   static constexpr std::size_t device_bytes = std::size_t(64) << 30;     ///< of one device

@@ -197,7 +197,7 @@ cudaError_t event_open(const cudaIpcEventHandle_t& handle, int device, cudaEvent
   cudaIpcMemHandle_t memory_handle;
   std::memcpy(&memory_handle, &handle, sizeof memory_handle);
   void* memory = nullptr;
-  const cudaError_t error = Memory::instance().open_handle(memory_handle, device_count(), &memory);
+  const cudaError_t error = Memory::instance().open_handle(memory_handle, device, device_count(), &memory);
   if (error != cudaSuccess) return error;
   std::shared_ptr<EventWords> words(static_cast<EventWords*>(memory),
                                     [](EventWords* old) { Memory::instance().close_handle(old); });

@@ -57,11 +57,11 @@ int ipc_export(const void* address, void* handle) {
   return error;
 }
 
-int ipc_open(const void* handle, void** address) {
+int ipc_open(int device, const void* handle, void** address) {
   cudaIpcMemHandle_t given;
   static_assert(sizeof given == gpudt_sim_handle_bytes);
   std::memcpy(&given, handle, sizeof given);
-  return Memory::instance().open_handle(given, device_count(), address);
+  return Memory::instance().open_handle(given, device, device_count(), address);
 }
 
 int ipc_close(int device, void* address) {

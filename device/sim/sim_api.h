@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 5
+#define GPUDT_SIM_API_VERSION 6
 
 /* Of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -45,7 +45,7 @@ struct gpudt_sim_api_table {
   int (*allocation_of)(const void* address, struct gpudt_sim_allocation* allocation);
   int (*can_access_peer)(int device, int peer); /* 1 or 0 */
   int (*ipc_export)(const void* address, void* handle);
-  int (*ipc_open)(const void* handle, void** address);
+  int (*ipc_open)(int device, const void* handle, void** address);
   int (*ipc_close)(int device, void* address); /* waits for the device */
 
   int (*stream_create)(int device, void** stream); /* non-blocking, of the highest priority */

@@ -126,14 +126,14 @@ class SimRuntime final : public Runtime {
     check(error, "pinning memory");
     return address;
   }
-  void mapped_free(void* address) noexcept override {
+  void mapped_free(int, void* address) noexcept override {
     api_.pinned_unregister(address);
     host_pages_.free(address);
   }
   bool host_register(int ordinal, void* address, std::size_t bytes) override {
     return api_.pinned_register(ordinal, address, bytes) == 0;
   }
-  void host_unregister(void* address) noexcept override { api_.pinned_unregister(address); }
+  void host_unregister(int, void* address) noexcept override { api_.pinned_unregister(address); }
   void* device_alloc(int ordinal, std::size_t bytes) override {
     void* address = nullptr;
     check(api_.device_malloc(ordinal, bytes, &address), "allocating device memory");
@@ -217,9 +217,9 @@ class SimRuntime final : public Runtime {
     check(api_.ipc_export(base, handle.data()), "exporting memory");
     return handle;
   }
-  void* ipc_open(int, const IpcHandle& handle) override {
+  void* ipc_open(int ordinal, const IpcHandle& handle) override {
     void* address = nullptr;
-    check(api_.ipc_open(handle.data(), &address), "opening another process's memory");
+    check(api_.ipc_open(ordinal, handle.data(), &address), "opening another process's memory");
     return address;
   }
   void ipc_close(int ordinal, void* address) noexcept override { api_.ipc_close(ordinal, address); }

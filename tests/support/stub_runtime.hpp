@@ -19,9 +19,9 @@ class StubRuntime : public device::Runtime {
   int find_gpu(const device::GpuId&) noexcept override { return -1; }
   device::Traits traits(int) override { return {}; }
   void* mapped_alloc(int, std::size_t) override { return unexpected(); }
-  void mapped_free(void*) noexcept override {}
+  void mapped_free(int, void*) noexcept override {}
   bool host_register(int, void*, std::size_t) override { return false; }
-  void host_unregister(void*) noexcept override {}
+  void host_unregister(int, void*) noexcept override {}
   void* device_alloc(int, std::size_t) override { return unexpected(); }
   void device_free(int, void*) noexcept override {}
   device::StreamHandle stream_create(int) override { return unexpected(); }
@@ -61,7 +61,7 @@ class HostMemoryRuntime : public StubRuntime {
  public:
   device::Location classify(const void*) noexcept override { return {device::MemoryKind::pinned, -1}; }
   void* mapped_alloc(int, std::size_t bytes) override { return device_alloc(0, bytes); }
-  void mapped_free(void* address) noexcept override { std::free(address); }
+  void mapped_free(int, void* address) noexcept override { std::free(address); }
   void* device_alloc(int, std::size_t bytes) override {
     return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   }

@@ -23,7 +23,7 @@ class CountingRuntime final : public gpudt::test::StubRuntime {
     for (const auto& entry : live) std::free(entry.first);
   }
   void* mapped_alloc(int, std::size_t bytes) override { return allocate(bytes); }
-  void mapped_free(void* address) noexcept override { release(address); }
+  void mapped_free(int, void* address) noexcept override { release(address); }
   void* device_alloc(int, std::size_t bytes) override { return allocate(bytes); }
   void device_free(int, void* address) noexcept override { release(address); }
 
@@ -103,8 +103,24 @@ TEST_CASE("pool: blocks are reused by kind and GPU", "[device]") {
   CHECK(pool->acquire(StagingKind::device, 1, 3 * MiB).data() != first);
   CHECK(pool->acquire(StagingKind::mapped, 0, 3 * MiB).data() != first);
   CHECK(runtime.allocations == 3);
-  const Staging mapped = pool->acquire(StagingKind::mapped, 1, 3 * MiB);  // pinned memory serves every GPU
+  CHECK(pool->acquire(StagingKind::mapped, 0, 3 * MiB - 1));
   CHECK(runtime.allocations == 3);
+}
+
+TEST_CASE("pool: what is lost with the context of one GPU is not used with another", "[device]") {
+  CountingRuntime runtime;
+  const auto pool = Pool::make(runtime, unbounded());
+  for (const StagingKind kind : {StagingKind::mapped, StagingKind::device}) {
+    const Staging other = pool->acquire(kind, 1, MiB);
+    Staging held = pool->acquire(kind, 0, MiB);
+    void* const lost = held.data();
+    pool->acquire(kind, 0, 2 * MiB) = {};
+    pool->lose(0);
+    CHECK(pool->acquire(kind, 1, 2 * MiB));
+    CHECK(pool->acquire(kind, 0, MiB).data() != lost);
+    held = {};
+    CHECK(pool->statistics(kind).in_use == MiB);
+  }
 }
 
 TEST_CASE("pool: small blocks share slabs and do not overlap", "[device]") {

@@ -24,8 +24,10 @@ std::int64_t part_size(std::int64_t bytes) {
   return std::clamp(divided(bytes, parts_wanted), least_part, chunk_size);
 }
 
-bool gpu_reaches(int ordinal, const Segment& segment) {
-  return device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
+/// Where a GPU reaches a chunk; null if it does not.
+void* chunk_of_gpu(int ordinal, const Segment& segment, int chunk) {
+  void* const chunks = device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
+  return chunks == nullptr ? nullptr : static_cast<std::byte*>(chunks) + chunk * chunk_size;
 }
 
 }  // namespace
@@ -115,9 +117,11 @@ bool SegmentOutflow::begin() {
     return false;
   const std::int64_t most = chunk < 0 ? std::int64_t{descriptor_data} : part_size(descriptor_.bytes);
   Part part{chunk, std::min(descriptor_.bytes - begun_, most), {}, {}};
-  const bool direct = chunk >= 0 && gpu_reaches(operand_.ordinal, chunks_.segment());
-  if (!direct && !find_staging(part)) return false;
-  void* const to = direct ? chunks_.segment()->chunks[chunk] : part.staging.data();
+  void* to = chunk >= 0 ? chunk_of_gpu(operand_.ordinal, chunks_.segment(), chunk) : nullptr;
+  if (to == nullptr) {
+    if (!find_staging(part)) return false;
+    to = part.staging.data();
+  }
   const std::int64_t end = begun_ + part.bytes;
   packing_.push_back(std::move(part));
   device::mark(device::Point::part_pack_started);
@@ -182,9 +186,8 @@ void SegmentInflow::take(const Part& part) {
   if (begin < end && target_.ordinal < 0) {
     datatype::unpack(*target_.layout, target_.count, target_.user, begin, end, data);
   } else if (begin < end) {
-    void* from = const_cast<std::byte*>(data);
-    if (part.chunk < 0 || !gpu_reaches(target_.ordinal, segment_))
-      from = std::memcpy(target_.staging + begin, data, static_cast<std::size_t>(end - begin));
+    void* from = part.chunk < 0 ? nullptr : chunk_of_gpu(target_.ordinal, segment_, part.chunk);
+    if (from == nullptr) from = std::memcpy(target_.staging + begin, data, static_cast<std::size_t>(end - begin));
     device::mark(device::Point::part_unpack_started);
     unpacking = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count, target_.user,
                               begin, end, from);
