@@ -29,12 +29,9 @@ void for_each_listed_run(const Layout& layout, const Shape& shape, std::int64_t 
     }
 }
 
-/// Calls act(offset from the user's address, position in the range, bytes) for each run of packed bytes [begin, end) of
-/// a message, in the order of the packed stream. Runs may adjoin.
+/// for_each_run() without joining what adjoins.
 template <class Act>
-void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, const Act& act) {
-  if (begin >= end) return;
-  const Shape shape = layout.shape(1);
+void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin, std::int64_t end, const Act& act) {
   if (shape.kind == ShapeKind::list && begin % layout.size() == 0 && end % layout.size() == 0)
     return for_each_listed_run(layout, shape, begin / layout.size(), end / layout.size(), act);
   const Program program = layout.program();
@@ -45,6 +42,29 @@ void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, co
     act(shape.offset + element * layout.extent() + place.offset, pos - begin, length);
     pos += length;
   }
+}
+
+/// Calls act(offset from the user's address, position in the range, bytes) for each run of packed bytes [begin, end) of
+/// a message, in the order of the packed stream. No run adjoins the one before it. Elements that lie side by side are
+/// one run, which takes no time for each of them.
+template <class Act>
+void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, const Act& act) {
+  if (begin >= end) return;
+  const Shape shape = layout.shape(1);
+  if (shape.kind == ShapeKind::contiguous && layout.extent() == layout.size())
+    return act(shape.offset + begin, 0, end - begin);
+  std::int64_t offset = 0, position = 0, bytes = 0;
+  for_each_piece(layout, shape, begin, end, [&](std::int64_t next, std::int64_t place, std::int64_t length) {
+    if (bytes != 0 && next == offset + bytes) {
+      bytes += length;
+      return;
+    }
+    if (bytes != 0) act(offset, position, bytes);
+    offset = next;
+    position = place;
+    bytes = length;
+  });
+  act(offset, position, bytes);
 }
 
 }  // namespace gpudt::datatype

@@ -71,29 +71,14 @@ std::int64_t expected_runs(const Shape& shape, const datatype::Layout& layout, s
   return std::max(static_cast<std::int64_t>(static_cast<double>(layout.runs() * shape.count) * part), std::int64_t{1});
 }
 
-/// A range of an irregular message: a box for each run, where one element's last and the next one's first may be one.
+/// A range of an irregular message: a box for each run.
 CopyPlan run_boxes(const Shape& shape, const datatype::Layout& layout, bool unpack, void* user, void* packed,
                    std::int64_t begin, std::int64_t end) {
-  struct Run {
-    std::int64_t offset, position, bytes;
-  };
   CopyPlan copy_plan;
   copy_plan.reserve(expected_runs(shape, layout, end - begin));
-  Run last = {};
-  const auto add_last = [&] {
-    if (last.bytes == 0) return;
-    copy_plan.add(
-        box(unpack, at(user, last.offset), {1, last.bytes}, last.bytes, at(packed, last.position), last.bytes, 1, 1));
-  };
   datatype::for_each_run(layout, begin, end, [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
-    if (last.bytes > 0 && offset == last.offset + last.bytes) {
-      last.bytes += bytes;
-    } else {
-      add_last();
-      last = {offset, position, bytes};
-    }
+    copy_plan.add(box(unpack, at(user, offset), {1, bytes}, bytes, at(packed, position), bytes, 1, 1));
   });
-  add_last();
   return copy_plan;
 }
 

@@ -98,10 +98,7 @@ std::vector<Run> runs_of(const DeviceBuffer& operand) {
                          [&](std::int64_t at, std::int64_t, std::int64_t length) {
                            const std::uintptr_t begin = base + static_cast<std::uintptr_t>(at);
                            const std::uintptr_t end = begin + static_cast<std::uintptr_t>(length);
-                           if (!runs.empty() && runs.back().end == begin)
-                             runs.back().end = end;
-                           else if (runs.size() <= most_runs)
-                             runs.push_back({begin, end});
+                           if (runs.size() <= most_runs) runs.push_back({begin, end});
                          });
   if (runs.size() > most_runs) return {};
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });

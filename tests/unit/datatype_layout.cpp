@@ -7,6 +7,7 @@
 
 #include "datatype/decode.hpp"
 #include "datatype/reference.hpp"
+#include "datatype/runs.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/unit.hpp"
@@ -72,6 +73,26 @@ TEST_CASE("contiguous datatypes are one run", "[datatype]") {
   CHECK(shape_text(indexed({2, 3, 1}, {4, 6, 9}, MPI_INT)) == "contiguous run 24 at 16 align 8");
   CHECK(shape_text(subarray({4, 4}, {2, 4}, {1, 0}, MPI_ORDER_C, MPI_INT)) == "contiguous run 32 at 16 align 16");
   CHECK(shape_text(structure({1, 1}, {8, 0}, {MPI_INT, MPI_INT})) == "strided 2:-8 run 4 at 8 align 4");
+}
+
+TEST_CASE("what lies side by side is one run on the host", "[datatype]") {
+  const auto runs_of = [](MPI_Datatype type, std::int64_t begin, std::int64_t end) {
+    std::vector<std::vector<std::int64_t>> runs;
+    for_each_run(*decode(type), begin, end, [&](std::int64_t offset, std::int64_t position, std::int64_t bytes) {
+      runs.push_back({offset, position, bytes});
+    });
+    return runs;
+  };
+  using Runs = std::vector<std::vector<std::int64_t>>;
+  constexpr std::int64_t many = std::int64_t{1} << 40;
+  CHECK(runs_of(MPI_CHAR, 3, many) == Runs{{3, 0, many - 3}});
+  CHECK(runs_of(MPI_DOUBLE, 0, many) == Runs{{0, 0, many}});
+  // The second run of each element adjoins the first of the next one.
+  const int lengths[] = {4, 8};
+  const MPI_Aint displs[] = {0, 8};
+  const OwnedType ends_meet = make_type(MPI_Type_create_hindexed, 2, lengths, displs, MPI_BYTE);
+  CHECK(runs_of(ends_meet, 0, 36) == Runs{{0, 0, 4}, {8, 4, 12}, {24, 16, 12}, {40, 28, 8}});
+  CHECK(runs_of(ends_meet, 2, 13) == Runs{{2, 0, 2}, {8, 2, 9}});
 }
 
 TEST_CASE("datatypes without bytes are empty", "[datatype]") {
