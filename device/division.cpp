@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -124,35 +123,6 @@ bool may_be_divided(const datatype::Shape& shape) {
   return places > 1 && places <= most_long_strides;
 }
 
-/// The regions met so far, by their ends.
-class Regions {
- public:
-  explicit Regions(FindRegion find) : find_(find) {}
-  /// Of an address within a run that ends at `end`.
-  const Region& of(std::uintptr_t address, std::uintptr_t end) {
-    if (last_ != nullptr && last_->holds(address, address)) return *last_;
-    const auto known = by_end_.upper_bound(address);
-    if (known != by_end_.end() && known->second.begin <= address) return *(last_ = &known->second);
-    const Region region = region_within(address, end, find_);
-    return *(last_ = &(by_end_[region.end] = region));
-  }
-
- private:
-  FindRegion find_;
-  std::map<std::uintptr_t, Region> by_end_;
-  const Region* last_ = nullptr;
-};
-
-void append(Division& parts, std::int64_t bytes, const Location& location) {
-  const std::int64_t begin = parts.empty() ? 0 : parts.back().end;
-  if (!parts.empty() && same_memory(parts.back().location, location)) {
-    parts.back().end += bytes;
-    return;
-  }
-  if (parts.size() == most_parts) throw TooManyParts();
-  parts.push_back({begin, begin + bytes, location});
-}
-
 }  // namespace
 
 TooManyParts::TooManyParts()
@@ -172,19 +142,72 @@ std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t 
   return std::nullopt;
 }
 
-Division divide(const datatype::Layout& layout, std::int64_t count, const void* user, FindRegion find) {
-  Division parts;
-  Regions regions(find);
-  datatype::for_each_run(layout, 0, count * layout.size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
-    const std::uintptr_t end = at(user, offset + length);
+const Region& Regions::of(std::uintptr_t address, std::uintptr_t end) {
+  if (last_ != nullptr && last_->holds(address, address)) return *last_;
+  const auto known = by_end_.upper_bound(address);
+  if (known != by_end_.end() && known->second.begin <= address) return *(last_ = &known->second);
+  const Region region = region_within(address, end, find_);
+  return *(last_ = &(by_end_[region.end] = region));
+}
+
+Division::Division(datatype::LayoutRef layout, std::int64_t count, const void* user, FindRegion find)
+    : layout_(std::move(layout)), count_(count), bytes_(count * layout_->size()), user_(user), regions_(find) {}
+
+Division::Division(std::int64_t bytes)
+    : count_(0), bytes_(bytes), user_(nullptr), regions_(nullptr), parts_{{0, bytes, {}}} {}
+
+const std::vector<Part>& Division::up_to(std::int64_t bytes) {
+  while (parts_.empty() || parts_.back().end < std::min(bytes, bytes_)) go_on();
+  return parts_;
+}
+
+std::optional<int> Division::first_gpu() {
+  for (std::size_t part = 0; part < parts_.size() || begin_another(); ++part)
+    if (parts_[part].location.on_device()) return parts_[part].location.ordinal;
+  return std::nullopt;
+}
+
+bool Division::is_one() {
+  while (parts_.size() < 2 && begin_another()) {
+  }
+  return parts_.size() == 1;
+}
+
+/// False if there is none.
+bool Division::begin_another() {
+  const std::size_t before = parts_.size();
+  while (parts_.size() == before && (parts_.empty() || parts_.back().end < bytes_)) go_on();
+  return parts_.size() > before;
+}
+
+/// With all elements that follow in one region, or else with the runs of one element.
+void Division::go_on() {
+  const std::int64_t element = (parts_.empty() ? 0 : parts_.back().end) / layout_->size();
+  const void* const there = reinterpret_cast<const void*>(at(user_, element * layout_->extent()));
+  const std::uintptr_t first = at(there, layout_->true_lb());
+  const Region& region = regions_.of(first, first + 1);
+  if (const std::int64_t more = elements_in(region, *layout_, there, count_ - element))
+    return append(more * layout_->size(), region.location);
+  const auto add = [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+    const std::uintptr_t end = at(there, offset + length);
     for (std::uintptr_t next = end - static_cast<std::uintptr_t>(length); next < end;) {
-      const Region& region = regions.of(next, end);
-      const std::uintptr_t until = std::min(region.end, end);
-      append(parts, static_cast<std::int64_t>(until - next), region.location);
+      const Region& holds = regions_.of(next, end);
+      const std::uintptr_t until = std::min(holds.end, end);
+      append(static_cast<std::int64_t>(until - next), holds.location);
       next = until;
     }
-  });
-  return parts;
+  };
+  datatype::for_each_run(*layout_, 0, layout_->size(), add);
+}
+
+void Division::append(std::int64_t bytes, const Location& location) {
+  const std::int64_t begin = parts_.empty() ? 0 : parts_.back().end;
+  if (!parts_.empty() && same_memory(parts_.back().location, location)) {
+    parts_.back().end += bytes;
+    return;
+  }
+  if (parts_.size() == most_parts) throw TooManyParts();
+  parts_.push_back({begin, begin + bytes, location});
 }
 
 }  // namespace gpudt::device

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -33,9 +35,6 @@ struct Part {
   Location location;
 };
 
-/// Which data lie in which memory, in the order of the packed stream and without gaps.
-using Division = std::vector<Part>;
-
 /// Most parts of a division: each takes a transfer of its own.
 inline constexpr std::size_t most_parts = std::size_t{1} << 16;
 
@@ -56,8 +55,50 @@ using FindRegion = Region (*)(const void* address);
 std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
                                    const Region& first, FindRegion find = region_of);
 
-/// The parts of such a message that lies in several memories, in the time to go through all its runs. Throws
-/// TooManyParts and std::bad_alloc. Thread-safe.
-Division divide(const datatype::Layout& layout, std::int64_t count, const void* user, FindRegion find = region_of);
+/// The regions met so far, by their ends.
+class Regions {
+ public:
+  explicit Regions(FindRegion find) : find_(find) {}
+  /// Of an address within a run that ends at `end`.
+  const Region& of(std::uintptr_t address, std::uintptr_t end);
+
+ private:
+  FindRegion find_;
+  std::map<std::uintptr_t, Region> by_end_;
+  const Region* last_ = nullptr;
+};
+
+/// Which data of a message lie in which memory, in the order of the packed stream and without gaps. It is found out as
+/// far as it is asked for: a receive may declare far more than comes, and more than its allocation holds. What asks may
+/// throw TooManyParts and std::bad_alloc. Not thread-safe: it belongs to one operation.
+class Division {
+ public:
+  /// Of `count` elements at `user` (possibly MPI_BOTTOM).
+  Division(datatype::LayoutRef layout, std::int64_t count, const void* user, FindRegion find = region_of);
+  /// All of `bytes` bytes lie in host memory.
+  explicit Division(std::int64_t bytes);
+  Division(const Division&) = delete;
+  Division& operator=(const Division&) = delete;
+
+  /// The parts of the first `bytes` bytes, or more.
+  const std::vector<Part>& up_to(std::int64_t bytes);
+  /// Those found so far; the last of them may go on.
+  const std::vector<Part>& known() const { return parts_; }
+  /// The GPU of the first part in a GPU's memory; nothing if there is none.
+  std::optional<int> first_gpu();
+  /// Whether all data are one part.
+  bool is_one();
+
+ private:
+  bool begin_another();
+  void go_on();
+  void append(std::int64_t bytes, const Location& location);
+
+  const datatype::LayoutRef layout_;
+  const std::int64_t count_, bytes_;
+  const void* const user_;
+  Regions regions_;
+  std::vector<Part> parts_;
+};
 
 }  // namespace gpudt::device

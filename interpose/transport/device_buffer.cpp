@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -27,8 +28,7 @@ struct Forwarding {
 
 void trace_choice(const char* call, const DeviceBuffer& operand, const datatype::Shape& shape) {
   log_trace(std::string(call) + ": " + std::to_string(shape.total) + " B " +
-            (operand.division ? "in " + std::to_string(operand.division->size()) + " parts, each in one memory, "
-                              : "on GPU " + std::to_string(operand.ordinal) + ", ") +
+            (operand.division ? "in several memories, " : "on GPU " + std::to_string(operand.ordinal) + ", ") +
             operand.info->layout().describe() + " x " + std::to_string(operand.count) + " (" +
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
@@ -88,13 +88,21 @@ bool resolve_division(DeviceBuffer& operand, std::uintptr_t first_byte, const de
     operand.ordinal = memory->ordinal;
     return memory->on_device();
   }
-  auto division = std::make_shared<device::Division>(device::divide(layout, operand.count, operand.buffer));
-  const auto on_device = std::find_if(division->begin(), division->end(),
-                                      [](const device::Part& part) { return part.location.on_device(); });
-  if (on_device == division->end()) return false;
-  operand.ordinal = on_device->location.ordinal;
-  if (division->size() > 1) operand.division = std::move(division);
+  auto division = std::make_shared<device::Division>(operand.info->layout_ref(), operand.count, operand.buffer);
+  const std::optional<int> gpu = division->first_gpu();
+  if (!gpu) return false;
+  operand.ordinal = *gpu;
+  if (!division->is_one()) operand.division = std::move(division);
   return true;
+}
+
+/// The program's work on the GPUs of these parts is over: the host touches others of the message, and each GPU has a
+/// default stream of its own.
+void wait_for_default_streams(std::span<const device::Part> parts) {
+  std::set<int> gpus;
+  for (const device::Part& part : parts)
+    if (part.location.on_device() && gpus.insert(part.location.ordinal).second)
+      device::mark_default_stream(part.location.ordinal).wait();
 }
 
 }  // namespace
@@ -148,7 +156,7 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
   operand.buffer = const_cast<void*>(buffer);
   operand.count = count;
   operand.ordinal = -1;
-  operand.division = std::make_shared<device::Division>(1, device::Part{0, operand.bytes(), {}});
+  operand.division = std::make_shared<device::Division>(operand.bytes());
   return true;
 }
 
@@ -157,11 +165,8 @@ void DeviceBuffer::mark_again() {
     after = blocking ? device::StreamMark::late(ordinal) : device::mark_default_stream(ordinal);
     return;
   }
-  after = {};  // the host touches parts of it, and the GPUs have a mark each
-  std::set<int> gpus;
-  for (const device::Part& part : *division)
-    if (part.location.on_device() && gpus.insert(part.location.ordinal).second)
-      device::mark_default_stream(part.location.ordinal).wait();
+  after = {};
+  wait_for_default_streams(division->known());
 }
 
 OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer& operand, std::int64_t begin,
@@ -172,8 +177,11 @@ OperandTransfer::OperandTransfer(device::Direction direction, const DeviceBuffer
                               packed_kind, operand.after);
     return;
   }
+  const std::size_t known = operand.division->known().size();
+  const std::span<const device::Part> parts = operand.division->up_to(end);
+  wait_for_default_streams(parts.subspan(known));
   const auto for_each_part = [&](bool on_device, auto act) {
-    for (const device::Part& part : *operand.division) {
+    for (const device::Part& part : parts) {
       const std::int64_t first = std::max(begin, part.begin), last = std::min(end, part.end);
       if (first < last && part.location.on_device() == on_device)
         act(part, first, last, static_cast<char*>(packed) + (first - begin));

@@ -35,7 +35,7 @@ struct DeviceBuffer {
   datatype::TypeInfoRef info{};
   int ordinal = 0;  ///< divided: one of the GPUs; negative: there is none
   Protocol protocol = Protocol::mapped_staging;
-  std::shared_ptr<const device::Division> division{};  ///< null: all data are in memory of that GPU
+  std::shared_ptr<device::Division> division{};  ///< null: all data are in memory of that GPU
   device::StreamMark after{};  ///< position of the default stream at the time of this call; the buffer is not touched
                                ///< before it is reached
   Use use = Use::unknown;

@@ -1,6 +1,7 @@
 // Layouts divided by memory, in addresses that are played: memories that neighbour each other, and questions counted.
 #include "device/division.hpp"
 
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ Region find(const void* address) {
 }
 
 /// "0-8 host, 8-16 GPU 1".
-std::string text(const Division& division) {
+std::string text(const std::vector<Part>& division) {
   std::string line;
   for (const Part& part : division)
     line += (line.empty() ? "" : ", ") + std::to_string(part.begin) + "-" + std::to_string(part.end) +
@@ -51,17 +52,18 @@ std::string text(const Division& division) {
 }
 
 /// As the interposition layer asks.
-Division division_of(const Layout& layout, std::int64_t count, const void* user) {
-  if (layout.size() == 0) return {};
+std::vector<Part> division_of(const LayoutRef& layout, std::int64_t count, const void* user) {
+  if (layout->size() == 0) return {};
   const Region first =
-      played.find(reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(layout.true_lb()));
-  if (const auto memory = one_memory(layout, count, user, first, find)) return {{0, count * layout.size(), *memory}};
-  return divide(layout, count, user, find);
+      played.find(reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(layout->true_lb()));
+  const std::int64_t bytes = count * layout->size();
+  if (const auto memory = one_memory(*layout, count, user, first, find)) return {{0, bytes, *memory}};
+  return Division(layout, count, user, find).up_to(bytes);
 }
 
 std::string divided(const OwnedType& type, std::int64_t count = 1, std::uintptr_t user = 0) {
   played.questions = 0;
-  return text(division_of(*decode(type), count, reinterpret_cast<const void*>(user)));
+  return text(division_of(decode(type), count, reinterpret_cast<const void*>(user)));
 }
 
 constexpr std::uintptr_t mebi = 1 << 20;
@@ -156,7 +158,7 @@ TEST_CASE("divisions of random types agree with a look at every byte", "[datatyp
     OwnedType type = resized(0, static_cast<MPI_Aint>(random() % 3 * 4096), doubles_at(addresses));
     const LayoutRef layout = decode(type);
     const std::int64_t count = 1 + static_cast<std::int64_t>(random() % 3);
-    const Division division = division_of(*layout, count, nullptr);
+    const std::vector<Part> division = division_of(layout, count, nullptr);
     std::vector<int> memories, expected;
     for (const Part& part : division) {
       CHECK(part.begin == static_cast<std::int64_t>(memories.size()) * 8);
@@ -176,6 +178,27 @@ TEST_CASE("more parts than there may be", "[datatype][division]") {
   play_neighbours();
   OwnedType pair = resized(0, 8, doubles_at({host, gpu_0}));
   const LayoutRef layout = decode(pair);
-  CHECK(divide(*layout, most_parts / 2, nullptr, find).size() == most_parts);
-  CHECK_THROWS_AS(divide(*layout, most_parts / 2 + 1, nullptr, find), TooManyParts);
+  const std::int64_t all = most_parts * 8;
+  CHECK(Division(layout, most_parts / 2, nullptr, find).up_to(all).size() == most_parts);
+  Division longer(layout, most_parts / 2 + 1, nullptr, find);
+  CHECK(longer.up_to(all).size() == most_parts);
+  CHECK_THROWS_AS(longer.up_to(all + 16), TooManyParts);
+}
+
+TEST_CASE("a division is made as far as it is asked for", "[datatype][division]") {
+  play_neighbours();
+  constexpr std::int64_t most = std::numeric_limits<int>::max();
+  OwnedType gapped = resized(0, 10, vector(1, 3, 5, MPI_SHORT));
+  const auto user = reinterpret_cast<const void*>(gpu_0_again);
+  played.questions = 0;
+  Division division(decode(gapped), most, user, find);
+  CHECK(division.first_gpu() == 0);
+  CHECK(!division.is_one());
+  constexpr std::int64_t in_allocation = 2 * mebi / 10 * 6 + 2;  // the last element is cut
+  CHECK(division.known().front().end == in_allocation);
+  CHECK(played.questions < 10);
+  // The host's memory beyond is gone through by pages, not by elements.
+  const std::int64_t elements = 4 * mebi / 10;
+  CHECK(text(division.up_to(elements * 6)).starts_with("0-1258292 GPU 0, 1258292-"));
+  CHECK(played.questions < 600);
 }
