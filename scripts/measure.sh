@@ -5,7 +5,7 @@
 #
 # usage: measure.sh [--simulated] FOLDER [PART...]
 #   --simulated  in seconds, on the simulated device, to try the script: the figures mean nothing
-#   PART         one of: tune pingpong onegpu protocols steps order collectives packing lengths applications contention
+#   PART         one of: tune pingpong kinds onegpu protocols steps order collectives packing lengths applications contention
 #                host scale; without any, all of them
 # e.g. measure.sh results pingpong packing
 set -euo pipefail
@@ -86,7 +86,14 @@ part_tune() {
 # Every layout, 64 B to 16 MiB, by MPI and by hand.
 part_pingpong() { measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1 "${short[@]}" "${few_layouts[@]}"; }
 
-# The same by the other ways between processes: through MPI in one piece, through shared memory, and in parts.
+# Contiguous messages from every kind of memory to every other, of chars and of doubles.
+part_kinds() {
+  local sizes=()
+  [ "$simulated" = no ] || sizes=(--sizes "1K,$most" --types char)
+  measure kinds with "$bin/gpudt-kinds" --seconds 0.02 "${short[@]}" "${sizes[@]}"
+}
+
+# The layouts by the other ways between processes: through MPI in one piece, through shared memory, and in parts.
 part_protocols() {
   local protocol chosen=("${few_layouts[@]}")
   [ ${#chosen[@]} -gt 0 ] || chosen=(--layouts 'contiguous,vector:8,vector:32,vector:128,indexed,nested')
@@ -241,7 +248,7 @@ part_scale() {
   done
 }
 
-parts=(tune pingpong onegpu protocols steps order collectives reductions onesided packing lengths applications contention host scale)
+parts=(tune pingpong kinds onegpu protocols steps order collectives reductions onesided packing lengths applications contention host scale)
 wanted=("$@")
 [ $# -gt 0 ] || wanted=("${parts[@]}")
 for part in "${wanted[@]}"; do

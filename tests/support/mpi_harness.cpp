@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "tests/support/driver.hpp"
+#include "pingpong/common/driver.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
 namespace gpudt::test {

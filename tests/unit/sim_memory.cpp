@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "device/sim/sim_api.h"
+#include "pingpong/common/driver.hpp"
 #include "tests/support/catch.hpp"
-#include "tests/support/driver.hpp"
 
 namespace {
 

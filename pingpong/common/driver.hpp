@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace gpudt::test {
+namespace gpudt {
 
 /// The simulated device's where that is preloaded or linked, else the driver's. Throws if there is none.
 template <class Function>
@@ -20,6 +20,6 @@ Function* driver_function(const char* name) {
   return reinterpret_cast<Function*>(found);
 }
 
-}  // namespace gpudt::test
+}  // namespace gpudt
 
-#define GPUDT_DRIVER(name) gpudt::test::driver_function<decltype(name)>(#name)
+#define GPUDT_DRIVER(name) gpudt::driver_function<decltype(name)>(#name)
