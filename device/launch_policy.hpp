@@ -74,11 +74,6 @@ struct LaunchPolicy {
   struct ThreadPerWord {
     int threads = 512, short_run_threads = 1024;  ///< of a block; more where many short runs are read
     std::int64_t short_run = 128;
-    /// Memory reads a sector to write a part of it. Where unpacking writes many such parts, that is what takes the
-    /// time, and a thread for each word keeps most of them under way (5 to 15 % less time). The few large blocks count
-    /// themselves sooner than the flag could be set behind, up to some thousands of them.
-    std::int64_t scattered_bytes = 1 << 20;
-    int scattered_threads = 1024;
   } thread_per_word;
 
   /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the

@@ -255,16 +255,6 @@ void set_within(KernelArgs& args, const LaunchPolicy& policy) {
                        : policy.thread_per_word.threads);
 }
 
-/// On GPUs: unpacked runs that fill no sector.
-void set_scattered(KernelArgs& args, const LaunchPolicy& policy) {
-  const std::int64_t bytes = args.end - args.begin;
-  if (args.single != 0 || bytes < policy.thread_per_word.scattered_bytes || !scatters(args, sector_bytes) ||
-      !suits_single(args))
-    return;
-  set_single(args, policy.thread_per_word.scattered_threads);
-  args.flag_behind = bytes >= policy.caches.beyond_bytes ? 1 : 0;
-}
-
 /// Which data in GPUs' memory had better not be kept in the caches.
 void set_streaming(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
@@ -352,7 +342,6 @@ KernelArgs plan(const Shape& shape, bool unpack, void* user, void* packed, std::
   set_divisors(args);
   set_grid(args, hints);
   if (!hints.packed_is_host && !hints.packed_is_peer) set_within(args, policy);
-  if (!hints.packed_is_host) set_scattered(args, policy);
   args.consecutive_rounds = hints.packed_is_host ? policy.host.list_rounds : policy.list_rounds;
   if (!hints.packed_is_host) set_streaming(args, policy);
   return args;

@@ -517,29 +517,6 @@ TEST_CASE("plans: a thread for each word of short messages, and beyond the cache
   CHECK(planned(long_rows, false).single == 0);
 }
 
-TEST_CASE("plans: a thread for each word of many parts of sectors that are written", "[kernel]") {
-  PlanHints hints;
-  hints.multiprocessors = 132;
-  const auto planned = [&](std::int64_t run, std::int64_t count, bool unpack) {
-    return plan(strided(run, {{count, 512}}, 0).shape, unpack, reinterpret_cast<void*>(user_base),
-                reinterpret_cast<void*>(packed_base), 0, run * count, hints);
-  };
-  for (const bool peer : {false, true}) {
-    hints.packed_is_peer = peer;
-    for (const std::int64_t run : {4, 8, 16, 24}) {
-      const KernelArgs args = planned(run, 1 << 18, true);
-      CHECK(args.single == 1);
-      CHECK(args.flag_behind == 0);
-      CHECK(std::int64_t{args.grid} * args.block * args.word >= run << 18);
-    }
-    CHECK(planned(16, 1 << 15, true).single == 0);   // few
-    CHECK(planned(16, 1 << 18, false).single == 0);  // read
-    CHECK(planned(32, 1 << 18, true).single == 0);   // whole
-  }
-  hints.packed_is_host = true;
-  CHECK(planned(16, 1 << 18, true).single == 0);
-}
-
 TEST_CASE("plans: short jobs of odd runs go by narrow words", "[kernel]") {
   PlanHints hints;
   hints.multiprocessors = 132;
