@@ -13,6 +13,13 @@ namespace {
 MPI_Comm comm = MPI_COMM_NULL;
 int wrong = 0;
 
+/// MPICH, in a program of several threads, keeps a lock when it is left so.
+#ifdef OPEN_MPI
+constexpr int level = MPI_THREAD_MULTIPLE;
+#else
+constexpr int level = MPI_THREAD_SINGLE;
+#endif
+
 void expect(bool holds, const char* what) {
   if (holds) return;
   std::printf("WRONG: %s\n", what);
@@ -76,11 +83,23 @@ void* cancelled(pthread_t thread) {
   return left;
 }
 
+void end_threads() {
+  pthread_t thread{};
+  void* left = buffer;
+  handler = Handler::ends_thread;
+  pthread_create(&thread, nullptr, fail_in_thread, nullptr);
+  pthread_join(thread, &left);
+  expect(left == nullptr && unwound, "a thread ends in an error handler");
+  unwound = false;
+  pthread_create(&thread, nullptr, receive_in_thread, nullptr);
+  expect(cancelled(thread) == PTHREAD_CANCELED && unwound, "a thread is cancelled in MPI_Recv");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int level = MPI_THREAD_SINGLE;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  int provided = MPI_THREAD_SINGLE;
+  MPI_Init_thread(&argc, &argv, level, &provided);
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   MPI_Errhandler errhandler = MPI_ERRHANDLER_NULL;
   MPI_Comm_create_errhandler(handle, &errhandler);
@@ -93,17 +112,9 @@ int main(int argc, char** argv) {
     expect_thrown([=] { MPI_Send(buffer, 4, type, nobody, 0, comm); }, "MPI_Send");
     expect_thrown([=] { MPI_Recv(buffer, 4, type, nobody, 0, comm, MPI_STATUS_IGNORE); }, "MPI_Recv");
     expect_thrown([&] { MPI_Irecv(buffer, 4, type, nobody, 0, comm, &request); }, "MPI_Irecv");
-    expect_thrown([=] { MPI_Allreduce(buffer, buffer + 100, -1, type, MPI_SUM, comm); }, "MPI_Allreduce");
+    expect_thrown([=] { MPI_Bcast(buffer, 4, type, nobody, comm); }, "MPI_Bcast");
   }
-  pthread_t thread{};
-  void* left = buffer;
-  handler = Handler::ends_thread;
-  pthread_create(&thread, nullptr, fail_in_thread, nullptr);
-  pthread_join(thread, &left);
-  expect(left == nullptr && unwound, "a thread ends in an error handler");
-  unwound = false;
-  pthread_create(&thread, nullptr, receive_in_thread, nullptr);
-  expect(cancelled(thread) == PTHREAD_CANCELED && unwound, "a thread is cancelled in MPI_Recv");
+  if (level == MPI_THREAD_MULTIPLE) end_threads();
   MPI_Type_free(&vector);
   MPI_Errhandler_free(&errhandler);
   std::printf("%s\n", wrong == 0 ? "ok" : "FAIL");
