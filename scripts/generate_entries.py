@@ -8,7 +8,8 @@ The library exports PMPI_X, too, for other tools to call, and itself calls the P
 has the linker's options that make of each PMPI_X that it calls a jump through a table of those functions. An exported
 function that is called before the tables are filled has them filled first.
 
-FORTRAN says for which family of MPI libraries there are Fortran wrappers: openmpi, mpich or none.
+FORTRAN says for which family of MPI libraries there are Fortran wrappers: openmpi, mpich or none; with +bare appended,
+they have the names of compilers that append no underscore, too.
 """
 
 import sys
@@ -192,16 +193,17 @@ END = """
 
 def entries(table, prototypes, fortran):
     """The exported symbols, each with the function that it leads to."""
+    family, _, bare = fortran.partition("+")
     for name in OUTSIDE_THE_TABLE:
         if name in prototypes:
             yield name, own_name(name)
-    for name in fortran_by_hand(fortran):
-        for symbol in [*older_names(name), f08_name(name)]:
+    for name in fortran_by_hand(family):
+        for symbol in [*older_names(name, bare), f08_name(name)]:
             yield symbol, own_name(name.lower() + "_")
     for function in table:
         for name in function.declared_names(prototypes):
             yield name, own_name(name)
-            for target, symbols in wrapped_names(function, name, fortran):
+            for target, symbols in wrapped_names(function, name, family, bare):
                 for symbol in symbols:
                     yield symbol, target
 

@@ -136,17 +136,18 @@ def definition(symbol, function, name, conversions):
     ]
 
 
-def older_names(name):
-    """Under which compilers look for the procedure of mpif.h and of `use mpi`."""
+def older_names(name, bare):
+    """Under which compilers look for the procedure of mpif.h and of `use mpi`; `bare`: also those that append nothing.
+    C programs have functions of such names, as R's MPI module does."""
     lower = name.lower()
-    return [lower, lower + "_", lower + "__", name.upper()]
+    return [lower + "_", lower + "__"] + ([lower, name.upper()] if bare else [])
 
 
 def f08_name(name):
     return name.lower() + "_f08_"
 
 
-def wrapped_names(function, name, family):
+def wrapped_names(function, name, family, bare=False):
     """The wrappers of `function`, which is called `name` in C, each with the procedure names that lead to it."""
     lower, f08 = name.lower(), f08_name(name)
     if family == "none" or name.endswith("_c"):  # Open MPI has no large counts in Fortran
@@ -154,7 +155,7 @@ def wrapped_names(function, name, family):
     if family == "mpich":
         has_choice_buffer = any(role in BUFFERS | {"address"} for role, _ in function.arguments)
         return [] if has_choice_buffer else [(own_name(f08), [f08])]
-    older = older_names(name)
+    older = older_names(name, bare)
     if any(argument.role == "address_ref" for argument in function.arguments):
         return [(own_name(lower + "_"), older), (own_name(f08), [f08])]
     return [(own_name(lower + "_"), older + [f08])]

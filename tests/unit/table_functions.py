@@ -2,9 +2,10 @@
 """Tests that no MPI function with a buffer is forgotten: compares the table of functions with the installed mpi.h, and
 both with the symbols of the library, for C and for Fortran.
 
-usage: table_functions.py LIBGPUDT-PMPI.SO TABLE openmpi|mpich|none PREPROCESSOR...
+usage: table_functions.py LIBGPUDT-PMPI.SO TABLE openmpi|mpich|none[+bare] PREPROCESSOR...
 
-The family of MPI libraries for which the library has wrappers for Fortran. PREPROCESSOR is the command that compiles against mpi.h. The module
+The family of MPI libraries for which the library has wrappers for Fortran, and whether these have the names without an
+underscore, too. PREPROCESSOR is the command that compiles against mpi.h. The module
 `functions` (scripts/) is found by PYTHONPATH.
 """
 
@@ -46,10 +47,10 @@ def without_row(table, prototypes):
     return sorted(with_buffers(prototypes) - set(declared(table, prototypes)))
 
 
-def fortran_names(name):
-    """What the object files of Fortran programs call a procedure: four manglings, and the one of mpi_f08."""
+def fortran_names(name, bare):
+    """What the object files of Fortran programs call a procedure: two manglings, four with `bare`, and that of mpi_f08."""
     lower = name.lower()
-    return [lower, lower + "_", lower + "__", name.upper(), lower + "_f08_"]
+    return [lower + "_", lower + "__", lower + "_f08_"] + ([lower, name.upper()] if bare else [])
 
 
 def in_fortran(names):
@@ -59,7 +60,7 @@ def in_fortran(names):
 class Table(unittest.TestCase):
     library = path = ""
     preprocessor = []
-    fortran = "none"
+    fortran, bare = "none", ""
 
     @classmethod
     def setUpClass(cls):
@@ -106,10 +107,15 @@ class Table(unittest.TestCase):
             self.skipTest("the MPI library's Fortran procedures call the C functions")
         missing = {}
         for name in in_fortran(self.declared):
-            lacks = [symbol for symbol in fortran_names(name) if symbol not in self.symbols]
+            lacks = [symbol for symbol in fortran_names(name, self.bare) if symbol not in self.symbols]
             if lacks:
                 missing[name] = lacks
         self.assertEqual(missing, {}, "not exported by the library")
+
+    def test_c_functions_of_like_names_are_left_alone(self):
+        """The upper-case names of C's functions are MPI_Send; Fortran's end with an underscore."""
+        bare = [symbol for symbol in self.symbols if re.fullmatch(r"(mpix?_[a-z_]*[a-z]|MPIX?_[A-Z_]+)", symbol)]
+        self.assertEqual(sorted(bare) if not self.bare else [], [])
 
     def test_names_are_those_of_the_mpi_library(self):
         """Whatever the MPI library's own Fortran procedures are called, ours are called too, and nothing else."""
@@ -121,7 +127,7 @@ class Table(unittest.TestCase):
             self.skipTest("no Fortran libraries of MPI here")
         theirs = set().union(*map(exported, libraries))
         procedures = {name.lower() for name in in_fortran(self.declared)}
-        form = re.compile(r"(mpix?_[a-z_]+?|MPIX?_[A-Z_]+?)(?:_f08_|__|_|)")
+        form = re.compile(r"(mpix?_[a-z_]+?|MPIX?_[A-Z_]+?)(?:_f08_|__|_" + ("|)" if self.bare else ")"))
 
         def of_the_table(symbols):
             matches = ((symbol, form.fullmatch(symbol)) for symbol in symbols)
@@ -153,14 +159,14 @@ class Table(unittest.TestCase):
         print(f"functions with buffers in mpi.h: {len(buffers)}, covered in C: {len(in_c)}", end="")
         if cls.fortran == "openmpi":
             names = in_fortran(buffers)
-            covered = [name for name in names if cls.symbols.issuperset(fortran_names(name))]
+            covered = [name for name in names if cls.symbols.issuperset(fortran_names(name, cls.bare))]
             print(f", in Fortran: {len(covered)} of {len(names)}", end="")
         print()
 
 
 def main():
     Table.library, Table.path = sys.argv[1:3]
-    Table.fortran = sys.argv[3]
+    Table.fortran, _, Table.bare = sys.argv[3].partition("+")
     Table.preprocessor = sys.argv[4:]
     result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(Table))
     failed = len(result.failures) + len(result.errors)
