@@ -3,8 +3,6 @@
 // The library is taken down in the delete callback of an attribute on MPI_COMM_SELF: MPI_Finalize calls these first,
 // the latest first, while MPI still works (MPI-4.1 section 11.4.2). So callbacks that the program registered later
 // still find gpudt alive, and programs that finalize from Fortran are served too.
-#include <dlfcn.h>
-
 #include <new>
 #include <optional>
 #include <string>
@@ -22,6 +20,7 @@
 #include "interpose/rma/access.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/loaded.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
@@ -40,7 +39,7 @@ int world_rank() {
 /// The MPI library's own function of this name, which ours stands before; null if it has none.
 template <class Function>
 Function* behind(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  return reinterpret_cast<Function*>(global_function(name));
 }
 
 /// Between MPI_Init and MPI_Finalize: MPICH ends a program that asks at another time.

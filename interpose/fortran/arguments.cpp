@@ -8,9 +8,7 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/fortran/constants.hpp"
-
-// MPI's own, of which nothing exists in a C program.
-extern "C" __attribute__((weak)) void mpi_initialized_(MPI_Fint* flag, MPI_Fint* ierror);
+#include "interpose/support/loaded.hpp"
 
 namespace gpudt::interpose::fortran {
 namespace {
@@ -19,7 +17,8 @@ namespace {
 MPI_Fint true_value() {
   static const MPI_Fint value = [] {
     MPI_Fint flag = 1, ierror = 0;
-    if (mpi_initialized_ != nullptr) mpi_initialized_(&flag, &ierror);
+    auto* const initialized = reinterpret_cast<void (*)(MPI_Fint*, MPI_Fint*)>(loaded_function("mpi_initialized_"));
+    if (initialized != nullptr) initialized(&flag, &ierror);
     return flag;
   }();
   return value;

@@ -4,7 +4,26 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+
+#include "interpose/support/loaded.hpp"
+
 namespace gpudt::interpose::fortran {
+
+namespace {
+
+/// The program's copy, if it has one, else the library's, in whatever file that is loaded. Null if there is none yet.
+const void* constant(const char* name) {
+  const void* const first = dlsym(RTLD_DEFAULT, name);
+  return first != nullptr ? first : loaded_function(name);
+}
+
+bool is(const void* address, const char* name, std::atomic<const void*>& known) {
+  if (known.load(std::memory_order_relaxed) == nullptr) known.store(constant(name), std::memory_order_relaxed);
+  return address != nullptr && address == known.load(std::memory_order_relaxed);
+}
+
+}  // namespace
 
 bool is_bottom(const void*) {
   return false;
@@ -13,12 +32,12 @@ bool is_in_place(const void*) {
   return false;
 }
 bool is_status_ignore(const void* address) {
-  static const void* const constant = dlsym(RTLD_DEFAULT, "MPIR_F08_MPI_STATUS_IGNORE_OBJ");
-  return constant != nullptr && address == constant;
+  static std::atomic<const void*> known{nullptr};
+  return is(address, "MPIR_F08_MPI_STATUS_IGNORE_OBJ", known);
 }
 bool is_statuses_ignore(const void* address) {
-  static const void* const constant = dlsym(RTLD_DEFAULT, "MPIR_F08_MPI_STATUSES_IGNORE_OBJ");
-  return constant != nullptr && address == constant;
+  static std::atomic<const void*> known{nullptr};
+  return is(address, "MPIR_F08_MPI_STATUSES_IGNORE_OBJ", known);
 }
 
 }  // namespace gpudt::interpose::fortran

@@ -1,11 +1,10 @@
 // Fortran's forms of functions that are collective over a communicator (calls/in_order.cpp): Open MPI's call the PMPI_
 // functions of C. All arguments go on to Open MPI as they are, when no collective waits on the communicator.
-#include <dlfcn.h>
-
 #include <cstddef>
 
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/fortran/arguments.hpp"
+#include "interpose/fortran/procedure.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -19,9 +18,9 @@ MPI_Fint* present(MPI_Fint* ierror) {
 }
 
 template <class... Arguments>
-void settle_and_call(const char* procedure, const void* comm, Arguments... arguments) {
+void settle_and_call(const char* name, const void* comm, Arguments... arguments) {
   settle_collectives(PMPI_Comm_f2c(*static_cast<const MPI_Fint*>(comm)));
-  reinterpret_cast<void (*)(Arguments...)>(dlsym(RTLD_NEXT, procedure))(arguments...);
+  procedure<void(Arguments...)>(name)(arguments...);
 }
 
 /// MPI_Comm_idup where a collective waits on the communicator: MPI is given it when its turn comes. The handle is then

@@ -1,10 +1,9 @@
 // MPI_Win_get_attr of Fortran, for those attributes of served windows that MPI does not know. In Fortran they are
 // integers, not addresses of them; all others are MPI's to translate.
-#include <dlfcn.h>
-
 #include <cstdint>
 
 #include "interpose/fortran/arguments.hpp"
+#include "interpose/fortran/procedure.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/support/export.hpp"
 
@@ -38,7 +37,7 @@ void get_attribute(const MPI_Fint* win, const MPI_Fint* keyval, MPI_Aint* value,
     *ierror = MPI_SUCCESS;
     return;
   }
-  static auto* const next = reinterpret_cast<GetAttribute*>(dlsym(RTLD_NEXT, "mpi_win_get_attr_"));
+  static auto* const next = procedure<GetAttribute>("mpi_win_get_attr_");
   next(win, keyval, value, flag, ierror);
 }
 
