@@ -100,7 +100,14 @@ Statuses::~Statuses() {
 }
 
 Flag::~Flag() {
-  *fortran_ = flag_ == 0 ? 0 : true_value();
+  if (flag_ != untouched) *fortran_ = flag_ == 0 ? 0 : true_value();
+}
+
+Indices::~Indices() {
+  int its_class = code_;
+  if (code_ != MPI_SUCCESS) PMPI_Error_class(code_, &its_class);
+  if (its_class != MPI_SUCCESS && its_class != MPI_ERR_IN_STATUS) return;
+  for (MPI_Fint i = 0; i < *outcount_; ++i) ++fortran_[i];  // MPI_UNDEFINED is negative
 }
 
 String::String(const char* text, std::size_t length) {

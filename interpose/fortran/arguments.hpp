@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 
+#include <climits>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -109,31 +110,35 @@ using Op = Reference<MPI_Op, op_f2c, op_c2f>;
 using Comm = Reference<MPI_Comm, comm_f2c, comm_c2f>;
 using Win = Reference<MPI_Win, win_f2c, win_c2f>;
 
-/// A handle that the call makes; the null handle if it fails.
+/// A handle that the call makes; unchanged unless the call's `code`, which is there when it has returned, is
+/// MPI_SUCCESS.
 template <class Handle, MPI_Fint (*to)(Handle)>
 class New {
  public:
-  New(MPI_Fint* fortran, Handle null) : fortran_(fortran), handle_(null) {}
-  ~New() { *fortran_ = to(handle_); }
+  New(MPI_Fint* fortran, const int& code, Handle null) : fortran_(fortran), code_(code), handle_(null) {}
+  ~New() {
+    if (code_ == MPI_SUCCESS) *fortran_ = to(handle_);
+  }
   New(const New&) = delete;
   New& operator=(const New&) = delete;
   operator Handle*() { return &handle_; }
 
  private:
   MPI_Fint* fortran_;
+  const int& code_;
   Handle handle_;
 };
 struct NewRequest : New<MPI_Request, request_c2f> {
-  explicit NewRequest(MPI_Fint* fortran) : New(fortran, MPI_REQUEST_NULL) {}
+  NewRequest(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_REQUEST_NULL) {}
 };
 struct NewMessage : New<MPI_Message, message_c2f> {
-  explicit NewMessage(MPI_Fint* fortran) : New(fortran, MPI_MESSAGE_NULL) {}
+  NewMessage(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_MESSAGE_NULL) {}
 };
 struct NewGroup : New<MPI_Group, group_c2f> {
-  explicit NewGroup(MPI_Fint* fortran) : New(fortran, MPI_GROUP_NULL) {}
+  NewGroup(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_GROUP_NULL) {}
 };
 struct NewWin : New<MPI_Win, win_c2f> {
-  explicit NewWin(MPI_Fint* fortran) : New(fortran, MPI_WIN_NULL) {}
+  NewWin(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_WIN_NULL) {}
 };
 
 class Requests {
@@ -178,6 +183,9 @@ class Statuses {
   std::vector<MPI_Status> statuses_;
 };
 
+/// What no call sets a flag or an index to: one that fails early leaves them as they were.
+constexpr int untouched = INT_MIN;
+
 /// A logical that the call sets.
 class Flag {
  public:
@@ -189,36 +197,32 @@ class Flag {
 
  private:
   MPI_Fint* fortran_;
-  int flag_ = 0;
+  int flag_ = untouched;
 };
 
 /// The index of a request, or MPI_UNDEFINED: counted from 1 in Fortran.
 class Index {
  public:
   explicit Index(MPI_Fint* fortran) : fortran_(fortran) {}
-  ~Index() { *fortran_ = index_ == MPI_UNDEFINED ? MPI_UNDEFINED : index_ + 1; }
+  ~Index() {
+    if (index_ != untouched) *fortran_ = index_ == MPI_UNDEFINED ? MPI_UNDEFINED : index_ + 1;
+  }
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
   operator int*() { return &index_; }
 
  private:
   MPI_Fint* fortran_;
-  int index_ = MPI_UNDEFINED;
+  int index_ = untouched;
 };
 
-/// The number of completed requests, which a call that fails early leaves undefined.
-inline MPI_Fint* reset(MPI_Fint* count) {
-  *count = MPI_UNDEFINED;
-  return count;
-}
-
-/// The indices of the `*outcount` completed requests.
+/// The indices of the `*outcount` completed requests. There are none after a call whose `code` says that it has failed
+/// early.
 class Indices {
  public:
-  Indices(MPI_Fint* fortran, const MPI_Fint* outcount) : fortran_(fortran), outcount_(outcount) {}
-  ~Indices() {
-    for (MPI_Fint i = 0; i < *outcount_; ++i) ++fortran_[i];  // MPI_UNDEFINED is negative
-  }
+  Indices(MPI_Fint* fortran, const MPI_Fint* outcount, const int& code)
+      : fortran_(fortran), outcount_(outcount), code_(code) {}
+  ~Indices();
   Indices(const Indices&) = delete;
   Indices& operator=(const Indices&) = delete;
   operator int*() { return fortran_; }
@@ -226,6 +230,7 @@ class Indices {
  private:
   MPI_Fint* fortran_;
   const MPI_Fint* outcount_;
+  const int& code_;
 };
 
 /// Where a call stores an address that Fortran does not get.
@@ -248,10 +253,11 @@ class String {
   std::string text_;
 };
 
-/// Runs a call and sets ierror, if there is one.
+/// Runs a call, which sets its code before its arguments are written back, and sets ierror, if there is one.
 template <class Call>
 void finish(MPI_Fint* ierror, const char* name, Call call) {
-  const int code = raising(MPI_COMM_NULL, name, call);
+  int code = MPI_ERR_OTHER;
+  code = raising(MPI_COMM_NULL, name, [&] { return call(code); });
   if (ierror != nullptr) *ierror = code;
 }
 

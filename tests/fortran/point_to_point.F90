@@ -36,6 +36,9 @@ program point_to_point
   call bottom()
   call truncated()
   call communicators()
+#ifndef MPICH  /* whose own procedures these are */
+  call failed()
+#endif
 
   call device_free(from)
   call device_free(to)
@@ -370,6 +373,41 @@ contains
     call MPI_Comm_disconnect(comms(2) AND_IERROR)
     call check(all(comms == MPI_COMM_NULL), 'communicators are null after they are freed')
     call verify(to, left, 'data on a freed communicator')
+  end subroutine
+
+  ! What a call would make or tell stays as it was if it fails.
+  subroutine failed()
+    HANDLE(MPI_Request) :: kept, request
+    integer :: code
+    logical :: flag
+    call MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN AND_IERROR)
+    call MPI_Send_init(from, 1, blocks, MPI_PROC_NULL, 16, MPI_COMM_WORLD, kept AND_IERROR)
+    request = kept
+    call MPI_Isend(from, 1, blocks, ranks, 16, MPI_COMM_WORLD, request, code)
+    call check_kept('MPI_Isend', code, request, kept)
+    call MPI_Irecv(to, 1, blocks, ranks, 16, MPI_COMM_WORLD, request, code)
+    call check_kept('MPI_Irecv', code, request, kept)
+    call MPI_Send_init(from, 1, blocks, ranks, 16, MPI_COMM_WORLD, request, code)
+    call check_kept('MPI_Send_init', code, request, kept)
+    call MPI_Recv_init(to, 1, blocks, ranks, 16, MPI_COMM_WORLD, request, code)
+    call check_kept('MPI_Recv_init', code, request, kept)
+    call MPI_Ibcast(to, 1, blocks, ranks, MPI_COMM_WORLD, request, code)
+    call check_kept('MPI_Ibcast', code, request, kept)
+    flag = .true.
+    call MPI_Iprobe(ranks, 16, MPI_COMM_WORLD, flag, MPI_STATUS_IGNORE, code)
+    call check(flag, 'the flag of MPI_Iprobe that fails')
+    call MPI_Request_free(kept AND_IERROR)
+    call MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL AND_IERROR)
+  end subroutine
+
+  subroutine check_kept(name, code, request, kept)
+    character(*), intent(in) :: name
+    integer, intent(in) :: code
+    HANDLE(MPI_Request), intent(inout) :: request
+    HANDLE(MPI_Request), intent(in) :: kept
+    call check(code /= MPI_SUCCESS, name // ' fails')
+    call check(request == kept, name // ' that fails leaves the request as it was')
+    request = kept
   end subroutine
 
 end program
