@@ -117,6 +117,10 @@ struct OtherTools::Objects {
   std::vector<Object> all;
   std::vector<Calls> tools;  ///< those that gpudt comes before
   const bool has_fortran = dlsym(RTLD_NEXT, "pmpi_init_") != nullptr;
+  const bool has_fortran_stubs = dlsym(RTLD_NEXT, "mpi_init_") != nullptr;
+
+  /// Where the MPI library has no Fortran procedures: what the program has in their place.
+  void* stub(const char* procedure) const { return has_fortran_stubs ? dlsym(RTLD_NEXT, procedure) : nullptr; }
 
   const Object* at(const void* address) const {
     const auto found = std::find_if(all.begin(), all.end(), [&](const Object& one) { return one.contains(address); });
@@ -141,7 +145,7 @@ OtherTools::OtherTools() : objects_(std::make_unique<Objects>()) {
 OtherTools::~OtherTools() = default;
 
 void* OtherTools::in_place_of(const char* name) {
-  if (!objects_->has_fortran && is_fortran(name)) return nullptr;
+  if (!objects_->has_fortran && is_fortran(name)) return objects_->stub(name);
   const void* const own = of_the_mpi(name);
   void* const next = dlsym(RTLD_NEXT, name);
   void* const first = dlsym(RTLD_DEFAULT, name);

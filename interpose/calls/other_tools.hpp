@@ -18,7 +18,8 @@ class OtherTools {
   OtherTools& operator=(const OtherTools&) = delete;
 
   /// The function that programs are to get for `name`, a name of MPI's that gpudt exports, in the place of gpudt's:
-  /// that of a tool that gpudt comes before. Null if there is none.
+  /// that of a tool that gpudt comes before, or, where the MPI library has nothing for Fortran, the program's stub.
+  /// Null if there is none.
   void* in_place_of(const char* name);
   /// Whether some tool stands before one of the functions asked for, so that what is called as PMPI_X is gpudt's.
   bool any() const { return any_; }

@@ -44,6 +44,7 @@ extern "C" [[noreturn]] void gpudt_no_function() {
 }
 
 using gpudt::interpose::file_of;
+using gpudt::interpose::function_beside;
 using gpudt::interpose::global_function;
 using gpudt::interpose::loaded_function;
 using gpudt::interpose::make_global;
@@ -133,7 +134,16 @@ void lead_to(const std::vector<void*>& found, void* const* profiling) {
 }
 
 void pass_everything_through() {
-  lead_to(targets([](const char* name) { return dlsym(RTLD_NEXT, name); }), gpudt_mpi_functions);
+  lead_to(targets(loaded_function), gpudt_mpi_functions);
+}
+
+/// Without an MPI library a program may have one of stubs, MPI_X without PMPI_X, which make it run by one process.
+void lead_to_stubs(const void* stubs) {
+  const auto instead = [=](const char* name) {
+    void* const beside = function_beside(stubs, name);
+    return beside != nullptr ? beside : global_function(name);
+  };
+  lead_to(targets(instead), gpudt_mpi_functions);
 }
 
 void give_way_to_other_tools() {
@@ -151,6 +161,8 @@ bool is_first_rank() {
 
 void fill_tables() {
   find_mpi_functions();
+  if (global_function(told_by) == nullptr)
+    if (const void* const stubs = loaded_function("MPI_Init")) return lead_to_stubs(stubs);
   const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();

@@ -27,6 +27,15 @@ bool is_elsewhere(const void* function) {
   return function != nullptr && file_of(function) != file_of(&here);
 }
 
+/// Of a file that is loaded, or of those that it needs; null if they have none but this library's.
+void* function_in(const char* path, const char* name) {
+  void* const file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (file == nullptr) return nullptr;
+  void* const function = dlsym(file, name);
+  dlclose(file);
+  return is_elsewhere(function) ? function : nullptr;
+}
+
 }  // namespace
 
 const void* file_of(const void* function) {
@@ -42,14 +51,14 @@ void* global_function(const char* name) {
 
 void* loaded_function(const char* name) {
   if (void* const function = global_function(name)) return function;
-  for (const std::string& path : loaded_files()) {
-    void* const file = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    if (file == nullptr) continue;
-    void* const function = dlsym(file, name);  // its own, or that of a file that it needs
-    dlclose(file);
-    if (is_elsewhere(function)) return function;
-  }
+  for (const std::string& path : loaded_files())
+    if (void* const function = function_in(path.c_str(), name)) return function;
   return nullptr;
+}
+
+void* function_beside(const void* other, const char* name) {
+  Dl_info info{};
+  return dladdr(other, &info) != 0 ? function_in(info.dli_fname, name) : nullptr;
 }
 
 void make_global(const void* function) {

@@ -14,6 +14,9 @@ void* global_function(const char* name);
 /// The same, else that of any file which is loaded.
 void* loaded_function(const char* name);
 
+/// The function `name` of the file that another one is in, or of those that it needs. Null if they have none.
+void* function_beside(const void* other, const char* name);
+
 /// Adds the file that a function is in, and those that it needs, to the global scope for as long as the process runs.
 void make_global(const void* function);
 
