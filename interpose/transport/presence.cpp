@@ -64,7 +64,8 @@ bool presence_announce(int what) {
   job = job_name();
   const int rank = rank_by_launcher();
   const bool alone = has_session.load();
-  return rank >= 0 && !job.empty() && peer::announce(job, rank, alone ? here_alone : what) && !alone;
+  return rank >= 0 && !job.empty() && peer::announce(job, rank, alone ? here_alone : what, processes_on_node()) &&
+         !alone;
 }
 
 // All are looked up now: later they may have gone, or this process may have no means to see them.
@@ -74,6 +75,7 @@ void presence_start() {
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   if (job.empty() || has_session.load() || !init_waits_for_all()) return log_trace("which ranks have gpudt is unknown");
+  peer::all_have_announced(job);
   for (int other = 0; other < size; ++other) announced.push_back(peer::announced(job, other));
   const auto present = static_cast<int>(announced.size() - all_without().size());
   if (present == 0) return announced.clear();  // what one cannot tell, nobody can

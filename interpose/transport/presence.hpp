@@ -1,8 +1,8 @@
 // Which processes of the job have this library. A rank may lack it: another program of an MPMD job, or a node to which
 // LD_PRELOAD was not passed on. Such a rank answers none of gpudt's questions, so that nobody may wait for it.
 //
-// Each process with the library says so by a file that the processes of its node see
-// (transport/peer/shared_segment.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node
+// Each process with the library says so in a file that the processes of its node share
+// (transport/peer/job_file.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node
 // that has the library has said so; of processes on other nodes it is not known here (mpi/modex.hpp may know it).
 // Nothing here is collective, and nobody waits.
 #pragma once

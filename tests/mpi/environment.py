@@ -331,6 +331,16 @@ class Environment(unittest.TestCase):
         self.assert_right(run)
         self.assertEqual(run.said, [], run.text)
 
+    def test_abnormal_ends_leave_nothing(self):
+        """Shared memory is gone, however a job has ended."""
+        for mode in ("abort", "exit", "killed"):
+            with self.subTest(mode):
+                run = Run(mode)
+                self.assertNotEqual(run.code, 0, run.text)
+                names = set(re.findall(r"shared: (/dev/shm/\S+)", run.text))
+                self.assertTrue(names, run.text)
+                self.assertEqual([name for name in names if pathlib.Path(name).exists()], [])
+
     def test_forward(self):
         """A CUDA-aware MPI has contiguous device buffers as they are, and others packed into device memory, where there
         can be no peer transfers."""

@@ -1,6 +1,7 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched
+// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched|
+//                 abort|exit|killed
 //   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
@@ -16,14 +17,17 @@
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 //   freed   device memory that has been freed is sent
 //   unmatched  between host buffers, and a receive that no message comes to
+//   abort, exit, killed  as device, then ends so without MPI_Finalize; says first what shared memory it has
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -337,6 +341,20 @@ void receive_what_was_left() {
   }
 }
 
+/// Nothing for other modes.
+void end_as(const std::string& mode) {
+  if (mode != "abort" && mode != "exit" && mode != "killed") return;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (const auto name = line.find("/dev/shm/gpudt"); name != std::string::npos)
+      std::printf("rank %d: shared: %s\n", rank, line.c_str() + name);
+  std::fflush(stdout);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (mode == "abort") MPI_Abort(MPI_COMM_WORLD, 1);
+  if (mode == "exit") std::exit(1);
+  std::raise(rank == 0 ? SIGSEGV : SIGKILL);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -365,6 +383,7 @@ int main(int argc, char** argv) {
   if (mode == "again") report("large", beyond_limit, 2);
   report("contiguous", 1000, 1);
   report("strided", 1000, 3);
+  end_as(mode);
   if (mode == "leave") {
     Buffer freed(leaving), buffered(leaving);
     freed.set(std::vector<int>(leaving, rank + 1));

@@ -31,13 +31,16 @@ bool is_forced() {
   return protocol != nullptr && std::string(protocol) == "peer";
 }
 
-/// This process's own segment; null if it has none.
+/// This process's own segment; null if it has none. Mappings of segments that are neighbours are one to the system.
 const peer::Image* own_segment() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("/dev/shm/gpudt") == std::string::npos) continue;
-    const auto* const image = reinterpret_cast<const peer::Image*>(std::stoull(line, nullptr, 16));
-    if (line.find(" 00000000 ") != std::string::npos && image->rank == rank()) return image;
+    std::size_t dash = 0;
+    const auto* image = reinterpret_cast<const peer::Image*>(std::stoull(line, &dash, 16));
+    const auto* const end = reinterpret_cast<const peer::Image*>(std::stoull(line.substr(dash + 1), nullptr, 16));
+    for (; image != end; ++image)
+      if (image->rank == rank()) return image;
   }
   return nullptr;
 }

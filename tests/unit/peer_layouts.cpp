@@ -50,12 +50,13 @@ std::int64_t shared_memory() {
     std::error_code gone;
     const std::string name = std::filesystem::read_symlink(file, gone).string();
     struct stat status;
-    if (!gone && name.starts_with("/dev/shm/") && stat(name.c_str(), &status) == 0) bytes += 512 * status.st_blocks;
+    if (!gone && name.starts_with("/dev/shm/") && stat(file.path().c_str(), &status) == 0)
+      bytes += 512 * status.st_blocks;
   }
   return bytes;
 }
 
-/// A job of its own: a segment's name stays until the process ends.
+/// A job of its own: this process's segment in a job stays until it ends.
 std::string another_job() {
   static int jobs = 0;
   return "layouts" + std::to_string(getpid()) + "." + std::to_string(++jobs);

@@ -1,6 +1,6 @@
 // The memory that the processes of one node share for peer transfers (transport/peer/peer.hpp): each process has a
-// segment of its own, which the others open by its name when they first need it. Nothing here is collective, so that
-// processes without the library may be part of the job. What another user has made, or might have changed, is refused.
+// segment of its own in the job's file (transport/peer/job_file.hpp), which the others map when they first need it.
+// Nothing here is collective, so that processes without the library may be part of the job.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
 // and fills it while it is `free`; from `offered` on, `state` says whose turn it is
@@ -16,6 +16,7 @@
 #include "base/exception.hpp"
 #include "device/device.hpp"
 #include "interpose/transport/peer/board.hpp"
+#include "interpose/transport/peer/job_file.hpp"
 #include "interpose/transport/peer/rendezvous_state.hpp"
 #include "interpose/transport/peer/window_lock.hpp"
 
@@ -194,7 +195,7 @@ class Segment {
   /// This process's own, of rank `rank`; throws Exception if there cannot be one (SharedMemoryFull). It goes when the
   /// process ends, not before: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
-  /// Another process's, never this one's own; null if there is none on this node, or it is not this user's alone.
+  /// Another process's, never this one's own; null if there is none on this node, or this one has announced nothing.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
   /// Whether another process has a segment on this node, even if it cannot be opened.
   static bool is_there(const std::string& job, int rank);
@@ -217,23 +218,14 @@ class Segment {
   bool orphaned() const;
 
  private:
-  Segment(int file, Image* image, std::size_t mapped) : file_(file), image_(image), mapped_(mapped) {}
+  Segment(const SegmentPlace& place, Image* image, std::size_t mapped)
+      : place_(place), image_(image), mapped_(mapped) {}
   off_t place_of(const void* address) const;
   bool make(const void* address, std::size_t bytes);
 
-  int file_;  ///< negative: none
+  SegmentPlace place_;  ///< without a file: none
   Image* image_;
   std::size_t mapped_;  ///< bytes
 };
-
-/// Tells the processes of this node that process `rank`, this one, is there and says `what`, 1 to 255. False if it
-/// cannot; then nobody sees anything of it. Once in each job.
-bool announce(const std::string& job, int rank, int what);
-/// What process `rank` of this node has announced, who may have ended since; 0: nothing, or this process has announced
-/// nothing itself. It cannot fail: all processes that have announced something get the same answer.
-int announced(const std::string& job, int rank);
-
-/// False if another process of this node that has announced something has asked the same of this text before.
-bool says_first(const std::string& job, const std::string& text);
 
 }  // namespace gpudt::interpose::peer

@@ -1,0 +1,53 @@
+// The file that the processes of a job share on one node: what each has announced before MPI_Init, and their segments
+// (transport/peer/shared_segment.hpp).
+//
+// The file has a name in /dev/shm from the first announcement until all processes have made theirs, or MPI_Init tells
+// that nobody else will come. Then the name is removed: the processes keep the file open, and its memory is gone with
+// the last of them, however that ends. A segment is made only in a file that has no name any more, so that a job that
+// is killed leaves a page at the most, of which the next job of the same user removes the name.
+//
+// A process keeps its own entry of the file locked, so that others can tell that it has ended. What another user has
+// made, or might have changed, is refused. Nothing here is collective, and nobody waits for others.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+namespace gpudt::interpose::peer {
+
+/// Tells the processes of this node that process `rank`, this one, is there and says `what`, 1 to 255. False if it
+/// cannot; then nobody sees anything of it. Once in each job. `on_node`: how many processes of the job are on this
+/// node; negative: that is not known.
+bool announce(const std::string& job, int rank, int what, int on_node);
+/// No process of this node will announce anything any more.
+void all_have_announced(const std::string& job);
+/// What process `rank` of this node has announced, who may have ended since; 0: nothing, or this process has announced
+/// nothing itself. It cannot fail: all processes that have announced something get the same answer.
+int announced(const std::string& job, int rank);
+
+/// False if another process of this node that has announced something has asked the same of this text before.
+bool says_first(const std::string& job, const std::string& text);
+
+/// The part of a file that one process has for its segment.
+struct SegmentPlace {
+  int file;     ///< open until this process ends
+  off_t entry;  ///< of the process, which it keeps locked; negative: the file is this process's alone
+  off_t first;  ///< byte of the segment
+};
+
+/// This process's own. If it has announced nothing in this job, nobody else can open its segment. Throws Exception if
+/// there is none: the job's file is not this user's alone, or others may still come and open it by its name.
+SegmentPlace own_place(const std::string& job);
+/// The segment is there: others may open it.
+void publish(const SegmentPlace& place);
+/// Where process `rank`, not this one, has a segment; nothing if it has none, or is on another node.
+std::optional<SegmentPlace> place_of(const std::string& job, int rank);
+/// Whether the process whose place this is, not this one, has ended.
+bool has_ended(const SegmentPlace& place);
+
+/// Gives the bytes [first, end) of the file memory. Returns 0, or what is wrong.
+int allocate(int file, off_t first, off_t end);
+
+}  // namespace gpudt::interpose::peer
