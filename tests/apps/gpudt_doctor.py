@@ -17,7 +17,7 @@ import subprocess
 import sys
 import unittest
 
-from gpudt_run import Installed
+from gpudt_run import Installed, cases_of
 
 DRIVER = """#include <string.h>
 int cuInit(unsigned flags) { return flags + ERROR; }
@@ -38,6 +38,7 @@ ROWS = '{"rows": [{"layout": "contiguous", "bytes": 1024, "median_us": 5.0, "ver
 
 class GpudtDoctor(Installed):
     real_build = pingpong = sim = ""
+    with_real_mpi = ("test_all_variables", "test_healthy")
 
     @classmethod
     def setUpClass(cls):
@@ -367,7 +368,7 @@ def main():
     GpudtDoctor.pingpong = "none" if sys.argv[5] == "none" else os.path.abspath(sys.argv[5])
     GpudtDoctor.script, GpudtDoctor.library, GpudtDoctor.mpirun = (os.path.abspath(sys.argv[i]) for i in (1, 2, 4))
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(GpudtDoctor))
+    result = unittest.TextTestRunner(verbosity=2).run(cases_of(GpudtDoctor, GpudtDoctor.real_build))
     failed = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - failed} passed, {failed} failed")
     sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
