@@ -175,14 +175,12 @@ Channel::Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch
       stream_(engine.runtime().stream_create(ordinal)) {}
 
 void Channel::grow() {
-  Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr};
+  Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr, false};
   chunks_.reserve(chunks_.size() + 1);
   chunk.flags = runtime_->mapped_alloc(ordinal_, chunk_states * flag_spacing);
   try {
-    chunk.counters = runtime_->device_alloc(ordinal_, chunk_states * counter_spacing);
-    runtime_->memset_async(ordinal_, chunk.counters, 0, chunk_states * counter_spacing, stream_);
+    make_counters(chunk);
   } catch (...) {
-    if (chunk.counters) runtime_->device_free(ordinal_, chunk.counters);
     runtime_->mapped_free(ordinal_, chunk.flags);
     throw;
   }
@@ -196,6 +194,25 @@ void Channel::grow() {
   }
   idle_ = &chunk.states[0];
   chunks_.push_back(std::move(chunk));
+}
+
+/// Where the GPU has no memory left, its kernels count in the host's.
+void Channel::make_counters(Chunk& chunk) {
+  constexpr std::size_t bytes = chunk_states * counter_spacing;
+  try {
+    chunk.counters = runtime_->device_alloc(ordinal_, bytes);
+  } catch (const Error& error) {
+    if (error.failure() != Failure::out_of_memory) throw;
+    chunk.counters = std::memset(runtime_->mapped_alloc(ordinal_, bytes), 0, bytes);
+    chunk.counters_on_host = true;
+    return;
+  }
+  try {
+    runtime_->memset_async(ordinal_, chunk.counters, 0, bytes, stream_);
+  } catch (...) {
+    runtime_->device_free(ordinal_, chunk.counters);
+    throw;
+  }
 }
 
 StateOwner Channel::take() {
@@ -433,6 +450,7 @@ void Channel::close() noexcept {
   const LockGuard lock(mutex_);
   for (const Chunk& chunk : chunks_) {
     if (!lost_) free_of_gpu(chunk);
+    if (chunk.counters_on_host) runtime_->mapped_free(ordinal_, chunk.counters);
     runtime_->mapped_free(ordinal_, chunk.flags);
   }
   for (const StreamHandle stream : {stream_, second_stream_.load()})
@@ -443,7 +461,7 @@ void Channel::close() noexcept {
 void Channel::free_of_gpu(const Chunk& chunk) noexcept {
   for (std::size_t i = 0; i < chunk_states; ++i)
     if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
-  runtime_->device_free(ordinal_, chunk.counters);
+  if (!chunk.counters_on_host) runtime_->device_free(ordinal_, chunk.counters);
 }
 
 }  // namespace gpudt::device

@@ -1,5 +1,5 @@
 // Detects that a GPU context has been destroyed: cudaDeviceReset and cuCtxDestroy release all its resources without
-// notice. A small canary allocation is checked on behalf of all other resources.
+// notice. A small canary is checked on behalf of all other resources: device memory, or where none is left, pinned.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,10 @@ class ContextWatch {
   Runtime& runtime_;
   const int ordinal_;
   const std::uint64_t number_;
+  bool gone() const noexcept;
+  MemoryKind kind_ = MemoryKind::device;
   void* const memory_;
-  const std::uint64_t id_;  ///< of that memory; 0: the runtime has none
+  const std::uint64_t id_;  ///< of device memory; 0: the runtime has none
   mutable std::atomic<bool> ended_{false};
   mutable std::atomic<Clock::rep> asked_{0};
 };

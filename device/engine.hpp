@@ -249,8 +249,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
     std::unique_ptr<Transfer::State[]> states;
     void* flags;
     void* counters;
+    bool counters_on_host;
   };
   void grow() REQUIRES(mutex_);
+  void make_counters(Chunk& chunk);
   void free_of_gpu(const Chunk& chunk) noexcept;
 
   Engine* const engine_;

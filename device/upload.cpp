@@ -49,9 +49,12 @@ void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layo
   const auto bytes = layout.serialised();
   copying_.reset();
   source_ = engine.uploads().acquire(StagingKind::mapped, channel.ordinal(), bytes.size());
-  image_ = engine.uploads().acquire(StagingKind::device, channel.ordinal(), bytes.size());
   std::memcpy(source_.data(), bytes.data(), bytes.size());
-  copying_ = channel.start_copy(image_.data(), source_.data(), bytes.size());
+  image_ = engine.uploads().try_acquire(StagingKind::device, channel.ordinal(), bytes.size());
+  if (image_)
+    copying_ = channel.start_copy(image_.data(), source_.data(), bytes.size());
+  else
+    image_ = std::move(source_);
   const datatype::Program host = layout.program();
   const auto moved = [&](const void* address) REQUIRES(mutex_) -> const void* {
     const auto offset = static_cast<const std::byte*>(address) - bytes.data();

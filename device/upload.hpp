@@ -36,7 +36,7 @@ class Upload final : public datatype::Attachment {
   bool same_ GUARDED_BY(mutex_) = false;
   std::uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the context that the rest belongs to; 0: none yet
   datatype::Program program_ GUARDED_BY(mutex_);
-  Staging image_ GUARDED_BY(mutex_);               // on the GPU
+  Staging image_ GUARDED_BY(mutex_);               // on the GPU; pinned where that has no memory left
   Staging source_ GUARDED_BY(mutex_);              // pinned, until the copy has been made
   StateOwner copying_ GUARDED_BY(mutex_);          // likewise
   Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream makes the copy

@@ -13,6 +13,7 @@
 
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
+#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
@@ -36,9 +37,7 @@ class Partitioned : public Payload {
       : operand_(operand),
         receives_(kind == Operation::Kind::receive),
         each_(operand.bytes() / partitions),
-        staging_(device::acquire(
-            operand.protocol == Protocol::device_staging ? device::StagingKind::device : device::StagingKind::mapped,
-            operand.ordinal, static_cast<std::size_t>(operand.bytes()))),
+        staging_(acquire_staging(operand_, operand.bytes())),
         states_(static_cast<std::size_t>(partitions)) {}
 
   void* data() const { return staging_.data(); }

@@ -9,11 +9,21 @@
 
 namespace gpudt::interpose {
 
+device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (operand.protocol == Protocol::device_staging) {
+    if (device::Staging staging = device::try_acquire(device::StagingKind::device, operand.ordinal, size))
+      return staging;
+    operand.protocol = Protocol::mapped_staging;
+  }
+  return device::acquire(device::StagingKind::mapped, operand.ordinal, size);
+}
+
 Staged::Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room)
     : operand_(operand),
       room_(std::max(operand.bytes(), receive_room.value_or(0))),
-      staging_(device::acquire(operand.staging_kind(), operand.ordinal, static_cast<std::size_t>(room_))) {
-  if (receive_room && operand.protocol == Protocol::device_staging) head_ = head_copy_for(operand);
+      staging_(acquire_staging(operand_, room_)) {
+  if (receive_room && operand_.protocol == Protocol::device_staging) head_ = head_copy_for(operand_);
   device::mark(device::Point::staged);
 }
 

@@ -15,6 +15,10 @@ namespace gpudt::interpose {
 
 class RendezvousReceiver;
 
+/// What MPI is given in place of the operand, of `bytes` bytes at least: of the kind that its protocol names, but where
+/// there is no device memory left, the protocol becomes Protocol::mapped_staging. Throws device::Error.
+device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes);
+
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {
  public:

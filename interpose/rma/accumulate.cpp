@@ -108,6 +108,12 @@ class Accumulate {
     }
   }
   device::Side run_of_bytes(void* address) const { return {&byte_->layout(), bytes_, address}; }
+  /// Elements in pinned host memory do where the GPU has no memory left.
+  device::Staging on_gpu() const {
+    const auto bytes = static_cast<std::size_t>(bytes_);
+    device::Staging memory = device::try_acquire(device::StagingKind::device, ordinal_, bytes);
+    return memory ? std::move(memory) : mapped();
+  }
   device::Staging mapped() const {
     return device::acquire(device::StagingKind::mapped, ordinal_, static_cast<std::size_t>(bytes_));
   }
@@ -128,10 +134,9 @@ class Accumulate {
   device::Staging pack(const Buffer& buffer) const {
     if (op_ == MPI_NO_OP) return {};
     if (buffer.on_device && (op_ == MPI_REPLACE || elements_in(buffer.side()) != nullptr)) return {};
-    return pack_to(buffer, buffer.on_device ? device::StagingKind::device : device::StagingKind::mapped);
+    return pack_to(buffer, buffer.on_device ? on_gpu() : mapped());
   }
-  device::Staging pack_to(const Buffer& buffer, device::StagingKind kind) const {
-    device::Staging packed = device::acquire(kind, ordinal_, static_cast<std::size_t>(bytes_));
+  device::Staging pack_to(const Buffer& buffer, device::Staging packed) const {
     if (buffer.on_device)
       move(buffer.side(), run_of_bytes(packed.data()));
     else
@@ -141,7 +146,7 @@ class Accumulate {
   /// For the target's data, if they are not elements where they are.
   device::Staging room_to_combine() const {
     if (op_ == MPI_REPLACE || op_ == MPI_NO_OP || elements_in(there_) != nullptr) return {};
-    return device::acquire(device::StagingKind::device, ordinal_, static_cast<std::size_t>(bytes_));
+    return on_gpu();
   }
   /// `packed`: null if the data are elements where they are; `current` likewise, of the target's.
   void combine(void* packed, const device::Staging& current) const {
@@ -160,8 +165,8 @@ class Accumulate {
     finish(kernel);
   }
   void compare_and_swap(peer::WindowLock& lock) const {
-    const device::Staging given = pack_to(given_, device::StagingKind::mapped);
-    const device::Staging compared = pack_to(compared_, device::StagingKind::mapped);
+    const device::Staging given = pack_to(given_, mapped());
+    const device::Staging compared = pack_to(compared_, mapped());
     const device::Staging old = mapped();
     {
       const Turn turn(lock);
