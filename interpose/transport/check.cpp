@@ -31,6 +31,8 @@ namespace {
 constexpr std::int64_t most_runs = 1 << 20;
 /// How long a call waits for the default stream to know what is sent: something may have to wait for the call.
 constexpr std::chrono::seconds most_waiting{1};
+/// How long a call looks whether its buffer changes while the default stream has work to do.
+constexpr std::chrono::milliseconds longest_look{100};
 constexpr int most_frames = 64;
 
 struct Run {
@@ -74,6 +76,7 @@ struct Checks {
   bool order = true;
   Mutex mutex;
   std::set<std::pair<const void*, Wrong>> said GUARDED_BY(mutex);
+  std::set<const void*> looked_in_vain GUARDED_BY(mutex);  ///< calls during which the default stream is always busy
   std::vector<const CheckedBuffer*> pending GUARDED_BY(mutex);
 };
 
@@ -178,10 +181,33 @@ class CheckedBuffer {
     interpose::say(site_, call_, wrong, text_of(operand_) + " " + what);
   }
 
+  /// The default stream's work, and that of the streams which it waits for, may have nothing to do with the buffer:
+  /// the buffer was not ready only if its data change after the call.
   void check_ready() const {
-    if (checks().order || device::default_stream_idle(operand_.ordinal)) return;
-    say(Wrong::not_ready,
-        "may not be ready: the default stream has work to do, which GPUDT_ORDER=none does not wait for");
+    if (checks().order || operand_.use != Use::read || device::default_stream_idle(operand_.ordinal)) return;
+    const std::uint64_t at_first = checksum(operand_, {});
+    wait_until_idle();
+    if (checksum(operand_, {}) != at_first)
+      say(Wrong::not_ready,
+          "was not ready: it has changed after the call, while the default stream had work to do, which "
+          "GPUDT_ORDER=none does not wait for");
+  }
+
+  /// Not where that has been of no use.
+  void wait_until_idle() const {
+    {
+      const LockGuard lock(checks().mutex);
+      if (checks().looked_in_vain.count(site_) != 0) return;
+    }
+    const auto timeout = std::chrono::steady_clock::now() + longest_look;
+    while (!device::default_stream_idle(operand_.ordinal)) {
+      if (std::chrono::steady_clock::now() >= timeout) {
+        const LockGuard lock(checks().mutex);
+        checks().looked_in_vain.insert(site_);
+        return;
+      }
+      std::this_thread::yield();
+    }
   }
 
   void check_overlap() const {

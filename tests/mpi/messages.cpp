@@ -224,21 +224,45 @@ void truncate() {
   std::printf("rank %d: not stopped\n", rank);
 }
 
+/// From rank 0 to rank 1.
+void move(const Buffer& buffer) {
+  if (rank == 0) MPI_Send(buffer.data(), leaving, MPI_INT, 1, 5, MPI_COMM_WORLD);
+  if (rank == 1) MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 /// The default stream has yet to write what is sent.
 void send_what_is_not_ready() {
-  const Buffer buffer(leaving);
+  Buffer buffer(leaving);
+  buffer.set(std::vector<int>(leaving, 0));
+  const auto some_time = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
   if (rank == 0) {
-    std::atomic<bool> sent{false};
-    const auto wait = [](void* given) {
-      while (!static_cast<std::atomic<bool>*>(given)->load()) std::this_thread::yield();
-    };
-    cudaLaunchHostFunc(nullptr, wait, &sent);
-    MPI_Send(buffer.data(), leaving, MPI_INT, 1, 5, MPI_COMM_WORLD);
-    sent = true;
-    cudaStreamSynchronize(nullptr);
-  } else if (rank == 1) {
-    MPI_Recv(buffer.data(), leaving, MPI_INT, 0, 5, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    cudaLaunchHostFunc(nullptr, some_time, nullptr);
+    cudaMemsetAsync(buffer.data(), 1, leaving * sizeof(int), nullptr);
   }
+  move(buffer);
+  cudaStreamSynchronize(nullptr);
+}
+
+/// Another thread's stream, for which the default stream waits, works on other memory all the while: which is right.
+void send_beside_other_work() {
+  const Buffer buffer(leaving), other(leaving);
+  cudaStream_t stream = nullptr;
+  std::atomic<bool> sent{false};
+  const auto wait = [](void* given) {
+    while (!static_cast<std::atomic<bool>*>(given)->load()) std::this_thread::yield();
+  };
+  int gpu = 0;
+  cudaGetDevice(&gpu);
+  std::thread([&] {
+    cudaSetDevice(gpu);
+    cudaStreamCreate(&stream);
+    cudaMemsetAsync(other.data(), 1, leaving * sizeof(int), stream);
+    cudaLaunchHostFunc(stream, wait, &sent);
+  }).join();
+  move(buffer);
+  sent = true;
+  cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
 }
 
 /// Receives that nobody sends to.
@@ -303,7 +327,10 @@ void free_what_is_received_into() {
 void make_mistakes() {
   const char* const order = std::getenv("GPUDT_ORDER");
   for (int i = 0; i < 2; ++i) {
-    if (order != nullptr && std::string(order) == "none") send_what_is_not_ready();
+    if (order != nullptr && std::string(order) == "none") {
+      send_what_is_not_ready();
+      send_beside_other_work();
+    }
     receive_twice_into_one_buffer();
     receive_into_columns();
     change_what_is_being_sent();
