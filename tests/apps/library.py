@@ -57,6 +57,12 @@ class Library(unittest.TestCase):
         relocations = subprocess.run(["readelf", "-rW", self.library], capture_output=True, text=True, check=True).stdout
         self.assertNotIn(UNDEFINED[0], relocations)
 
+    def test_takes_little_of_the_stacks_of_threads(self):
+        """In a preloaded library, thread-local memory and its alignment are at the expense of every thread's stack."""
+        segments = subprocess.run(["readelf", "-lW", self.library], capture_output=True, text=True, check=True).stdout
+        for memory in re.findall(r"^ *TLS +(?:0x\w+ +){4}(0x\w+) +\w+ +(0x\w+)", segments, re.MULTILINE):
+            self.assertLess(sum(int(number, 16) for number in memory), 5 << 10)
+
     def test_exports_nothing_but_the_names_of_mpi(self):
         symbols = subprocess.run(["nm", "-D", "--defined-only", self.library], capture_output=True, text=True,
                                  check=True).stdout
