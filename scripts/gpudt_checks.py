@@ -13,13 +13,17 @@ import shutil
 import subprocess
 import sys
 
-from gpudt_programs import (ALSO_SERVES, LIBRARY, NAMES, PREFIX, SIMULATED_DEVICE, Mistake, OpenMpi, ask, ask_mpi, build_of,
-                            find_program, found_in, installed_builds, is_library, launcher_of, mpi_of_file, simulated_device)
+from gpudt_programs import (ALSO_SERVES, BY_HANDLE, LIBRARY, NAMES, NO_HANDLE, PREFIX, SIMULATED_DEVICE, Mistake, OpenMpi, ask, ask_mpi, build_of,
+                            find_program, found_in, installed_builds, is_library, launcher_of, mpi_of_file, simulated_device,
+                            takes_functions_of_mpi)
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 LEAST_SHARED_MEMORY = 256 << 20  # half of what is left may be taken for layouts (interpose/transport/peer)
 OLDEST_OPENMPI, OLDEST_DRIVER = (4, 1), 12
 COMPUTE_MODE, SHARED, PROHIBITED = 20, 0, 2  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE and CUcomputemode
+
+# What shows that a script in Python takes MPI's functions from the handle of its library.
+SCRIPT_BY_HANDLE = rb"(\bnumba_mpi\b|(?:CDLL|LoadLibrary)\([^)\n]*libmpi|find_library\(\s*[\"']mpi[\"'])"
 
 # Asked in a process of its own, which may crash or hang instead.
 ASK_DRIVER = """
@@ -155,6 +159,18 @@ def check_program(machine):
         yield Finding("launcher", WRONG, f"it is that of {NAMES[launcher]}, and {machine.program.name} runs over "
                       f"{NAMES[machine.mpi]}: each process may be alone",
                       "Start it with the mpirun of its own MPI (--launcher)")
+
+
+def check_functions(machine):
+    """Whether the program calls MPI past gpudt, as far as it shows: its own file, or the script that Python runs."""
+    program = machine.program
+    if program is None:
+        return
+    scripts = [word for word in machine.options.program if word.endswith(".py") and os.path.isfile(word)]
+    if program.python and any(found_in(script, SCRIPT_BY_HANDLE) for script in scripts):
+        yield Finding("dlsym", WARNING, f"{scripts[0]} {BY_HANDLE} (ctypes, numba_mpi)", NO_HANDLE)
+    elif program.mpi and not program.python and takes_functions_of_mpi(program.path, linked=True):
+        yield Finding("dlsym", WARNING, f"{program.name} {BY_HANDLE}", NO_HANDLE)
 
 
 def check_mpi(machine):
@@ -333,5 +349,5 @@ def check_tuning(machine):
                       "Run gpudt-tune once for each GPU model")
 
 
-CHECKS = (check_library, check_launcher, check_program, check_mpi, check_preload, check_variables, check_driver, check_gpus,
+CHECKS = (check_library, check_launcher, check_program, check_functions, check_mpi, check_preload, check_variables, check_driver, check_gpus,
           check_network, check_shared_memory, check_locked_memory, check_tuning)

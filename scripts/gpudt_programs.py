@@ -107,6 +107,17 @@ def found_in(path, pattern):
         return match and match[1]
 
 
+BY_HANDLE = "takes MPI's functions from a library that it loads by its name, past what is preloaded"
+NO_HANDLE = "Name libgpudt-pmpi.so as its MPI library: docs/troubleshooting.md"
+
+
+def takes_functions_of_mpi(path, linked):
+    """Whether an ELF file looks functions up by their names, and names an MPI library beside the one it is linked to."""
+    name = rb"\0((?:[^\0]*/)?libmpi(?:ch)?\.so[.0-9]*)(?=\0)"
+    named = rb"(?s)" + name + rb".*" + name if linked else name
+    return all(found_in(path, pattern) for pattern in (rb"\0(dlsym)\0", named))
+
+
 def build_of(library):
     """Which MPI a libgpudt-pmpi.so was built for; it says so in its data (interpose/calls/symbol_table.cpp)."""
     mark = found_in(library, rb"gpudt-build-for:([a-z0-9-]+)\0")
@@ -191,6 +202,8 @@ class Program:
             if other:
                 self.complaint = Mistake(f"{self.name} is linked to {other}, an MPI that gpudt does not know",
                                          "Link it to Open MPI 4 or 5, to MPICH, or to one of MPICH's ABI")
+            elif os.path.basename(self.path) == "julia" or takes_functions_of_mpi(self.path, linked=False):
+                self.complaint = Mistake(f"{self.name} {BY_HANDLE}", NO_HANDLE)
             elif found_in(self.path, rb"(MPI_Init)"):
                 self.complaint = Mistake(f"{self.name} is linked to MPI statically", "Link it to the shared MPI library")
             else:

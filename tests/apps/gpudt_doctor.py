@@ -170,6 +170,18 @@ class GpudtDoctor(Installed):
         setuid.chmod(0o4755)
         self.named("wrong", "program", "setuid", "Run a copy", "--sim", setuid)
 
+    def test_functions_by_handle(self):
+        """Of an MPI library that the program, or a script, loads by itself."""
+        load = ("void* dlopen(const char*, int); void* dlsym(void*, const char*); int MPI_Init(void);\n"
+                'int main(void) { return dlsym(dlopen("libmpi.so.40", 1), "MPI_Init") == 0 || MPI_Init(); }\n')
+        self.over_mpi("Open MPI v4.1.4")
+        app = self.compile("loads", "./libmpi.so.40", f"-Wl,-rpath,{self.work}", "-ldl", text=load)
+        self.named("warning", "dlsym", "loads takes MPI's functions", "troubleshooting.md", "--sim", app)
+        script = self.write(self.work / "script.py", "import numba_mpi\n")
+        self.named("warning", "dlsym", "script.py takes", "troubleshooting.md", "--sim", "python3", script)
+        julia = self.compile("julia", "-ldl", text="int main(void) { return 0; }\n")
+        self.named("wrong", "program", "julia takes MPI's functions", "troubleshooting.md", "--sim", julia)
+
     def test_launcher_of_another_mpi(self):
         app = self.program_over("libmpich.so.12")
         said = self.doctor("--no-messages", "--sim", "--launcher", "mpirun", app)
