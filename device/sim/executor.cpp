@@ -27,7 +27,7 @@ constexpr auto shared_event_poll = std::chrono::microseconds(20);
 thread_local sigjmp_buf* recovery __attribute__((tls_model("initial-exec"))) = nullptr;
 struct sigaction previous_action = {};
 Mutex handler_mutex;
-int (*gpudt_active)() = nullptr;  ///< of libgpudt-pmpi.so; null: it is not loaded
+const char* (*gpudt_why_not)() = nullptr;  ///< of libgpudt-pmpi.so; null: it is not loaded
 std::atomic_flag explained;
 
 /// Why MPI or the program's own code could not use device memory, and the remedy; null if it is not that.
@@ -37,16 +37,14 @@ const char* reason_of_fault(const void* address) {
   const Lookup found = memory->find(address);  // no fault happens while this thread holds the lock
   if (!found.begin) return "it is not allocated, or has been freed";
   if (found.kind != Kind::device) return nullptr;
-  if (!gpudt_active) return "libgpudt-pmpi.so is not loaded, so that MPI cannot use it. Start with gpudt-run --sim";
-  if (gpudt_active() == 0)
-    return "gpudt is off in this process (GPUDT_DISABLE=1, or as said at MPI_Init), so that MPI cannot use it";
-  return "only kernels, copies and MPI calls can use it";
+  if (!gpudt_why_not) return "libgpudt-pmpi.so is not loaded, so that MPI cannot use it. Start with gpudt-run --sim";
+  return gpudt_why_not();
 }
 
 void explain_fault(const void* address) {
   const char* const reason = reason_of_fault(address);
   if (!reason || explained.test_and_set()) return;
-  std::array<char, 256> text;
+  std::array<char, 512> text;
   const int length = std::snprintf(text.data(), text.size(), "gpudt-sim: the host accessed device memory at %p: %s\n",
                                    address, reason);
   if (write(STDERR_FILENO, text.data(), static_cast<std::size_t>(length)) < 0) explained.clear();
@@ -71,7 +69,7 @@ void ensure_fault_handler() {
   sigaction(SIGSEGV, nullptr, &current);
   if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) return;
   previous_action = current;
-  gpudt_active = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "gpudt_active"));
+  gpudt_why_not = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "gpudt_why_not"));
   struct sigaction ours = {};
   ours.sa_sigaction = on_fault;
   ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;

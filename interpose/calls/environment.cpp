@@ -22,6 +22,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/passed_by.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -129,7 +130,10 @@ struct Settings {
 };
 
 /// None if there is no memory for it: the program runs without the library then, which says so.
-std::optional<Settings> read_settings() try { return Settings(); } catch (const std::exception&) {
+std::optional<Settings> read_settings() try {
+  note_init();
+  return Settings();
+} catch (const std::exception&) {
   return std::nullopt;
 }
 
@@ -190,6 +194,7 @@ using namespace gpudt::interpose;
 
 #if defined(GPUDT_MPI_SESSIONS)
 GPUDT_EXPORT int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
+  note_init();
   presence_note_session();
   return PMPI_Session_init(info, handler, session);
 }
@@ -225,6 +230,16 @@ GPUDT_EXPORT const char* gpudt_version() {
 /// 1 if device buffers are handled now: between MPI_Init and MPI_Finalize, not disabled, with a GPU runtime.
 GPUDT_EXPORT int gpudt_active() {
   return active.load() && std::string(gpudt::device::runtime_name()) != "none" ? 1 : 0;
+}
+
+/// For the simulated device (device/sim/executor.cpp), which tells why MPI has touched device memory: why device
+/// buffers are not handled, or how calls escape if they are. May be called in a signal handler.
+GPUDT_EXPORT const char* gpudt_why_not() {
+  if (gpudt_active() != 0) return "only kernels, copies and MPI calls can use it; " GPUDT_PASSED_BY;
+  if (!init_noted())
+    return "gpudt is off in this process: MPI_Init has not come through it (" GPUDT_PASSED_BY
+           "), so that MPI cannot use it";
+  return "gpudt is off in this process (GPUDT_DISABLE=1, or as said at MPI_Init), so that MPI cannot use it";
 }
 
 // Programs that ask whether they may pass device buffers take that way if gpudt is there. If it is not, the answer is

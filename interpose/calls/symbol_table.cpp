@@ -20,6 +20,7 @@
 
 #include "interpose/calls/other_tools.hpp"
 #include "interpose/support/loaded.hpp"
+#include "interpose/support/passed_by.hpp"
 
 // All hidden, and defined by the generated assembly: the names are in the order of the entries, and end with none.
 extern "C" void* gpudt_entries[];  ///< where MPI_X leads; until the tables are filled, to gpudt_find_mpi()
@@ -46,8 +47,10 @@ extern "C" [[noreturn]] void gpudt_no_function() {
 using gpudt::interpose::file_of;
 using gpudt::interpose::function_beside;
 using gpudt::interpose::global_function;
+using gpudt::interpose::is_first_rank;
 using gpudt::interpose::loaded_function;
 using gpudt::interpose::make_global;
+using gpudt::interpose::note_init;
 
 namespace {
 
@@ -152,13 +155,6 @@ void give_way_to_other_tools() {
   lead_to(found, tools.any() ? gpudt_own_functions : gpudt_mpi_functions);
 }
 
-/// Before MPI is initialized only the launchers' variables tell; without any, every process is the first.
-bool is_first_rank() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"})
-    if (const char* const rank = std::getenv(name)) return std::string_view(rank) == "0";
-  return true;
-}
-
 void fill_tables() {
   find_mpi_functions();
   if (global_function(told_by) == nullptr)
@@ -166,6 +162,7 @@ void fill_tables() {
   const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
+  note_init();  // which goes to MPI
   if (is_first_rank())
     std::fprintf(
         stderr,

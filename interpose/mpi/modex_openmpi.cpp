@@ -17,6 +17,7 @@
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/passed_by.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -149,6 +150,7 @@ using namespace gpudt::interpose;
 /// Open MPI's, or the program's own.
 GPUDT_EXPORT int PMIx_Commit() {
   const void* const caller = __builtin_return_address(0);
+  warn_if_passed_by();
   if (const int what = offer.exchange(0); what != 0) tell(what, caller);
   auto* const commit = pmix_of<Commit>(caller, "PMIx_Commit", &PMIx_Commit);
   return commit == nullptr ? pmix_not_found : commit();

@@ -1,7 +1,7 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|unmatched|
-//                 abort|exit|killed
+// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|
+//                 handle|handle-send|unmatched|abort|exit|killed
 //   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
 //   host    the same between host buffers
@@ -16,9 +16,12 @@
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
 //   leave   small messages, then one whose request is freed and one that is buffered, right before MPI_Finalize
 //   freed   device memory that has been freed is sent
+//   handle  as device, but MPI_Init is taken from the MPI library's own handle
+//   handle-send  as device, and MPI_Send is taken from there for a message of device memory
 //   unmatched  between host buffers, and a receive that no message comes to
 //   abort, exit, killed  as device, then ends so without MPI_Finalize; says first what shared memory it has
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <mpi.h>
 
 #include <algorithm>
@@ -349,6 +352,21 @@ void send_what_is_freed() {
   MPI_Send(freed, freed_bytes, MPI_BYTE, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
 }
 
+/// The MPI library's own function, as programs find it that load the library themselves.
+template <class Function>
+Function* by_handle(const char* name) {
+  Dl_info mpi{};
+  dladdr(dlsym(RTLD_DEFAULT, "PMPI_Wtime"), &mpi);
+  return reinterpret_cast<Function*>(dlsym(dlopen(mpi.dli_fname, RTLD_LAZY | RTLD_NOLOAD), name));
+}
+
+void send_by_handle() {
+  Buffer out(10);
+  out.set(std::vector<int>(10, 1));  // after it the simulated device explains faults, whatever MPI_Init has installed
+  auto* const send = by_handle<decltype(MPI_Send)>("MPI_Send");
+  send(out.data(), 10, MPI_INT, (rank + 1) % ranks, 2, MPI_COMM_WORLD);
+}
+
 /// What is left under way here has to reach the other side while this one is in MPI_Finalize.
 void send_and_leave(const Buffer& freed, const Buffer& buffered, std::vector<char>& attached) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -387,7 +405,8 @@ void end_as(const std::string& mode) {
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   device_wanted = mode != "host" && mode != "unmatched" && std::getenv("GPUDT_TEST_HOST") == nullptr;
-  MPI_Init(&argc, &argv);
+  auto* const init = mode == "handle" ? by_handle<decltype(MPI_Init)>("MPI_Init") : MPI_Init;
+  init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int gpus = 0;
@@ -403,6 +422,7 @@ int main(int argc, char** argv) {
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();
   if (mode == "freed" && rank == 0) send_what_is_freed();
+  if (mode == "handle-send" && rank == 0) send_by_handle();
   if (mode == "limit") report("large", beyond_limit, 2);
   bool right = true;  // processes of two nodes first find out about each other
   for (int i = 0; (mode == "again" || mode == "lengths") && i < 20; ++i) exchange(beyond_limit, 2, right);
