@@ -90,10 +90,13 @@ void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   const auto [at, is_new] = registered_.try_emplace({ordinal, address}, nullptr);
   if (!is_new) return at->second;
   void* const view = host_views_.map_again(address, bytes);
-  if (view != nullptr && runtime_->host_register(ordinal, view, bytes))
-    at->second = view;
-  else if (view != nullptr)
-    host_views_.free(view);
+  if (view == nullptr) return nullptr;
+  try {
+    if (runtime_->host_register(ordinal, view, bytes)) at->second = view;
+  } catch (const Error&) {
+    // As if it had refused: what needs the GPU next says what is wrong.
+  }
+  if (at->second == nullptr) host_views_.free(view);
   return at->second;
 }
 
