@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "interpose/calls/persistent_collectives.hpp"
+#include "interpose/collectives/aliases.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
@@ -37,8 +38,9 @@ std::int64_t sum(const Count* counts, int n) {
   return counts == nullptr ? 0 : std::accumulate(counts, counts + n, std::int64_t(0));
 }
 
-Role out_or_inout(const void* other) {
-  return other == MPI_IN_PLACE ? Role::inout : Role::out;
+/// Of what is received. `alias`: what is sent lies there.
+Role out_or_inout(const void* other, bool alias = false) {
+  return alias || other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
 /// A persistent collective, which `through_host(call)` makes. `asked`: about its starts, which `to_offer()` says how to
@@ -133,8 +135,12 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
       CallBuffers c(call.name, {.comm = comm});
       Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
       if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-      if (comm != MPI_COMM_NULL && is_root(comm, root))
-        out = c.buffer(out_or_inout(sendbuf), recvbuf, std::int64_t(recvcount) * peers_of(comm), recvtype);
+      const std::int64_t own = own_place(comm, recvcount);
+      const bool alias =
+          here && sendtype == recvtype && sendcount == recvcount && is_refused_alias(sendbuf, recvbuf, own, recvtype);
+      if (here)
+        out = c.buffer(out_or_inout(sendbuf, alias), recvbuf, std::int64_t(recvcount) * peers_of(comm), recvtype);
+      if (alias) in.buffer = own_block(out, own);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     // What the root alone has may be wrong, and the others must not wait for it then.
@@ -159,8 +165,11 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
       Given in{const_cast<void*>(sendbuf), sendtype};
       GivenV<Displacement> out{recvbuf, recvtype, displs};
       if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-      if (comm != MPI_COMM_NULL && is_root(comm, root))
-        out = c.buffer_v(out_or_inout(sendbuf), recvbuf, peers_of(comm), recvcounts, displs, recvtype);
+      const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
+      const bool alias =
+          here && sendtype == recvtype && is_refused_alias(sendbuf, recvbuf, own_place(comm, displs), recvtype);
+      if (here) out = c.buffer_v(out_or_inout(sendbuf, alias), recvbuf, peers_of(comm), recvcounts, displs, recvtype);
+      if (alias) in.buffer = own_block(out, own_place(comm, out.displs));
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, root, comm);
     };
     return moving(
@@ -181,9 +190,13 @@ int scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
       Given in{const_cast<void*>(sendbuf), sendtype}, out{recvbuf, recvtype};
-      if (comm != MPI_COMM_NULL && is_root(comm, root))
-        in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * peers_of(comm), sendtype);
-      if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
+      const std::int64_t own = own_place(comm, sendcount);
+      const bool alias =
+          here && sendtype == recvtype && sendcount == recvcount && is_refused_alias(recvbuf, sendbuf, own, sendtype);
+      if (here) in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * peers_of(comm), sendtype);
+      if (comm != MPI_COMM_NULL && is_served(comm, root))
+        out = c.buffer(out_or_inout(sendbuf, alias), recvbuf, recvcount, recvtype);
+      if (alias) out.buffer = own_block(in, own);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     return moving(
@@ -205,9 +218,13 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
       CallBuffers c(call.name, {.comm = comm});
       GivenV<Displacement> in{const_cast<void*>(sendbuf), sendtype, displs};
       Given out{recvbuf, recvtype};
-      if (comm != MPI_COMM_NULL && is_root(comm, root))
-        in = c.buffer_v(Role::in, sendbuf, peers_of(comm), sendcounts, displs, sendtype);
-      if (comm != MPI_COMM_NULL && is_served(comm, root)) out = c.buffer(Role::out, recvbuf, recvcount, recvtype);
+      const bool here = comm != MPI_COMM_NULL && is_root(comm, root);
+      const bool alias =
+          here && sendtype == recvtype && is_refused_alias(recvbuf, sendbuf, own_place(comm, displs), sendtype);
+      if (here) in = c.buffer_v(Role::in, sendbuf, peers_of(comm), sendcounts, displs, sendtype);
+      if (comm != MPI_COMM_NULL && is_served(comm, root))
+        out = c.buffer(out_or_inout(sendbuf, alias), recvbuf, recvcount, recvtype);
+      if (alias) out.buffer = own_block(in, own_place(comm, in.displs));
       return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcount, out.type, root, comm);
     };
     return moving(
@@ -229,7 +246,9 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
       CallBuffers c(call.name, {.comm = comm});
       Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
       if (comm != MPI_COMM_NULL && is_served(comm, root)) in = c.reduction(Role::in, sendbuf, count, type);
-      if (comm != MPI_COMM_NULL && is_root(comm, root)) out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
+      const bool here = comm != MPI_COMM_NULL && is_root(comm, root), alias = here && is_alias(sendbuf, recvbuf);
+      if (here) out = c.reduction(out_or_inout(sendbuf, alias), recvbuf, count, type);
+      if (alias) in = out;
       return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
     };
     const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
@@ -247,7 +266,9 @@ struct Partners : Blocks {
   bool one_block = false;  ///< goes out to all
 
   /// The blocks of absent neighbours stay what they are: they must not come back from uninitialised staging memory.
-  Role receiving(const void* sendbuf) const { return absent.none() ? out_or_inout(sendbuf) : Role::inout; }
+  Role receiving(const void* sendbuf, bool alias) const {
+    return absent.none() ? out_or_inout(sendbuf, alias) : Role::inout;
+  }
 };
 using FindPartners = Partners (*)(MPI_Comm);
 
@@ -282,9 +303,13 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
     const Partners partners = find(comm);
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
-      const Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
+      const std::int64_t own = partners.one_block ? own_place(comm, recvcount) : 0;
+      const bool alias = partners.among == Among::all && sendtype == recvtype && sendcount == recvcount &&
+                         is_refused_alias(sendbuf, recvbuf, own, recvtype);
+      Given in = c.buffer(Role::in, sendbuf, std::int64_t(sendcount) * partners.out_of, sendtype);
       const Given out =
-          c.buffer(partners.receiving(sendbuf), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
+          c.buffer(partners.receiving(sendbuf, alias), recvbuf, std::int64_t(recvcount) * partners.into, recvtype);
+      if (alias) in.buffer = own_block(out, own);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, comm);
     };
     return moving(
@@ -311,9 +336,12 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
     const Known known = known_among(partners, {sum(recvcounts, partners.into), recvtype, partners.into});
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
-      const Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
-      const GivenV<Displacement> out =
-          c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, displs, recvtype, partners.absent);
+      const bool alias = partners.among == Among::all && sendtype == recvtype &&
+                         is_refused_alias(sendbuf, recvbuf, own_place(comm, displs), recvtype);
+      Given in = c.buffer(Role::in, sendbuf, sendcount, sendtype);
+      const GivenV<Displacement> out = c.buffer_v(out_or_inout(sendbuf, alias), recvbuf, partners.into, recvcounts,
+                                                  displs, recvtype, partners.absent);
+      if (alias) in.buffer = own_block(out, own_place(comm, out.displs));
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcounts, out.displs, out.type, comm);
     };
     return moving(
@@ -334,10 +362,13 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
     const Partners partners = find(comm);
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
-      const GivenV<Displacement> in =
+      const bool alias = partners.among == Among::all && sendtype == recvtype && sendcounts == recvcounts &&
+                         is_refused_alias(sendbuf, recvbuf, 0, recvtype);
+      GivenV<Displacement> in =
           c.buffer_v(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtype, partners.absent);
-      const GivenV<Displacement> out =
-          c.buffer_v(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtype, partners.absent);
+      const GivenV<Displacement> out = c.buffer_v(out_or_inout(sendbuf, alias), recvbuf, partners.into, recvcounts,
+                                                  rdispls, recvtype, partners.absent);
+      if (alias) in.buffer = out.buffer;
       return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.type, out.buffer, recvcounts, out.displs, out.type,
                    comm);
     };
@@ -360,9 +391,15 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
     const Partners partners = find(comm);
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
-      const auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
-      const auto out =
-          c.buffer_w(out_or_inout(sendbuf), recvbuf, partners.into, recvcounts, rdispls, recvtypes, partners.absent);
+      const bool alias = partners.among == Among::all && sendtypes == recvtypes && sendcounts == recvcounts &&
+                         is_refused_alias(sendbuf, recvbuf, 0, MPI_BYTE);
+      auto in = c.buffer_w(Role::in, sendbuf, partners.out_of, sendcounts, sdispls, sendtypes, partners.absent);
+      const auto out = c.buffer_w(out_or_inout(sendbuf, alias), recvbuf, partners.into, recvcounts, rdispls, recvtypes,
+                                  partners.absent);
+      if (alias) {
+        in.buffer = out.buffer;
+        in.types = out.types;
+      }
       return c.run(call, pmpi, in.buffer, sendcounts, in.displs, in.types, out.buffer, recvcounts, out.displs,
                    out.types, comm);
     };
@@ -398,8 +435,10 @@ int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blo
     const auto through_host = [=](const Call& call) {
       CallBuffers c(call.name, {.comm = comm});
       const std::int64_t given = std::int64_t(count) * blocks;
-      const Given in = c.reduction(Role::in, sendbuf, given, type);
-      const Given out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? given : count, type);
+      const bool alias = is_alias(sendbuf, recvbuf);
+      const Given out =
+          c.reduction(out_or_inout(sendbuf, alias), recvbuf, alias || sendbuf == MPI_IN_PLACE ? given : count, type);
+      const Given in = alias ? out : c.reduction(Role::in, sendbuf, given, type);
       return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
     };
     return reducing(call, comm, arguments, type, op, through_host);
@@ -417,12 +456,13 @@ int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
       CallBuffers c(call.name, {.comm = comm});
       int rank = 0;
       if (comm != MPI_COMM_NULL) PMPI_Comm_rank(comm, &rank);
-      const Given in = c.reduction(Role::in, sendbuf, count, type);
+      const bool alias = is_alias(sendbuf, recvbuf);
       Given out{recvbuf, type};
       if (rank != 0)
-        out = c.reduction(out_or_inout(sendbuf), recvbuf, count, type);
-      else if (sendbuf == MPI_IN_PLACE)
+        out = c.reduction(out_or_inout(sendbuf, alias), recvbuf, count, type);
+      else if (alias || sendbuf == MPI_IN_PLACE)
         out = c.reduction(Role::in, recvbuf, count, type);
+      const Given in = alias ? out : c.reduction(Role::in, sendbuf, count, type);
       return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
     };
     return reducing(call, comm, arguments, type, op, through_host);
@@ -441,8 +481,10 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
         PMPI_Comm_rank(comm, &rank);
         PMPI_Comm_size(comm, &size);
         const std::int64_t total = sum(recvcounts, size);
-        in = c.reduction(Role::in, sendbuf, total, type);
-        out = c.reduction(out_or_inout(sendbuf), recvbuf, sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
+        const bool alias = is_alias(sendbuf, recvbuf);
+        out = c.reduction(out_or_inout(sendbuf, alias), recvbuf,
+                          alias || sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
+        in = alias ? out : c.reduction(Role::in, sendbuf, total, type);
       }
       return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
     };
@@ -512,10 +554,11 @@ template <class Count>
 int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Datatype, MPI_Op), const void* inbuf,
                  void* inoutbuf, Count count, MPI_Datatype type, MPI_Op op) {
   return guarded(MPI_COMM_WORLD, call, [&]() -> int {
-    if (reduce_locally(call, inbuf, inoutbuf, count, type, op)) return MPI_SUCCESS;
+    const bool alias = is_alias(inbuf, inoutbuf);
+    if (!alias && reduce_locally(call, inbuf, inoutbuf, count, type, op)) return MPI_SUCCESS;
     CallBuffers c(call, {.comm = MPI_COMM_WORLD});
-    const Given in = c.reduction(Role::in, inbuf, count, type);
     const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
+    const Given in = alias ? inout : c.reduction(Role::in, inbuf, count, type);
     return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, op); });
   });
 }

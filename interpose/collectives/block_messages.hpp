@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
 
 namespace gpudt::interpose {
@@ -85,6 +86,12 @@ auto w_blocks(const void* address, const Count* counts, const Displacement* disp
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
+/// What a process has for itself is to be received where it is.
+inline bool is_refused(const BlockMessage& given, const BlockMessage& taken) {
+  return refuses_all_aliases && given.buffer == taken.buffer && given.buffer != MPI_BOTTOM && given.count > 0 &&
+         taken.count > 0;
+}
+
 /// One block between the root and each process. `own`: itself included.
 template <class AtRoot, class Here>
 bool list_rooted(std::vector<BlockMessage>& roots, std::vector<BlockMessage>& others, MPI_Comm comm, int root, bool own,
@@ -94,7 +101,7 @@ bool list_rooted(std::vector<BlockMessage>& roots, std::vector<BlockMessage>& ot
   for (int turn = 0; comm_rank.rank == root && turn < comm_rank.size; ++turn)
     if (const int rank = comm_rank.after(turn); rank != root || own) roots.push_back(at_root(rank, rank));
   if (comm_rank.rank != root || own) others.push_back(here(0, root));
-  return true;
+  return comm_rank.rank != root || !own || !is_refused(roots.back(), others.back());
 }
 
 template <class AtRoot, class Here>
@@ -141,7 +148,7 @@ bool list_exchange(BlockMessages& blocks, MPI_Comm comm, Among among, bool own, 
     blocks.given.push_back(give(to, to));
     blocks.taken.push_back(take(from, from));
   }
-  return true;
+  return !own || !is_refused(blocks.given.back(), blocks.taken.back());
 }
 
 /// The same block from each to all, which in place lies where all others get it.

@@ -155,6 +155,8 @@ class Part : public BoardCall {
   Operand& result() { return in_place() && !scatters() ? in_ : out_; }
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
+    const bool has_output = arguments_.result == Result::exscan || gets_result();
+    if (has_output && arguments_.sendbuf == arguments_.recvbuf) return false;  // MPI's to refuse
     const bool is_rank = arguments_.root < static_cast<int>(all_.size());
     if ((!is_rank && arguments_.root != ReductionArguments::root_elsewhere) ||
         (in_place() && arguments_.root >= 0 && !gets_result()))

@@ -50,6 +50,14 @@ inline constexpr bool returns_handled_errors = true;
 inline constexpr bool returns_handled_errors = false;
 #endif
 
+/// Whether MPI refuses each collective that is to receive what it sends where it is, in the same type. Open MPI refuses
+/// MPI_Allreduce and MPI_Reduce alone.
+#ifdef OPEN_MPI
+inline constexpr bool refuses_all_aliases = false;
+#else
+inline constexpr bool refuses_all_aliases = true;
+#endif
+
 /// Lets MPI make progress. `self`: a communicator of this process alone, where nothing is ever sent.
 void make_progress(MPI_Comm self);
 

@@ -1,0 +1,42 @@
+// A buffer that the program sends from and receives into in one collective, which MPI may refuse: it is to see the same
+// of what is staged, so that it answers as it does on host memory.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+
+#include "interpose/collectives/block_messages.hpp"
+#include "interpose/mpi/workarounds.hpp"
+
+namespace gpudt::interpose {
+
+/// Whether the program gives one address for both. Not MPI_BOTTOM, where each block has an address of its own.
+inline bool is_alias(const void* given, const void* taken) {
+  return active.load(std::memory_order_acquire) && given == taken && given != MPI_BOTTOM && given != MPI_IN_PLACE;
+}
+
+/// Whether a process's own block, `elements` elements from the beginning of all, is at `block` in the other argument,
+/// and MPI refuses that: if types and counts, of v and w forms their arrays, are the same in both, as the caller sees
+/// to. MPICH does not look at others, and ends the process.
+inline bool is_refused_alias(const void* block, const void* all, std::int64_t elements, MPI_Datatype type) {
+  return refuses_all_aliases && active.load(std::memory_order_acquire) && all != MPI_IN_PLACE &&
+         is_alias(block, element_of(all, elements, type));
+}
+
+/// The same in what MPI is given.
+template <class Staged>
+void* own_block(const Staged& staged, std::int64_t elements) {
+  return const_cast<void*>(element_of(staged.buffer, elements, staged.type));
+}
+
+/// The elements before a process's own block, which only is_refused_alias() asks for.
+inline std::int64_t own_place(MPI_Comm comm, std::int64_t count) {
+  return !refuses_all_aliases || comm == MPI_COMM_NULL ? 0 : count * CommRank(comm).rank;
+}
+template <class Displacement>
+std::int64_t own_place(MPI_Comm comm, const Displacement* displs) {
+  return !refuses_all_aliases || comm == MPI_COMM_NULL || displs == nullptr ? 0 : displs[CommRank(comm).rank];
+}
+
+}  // namespace gpudt::interpose
