@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "interpose/transport/peer/job_file.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "tests/mpi/exchange.hpp"
 
@@ -31,16 +32,25 @@ bool is_forced() {
   return protocol != nullptr && std::string(protocol) == "peer";
 }
 
-/// This process's own segment; null if it has none. Mappings of segments that are neighbours are one to the system.
+/// This process's own segment; null if it has none. To the system, segments that are neighbours in the file may be one
+/// mapping, and a segment may be several, as where the driver has registered a part of it.
 const peer::Image* own_segment() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("/dev/shm/gpudt") == std::string::npos) continue;
-    std::size_t dash = 0;
-    const auto* image = reinterpret_cast<const peer::Image*>(std::stoull(line, &dash, 16));
-    const auto* const end = reinterpret_cast<const peer::Image*>(std::stoull(line.substr(dash + 1), nullptr, 16));
-    for (; image != end; ++image)
+    std::istringstream fields(line);
+    std::uint64_t begin = 0, end = 0, at = 0;
+    std::string path;
+    char dash = 0;
+    fields >> std::hex >> begin >> dash >> end >> path >> at >> path >> path >> path;
+    if (path.find("/dev/shm/gpudt") == std::string::npos) continue;
+    const std::uint64_t before = at > peer::first_segment ? at - peer::first_segment : 0;
+    std::uint64_t number = (before + sizeof(peer::Image) - 1) / sizeof(peer::Image);
+    for (;; ++number) {
+      const std::uint64_t address = begin + peer::first_segment + number * sizeof(peer::Image) - at;
+      if (address >= end) break;
+      const auto* const image = reinterpret_cast<const peer::Image*>(address);
       if (image->rank == rank()) return image;
+    }
   }
   return nullptr;
 }

@@ -63,8 +63,6 @@ constexpr off_t entry_bytes = sizeof(Entry);
 constexpr off_t entry_count = 1 << 16;
 /// A byte that a process keeps locked while it takes an entry.
 constexpr off_t gate = entry_count * entry_bytes;
-/// Then the segments, in the order of the entries.
-constexpr off_t first_segment = 1 << 20;
 /// A text is a byte behind all else, which is locked and never written.
 constexpr off_t behind_segments = off_t{1} << 48;
 

@@ -30,6 +30,8 @@ int announced(const std::string& job, int rank);
 /// False if another process of this node that has announced something has asked the same of this text before.
 bool says_first(const std::string& job, const std::string& text);
 
+/// Where the segments begin in the file. They are sizeof(Image) apart, in the order in which processes have announced.
+inline constexpr off_t first_segment = 1 << 20;
 /// The part of a file that one process has for its segment.
 struct SegmentPlace {
   int file;     ///< open until this process ends
