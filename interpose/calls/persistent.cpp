@@ -17,6 +17,7 @@
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
+#include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
@@ -383,7 +384,11 @@ GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
 // The registry's reference goes; an active operation keeps its own until it has completed.
 GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
   const PersistentRef persistent = find(*request);
-  if (!persistent) return PMPI_Request_free(request);
+  if (!persistent) {
+    WatchedReceive* const watched = watched_find(*request);
+    if (watched == nullptr) return PMPI_Request_free(request);
+    return guarded(MPI_COMM_NULL, "MPI_Request_free", [&] { return watched->free(request); });
+  }
   {
     const gpudt::LockGuard lock(registry_mutex);
     registry.erase(*request);

@@ -10,6 +10,7 @@
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/received_on_device.hpp"
 #include "interpose/requests/staged.hpp"
+#include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
@@ -171,6 +172,20 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   return reserved.submit_issued(code, request);
 }
 
+/// The same of a receive into the program's buffer on the host, which is watched.
+template <class Receive>
+int start_watched(Receive pmpi, const Outgoing& into, const WatchedBuffer& buffer, const ErrorOwner& owner,
+                  const Selects& selects, MPI_Request* request) {
+  const PendingReceive pending(selects, owner.comm);
+  WatchedPlace place(buffer, owner);
+  MPI_Request made = MPI_REQUEST_NULL;
+  const int code = pmpi(into, &made);
+  if (code != MPI_SUCCESS) return code;
+  if (made != MPI_REQUEST_NULL) place.enter(made);  // none: MPICH 5 has told an error handler alone
+  *request = made;
+  return code;
+}
+
 /// `pmpi(into, request)` starts the receive. `from`: as `selects` says, or of a hidden receive or a matched message,
 /// which select nothing that a probe could see.
 template <class Receive>
@@ -182,6 +197,10 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
   if (comes_as_it_is(peek) && peer_may_pass_unchecked(peek.bytes_on_host)) return pmpi(into, request);
+  if (peek.bytes_on_host >= 0 && peer_checks())
+    return guarded(owner, call, [&] {
+      return start_watched(pmpi, into, {into, nullptr, peek.bytes_on_host}, owner, selects, request);
+    });
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
     std::shared_ptr<Payload> payload;
@@ -190,9 +209,14 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
       peer_receives_on_device();
       payload = std::make_shared<Staged>(operand, room);
       into = payload->message();
-    } else if ((payload = unstaged_receive(operand, {buf, count, type}))) {
-      into = payload->message();
+    } else if (!operand.is_direct() && peer_may_reach_host(count, type)) {
+      const datatype::TypeInfoRef info = datatype::type_info(type);
+      const HostReceive in_place(buf, count, type, info);
+      if (info && in_place.is_in_place())
+        return start_watched(pmpi, in_place.message(), {into, info, count * info->layout().size()}, owner, selects,
+                             request);
     }
+    if (!on_device && (payload = unstaged_receive(operand, {buf, count, type}))) into = payload->message();
     if (!payload) return pmpi(given_unstaged(operand, into), request);
     const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
     auto operation = std::make_unique<Operation>();

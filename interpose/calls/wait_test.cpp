@@ -1,8 +1,8 @@
 // MPI-4.1 sections 3.7.3 to 3.7.6: Wait, Test and Request_get_status in all their forms.
 //
 // Generalized requests complete in MPI's own functions. These wrappers only exchange persistent handles, and take
-// the errors of operations on device buffers to the right error handler, which MPI cannot know. When no request is
-// ours they pass straight through.
+// the errors of operations on device buffers to the right error handler, which MPI cannot know. They look at watched
+// receives (requests/watched.hpp) before MPI may complete them. When no request is ours they pass straight through.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -15,6 +15,7 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
+#include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
@@ -24,15 +25,16 @@ namespace gpudt::interpose {
 namespace {
 
 /// When a call returns: on the timeline are those that wait, for the others may be called very often.
-enum class Ends { when_done, at_once };
+enum class Ends { when_all_done, when_some_done, at_once };
 
 /// The user's requests as MPI is to see them during one call, which an error handler may end by an exception.
 class Requests {
  public:
-  /// May throw std::bad_alloc; nothing else of it throws what is not the program's.
+  /// May throw std::bad_alloc and what WatchedReceive does; nothing else of it throws what is not the program's.
   Requests(const char* call, int count, MPI_Request* user, Ends ends) : user_(user) {
-    if (count > 0 && (engine_held() != 0 || persistent_count() != 0))
-      ours_ = std::make_unique<Ours>(call, count, user, ends);
+    if (count <= 0) return;
+    const bool stand_ins = watched_count() != 0 && !settle_watched(count, user, ends);
+    if (stand_ins || has_operations()) ours_ = std::make_unique<Ours>(call, count, user, ends, stand_ins);
   }
 
   ~Requests() {
@@ -44,6 +46,9 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
 
   MPI_Request* data() { return ours_ ? ours_->given.data() : user_; }
+  /// Some are given to MPI as never_complete(): if MPI has completed no other, look_again() is to follow.
+  bool some_pending() const { return ours_ && ours_->pending != 0; }
+  void look_again() { ours_->look(); }
 
   /// Before the call.
   void drive() const {
@@ -51,7 +56,7 @@ class Requests {
     if (ours_->ends == Ends::at_once) {
       // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
       // before this call, as a receive by a synchronous send to oneself, must be seen by it.
-      engine_progress_logged(Tests::all);
+      if (has_operations()) engine_progress_logged(Tests::all);
       return;
     }
     device::mark(device::Point::wait_entered);
@@ -100,33 +105,86 @@ class Requests {
   }
 
  private:
+  static bool has_operations() { return engine_held() != 0 || persistent_count() != 0; }
+
+  /// Looks at watched receives, which are requests like others once they have ended. True if all have.
+  static bool settle_watched(int count, const MPI_Request* user, Ends ends) {
+    if (ends == Ends::when_all_done && has_operations()) {
+      engine_progress_logged();  // what is to go out goes before this process waits for anything
+      device::about_to_wait(device::WaitKind::requests);
+    }
+    bool all = true;
+    for (int i = 0; i < count; ++i) {
+      WatchedReceive* const watched = watched_find(user[i]);
+      if (watched == nullptr) continue;
+      const WatchedReceive::State state =
+          ends == Ends::when_all_done ? watched->wait() : watched->look(/*drives=*/false);
+      if (state == WatchedReceive::State::ended)
+        watched->remove();
+      else
+        all = false;
+    }
+    return all;
+  }
+
   /// Where requests may be ours.
   struct Ours {
-    Ours(const char* call, int count, const MPI_Request* user, Ends end)
+    Ours(const char* call, int count, const MPI_Request* user, Ends end, bool stand_ins)
         : timed(Clock::completion, call), ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
       persistent_exchange(seen, mine);
       given = seen;
+      if (!stand_ins) return;
+      watched.resize(seen.size());
+      for (std::size_t i = 0; i < seen.size(); ++i) watched[i] = watched_find(seen[i]);
+      look();
     }
     ~Ours() {
-      if (ends == Ends::when_done) device::mark(device::Point::wait_returned);
+      if (ends != Ends::at_once) device::mark(device::Point::wait_returned);
     }
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;
 
+    /// What MPI is to have for the watched receives.
+    void look() {
+      pending = 0;
+      for (std::size_t i = 0; i < watched.size(); ++i) {
+        if (watched[i] == nullptr) continue;
+        const WatchedReceive::State state = watched[i]->look(/*drives=*/false);
+        if (state == WatchedReceive::State::pending) {
+          given[i] = never_complete();
+          ++pending;
+        } else if (state == WatchedReceive::State::ended) {
+          std::exchange(watched[i], nullptr)->remove();
+          given[i] = seen[i];
+        } else {
+          given[i] = seen[i] = watched[i]->stand_in();
+        }
+      }
+    }
+
     const Timed timed;
     const Ends ends;
-    std::vector<MPI_Request> seen;   ///< before the call
-    std::vector<bool> mine;          ///< persistent requests of ours
-    std::vector<MPI_Request> given;  ///< what the call makes of them
-    std::vector<Failed> outer;       ///< failures of a call during which an error handler made this one
+    std::vector<MPI_Request> seen;         ///< before the call
+    std::vector<bool> mine;                ///< persistent requests of ours
+    std::vector<MPI_Request> given;        ///< what the call makes of them
+    std::vector<WatchedReceive*> watched;  ///< null: the request is none; empty: none is
+    int pending = 0;                       ///< of these
+    std::vector<Failed> outer;             ///< failures of a call during which an error handler made this one
   };
 
   void write_back() {
     for (std::size_t i = 0; i < ours_->seen.size(); ++i) {
-      if (!ours_->mine[i])
+      WatchedReceive* const watched = ours_->watched.empty() ? nullptr : ours_->watched[i];
+      const bool completed = ours_->given[i] == MPI_REQUEST_NULL && ours_->seen[i] != MPI_REQUEST_NULL;
+      if (watched != nullptr) {
+        if (!completed) continue;
+        watched->remove();
+        user_[i] = MPI_REQUEST_NULL;
+      } else if (!ours_->mine[i]) {
         user_[i] = ours_->given[i];
-      else if (ours_->given[i] == MPI_REQUEST_NULL && ours_->seen[i] != MPI_REQUEST_NULL)
+      } else if (completed) {
         persistent_completed(user_[i]);
+      }
     }
   }
 
@@ -243,7 +301,7 @@ auto by_completion(int done, const int* indices, MPI_Status* statuses) {
   };
 }
 
-/// What `complete(requests)` returns. Nothing is completed for want of memory.
+/// What `complete(requests)` returns. Nothing is completed if that cannot be prepared.
 template <class Complete>
 int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Complete complete) {
   return raising(MPI_COMM_NULL, call, [&] {
@@ -253,43 +311,92 @@ int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Com
   });
 }
 
+/// Of a call that waits for some: what `wait()` returns or, as long as MPI is not to have some of the requests,
+/// `test(&ended)`, which sets `ended` once some have ended or there are none.
+template <class Wait, class Test>
+int wait_for_some(Requests& requests, Wait wait, Test test) {
+  if (!requests.some_pending()) return wait();
+  while (true) {
+    int ended = 0;
+    const int code = test(&ended);
+    if (code != MPI_SUCCESS || ended != 0) return code;
+    requests.look_again();
+  }
+}
+
+/// Whether a call that completes some of several is over if none has ended.
+enum class IfNone { over, goes_on };
+
+int testany(Requests& requests, int count, int* index, int* flag, MPI_Status* user, IfNone if_none) {
+  Statuses statuses(count, requests.data(), 1, user);
+  const int code = PMPI_Testany(count, requests.data(), index, flag, statuses.data());
+  if (if_none == IfNone::goes_on && code == MPI_SUCCESS && *flag == 0) return code;
+  return requests.finish_one(statuses.seen(code, *index));
+}
+
+/// By PMPI_Waitsome or PMPI_Testsome.
+int complete_some(int (*pmpi)(int, MPI_Request*, int*, int*, MPI_Status*), Requests& requests, int count, int* done,
+                  int* indices, MPI_Status* user, IfNone if_none = IfNone::over) {
+  Statuses statuses(count, requests.data(), count, user);
+  const int code = pmpi(count, requests.data(), done, indices, statuses.data());
+  if (if_none == IfNone::goes_on && code == MPI_SUCCESS && *done == 0) return code;
+  return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+}
+
+/// Of one request: whether it is a watched receive that is not complete, which MPI makes progress to find out.
+bool is_pending(MPI_Request request) {
+  WatchedReceive* const watched = watched_find(request);
+  return watched != nullptr && watched->look(/*drives=*/true) == WatchedReceive::State::pending;
+}
+
+/// Of a call that asks for one request: what `complete(requests)` returns, unless that is certainly not complete.
+template <class Complete>
+int unless_pending(const char* call, MPI_Request* request, int* flag, Complete complete) {
+  return raising(MPI_COMM_NULL, call, [&] {
+    if (flag == nullptr || !is_pending(*request)) return with_requests(call, 1, request, Ends::at_once, complete);
+    *flag = 0;
+    return int(MPI_SUCCESS);
+  });
+}
+
 }  // namespace
 }  // namespace gpudt::interpose
 
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
-  return with_requests("MPI_Wait", 1, request, Ends::when_done, [&](Requests& requests) {
+  return with_requests("MPI_Wait", 1, request, Ends::when_all_done, [&](Requests& requests) {
     Statuses statuses(1, requests.data(), 1, status);
     return requests.finish_one(statuses.seen(PMPI_Wait(requests.data(), statuses.data())));
   });
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  return with_requests("MPI_Test", 1, request, Ends::at_once, [&](Requests& requests) {
+  return unless_pending("MPI_Test", request, flag, [&](Requests& requests) {
     Statuses statuses(1, requests.data(), 1, status);
     return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
   });
 }
 
 GPUDT_EXPORT int MPI_Waitany(int count, MPI_Request* array, int* index, MPI_Status* status) {
-  return with_requests("MPI_Waitany", count, array, Ends::when_done, [&](Requests& requests) {
-    Statuses statuses(count, requests.data(), 1, status);
-    const int code = PMPI_Waitany(count, requests.data(), index, statuses.data());
-    return requests.finish_one(statuses.seen(code, *index));
+  return with_requests("MPI_Waitany", count, array, Ends::when_some_done, [&](Requests& requests) {
+    const auto wait = [&] {
+      Statuses statuses(count, requests.data(), 1, status);
+      const int code = PMPI_Waitany(count, requests.data(), index, statuses.data());
+      return requests.finish_one(statuses.seen(code, *index));
+    };
+    return wait_for_some(requests, wait,
+                         [&](int* ended) { return testany(requests, count, index, ended, status, IfNone::goes_on); });
   });
 }
 
 GPUDT_EXPORT int MPI_Testany(int count, MPI_Request* array, int* index, int* flag, MPI_Status* status) {
-  return with_requests("MPI_Testany", count, array, Ends::at_once, [&](Requests& requests) {
-    Statuses statuses(count, requests.data(), 1, status);
-    const int code = PMPI_Testany(count, requests.data(), index, flag, statuses.data());
-    return requests.finish_one(statuses.seen(code, *index));
-  });
+  return with_requests("MPI_Testany", count, array, Ends::at_once,
+                       [&](Requests& requests) { return testany(requests, count, index, flag, status, IfNone::over); });
 }
 
 GPUDT_EXPORT int MPI_Waitall(int count, MPI_Request* array, MPI_Status* user) {
-  return with_requests("MPI_Waitall", count, array, Ends::when_done, [&](Requests& requests) {
+  return with_requests("MPI_Waitall", count, array, Ends::when_all_done, [&](Requests& requests) {
     Statuses statuses(count, requests.data(), count, user);
     const int code = statuses.seen_many(wait_all(count, requests.data(), statuses.data()), count);
     return requests.finish_many(code, by_request(user));
@@ -305,23 +412,25 @@ GPUDT_EXPORT int MPI_Testall(int count, MPI_Request* array, int* flag, MPI_Statu
 }
 
 GPUDT_EXPORT int MPI_Waitsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
-  return with_requests("MPI_Waitsome", count, array, Ends::when_done, [&](Requests& requests) {
-    Statuses statuses(count, requests.data(), count, user);
-    const int code = PMPI_Waitsome(count, requests.data(), done, indices, statuses.data());
-    return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+  return with_requests("MPI_Waitsome", count, array, Ends::when_some_done, [&](Requests& requests) {
+    return wait_for_some(
+        requests, [&] { return complete_some(PMPI_Waitsome, requests, count, done, indices, user); },
+        [&](int* ended) {
+          const int code = complete_some(PMPI_Testsome, requests, count, done, indices, user, IfNone::goes_on);
+          *ended = *done;
+          return code;
+        });
   });
 }
 
 GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* indices, MPI_Status* user) {
   return with_requests("MPI_Testsome", count, array, Ends::at_once, [&](Requests& requests) {
-    Statuses statuses(count, requests.data(), count, user);
-    const int code = PMPI_Testsome(count, requests.data(), done, indices, statuses.data());
-    return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
+    return complete_some(PMPI_Testsome, requests, count, done, indices, user);
   });
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {
-  return with_requests("MPI_Request_get_status", 1, &request, Ends::at_once, [&](Requests& requests) {
+  return unless_pending("MPI_Request_get_status", &request, flag, [&](Requests& requests) {
     return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
   });
 }

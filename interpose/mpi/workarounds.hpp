@@ -33,6 +33,9 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 /// PMPI_Testsome that calls no error handler and leaves failed requests alone, as far as the MPI library allows.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses);
 
+/// Whether MPI_Request_get_status leaves the status to the call that completes the request.
+bool get_status_leaves_status();
+
 /// Whether this is a version of the MPI library of which gpudt knows what collectives and windows between GPUs need.
 bool is_known_version();
 
@@ -86,6 +89,7 @@ struct ContextOffsets {
   std::size_t context;                ///< in a communicator: context, rank, flags
   std::uint32_t common;               ///< the flag of contexts that all processes have; 0 if all are
   std::size_t comm, kind;             ///< in a request; `comm` is 0 if they have not been found
+  std::size_t completion;             ///< likewise; 0 if it has not been found
   static constexpr int messages = 0;  ///< the kind of sends and receives
 };
 extern ContextOffsets context_offsets;
@@ -113,7 +117,19 @@ inline bool request_has_comm(MPI_Request request, MPI_Comm comm) {
   std::memcpy(&own, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof(MPI_Comm));
   return own == comm;
 }
+/// False of a pending send or receive that is certainly not complete. Without a call to MPI.
+inline bool request_may_be_complete(MPI_Request request) {
+  constexpr std::uintptr_t complete = 1;  // 0, or a pointer: not yet
+  if (context_offsets.completion == 0) return true;
+  const auto* const place = reinterpret_cast<const char*>(request) + context_offsets.completion;
+  return __atomic_load_n(reinterpret_cast<const std::uintptr_t*>(place), __ATOMIC_ACQUIRE) == complete;
+}
+inline constexpr bool sees_completion = true;
 #else
+inline bool request_may_be_complete(MPI_Request) {
+  return true;
+}
+inline constexpr bool sees_completion = false;
 std::uint32_t context_of(MPI_Comm comm);
 MPI_Comm request_comm(MPI_Request request);
 bool request_has_comm(MPI_Request request, MPI_Comm comm);

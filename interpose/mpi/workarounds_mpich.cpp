@@ -97,6 +97,20 @@ class ErrorsReturned {
   bool replaced_ = false;
 };
 
+/// The major version, if gpudt knows it; else 0. Other libraries of this family, as Intel MPI, call themselves
+/// otherwise.
+int known_version() {
+  static const int known = [] {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0, major = 0;
+    PMPI_Get_library_version(version, &length);
+    const bool found = std::sscanf(version, "MPICH Version: %d.", &major) == 1 && (major == 4 || major == 5) &&
+                       std::strstr(version, "ch4:") != nullptr;
+    return found ? major : 0;
+  }();
+  return known;
+}
+
 /// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between. If only an error
 /// handler has been told of a failure, the flag stays as it is.
 template <class Look>
@@ -176,16 +190,12 @@ bool init_waits_for_all() {
   return is_known_version();
 }
 
-/// Other libraries of this family, as Intel MPI, call themselves otherwise.
 bool is_known_version() {
-  static const bool known = [] {
-    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
-    int length = 0, major = 0;
-    PMPI_Get_library_version(version, &length);
-    return std::sscanf(version, "MPICH Version: %d.", &major) == 1 && (major == 4 || major == 5) &&
-           std::strstr(version, "ch4:") != nullptr;
-  }();
-  return known;
+  return known_version() != 0;
+}
+
+bool get_status_leaves_status() {
+  return known_version() < 5;
 }
 
 bool matches_persistent_by_init() {

@@ -51,12 +51,12 @@ constexpr int standard_mode = 4;
 // The insides of communicators and requests (ompi/communicator/communicator.h, ompi/request/request.h): a communicator
 // of Open MPI 4 has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the process's rank; one of Open MPI
 // 5 has a pointer to the name, long identifiers, then context, rank, and flags of which one says that the context is
-// the same in all processes. A request has its kind, its status, pointers to functions and then the communicator. Where
-// that is hangs on the build's options.
+// the same in all processes. A request has its kind, its status, whether it is complete (0: no, 1: yes, else the thread
+// that waits for it), pointers to functions and then the communicator. Where that is hangs on the build's options.
 
 constexpr std::size_t communicator_size = 512, request_size = 256;  ///< of the predefined ones, at least
 constexpr std::size_t least_communicator = 300;                     ///< of any communicator: none is smaller
-constexpr std::size_t from_kind_to_comm = 96;
+constexpr std::size_t from_kind_to_comm = 96, from_kind_to_completion = 32;
 constexpr int generalized_kind = 2, null_kind = 5;
 
 template <class Value, class Handle>
@@ -250,9 +250,18 @@ bool find_request_contexts(MPI_Comm own) {
       return false;
     context_offsets.comm = place;
     context_offsets.kind = kind;
+    const std::size_t completion = kind + from_kind_to_completion;
+    if (value_in<std::uintptr_t>(one.request(), completion) == 0 &&
+        value_in<std::uintptr_t>(other.request(), completion) == 0 &&
+        value_in<std::uintptr_t>(MPI_REQUEST_NULL, completion) == 1)
+      context_offsets.completion = completion;
     return true;
   }
   return false;
+}
+
+bool get_status_leaves_status() {
+  return true;
 }
 
 bool is_known_version() {

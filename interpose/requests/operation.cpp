@@ -166,6 +166,7 @@ void ProgressEngine::order_each(Wanted wanted) {
 
 void ProgressEngine::forget_comm(MPI_Comm comm) {
   order_each([&](const SendChannel& channel) { return channel.comm == comm; });
+  watched_forget_comm(comm);
   if (held.load() == 0 && live() == 0) return;
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
@@ -213,7 +214,7 @@ const char* ProgressEngine::hook() {
                              return 0;                       // here, for MPI asks in every turn of its loops
                            return engine_progress_logged();  // MPI's progress engine is C
                          },
-                         [] { return engine.pending(); }});
+                         [] { return engine.pending() || watched_count() != 0; }});
 }
 
 bool ProgressEngine::only_receives() const {
@@ -232,7 +233,7 @@ void ProgressEngine::cancel_receives(bool on_device) {
 
 bool ProgressEngine::stop() {
   order_each([](const SendChannel&) { return true; });
-  progress();  // what has come is received
+  progress(Tests::all);  // what has come is received
   cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
   bool cancelled = false;
@@ -247,6 +248,7 @@ bool ProgressEngine::stop() {
     if (now >= timeout + stop_timeout && only_receives()) break;
   }
   progress_stop();
+  watched_stop();
   failed_here().clear();
   release_retired();
   return live() == 0;

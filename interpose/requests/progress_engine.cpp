@@ -105,6 +105,7 @@ int ProgressEngine::pass(Tests tests) {
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
   release_retired();
+  completions += look_at_watched(tests);
   take_incoming();
   if (cancels) cancel_wanted();
   completions += issue_packed();
@@ -125,7 +126,7 @@ void ProgressEngine::take_incoming() {
       if (!issued)
         packing_.push_back(operation);
       else if (operation->inner == MPI_REQUEST_NULL)
-        unpacking_.push_back(operation);
+        follow_up(operation);
       else
         watch(operation);
       ++taken;
@@ -135,6 +136,13 @@ void ProgressEngine::take_incoming() {
     throw;
   }
   incoming_.clear();
+}
+
+/// What has come, or what there is no request for.
+void ProgressEngine::follow_up(Operation* operation) {
+  unpacking_.push_back(operation);
+  if (operation->reading) ++reading_;
+  if (operation->truncated) ++truncated_;
 }
 
 void ProgressEngine::make_room() {
@@ -393,9 +401,18 @@ bool ProgressEngine::advance_unpacking(Operation* operation) {
   return (was_reading && !operation->unpacks) || operation->payload->done();
 }
 
+/// Of nothing that has been offered an RTS can have come.
+int ProgressEngine::look_at_watched(Tests tests) {
+  return watched_wanted() ? watched_look(tests) : 0;
+}
+
 int ProgressEngine::finish_unpacked() {
   int completions = 0;
-  while (std::exchange(truncated_, 0) != 0) completions += test_inner(Tests::all);
+  while (std::exchange(truncated_, 0) != 0) {
+    completions += look_at_watched(Tests::all);
+    take_incoming();
+    completions += test_inner(Tests::all);
+  }
   for (Sieve sieve(unpacking_); Operation* const operation = sieve.entry();) {
     bool done = true;
     try {

@@ -15,6 +15,7 @@
 
 #include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/watched.hpp"
 
 namespace gpudt::interpose {
 
@@ -54,7 +55,7 @@ class ProgressEngine {
   bool stop();
   bool pending() const {
     return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr ||
-           retired_.load(std::memory_order_relaxed) != nullptr;
+           retired_.load(std::memory_order_relaxed) != nullptr || watched_wanted();
   }
   bool defers() const { return deferred_.load(std::memory_order_acquire) != 0; }
   bool defers(const SendChannel& channel);
@@ -72,6 +73,7 @@ class ProgressEngine {
   int issue_packed();
   void issue(Operation* operation);
   void watch(Operation* operation);
+  void follow_up(Operation* operation);
   int test_inner(Tests tests);
   int test_while_some_end();
   int test_next_window();
@@ -82,6 +84,7 @@ class ProgressEngine {
   bool advance_unpacking(Operation* operation);
   void start_unpack(Operation* operation, std::int64_t bytes);
   int finish_unpacked();
+  int look_at_watched(Tests tests);
   void complete(Operation* operation);
   void cancel_wanted();
   bool only_receives() const;

@@ -264,7 +264,7 @@ void Remote::take(const ControlMessage& notice) {
 void Remote::meet(const ControlMessage& notice) {
   const LockGuard lock(mutex_);
   Partner& partner = partners_[notice.from];
-  partner.greeted = true;
+  note_greeted(partner);
   if (notice.version != peer_version) return;
   if (stopping_ && notice.kind == ControlKind::hello) return;  // it has no image of this process, and says no bye
   const bool first = !partner.image;
@@ -279,10 +279,16 @@ void Remote::meet(const ControlMessage& notice) {
       enter(notice.from, plain_notice(index, messages));
 }
 
+/// From now on the other process may send this one RTS messages. Returns whether it might before.
+bool Remote::note_greeted(Partner& partner) {
+  own_->offered.store(1);
+  return std::exchange(partner.greeted, true);
+}
+
 void Remote::greet(int rank) {
   {
     const LockGuard lock(mutex_);
-    if (std::exchange(partners_[rank].greeted, true)) return;
+    if (note_greeted(partners_[rank])) return;
   }
   say(rank, notice(ControlKind::hello));
 }

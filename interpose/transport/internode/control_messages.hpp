@@ -169,6 +169,7 @@ class Remote {
   bool quiet();
   bool all_gone();
   void take(const ControlMessage& notice);
+  bool note_greeted(Partner& partner) REQUIRES(mutex_);
   void meet(const ControlMessage& notice);
   void take_offer(const ControlMessage& notice);
   void take_want(const ControlMessage& notice);

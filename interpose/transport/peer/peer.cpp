@@ -333,10 +333,14 @@ void ReceiveWithRoom::deliver(std::int64_t bytes) const {
   OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), device::MemoryKind::pinned).wait();
 }
 
-std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart) {
-  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return nullptr;
+bool peer_may_reach_host(int count, MPI_Datatype type) {
+  if (!peer_checks() || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const std::int64_t bytes = bytes_in(count, type);
-  if (bytes < shortest_rts && peer_may_pass_unchecked(bytes)) return nullptr;
+  return bytes >= shortest_rts || !peer_may_pass_unchecked(bytes);
+}
+
+std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart) {
+  if (!peer_may_reach_host(count, type)) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(type);
   return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info), apart) : nullptr;
 }

@@ -292,7 +292,9 @@ class HostReceive : public Payload {
   Outgoing message() const override;
   void truncated(std::int64_t bytes) override;
   /// Whether that is the program's buffer, as elements of its type.
-  bool is_as_it_is() const { return packed_ == nullptr && bytes_at_ == nullptr; }
+  bool is_as_it_is() const { return is_in_place() && bytes_at_ == nullptr; }
+  /// Whether it is the program's buffer.
+  bool is_in_place() const { return packed_ == nullptr; }
   void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
@@ -321,7 +323,7 @@ class HostReceive : public Payload {
 /// have numbered it too may offer messages on it.
 void peer_has_communicator(MPI_Comm of, MPI_Comm made);
 
-/// Whether a process may have sent this one an RTS; where contexts are numbered.
+/// Whether a process may have sent this one an RTS.
 bool peer_was_offered();
 /// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
 /// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
@@ -361,8 +363,9 @@ class ReceiveWithRoom : public Payload {
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a short message, into host memory
 };
 
-/// The payload for a nonblocking receive into host memory that an RTS may come to; null if none may, and MPI can have
-/// the receive as it is.
+/// Whether an RTS may come to a nonblocking receive into host memory; if not, MPI can have it as it is.
+bool peer_may_reach_host(int count, MPI_Datatype type);
+/// The payload for such a receive; null if none may come.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
 /// The payload for a blocking one, if it is to be received as bytes or with more room; else null.
 std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart = false);

@@ -55,16 +55,18 @@ bool may_be_offered(const DeviceBuffer& operand) {
 }
 
 /// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
-/// procedures of mpi_f08, and tools, may make communicators past the library. It hears that it may get an RTS. (Those
-/// of short messages are what probes take them for.)
+/// procedures of mpi_f08, and tools, may make communicators past the library. (The RTS messages of short messages are
+/// what probes take them for.)
 bool expects(const Segment& receiver, std::uint32_t context, std::int64_t bytes) {
   const ContextBit bit(context);
-  const bool numbered = has_short_length(bytes) || context < first_made_context ||
-                        (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
-  // Written once: all senders read what lies beside it.
-  if (numbered && receiver->offered.load(std::memory_order_relaxed) == 0)
-    receiver->offered.store(1, std::memory_order_relaxed);
-  return numbered;
+  return has_short_length(bytes) || context < first_made_context ||
+         (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
+}
+
+/// The receiver hears that it may get an RTS, before it can have one. Written once: all senders read what lies beside
+/// it.
+void announce_offers(const Segment& receiver) {
+  if (receiver->offered.load(std::memory_order_relaxed) == 0) receiver->offered.store(1);
 }
 
 /// Whether a process that shares no memory with this one is known to look for RTS messages; if not, it is asked for the
@@ -145,6 +147,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
                                     : ": others are under way that are as long as RTS messages would be"));
     return std::nullopt;
   }
+  if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
   return Place{rank, index, remote, fetched};

@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
-inline constexpr std::uint32_t peer_version = 15;
+inline constexpr std::uint32_t peer_version = 16;
 /// Messages that a process can have offered at a time; what goes beyond takes other ways.
 inline constexpr int descriptor_count = 128;
 /// The length of an ordinary RTS (of other ones: transport/peer/short_rts.hpp) encodes its descriptor index (515 + 2 *
@@ -172,7 +172,7 @@ struct alignas(4096) Image {
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;       ///< the process looks for ordinary RTS messages in all that it receives
   std::atomic<std::uint32_t> expects_short;  ///< it looks for those of short messages, too
-  std::atomic<std::uint32_t> offered;        ///< where contexts are numbered: it may have been sent an RTS
+  std::atomic<std::uint32_t> offered;        ///< it may have been sent an RTS
   std::atomic<std::uint64_t> contexts[context_words];
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(64) PlainReceived plain_received[plain_receivers];

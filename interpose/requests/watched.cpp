@@ -1,0 +1,351 @@
+#include "interpose/requests/watched.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
+#include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/operation.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+
+std::atomic<int> watched_receives{0};
+
+/// While it lives, no other thread looks at the receive. None takes long, nor waits for a lock of this file's.
+class WatchedReceive::Looking {
+ public:
+  explicit Looking(WatchedReceive& receive) : receive_(receive) {
+    while (receive_.looking_.exchange(true, std::memory_order_acquire)) sched_yield();
+  }
+  Looking(WatchedReceive& receive, std::adopt_lock_t) : receive_(receive) {}
+  ~Looking() { receive_.looking_.store(false, std::memory_order_release); }
+  Looking(const Looking&) = delete;
+  Looking& operator=(const Looking&) = delete;
+
+ private:
+  WatchedReceive& receive_;
+};
+
+namespace {
+
+/// Receives that the engine looks at in one pass. Without a look into the request each look lets MPI make progress.
+constexpr std::size_t quick_looks = 64, slow_looks = 8;
+
+std::uint64_t key_of(MPI_Request request) {
+  std::uint64_t key = 0;
+  static_assert(sizeof request <= sizeof key);
+  std::memcpy(&key, &request, sizeof request);
+  return key;
+}
+
+}  // namespace
+
+/// All of them: a list, and a table by their requests (linear probing, at most half full).
+class WatchedReceives {
+ public:
+  WatchedReceive* take() EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    if (2 * (used_ + 1) > table_.size()) grow();
+    if (free_ == nullptr) {
+      pool_.emplace_back();
+      free_ = &pool_.back();
+    }
+    ++used_;
+    return std::exchange(free_, free_->next_free_);
+  }
+
+  /// One that has not been entered.
+  void put(WatchedReceive* receive) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    recycle(receive);
+  }
+
+  void enter(WatchedReceive* receive) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    if (WatchedReceive* const stale = *slot_of(receive->request_)) {  // it has been completed past the library
+      const WatchedReceive::Looking looking(*stale);
+      erase(stale);
+    }
+    *slot_of(receive->request_) = receive;
+    receive->place_ = list_.size();
+    list_.push_back(receive);
+    watched_receives.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  WatchedReceive* find(MPI_Request request) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    return table_.empty() ? nullptr : *slot_of(request);
+  }
+
+  void remove(WatchedReceive* receive) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    erase(receive);
+  }
+
+  /// The next one that may be complete, among `left` in the list, that no other thread looks at: the caller does so.
+  /// Null if there is none.
+  WatchedReceive* next(std::size_t& left) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    while (left > 0 && !list_.empty()) {
+      --left;
+      if (window_ >= list_.size()) window_ = 0;
+      WatchedReceive* const receive = list_[window_++];
+      if (receive->may_be_complete() && !receive->looking_.exchange(true, std::memory_order_acquire)) return receive;
+    }
+    return nullptr;
+  }
+
+  template <class Act>
+  void for_each(Act act) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    for (WatchedReceive* const receive : list_) act(*receive);
+  }
+
+  void clear() EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    while (!list_.empty()) erase(list_.back());
+  }
+
+ private:
+  std::size_t begin_of(MPI_Request request) const REQUIRES(mutex_) {
+    constexpr std::uint64_t golden = 0x9e3779b97f4a7c15;
+    return (key_of(request) * golden >> 32) & (table_.size() - 1);
+  }
+
+  /// That of the request, or the one where it belongs.
+  WatchedReceive** slot_of(MPI_Request request) REQUIRES(mutex_) {
+    std::size_t at = begin_of(request);
+    while (table_[at] != nullptr && table_[at]->request_ != request) at = (at + 1) & (table_.size() - 1);
+    return &table_[at];
+  }
+
+  void grow() REQUIRES(mutex_) {
+    std::vector<WatchedReceive*> larger(std::max<std::size_t>(64, 2 * table_.size()));
+    list_.reserve(larger.size());
+    table_.swap(larger);
+    for (WatchedReceive* const receive : list_) *slot_of(receive->request_) = receive;
+  }
+
+  void erase(WatchedReceive* receive) REQUIRES(mutex_) {
+    list_.back()->place_ = receive->place_;
+    list_[receive->place_] = list_.back();
+    list_.pop_back();
+    const std::size_t mask = table_.size() - 1;
+    std::size_t hole = static_cast<std::size_t>(slot_of(receive->request_) - table_.data());
+    for (std::size_t at = (hole + 1) & mask; table_[at] != nullptr; at = (at + 1) & mask) {
+      // One that does not begin its search behind the hole may be in it.
+      if (((at - begin_of(table_[at]->request_)) & mask) < ((at - hole) & mask)) continue;
+      table_[hole] = table_[at];
+      hole = at;
+    }
+    table_[hole] = nullptr;
+    watched_receives.fetch_sub(1, std::memory_order_relaxed);
+    recycle(receive);
+  }
+
+  void recycle(WatchedReceive* receive) REQUIRES(mutex_) {
+    --used_;
+    receive->buffer_.info.reset();
+    receive->owner_.kept.reset();
+    receive->next_free_ = std::exchange(free_, receive);
+  }
+
+  Mutex mutex_;
+  std::vector<WatchedReceive*> list_ GUARDED_BY(mutex_), table_ GUARDED_BY(mutex_);
+  std::deque<WatchedReceive> pool_ GUARDED_BY(mutex_);
+  WatchedReceive* free_ GUARDED_BY(mutex_) = nullptr;
+  std::size_t used_ GUARDED_BY(mutex_) = 0;  ///< taken, be it that they have not been entered yet
+  std::size_t window_ GUARDED_BY(mutex_) = 0;
+};
+
+namespace {
+
+auto& all = never_destroyed<WatchedReceives>();
+std::atomic<MPI_Request> never_made{MPI_REQUEST_NULL};
+
+void end(MPI_Request generalized) {
+  PMPI_Grequest_complete(generalized);
+  PMPI_Request_free(&generalized);
+}
+
+}  // namespace
+
+WatchedPlace::WatchedPlace(const WatchedBuffer& buffer, const ErrorOwner& owner) : receive_(all.take()) {
+  receive_->buffer_ = buffer;
+  receive_->owner_ = owner;
+  receive_->state_.store(WatchedReceive::State::pending, std::memory_order_relaxed);
+  receive_->stand_in_ = MPI_REQUEST_NULL;
+}
+
+WatchedPlace::~WatchedPlace() {
+  if (receive_ != nullptr) all.put(receive_);
+}
+
+void WatchedPlace::enter(MPI_Request request) {
+  receive_->request_ = request;
+  all.enter(std::exchange(receive_, nullptr));
+  progress_wake();
+}
+
+WatchedReceive::State WatchedReceive::look(bool drives) {
+  if (state_.load(std::memory_order_acquire) != State::pending) return state_.load(std::memory_order_relaxed);
+  const Looking looking(*this);
+  return look_alone(drives);
+}
+
+WatchedReceive::State WatchedReceive::look_alone(bool drives) {
+  if (state_.load(std::memory_order_acquire) != State::pending) return state_.load(std::memory_order_relaxed);
+  if (!drives && !may_be_complete()) return State::pending;
+  MPI_Status status{};
+  int complete = 0;
+  PMPI_Request_get_status(request_, &complete, &status);
+  if (complete != 0) resolve(status);
+  return state_.load(std::memory_order_relaxed);
+}
+
+/// Of one that is pending, without progress, as far as that can be seen.
+bool WatchedReceive::may_be_complete() const {
+  return state_.load(std::memory_order_acquire) == State::pending && request_may_be_complete(request_);
+}
+
+WatchedReceive::State WatchedReceive::wait() {
+  State state = look(/*drives=*/false);
+  while (state == State::pending) state = look(/*drives=*/true);
+  return state;
+}
+
+void WatchedReceive::resolve(const MPI_Status& status) {
+  const std::int64_t bytes = received_bytes(status);
+  int cancelled = 0;
+  PMPI_Test_cancelled(&status, &cancelled);
+  // Of what is too long MPI has brought a part.
+  const bool concerns_peers = cancelled == 0 && (peer_may_be_rts(bytes) || bytes > buffer_.bytes);
+  if (concerns_peers || !get_status_leaves_status()) replace(status, bytes, cancelled != 0);
+  state_.store(stand_in_ == MPI_REQUEST_NULL ? State::ended : State::replaced, std::memory_order_release);
+}
+
+/// By an operation whose message has come: the engine finds out what it stands for.
+void WatchedReceive::replace(const MPI_Status& status, std::int64_t bytes, bool cancelled) {
+  std::unique_ptr<Operation> operation = as_operation();
+  operation->from = status.MPI_SOURCE;
+  operation->received_tag = status.MPI_TAG;
+  operation->bytes = bytes;
+  operation->cancelled = cancelled;
+  operation->truncated = bytes > buffer_.bytes;
+  operation->reading = !operation->truncated && !cancelled;
+  if (operation->truncated) operation->error = MPI_ERR_TRUNCATE;
+  Reservation reserved(std::move(operation));
+  if (reserved.error() != MPI_SUCCESS) throw MpiError(reserved.error(), "a generalized request cannot be had");
+  reserved.submit(/*issued=*/true, &stand_in_);
+}
+
+std::unique_ptr<Operation> WatchedReceive::as_operation() const {
+  const Outgoing& program = buffer_.program;
+  auto payload = std::make_shared<HostReceive>(program.room(), program.count, program.type,
+                                               buffer_.info ? buffer_.info : datatype::type_info(program.type));
+  payload->came_in_place();
+  auto operation = std::make_unique<Operation>();
+  operation->kind = Operation::Kind::receive;
+  operation->payload = std::move(payload);
+  operation->owner = owner_;
+  operation->on_device = false;
+  return operation;
+}
+
+void WatchedReceive::remove() {
+  MPI_Request replaced = state_.load() == State::replaced ? request_ : MPI_REQUEST_NULL;
+  all.remove(this);  // first: once it is free, another thread may be given the same handle
+  if (replaced != MPI_REQUEST_NULL) PMPI_Request_free(&replaced);
+}
+
+/// The engine has the request from here on, if it is pending.
+int WatchedReceive::free(MPI_Request* request) {
+  {
+    const Looking looking(*this);
+    if (look_alone(/*drives=*/false) == State::pending) {
+      std::unique_ptr<Operation> operation = as_operation();
+      operation->inner = request_;
+      Reservation reserved(std::move(operation));
+      if (reserved.error() != MPI_SUCCESS) return reserved.error();
+      reserved.submit(/*issued=*/true, &stand_in_);
+      state_.store(State::given_up, std::memory_order_release);
+    }
+  }
+  MPI_Request given = state_.load() == State::ended ? *request : stand_in_;
+  remove();
+  const int code = PMPI_Request_free(&given);
+  if (code == MPI_SUCCESS) *request = MPI_REQUEST_NULL;
+  return code;
+}
+
+bool watched_wanted() {
+  return watched_count() != 0 && peer_was_offered();
+}
+
+WatchedReceive* watched_find(MPI_Request request) {
+  return watched_count() == 0 || request == MPI_REQUEST_NULL ? nullptr : all.find(request);
+}
+
+int watched_look(Tests tests) {
+  const auto most = static_cast<std::size_t>(watched_count());
+  std::size_t left = tests == Tests::all ? most : std::min(most, sees_completion ? quick_looks : slow_looks);
+  int replaced = 0;
+  while (WatchedReceive* const receive = all.next(left))
+    if (receive->look_on_the_way() == WatchedReceive::State::replaced) ++replaced;
+  return replaced;
+}
+
+/// For the engine, which is in no call that could report a failure: a call that asks for the receive fails likewise.
+/// The caller has marked it as looked at.
+WatchedReceive::State WatchedReceive::look_on_the_way() {
+  const Looking looking(*this, std::adopt_lock);
+  try {
+    return look_alone(/*drives=*/false);
+  } catch (const std::exception& failure) {
+    log_own("receiving a message", failure);
+  }
+  return State::pending;
+}
+
+void watched_forget_comm(MPI_Comm comm) {
+  if (watched_count() == 0) return;
+  const auto kept = std::make_shared<const KeptHandler>(comm);
+  all.for_each([&](WatchedReceive& receive) { receive.forget_comm(comm, kept); });
+}
+
+void WatchedReceive::forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept) {
+  const Looking looking(*this);
+  if (owner_.comm == comm) owner_.forget_comm(kept);
+}
+
+void watched_stop() {
+  all.clear();
+  MPI_Request never = never_made.exchange(MPI_REQUEST_NULL);
+  if (never != MPI_REQUEST_NULL) end(never);
+}
+
+MPI_Request never_complete() {
+  MPI_Request never = never_made.load();
+  if (never != MPI_REQUEST_NULL) return never;
+  MPI_Request made = MPI_REQUEST_NULL;
+  const int code =
+      PMPI_Grequest_start([](void*, MPI_Status*) { return int(MPI_SUCCESS); }, [](void*) { return int(MPI_SUCCESS); },
+                          [](void*, int) { return int(MPI_SUCCESS); }, nullptr, &made);
+  if (code != MPI_SUCCESS) throw MpiError(code, "a generalized request cannot be had");
+  if (never_made.compare_exchange_strong(never, made)) return made;
+  end(made);
+  return never;
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,110 @@
+// Nonblocking receives into host memory that a message from a GPU may come to. The program's request is MPI's own, for
+// hardly ever does an RTS come to one, and programs post them by the thousand. It is looked at once it is complete: by
+// the call that asks for it or, once a process has offered this one a message (peer_was_offered()), by the engine. If
+// an RTS may have come, or a message was too long, the receive gets an operation of the engine's that does the rest.
+// The operation's generalized request stands for the program's in calls that complete it; the program's own stays until
+// then, so that MPI gives its handle to no other.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "datatype/decode.hpp"
+#include "interpose/support/engine.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/transport/payload.hpp"
+
+namespace gpudt::interpose {
+
+struct Operation;
+
+/// The program's buffer, in host memory.
+struct WatchedBuffer {
+  Outgoing program{};
+  datatype::TypeInfoRef info{};  ///< null: of a basic type, which needs not be asked for before a message has come
+  std::int64_t bytes = 0;
+};
+
+class WatchedReceive {
+ public:
+  enum class State : std::uint8_t {
+    pending,   ///< as far as is known
+    ended,     ///< there is nothing to do: it is to be removed, and MPI may complete the program's request
+    replaced,  ///< stand_in() is to be completed first
+    given_up,  ///< the program has freed its request: it is the engine's
+  };
+
+  /// Looks at it. `drives`: MPI makes progress if it is not complete. May throw std::bad_alloc and MpiError; then it
+  /// is still pending.
+  State look(bool drives);
+  /// Returns when it is pending no more.
+  State wait();
+  MPI_Request stand_in() const { return stand_in_; }
+  /// Before MPI completes the program's request or, if it has been replaced, after the stand-in has been completed;
+  /// then the request is freed. The object may not be used any more.
+  void remove();
+  /// MPI_Request_free. May throw std::bad_alloc and MpiError.
+  int free(MPI_Request* request);
+
+ private:
+  friend class WatchedPlace;
+  friend class WatchedReceives;
+  friend int watched_look(Tests tests);
+  friend void watched_forget_comm(MPI_Comm comm);
+  class Looking;
+  State look_alone(bool drives);
+  State look_on_the_way();
+  bool may_be_complete() const;
+  void resolve(const MPI_Status& status);
+  void replace(const MPI_Status& status, std::int64_t bytes, bool cancelled);
+  std::unique_ptr<Operation> as_operation() const;
+  void forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept);
+
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  MPI_Request stand_in_ = MPI_REQUEST_NULL;
+  std::atomic<State> state_{State::pending};
+  std::atomic<bool> looking_{false};  ///< a thread looks at it
+  WatchedBuffer buffer_;
+  ErrorOwner owner_;
+  std::size_t place_ = 0;                ///< in the list of all
+  WatchedReceive* next_free_ = nullptr;  ///< of those that are not used
+};
+
+/// Memory for one, taken before MPI is given the receive.
+class WatchedPlace {
+ public:
+  /// May throw std::bad_alloc.
+  WatchedPlace(const WatchedBuffer& buffer, const ErrorOwner& owner);
+  ~WatchedPlace();
+  WatchedPlace(const WatchedPlace&) = delete;
+  WatchedPlace& operator=(const WatchedPlace&) = delete;
+  /// MPI has made the request.
+  void enter(MPI_Request request);
+
+ private:
+  WatchedReceive* receive_;
+};
+
+extern std::atomic<int> watched_receives;
+inline int watched_count() {
+  return watched_receives.load(std::memory_order_relaxed);
+}
+/// Whether the engine is to look at them.
+bool watched_wanted();
+/// Null if the request is none, or MPI_REQUEST_NULL.
+WatchedReceive* watched_find(MPI_Request request);
+/// For the engine: looks at some, or at all, that are pending. Returns how many have been replaced.
+int watched_look(Tests tests);
+/// The handle `comm` is about to become invalid.
+void watched_forget_comm(MPI_Comm comm);
+/// At MPI_Finalize.
+void watched_stop();
+
+/// A request that is never complete, for calls that complete some of several. Throws MpiError.
+MPI_Request never_complete();
+
+}  // namespace gpudt::interpose
