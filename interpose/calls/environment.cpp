@@ -14,6 +14,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/progress.hpp"
+#include "interpose/requests/lazy_room.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -71,6 +72,7 @@ int stop(MPI_Comm, int, void*, void*) {
   collectives_stop();
   persistent_stop();
   matched_stop();
+  if (ended) lazy_rooms_stop();
   one_sided_stop();
   presence_stop();
   if (report_wanted) report_print(ranks_to_report());

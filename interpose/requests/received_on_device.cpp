@@ -74,7 +74,7 @@ Announced DirectReceive::announced(std::int64_t bytes) {
 
 void DirectReceive::start_unpack(std::int64_t bytes) {
   if (operand_.reported) operand_.reported->received(bytes);
-  if (receiver_) receiver_->start(operand_, /*staging=*/nullptr);
+  if (receiver_) receiver_->start(operand_);
 }
 
 bool DirectReceive::done() {

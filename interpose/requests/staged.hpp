@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 
 #include "device/device.hpp"
+#include "interpose/requests/lazy_room.hpp"
 #include "interpose/requests/received_on_device.hpp"
 #include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
@@ -23,7 +25,8 @@ device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes);
 class Staged : public Payload {
  public:
   /// Acquires the staging memory; may throw device::Error. `receive_room`: of receives alone, the bytes that MPI is
-  /// given if the operand is shorter; then this, not MPI, tells that a message is too long (rts_room()).
+  /// given if the operand is shorter; then this, not MPI, tells that a message is too long (rts_room()). A long receive
+  /// to which an RTS may come gets pageable memory, of which only what comes takes pages.
   explicit Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room = {});
   ~Staged() override;
   void restart() override;
@@ -39,19 +42,30 @@ class Staged : public Payload {
   /// An RTS that has come to the staging memory is recognised.
   Announced announced(std::int64_t bytes) override;
   void truncated(std::int64_t bytes) override;
-  void* data() const { return staging_.data(); }
+  void* data() const { return lazy_ ? lazy_.data() : staging_.data(); }
   const DeviceBuffer& operand() const { return operand_; }
 
  private:
   void start(device::Direction direction, std::int64_t bytes);
+  void acquire_memory(bool receives);
   bool is_fetched();
   bool start_receiver();
+  bool is_unpacked();
+  void unpack_next();
 
   DeviceBuffer operand_;
-  const std::int64_t room_;  ///< bytes of staging_
+  const std::int64_t room_;  ///< bytes of lazy_ or staging_
+  LazyRoom lazy_;            ///< pageable memory, in the place of staging_
   device::Staging staging_;
   std::optional<HeadCopy> head_;  ///< of staging_, if that is device memory and RTS messages may come there
   OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
+  /// A part of an ordinary message on its way from pageable memory to the operand.
+  struct Piece {
+    device::Staging staging;
+    OperandTransfer transfer;
+  };
+  std::deque<Piece> pieces_;                      ///< oldest first
+  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from lazy_ to pieces_, and in all
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started

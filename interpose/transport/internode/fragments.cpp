@@ -169,7 +169,7 @@ SegmentInflow::SegmentInflow(const Segment& segment, Descriptor& descriptor, con
 bool SegmentInflow::step() {
   for (const std::uint64_t produced = descriptor_.produced.load(std::memory_order_acquire); parts_ < produced; ++parts_)
     take(descriptor_.parts[parts_ % parts_in_flight]);
-  for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front()) {
+  for (; !unpacking_.empty() && unpacking_.front().transfer.done(); unpacking_.pop_front()) {
     device::mark(device::Point::part_unpacked);
     descriptor_.consumed.store(++consumed_, std::memory_order_release);
   }
@@ -181,16 +181,20 @@ void SegmentInflow::take(const Part& part) {
   device::mark(device::Point::part_arrived);
   const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
   const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
-  device::Transfer unpacking;
+  Unpacking unpacking;
   taken_ += part.bytes;
   if (begin < end && target_.ordinal < 0) {
     datatype::unpack(*target_.layout, target_.count, target_.user, begin, end, data);
   } else if (begin < end) {
     void* from = part.chunk < 0 ? nullptr : chunk_of_gpu(target_.ordinal, segment_, part.chunk);
-    if (from == nullptr) from = std::memcpy(target_.staging + begin, data, static_cast<std::size_t>(end - begin));
+    if (from == nullptr) {
+      const auto bytes = static_cast<std::size_t>(end - begin);
+      unpacking.staging = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes);
+      from = std::memcpy(unpacking.staging.data(), data, bytes);
+    }
     device::mark(device::Point::part_unpack_started);
-    unpacking = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count, target_.user,
-                              begin, end, from);
+    unpacking.transfer = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
+                                       target_.user, begin, end, from);
   }
   unpacking_.push_back(std::move(unpacking));
 }

@@ -94,9 +94,9 @@ struct Target {
   void* user;
   std::int64_t bytes;
   int ordinal = -1;  ///< of the GPU; negative: host memory
-  /// Staging memory of `bytes` bytes for packed data: mapped host memory or, over a CUDA-aware MPI, device memory.
-  /// Null: the user's data are contiguous in device memory, and MPI receives into them.
-  std::byte* staging = nullptr;
+  /// What packed data come to, on their way to a GPU: mapped host memory or, over a CUDA-aware MPI, device memory.
+  device::StagingKind staging = device::StagingKind::mapped;
+  bool direct = false;  ///< the user's data are contiguous in device memory, and MPI receives into them
 };
 
 /// The receiver's end.
@@ -120,10 +120,15 @@ class SegmentInflow : public Inflow {
  private:
   void take(const Part& part);
 
+  struct Unpacking {
+    device::Staging staging;  ///< for a GPU that does not reach the chunk
+    device::Transfer transfer;
+  };
+
   const Segment& segment_;
   Descriptor& descriptor_;
   const Target target_;
-  std::deque<device::Transfer> unpacking_;  ///< oldest first
+  std::deque<Unpacking> unpacking_;  ///< oldest first
   std::uint64_t parts_ = 0, consumed_ = 0;
   std::int64_t taken_ = 0;  ///< bytes
 };

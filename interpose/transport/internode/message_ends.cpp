@@ -104,15 +104,28 @@ void MessageOutflow::reap() {
 MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t part_bytes,
                              const Target& target)
     : remote_(remote), rank_(rank), id_(id), target_(target), part_bytes_(part_bytes) {
-  const bool host = target.ordinal < 0;
   const datatype::Shape shape = target.layout->shape(target.count);
-  if ((host && shape.kind == datatype::ShapeKind::contiguous) || (!host && target.staging == nullptr))
+  if (target.direct || (target.ordinal < 0 && shape.kind == datatype::ShapeKind::contiguous))
     direct_ = static_cast<std::byte*>(target.user) + shape.offset;
-  else if (host)
-    room_.resize(static_cast<std::size_t>(parts_in_flight * part_bytes_));
+  else if (target.bytes > 0)
+    make_ring();
   remote_.want(rank_, id_, target_.bytes);
   remote_.under_way.fetch_add(1);  // nothing fails from here on
   remote_.say_all();
+}
+
+/// As long as some parts are unpacked, others come. With less memory fewer do; pinned memory stands in for a GPU's.
+void MessageInflow::make_ring() {
+  ring_parts_ = std::min<std::int64_t>(2 * parts_in_flight, (target_.bytes + part_bytes_ - 1) / part_bytes_);
+  const auto bytes = [&] { return static_cast<std::size_t>(std::min(ring_parts_ * part_bytes_, target_.bytes)); };
+  if (target_.ordinal < 0) return room_.resize(bytes());
+  while (ring_parts_ > 1) {
+    ring_ = device::try_acquire(target_.staging, target_.ordinal, bytes());
+    if (ring_) return;
+    ring_parts_ /= 2;
+  }
+  ring_ = device::try_acquire(target_.staging, target_.ordinal, bytes());
+  if (!ring_) ring_ = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes());
 }
 
 /// Only after a failure is there something left.
@@ -141,7 +154,7 @@ bool MessageInflow::step() {
 /// Gives MPI the memory for the next parts.
 void MessageInflow::ask() {
   if (asked_ == target_.bytes || !remote_.has_turn(Remote::Way::in, rank_, id_)) return;
-  while (asked_ < target_.bytes && coming_.size() < parts_in_flight) {
+  while (asked_ < target_.bytes && coming_.size() < parts_in_flight && has_slot()) {
     const std::int64_t end = std::min(asked_ + part_bytes_, target_.bytes);
     std::byte* const data = room_for(asked_);
     device::mark(device::Point::part_posted);
@@ -151,11 +164,15 @@ void MessageInflow::ask() {
   if (asked_ == target_.bytes) remote_.end_turn(Remote::Way::in, rank_);
 }
 
+bool MessageInflow::has_slot() const {
+  return direct_ != nullptr || static_cast<std::int64_t>(coming_.size() + unpacking_.size()) < ring_parts_;
+}
+
 /// For the part that begins there.
-std::byte* MessageInflow::room_for(std::int64_t begin) {
+std::byte* MessageInflow::room_for(std::int64_t begin) const {
   if (direct_ != nullptr) return direct_ + begin;
-  if (target_.ordinal >= 0) return target_.staging + begin;
-  return room_.data() + begin / part_bytes_ % parts_in_flight * part_bytes_;
+  auto* const ring = target_.ordinal < 0 ? const_cast<std::byte*>(room_.data()) : static_cast<std::byte*>(ring_.data());
+  return ring + begin / part_bytes_ % ring_parts_ * part_bytes_;
 }
 
 void MessageInflow::take_arrived() {

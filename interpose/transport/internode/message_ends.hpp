@@ -64,9 +64,11 @@ class MessageInflow : public Inflow {
     std::byte* data;
     MpiTransferRef receiving;
   };
+  void make_ring();
+  bool has_slot() const;
   void ask();
   void take_arrived();
-  std::byte* room_for(std::int64_t begin);
+  std::byte* room_for(std::int64_t begin) const;
   void take(const Part& part);
   void unpack(const Part& part);
   void note_failure();
@@ -76,8 +78,11 @@ class MessageInflow : public Inflow {
   const MessageId id_;
   const Target target_;
   const std::int64_t part_bytes_;
-  std::byte* direct_ = nullptr;  ///< the user's contiguous data, into which MPI receives; null: into staging or room_
-  std::vector<std::byte> room_;  ///< for data that lie otherwise there
+  std::byte* direct_ = nullptr;  ///< the user's contiguous data, into which MPI receives; null: into the ring
+  /// Of packed parts, each of which has its place until it has been unpacked.
+  std::int64_t ring_parts_ = 0;
+  device::Staging ring_;         ///< for a GPU
+  std::vector<std::byte> room_;  ///< the same for host memory
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;
   std::int64_t asked_ = 0, taken_ = 0;  ///< bytes

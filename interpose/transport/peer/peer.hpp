@@ -233,9 +233,8 @@ class RendezvousReceiver {
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
 
-  /// At most `into.bytes()` bytes. `staging`: Target::staging, which may be null for RTS messages of processes that
-  /// share no memory. May throw device::Error, as done() may.
-  void start(const DeviceBuffer& into, void* staging);
+  /// At most `into.bytes()` bytes. May throw device::Error, as done() may.
+  void start(const DeviceBuffer& into);
   /// Into host memory.
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
   bool done();
@@ -273,6 +272,7 @@ class RendezvousReceiver {
   std::int64_t wanted_ = 0, fetched_ = 0;   ///< bytes
   MappedBuffer senders_;                    ///< if the data are fetched
   peer::PublishedRef published_;            ///< the layout of into_, if it is long and the sender has been asked
+  device::Staging buffered_;                ///< a short message that the sender has moved to the segment
   std::deque<device::Transfer> transfers_;  ///< under way, oldest first
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;

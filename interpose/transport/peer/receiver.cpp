@@ -107,10 +107,11 @@ void RendezvousReceiver::want() {
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.part_bytes, target_);
 }
 
-void RendezvousReceiver::start(const DeviceBuffer& into, void* staging) {
+void RendezvousReceiver::start(const DeviceBuffer& into) {
   into_ = into;
   wanted_ = std::min(descriptor_.bytes, into.bytes());
-  target_ = {&into.info->layout(), into.count, into.buffer, wanted_, into.ordinal, static_cast<std::byte*>(staging)};
+  target_ = {&into.info->layout(), into.count,          into.buffer,     wanted_,
+             into.ordinal,         into.staging_kind(), into.is_direct()};
   if (claim() && !fetch(into)) want();
 }
 
@@ -265,9 +266,11 @@ void RendezvousReceiver::take_buffered() {
   if (target_.ordinal < 0) {
     datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
   } else if (wanted_ > 0) {
-    std::memcpy(target_.staging, descriptor_.data, static_cast<std::size_t>(wanted_));
+    const auto bytes = static_cast<std::size_t>(wanted_);
+    buffered_ = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes);
+    std::memcpy(buffered_.data(), descriptor_.data, bytes);
     transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
-                                       target_.user, 0, wanted_, target_.staging));
+                                       target_.user, 0, wanted_, buffered_.data()));
   }
 }
 
