@@ -31,7 +31,7 @@ bool comes_as_it_is(const BufferPeek& peek) {
 }
 /// The same of blocking ones, which get room where that is needed.
 bool comes_as_it_is_now(const BufferPeek& peek) {
-  return comes_as_it_is(peek) && rts_room() == 0;
+  return comes_as_it_is(peek) && !peer_wants_room(peek.bytes_on_host);
 }
 
 /// Of data of a basic type that have come to host memory.
@@ -196,10 +196,14 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   const int count = most_from(selects, asked);
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
-  if (comes_as_it_is(peek) && peer_may_pass_unchecked(peek.bytes_on_host)) return pmpi(into, request);
+  const bool from_nobody = selects && selects->source == MPI_PROC_NULL;
+  if (from_nobody || (comes_as_it_is_now(peek) && peer_may_pass_unchecked(peek.bytes_on_host)))
+    return pmpi(into, request);
   if (peek.bytes_on_host >= 0 && peer_checks())
     return guarded(owner, call, [&] {
-      return start_watched(pmpi, into, {into, nullptr, peek.bytes_on_host}, owner, selects, request);
+      const std::shared_ptr<ReceiveWithRoom> with_room = receive_with_room(into);
+      return start_watched(pmpi, with_room ? with_room->message() : into,
+                           {into, nullptr, peek.bytes_on_host, with_room}, owner, selects, request);
     });
   return guarded(owner, call, [&] {
     DeviceBuffer operand{.use = Use::written};
@@ -229,7 +233,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
 
 /// Of a matched message that is known to be an RTS, where the receive has not even room for that. MPI is to report what
 /// else is wrong with the arguments. May throw std::bad_alloc.
-std::shared_ptr<ReceiveWithRoom> receive_with_room(const MessageReceive& received, void* buf, int count,
+std::shared_ptr<ReceiveWithRoom> matched_with_room(const MessageReceive& received, void* buf, int count,
                                                    MPI_Datatype type) {
   if (!received.is_rts() || count < 0) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(type);
@@ -240,7 +244,7 @@ std::shared_ptr<ReceiveWithRoom> receive_with_room(const MessageReceive& receive
 int receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   constexpr const char* call = "MPI_Mrecv";
   const MessageReceive received(message);
-  const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
+  const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
   if (!payload)
     return receive_blocking(
         [&](const Outgoing& into, MPI_Status* seen) {
@@ -262,7 +266,7 @@ int start_receive_matched(void* buf, int count, MPI_Datatype type, MPI_Message* 
   const auto start = [&](const Outgoing& into, MPI_Request* real) {
     return PMPI_Imrecv(into.room(), into.count, into.type, message, real);
   };
-  const std::shared_ptr<ReceiveWithRoom> payload = receive_with_room(received, buf, count, type);
+  const std::shared_ptr<ReceiveWithRoom> payload = matched_with_room(received, buf, count, type);
   if (!payload) return receive_nonblocking(start, call, buf, count, type, received.owner(), Selects{}, From{}, request);
   return guarded(received.owner(), call, [&] {
     auto operation = std::make_unique<Operation>();

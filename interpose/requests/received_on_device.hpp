@@ -13,6 +13,7 @@
 
 namespace gpudt::interpose {
 
+class ReceiveWithRoom;
 class RendezvousReceiver;
 
 /// A copy on the host of the first bytes of what MPI has received into device memory.
@@ -65,6 +66,10 @@ class DirectReceive : public Payload {
   std::optional<HeadCopy> head_;
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
+
+/// The payload of a receive of `program` into host memory, if MPI is to be given more room (peer_wants_room()); else
+/// null. May throw std::bad_alloc.
+std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program);
 
 /// The payload of a nonblocking or persistent receive of `program` that is not staged, `operand` being what resolve()
 /// has made of it; null if MPI can have the request itself. A truncated RTS is then a matter for peer_truncated_in().

@@ -38,10 +38,17 @@ std::atomic<bool>& last_was_ordinary(std::int64_t bytes) {
   return by_length[static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes))) % by_length.size()];
 }
 
+/// For an RTS, too.
+std::int64_t room_for(const DeviceBuffer& operand, std::int64_t receive_room) {
+  const bool on_host = operand.protocol == Protocol::mapped_staging;
+  const std::int64_t least = on_host && peer_wants_room(operand.bytes()) ? peer::longest_rts : 0;
+  return std::max({operand.bytes(), receive_room, least});
+}
+
 }  // namespace
 
 Staged::Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room)
-    : operand_(operand), room_(std::max(operand.bytes(), receive_room.value_or(0))) {
+    : operand_(operand), room_(receive_room ? room_for(operand, *receive_room) : operand.bytes()) {
   acquire_memory(receive_room.has_value());
   if (receive_room && operand_.protocol == Protocol::device_staging) head_ = head_copy_for(operand_);
   device::mark(device::Point::staged);

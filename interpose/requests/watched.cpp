@@ -156,7 +156,7 @@ class WatchedReceives {
 
   void recycle(WatchedReceive* receive) REQUIRES(mutex_) {
     --used_;
-    receive->buffer_.info.reset();
+    receive->buffer_ = {};
     receive->owner_.kept.reset();
     receive->next_free_ = std::exchange(free_, receive);
   }
@@ -229,10 +229,16 @@ void WatchedReceive::resolve(const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   int cancelled = 0;
   PMPI_Test_cancelled(&status, &cancelled);
-  // Of what is too long MPI has brought a part.
-  const bool concerns_peers = cancelled == 0 && (peer_may_be_rts(bytes) || bytes > buffer_.bytes);
-  if (concerns_peers || !get_status_leaves_status()) replace(status, bytes, cancelled != 0);
+  if ((cancelled == 0 && !is_settled(bytes)) || !get_status_leaves_status())
+    replace(status, bytes, cancelled != 0);
+  else if (cancelled == 0 && buffer_.with_room)
+    buffer_.with_room->deliver(bytes);
   state_.store(stand_in_ == MPI_REQUEST_NULL ? State::ended : State::replaced, std::memory_order_release);
+}
+
+/// Whether what has come is certainly an ordinary message, all of it. Of one that is too long MPI has brought a part.
+bool WatchedReceive::is_settled(std::int64_t bytes) const {
+  return !peer_may_be_rts(bytes) && bytes <= buffer_.bytes;
 }
 
 /// By an operation whose message has come: the engine finds out what it stands for.
@@ -242,7 +248,7 @@ void WatchedReceive::replace(const MPI_Status& status, std::int64_t bytes, bool 
   operation->received_tag = status.MPI_TAG;
   operation->bytes = bytes;
   operation->cancelled = cancelled;
-  operation->truncated = bytes > buffer_.bytes;
+  operation->truncated = bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
   operation->reading = !operation->truncated && !cancelled;
   if (operation->truncated) operation->error = MPI_ERR_TRUNCATE;
   Reservation reserved(std::move(operation));
@@ -251,10 +257,14 @@ void WatchedReceive::replace(const MPI_Status& status, std::int64_t bytes, bool 
 }
 
 std::unique_ptr<Operation> WatchedReceive::as_operation() const {
-  const Outgoing& program = buffer_.program;
-  auto payload = std::make_shared<HostReceive>(program.room(), program.count, program.type,
-                                               buffer_.info ? buffer_.info : datatype::type_info(program.type));
-  payload->came_in_place();
+  std::shared_ptr<Payload> payload = buffer_.with_room;
+  if (!payload) {
+    const Outgoing& program = buffer_.program;
+    auto in_place = std::make_shared<HostReceive>(program.room(), program.count, program.type,
+                                                  buffer_.info ? buffer_.info : datatype::type_info(program.type));
+    in_place->came_in_place();
+    payload = std::move(in_place);
+  }
   auto operation = std::make_unique<Operation>();
   operation->kind = Operation::Kind::receive;
   operation->payload = std::move(payload);

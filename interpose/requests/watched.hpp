@@ -20,6 +20,7 @@
 
 namespace gpudt::interpose {
 
+class ReceiveWithRoom;
 struct Operation;
 
 /// The program's buffer, in host memory.
@@ -27,6 +28,7 @@ struct WatchedBuffer {
   Outgoing program{};
   datatype::TypeInfoRef info{};  ///< null: of a basic type, which needs not be asked for before a message has come
   std::int64_t bytes = 0;
+  std::shared_ptr<ReceiveWithRoom> with_room{};  ///< what MPI has been given in its stead
 };
 
 class WatchedReceive {
@@ -61,6 +63,7 @@ class WatchedReceive {
   bool may_be_complete() const;
   void resolve(const MPI_Status& status);
   void replace(const MPI_Status& status, std::int64_t bytes, bool cancelled);
+  bool is_settled(std::int64_t bytes) const;
   std::unique_ptr<Operation> as_operation() const;
   void forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept);
 

@@ -346,13 +346,14 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
 }
 
 std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
-  if (datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
   if (type == MPI_DATATYPE_NULL || count < 0) return nullptr;
-  const bool is_short = bytes_in(count, type) < rts_room();
-  const datatype::TypeInfoRef info = is_short || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
-  if (buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
-  if (is_short) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
-  if (bytes_in(count, type) < shortest_rts && !peer_expects_short()) return nullptr;  // it is looked at afterwards
+  const std::int64_t bytes = bytes_in(count, type);
+  const bool wants_room = peer_wants_room(bytes);
+  if (!wants_room && datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
+  const datatype::TypeInfoRef info = wants_room || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
+  if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
+  if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
+  if (bytes < shortest_rts && !peer_expects_short()) return nullptr;  // it is looked at afterwards
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;
 }

@@ -330,6 +330,11 @@ bool peer_was_offered();
 inline std::int64_t rts_room() {
   return hidden_messages_share_comm && peer_checks() && peer_was_offered() ? peer::longest_rts : 0;
 }
+/// Whether MPI is to be given more room than the `bytes` bytes of a receive for that. In processes that look for the
+/// RTS messages of short messages these must be readable, too, over all MPI libraries.
+inline bool peer_wants_room(std::int64_t bytes) {
+  return bytes < rts_room() || (bytes < peer::least_short && peer_expects_short() && peer_checks());
+}
 /// The same of receives of collectives.
 inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
@@ -351,9 +356,10 @@ class ReceiveWithRoom : public Payload {
   bool done() override { return !receiver_ || receiver_->done(); }
   void wait() override;
   void abandon() override { receiver_.reset(); }
+  /// The first `bytes` bytes of an ordinary message, to the program's buffer.
+  void deliver(std::int64_t bytes) const;
 
  private:
-  void deliver(std::int64_t bytes) const;
   void* const buf_;
   const std::int64_t count_;
   const datatype::TypeInfoRef info_;
