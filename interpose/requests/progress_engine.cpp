@@ -94,6 +94,7 @@ void ProgressEngine::settle() {
   while (background != nullptr && background->run() != 0) {
   }
   do {
+    if (watched_wanted()) watched_look(Tests::all, /*waits=*/true);
     pass(Tests::all);
   } while (reading_ != 0);  // until every message that may be an RTS has been recognised
 }

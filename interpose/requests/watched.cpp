@@ -93,15 +93,19 @@ class WatchedReceives {
     erase(receive);
   }
 
-  /// The next one that may be complete, among `left` in the list, that no other thread looks at: the caller does so.
-  /// Null if there is none.
-  WatchedReceive* next(std::size_t& left) EXCLUDES(mutex_) {
+  /// The next one that may be complete, among `left` in the list: the caller looks at it. Null if there is none. Those
+  /// that another thread looks at are waited for, or left out.
+  WatchedReceive* next(std::size_t& left, bool waits) EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
     while (left > 0 && !list_.empty()) {
       --left;
       if (window_ >= list_.size()) window_ = 0;
       WatchedReceive* const receive = list_[window_++];
-      if (receive->may_be_complete() && !receive->looking_.exchange(true, std::memory_order_acquire)) return receive;
+      bool taken = receive->looking_.exchange(true, std::memory_order_acquire);
+      for (; taken && waits; taken = receive->looking_.exchange(true, std::memory_order_acquire)) sched_yield();
+      if (taken) continue;
+      if (receive->may_be_complete()) return receive;
+      receive->looking_.store(false, std::memory_order_release);
     }
     return nullptr;
   }
@@ -307,11 +311,11 @@ WatchedReceive* watched_find(MPI_Request request) {
   return watched_count() == 0 || request == MPI_REQUEST_NULL ? nullptr : all.find(request);
 }
 
-int watched_look(Tests tests) {
+int watched_look(Tests tests, bool waits) {
   const auto most = static_cast<std::size_t>(watched_count());
   std::size_t left = tests == Tests::all ? most : std::min(most, sees_completion ? quick_looks : slow_looks);
   int replaced = 0;
-  while (WatchedReceive* const receive = all.next(left))
+  while (WatchedReceive* const receive = all.next(left, waits))
     if (receive->look_on_the_way() == WatchedReceive::State::replaced) ++replaced;
   return replaced;
 }

@@ -55,7 +55,7 @@ class WatchedReceive {
  private:
   friend class WatchedPlace;
   friend class WatchedReceives;
-  friend int watched_look(Tests tests);
+  friend int watched_look(Tests tests, bool waits);
   friend void watched_forget_comm(MPI_Comm comm);
   class Looking;
   State look_alone(bool drives);
@@ -100,8 +100,9 @@ inline int watched_count() {
 bool watched_wanted();
 /// Null if the request is none, or MPI_REQUEST_NULL.
 WatchedReceive* watched_find(MPI_Request request);
-/// For the engine: looks at some, or at all, that are pending. Returns how many have been replaced.
-int watched_look(Tests tests);
+/// For the engine: looks at some, or at all, that are pending. Returns how many have been replaced. `waits`: for those
+/// that other threads look at; not to be called within a look.
+int watched_look(Tests tests, bool waits = false);
 /// The handle `comm` is about to become invalid.
 void watched_forget_comm(MPI_Comm comm);
 /// At MPI_Finalize.
