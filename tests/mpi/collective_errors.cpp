@@ -177,7 +177,7 @@ void check_alias(const Operation& operation, Form form, MPI_Comm comm) {
   const std::vector<int> calls_wanted = handler.take();
   CHECK(error_class(call.run(with_one_buffer(false), form)) == wanted);
   CHECK(handler.take() == calls_wanted);
-  call.check_bounds();
+  if (wanted != MPI_SUCCESS) call.check_bounds();  // else results are where the call's inputs were
 }
 
 }  // namespace
