@@ -68,6 +68,20 @@ void make_progress(MPI_Comm self);
 /// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
 /// cannot be found; then the functions that follow may not be called, or know nothing.
 bool find_contexts(MPI_Comm own);
+/// To be called in MPI_Init, before any communicator is made, and in MPI_Finalize, where contexts are numbered.
+void start_contexts();
+void stop_contexts();
+/// Whether context_of() and lasting_context() tell what they are to, also where no messages are offered.
+bool contexts_are_known();
+/// Whether a communicator may get the context of one that has been freed.
+#ifdef OPEN_MPI
+inline constexpr bool contexts_recur = true;
+#else
+inline constexpr bool contexts_recur = false;
+#endif
+/// As context_of(), of a communicator with a common context: unless contexts recur no two communicators, of those that
+/// have been freed, too, have the same.
+std::uint64_t lasting_context(MPI_Comm comm);
 /// To be called when the program has made communicator `made`, or not (MPI_COMM_NULL), of `of`: where MPI does not tell
 /// contexts, it is numbered.
 #ifdef OPEN_MPI

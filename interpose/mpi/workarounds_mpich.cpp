@@ -11,6 +11,7 @@
 #include <new>
 #include <vector>
 
+#include "base/mixed.hpp"
 #include "interpose/support/engine.hpp"
 
 namespace gpudt::interpose {
@@ -22,14 +23,14 @@ std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
 int context_key = MPI_KEYVAL_INVALID;
 
 // MPICH does not tell the contexts of its communicators. So each gets a number that all its processes work out alike,
-// from that of the communicator it was made of, how many were made of that before, and its first process. Numbers may
-// coincide, which does harm only if messages of the two with one tag and length are probed at a time.
+// from that of the communicator it was made of, how many were made of that before, and its first process. Contexts of
+// messages are what remains of it in 31 bits. They may coincide, which does harm only if messages of the two with one
+// tag and length are probed at a time.
 struct Context {
-  std::uint32_t number;
+  std::uint64_t number;
   std::atomic<std::uint32_t> made{0};  ///< of this one, by the library's wrappers
 };
 constexpr std::uint32_t hidden_context = 0;
-constexpr std::uint32_t context_multiplier = 0x9e3779b1;  ///< odd, of well mixed bits
 
 Context* context_at(MPI_Comm comm) {
   static Context world{1}, self{2};
@@ -37,7 +38,7 @@ Context* context_at(MPI_Comm comm) {
   if (comm == MPI_COMM_SELF) return &self;
   void* value = nullptr;
   int found = 0;
-  if (context_key == MPI_KEYVAL_INVALID || comm == MPI_COMM_NULL) return nullptr;
+  if (!contexts_are_known() || comm == MPI_COMM_NULL) return nullptr;
   PMPI_Comm_get_attr(comm, context_key, static_cast<void*>(&value), &found);
   return found == 0 ? nullptr : static_cast<Context*>(value);
 }
@@ -45,11 +46,6 @@ Context* context_at(MPI_Comm comm) {
 int drop_context(MPI_Comm, int, void* value, void*) {
   delete static_cast<Context*>(value);
   return MPI_SUCCESS;
-}
-
-std::uint32_t mixed(std::uint32_t state, std::uint32_t value) {
-  state = (state ^ value) * context_multiplier;
-  return state ^ (state >> 15);
 }
 
 /// In MPI_COMM_WORLD, of the first process of an intracommunicator.
@@ -225,14 +221,12 @@ bool find_contexts(MPI_Comm) {
 }
 
 void number_context(MPI_Comm of, MPI_Comm made) {
-  Context* const parent = has_hidden_messages() ? context_at(of) : nullptr;
+  Context* const parent = contexts_are_known() ? context_at(of) : nullptr;
   if (parent == nullptr) return;
   const std::uint32_t before = parent->made.fetch_add(1);
   if (made == MPI_COMM_NULL) return;
-  const auto first = static_cast<std::uint32_t>(first_rank(made));
-  // The parent's twice, as what differs in two values may cancel out in the first step.
-  const std::uint32_t number = mixed(mixed(mixed(parent->number, before), first), parent->number);
-  auto* const context = new (std::nothrow) Context{number % (local_context - first_made_context) + first_made_context};
+  const auto first = static_cast<std::uint64_t>(first_rank(made));
+  auto* const context = new (std::nothrow) Context{mixed(mixed(parent->number, before), first)};
   if (context != nullptr && PMPI_Comm_set_attr(made, context_key, context) != MPI_SUCCESS) delete context;
 }
 
@@ -248,7 +242,14 @@ bool find_request_contexts(MPI_Comm) {
 std::uint32_t context_of(MPI_Comm comm) {
   if (comm == hidden_comm() && comm != MPI_COMM_NULL) return hidden_context;
   const Context* const context = context_at(comm);
-  return context == nullptr ? local_context : context->number;
+  if (context == nullptr) return local_context;
+  const std::uint64_t number = context->number;
+  if (number < first_made_context) return static_cast<std::uint32_t>(number);
+  return static_cast<std::uint32_t>(number % (local_context - first_made_context)) + first_made_context;
+}
+
+std::uint64_t lasting_context(MPI_Comm comm) {
+  return context_at(comm)->number;
 }
 
 MPI_Comm request_comm(MPI_Request) {
@@ -257,6 +258,18 @@ MPI_Comm request_comm(MPI_Request) {
 
 bool request_has_comm(MPI_Request, MPI_Comm) {
   return false;
+}
+
+void start_contexts() {
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_context, &context_key, nullptr);
+}
+
+void stop_contexts() {
+  if (contexts_are_known()) PMPI_Comm_free_keyval(&context_key);
+}
+
+bool contexts_are_known() {
+  return context_key != MPI_KEYVAL_INVALID;
 }
 
 void start_hidden_messages() {
@@ -269,13 +282,11 @@ void start_hidden_messages() {
   int found = 0;
   PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&value), &found);
   if (found != 0) hidden_tags = static_cast<std::uint64_t>(*static_cast<int*>(value)) + 1;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_context, &context_key, nullptr);
 }
 
 void stop_hidden_messages() {
   if (hidden == MPI_COMM_NULL) return;
   PMPI_Comm_free(&hidden);
-  PMPI_Comm_free_keyval(&context_key);
 }
 
 bool has_hidden_messages() {
