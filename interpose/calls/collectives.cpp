@@ -10,6 +10,7 @@
 #include "interpose/collectives/aliases.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/call_order.hpp"
+#include "interpose/collectives/comm_state.hpp"
 #include "interpose/collectives/peer_exchange.hpp"
 #include "interpose/collectives/reductions.hpp"
 #include "interpose/mpi/workarounds.hpp"
@@ -63,7 +64,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
   std::unique_ptr<PersistentOffer> offer;
-  if (asks) offer = PersistentOffer::agree(comm, std::move(prepare));
+  if (asks) offer = PersistentOffer::make(comm_state_of(comm), std::move(prepare));
   if (failure) std::rethrow_exception(failure);
   if (offer)
     persistent_offers(*call.request, std::move(offer));

@@ -1,5 +1,4 @@
 // MPI-4.1 section 7.4.3: communicators that go while operations on them are pending.
-#include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
@@ -14,8 +13,7 @@ namespace {
 /// what may still fail keeps the error handler.
 void forget(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
-  end_exchange(comm);
-  settle_collectives(comm);  // what waits needs the handle
+  settle_collectives(comm);           // what waits needs the handle
   settle_starts(comm);
   persistent_forget_comm(comm);  // what is started from here on does not need the handle
   engine_forget_comm(comm);

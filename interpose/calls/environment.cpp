@@ -179,14 +179,17 @@ void start(const Settings& settings) {
 /// After MPI_Init.
 void start_if_possible(const std::optional<Settings>& settings) {
   try {
-    if (settings) return start(*settings);
-    log_start(world_rank(), /*trace=*/false);
-    throw std::bad_alloc();
+    if (!settings) {
+      log_start(world_rank(), /*trace=*/false);
+      throw std::bad_alloc();
+    }
+    start(*settings);
   } catch (const std::exception& error) {
     active.store(false);
     log_failure("gpudt is off", error.what());
     // What has been started of it ends in MPI_Finalize.
   }
+  collectives_tell_started();
 }
 
 }  // namespace

@@ -22,19 +22,30 @@ BoardCall::BoardCall(const char* call, std::shared_ptr<BoardGroup> group)
 BoardCall::~BoardCall() {
   if (number_ != 0)
     group_->leave(number_);
-  else
+  else if (!declined_)
     group_->decline();
 }
 
 void BoardCall::tell() {
-  number_ = group_->tell(mine_);
+  number_ = group_->tell(mine_, given_, taken_);
+}
+
+bool BoardCall::tell_when_possible(bool fit) {
+  if (fit && group_->await_room()) {
+    tell();
+    return true;
+  }
+  group_->decline();
+  declined_ = true;
+  all_nodes_agree(false);
+  return false;
 }
 
 BoardCall::Decision BoardCall::decide() {
   if (stage_ == Stage::telling) {
     if (!read_all()) return Decision::open;
     heard_ = 0;
-    if (group_->usable() && all_agree()) {
+    if (all_agree()) {
       stage_ = Stage::mapping;
       map_as_leader();
     } else {
@@ -64,10 +75,8 @@ bool BoardCall::complete() {
   return delivered();
 }
 
-/// Whether all have told. In an unusable group nobody can.
+/// Whether all have told.
 bool BoardCall::read_all() {
-  if (!group_->known()) return false;
-  if (!group_->usable()) return true;
   for (; heard_ < all_.size(); ++heard_) {
     if (!group_->has_told(heard_, number_)) return false;
     const Slot* const slot = group_->told_by(heard_, number_);
@@ -155,7 +164,8 @@ bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uin
   return true;
 }
 
-bool by_gpus(BoardCall& call) {
+bool by_gpus(BoardCall& call, bool fit) {
+  if (!call.tell_when_possible(fit)) return false;
   BoardCall::Decision decision = BoardCall::Decision::open;
   wait_for_others([&] { return (decision = call.decide()) != BoardCall::Decision::open; });
   if (decision == BoardCall::Decision::otherwise) return false;

@@ -27,6 +27,8 @@ class BoardCall {
 
   /// Tells all what this process has to do with the call, which its class has prepared. If the group has room.
   void tell();
+  /// Instead: returns when there is room, and tells; or declines, also if the call is not `fit`. False if it has.
+  bool tell_when_possible(bool fit);
 
   enum class Decision {
     open,       ///< others have not said all
@@ -51,7 +53,8 @@ class BoardCall {
   const char* const call_;
   const std::shared_ptr<BoardGroup> group_;
   peer::Contribution mine_{};
-  std::vector<peer::Contribution> all_;  ///< by rank, once all have told
+  std::vector<peer::Block> given_, taken_;  ///< of this process, in an exchange
+  std::vector<peer::Contribution> all_;     ///< by rank, once all have told
   std::vector<int> leaders_;
 
  private:
@@ -82,6 +85,7 @@ class BoardCall {
   bool all_outcomes(std::atomic<std::uint64_t> peer::Slot::*outcome);
 
   std::uint64_t number_ = 0;  ///< 0: not told
+  bool declined_ = false;
   Stage stage_ = Stage::telling;
   std::size_t heard_ = 0;  ///< processes, or leaders, in this stage
   bool succeeded_ = true;  ///< all of them
@@ -91,8 +95,9 @@ class BoardCall {
   std::vector<device::Transfer> kernels_;  // after mappings_
 };
 
-/// Of a blocking call that this process has told of: whether GPUs have done it. Returns when all have said. Throws
-/// device::Error or MpiError if a kernel has failed.
-bool by_gpus(BoardCall& call);
+/// Of a blocking call: whether GPUs have done it. If it is not `fit` for GPUs, as far as this process knows, all are
+/// told so, and nobody waits; else it returns when all have said. Throws device::Error or MpiError if a kernel has
+/// failed.
+bool by_gpus(BoardCall& call, bool fit);
 
 }  // namespace gpudt::interpose

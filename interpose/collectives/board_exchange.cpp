@@ -28,7 +28,7 @@ const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
 }  // namespace
 
 /// False unless each block is in one piece, all of them in one allocation that others can map.
-bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, Block* entries, Half& half) const {
+bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vector<Block>& entries, Half& half) {
   if (blocks.size() > peer::most_blocks) return false;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     DeviceBuffer buffer;
@@ -43,7 +43,7 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, Block* ent
     if (address < half.memory.base || begin + static_cast<std::uint64_t>(buffer.bytes()) > half.memory.size)
       return false;
     half.ordinal = buffer.ordinal;
-    entries[i] = {block.rank, buffer.bytes(), address};
+    entries.push_back({block.rank, buffer.bytes(), address});
     wait_for_others([&] { return buffer.after.reached(); });
   }
   return true;
@@ -54,24 +54,19 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   mine_.fit = fit ? 1 : 0;
   mine_.bytes = weight;
   try {
-    peer::Blocks& told = group_->next_blocks();
     Half given, taken;
     const ForcedProtocol forced = collectives_forced();
     const bool described = listed && (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) &&
-                           !check_wanted && describe(blocks.given, told.given, given) &&
-                           describe(blocks.taken, told.taken, taken);
+                           !check_wanted && describe(blocks.given, given_, given) &&
+                           describe(blocks.taken, taken_, taken);
     const bool apart = given.ordinal >= 0 && taken.ordinal >= 0 && given.ordinal != taken.ordinal;
     ordinal_ = std::max(given.ordinal, taken.ordinal);
     mine_.on_gpu = described && !apart ? 1 : 0;
-    mine_.given = static_cast<std::int32_t>(blocks.given.size());
-    mine_.taken = static_cast<std::int32_t>(blocks.taken.size());
+    mine_.given = static_cast<std::int32_t>(given_.size());
+    mine_.taken = static_cast<std::int32_t>(taken_.size());
     mine_.from = given.memory;
     mine_.to = taken.memory;
     std::memcpy(mine_.gpu, given.ordinal >= 0 ? given.memory.gpu : taken.memory.gpu, sizeof mine_.gpu);
-    if (report_wanted && described) {
-      for (std::int32_t i = 0; i < mine_.given; ++i) given_.push_back(told.given[i].bytes);
-      for (std::int32_t i = 0; i < mine_.taken; ++i) taken_.push_back(told.taken[i].bytes);
-    }
   } catch (const std::exception& error) {  // the others wait for what this process tells
     mine_.on_gpu = 0;
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
@@ -87,8 +82,8 @@ void BoardExchange::report() const {
               std::to_string(mine_.taken) + " from, processes of the node");
   if (!report_wanted) return;
   for (const auto* const side : {&given_, &taken_})
-    for (const std::int64_t bytes : *side)
-      report_buffer(call_, Went::kernels, datatype::ShapeKind::contiguous, bytes, ReportClock::now() - began_);
+    for (const Block& block : *side)
+      report_buffer(call_, Went::kernels, datatype::ShapeKind::contiguous, block.bytes, ReportClock::now() - began_);
 }
 
 bool BoardExchange::all_agree() const {

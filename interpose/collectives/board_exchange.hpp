@@ -14,9 +14,8 @@ class BoardExchange : public BoardCall {
  public:
   using BoardCall::BoardCall;
 
-  /// What this process is to tell: what it gives and takes, in the group's next_blocks(). `fit`: messages could do it;
-  /// `weight`: if that is positive in any process, they should. Returns whether GPUs could, for this process. It need
-  /// not be told then.
+  /// What this process is to tell: what it gives and takes. `fit`: messages could do it; `weight`: if that is positive
+  /// in any process, they should. Returns whether GPUs could, for this process. It need not be told then.
   bool prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept;
   /// What all processes know once they have decided otherwise.
   bool all_want_messages() const;
@@ -28,7 +27,7 @@ class BoardExchange : public BoardCall {
     device::Exported memory{};
     int ordinal = -1;
   };
-  bool describe(const std::vector<BlockMessage>& blocks, peer::Block* entries, Half& half) const;
+  static bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
   bool all_agree() const override;
   bool map() override;
   void start(std::vector<device::Transfer>& kernels) override;
@@ -36,7 +35,6 @@ class BoardExchange : public BoardCall {
   bool match(std::size_t receiver);
 
   const ReportClock::time_point began_ = report_now();
-  std::vector<std::int64_t> given_, taken_;  ///< bytes of this process's blocks, for the report
   int ordinal_ = -1;
   std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
   std::vector<device::BlockCopy> moves_;

@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <new>
+#include <utility>
 
+#include "base/mixed.hpp"
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/node_groups.hpp"
 #include "interpose/mpi/modex.hpp"
@@ -17,11 +22,11 @@ namespace {
 // Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
 // this number, too (over several nodes also how long chunks and slices are, and their order: node_reductions.cpp).
 // Other builds may be in the job.
-constexpr int agreement_version = 11;
+constexpr int agreement_version = 12;
 
 constexpr int most_passed = 1024;
 
-std::atomic<bool> asking{false};
+std::atomic<bool> asking{false}, takes_part{false};
 bool world_over_nodes = false;  ///< all of MPI_COMM_WORLD can be asked, on several nodes
 ForcedProtocol announced_protocol = Protocol::mapped_staging;
 int keyval = MPI_KEYVAL_INVALID;
@@ -55,12 +60,26 @@ bool is_in_world(int rank) {
   return rank >= 0;
 }
 
+bool all_are(bool (*such)(int world_rank), const std::vector<int>& world_ranks) {
+  return world_ranks.size() > 1 && std::all_of(world_ranks.begin(), world_ranks.end(), such);
+}
+
 bool all_are(bool (*such)(int world_rank), MPI_Comm comm) {
-  int inter = 0;
-  PMPI_Comm_test_inter(comm, &inter);
-  if (inter != 0) return false;
-  const std::vector<int> ranks = peer::world_ranks(comm);
-  return ranks.size() > 1 && std::all_of(ranks.begin(), ranks.end(), such);
+  return all_are(such, peer::world_ranks(comm));
+}
+
+/// How many communicators have had a context and these members, where the MPI library uses contexts again. A process
+/// has to free one before it gets the next, and looks at each, as all others do: so all count alike.
+struct Incarnations {
+  Mutex mutex;
+  std::map<std::uint64_t, std::uint64_t> seen GUARDED_BY(mutex);  ///< by context and members
+};
+auto& incarnations = never_destroyed<Incarnations>();
+
+std::uint64_t incarnation_of(std::uint64_t identity) {
+  if (!contexts_recur) return 0;
+  const LockGuard lock(incarnations.mutex);
+  return ++incarnations.seen[identity];
 }
 
 int drop_state(MPI_Comm, int, void* value, void*) {
@@ -73,13 +92,32 @@ int drop_state(MPI_Comm, int, void* value, void*) {
 CommState& attached_state(MPI_Comm comm) {
   if (CommState* const state = comm_state_if_any(comm)) return *state;
   auto made = std::make_unique<CommState>();
-  made->together = all_are(can_be_asked, comm);
-  made->over_nodes = !made->together && world_over_nodes && all_are(is_in_world, comm);
+  int inter = 0;
+  PMPI_Comm_test_inter(comm, &inter);
+  std::vector<int> ranks = inter != 0 ? std::vector<int>() : peer::world_ranks(comm);
+  const bool on_node = all_are(can_be_asked, ranks);
+  made->together = on_node && collectives_take_part() && has_common_context(comm);
+  made->over_nodes = !on_node && world_over_nodes && all_are(is_in_world, ranks);
+  if (made->together) made->members = members_of(comm, std::move(ranks));
   if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
   return *made.release();
 }
 
 }  // namespace
+
+std::uint64_t Members::key_of_request(std::uint64_t request) const {
+  return mixed(key, request);
+}
+
+Members members_of(MPI_Comm comm, std::vector<int> world_ranks) {
+  Members members{.world_ranks = std::move(world_ranks)};
+  PMPI_Comm_rank(comm, &members.rank);
+  if (!collectives_take_part()) return members;
+  std::uint64_t identity = lasting_context(comm);
+  for (const int rank : members.world_ranks) identity = mixed(identity, static_cast<std::uint64_t>(rank));
+  members.key = std::max<std::uint64_t>(mixed(identity, incarnation_of(identity)), 1);
+  return members;
+}
 
 void AskBackoff::grow() {
   if (announced_protocol != Protocol::peer) left = passing = passing == 0 ? 2 : std::min(2 * passing, most_passed);
@@ -123,15 +161,25 @@ void collectives_start() {
   world_over_nodes =
       has_hidden_messages() && !all_are(can_be_asked, MPI_COMM_WORLD) && all_are(can_be_asked_anywhere, MPI_COMM_WORLD);
   if (world_over_nodes) node_groups_start();
+  start_contexts();
   if (all_are(can_be_asked, MPI_COMM_WORLD)) start_hidden_messages();
 }
 
 void collectives_stop() {
   if (!asking.exchange(false)) return;
   node_groups_stop();
-  board_groups_stop();
   stop_hidden_messages();
+  stop_contexts();
   PMPI_Comm_free_keyval(&keyval);
+}
+
+void collectives_tell_started() noexcept {
+  takes_part.store(collectives_ask() && peer::world != nullptr && contexts_are_known());
+  presence_tell_started(collectives_take_part());
+}
+
+bool collectives_take_part() {
+  return takes_part.load(std::memory_order_relaxed);
 }
 
 bool collectives_ask() {

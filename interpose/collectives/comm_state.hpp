@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -17,10 +18,15 @@ namespace gpudt::interpose {
 void collectives_announce(ForcedProtocol forced);
 /// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
 void collectives_start();
+/// At the end of MPI_Init, whatever has come of it: tells the node whether this process takes part, which others that
+/// have data for GPUs wait for.
+void collectives_tell_started() noexcept;
 void collectives_stop();
 
 /// Between collectives_start() and collectives_stop(), if this process answers what others ask.
 bool collectives_ask();
+/// Whether it may have anything but declined calls; others know it (presence_started()).
+bool collectives_take_part();
 /// What is offered in any case (GPUDT_PROTOCOL); nothing: what pays.
 ForcedProtocol collectives_forced();
 
@@ -39,18 +45,32 @@ struct AskBackoff {
 
 class BoardGroup;  // board_group.hpp
 
+/// The processes of a communicator, and what they tell each other's records of its calls by.
+struct Members {
+  std::vector<int> world_ranks = {};  ///< by rank
+  int rank = 0;                       ///< this process's
+  std::uint64_t key = 0;              ///< the same in all of them
+
+  /// Of persistent request number `request`, from 1 on, of those whose starts are asked about.
+  std::uint64_t key_of_request(std::uint64_t request) const;
+};
+/// Of an intracommunicator with a common context, once. All its processes look at the same communicators so.
+Members members_of(MPI_Comm comm, std::vector<int> world_ranks);
+
 struct CommState {
-  bool together = false;    ///< all can be asked, and are on this node
-  bool over_nodes = false;  ///< all can be asked, on several nodes
-  bool spoilt = false;      ///< here: messages of a call that failed may still come
-  int short_with_root = 0;  ///< blocking calls of short blocks to or from a root, while there are no boards
+  bool together = false;       ///< all can be asked, and are on this node
+  bool over_nodes = false;     ///< all can be asked, on several nodes
+  bool spoilt = false;         ///< here: messages of a call that failed may still come
+  Members members = {};        ///< if they are together
+  std::uint64_t requests = 0;  ///< persistent ones whose starts are asked about
   std::vector<AskBackoff> backoff = {};
   std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that asks (boards_of())
 
   AskBackoff& backoff_for(std::string_view call, int length);
 };
 
-/// Of an intracommunicator or another one, while collectives_ask(). Throws std::bad_alloc if there is no memory, which
+/// Of an intracommunicator or another one, while collectives_ask(), in each call of a collective function, whatever its
+/// arguments. Throws std::bad_alloc if there is no memory, which
 /// the caller must not take for an answer: others have none such.
 CommState& comm_state_of(MPI_Comm comm);
 /// Null: nothing has been kept with it.

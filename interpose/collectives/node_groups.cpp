@@ -62,13 +62,12 @@ NodeGroups* node_groups(MPI_Comm comm) {
   int likeness = MPI_UNEQUAL;
   PMPI_Comm_compare(comm, MPI_COMM_WORLD, &likeness);
   if (likeness != MPI_IDENT && likeness != MPI_CONGRUENT) return nullptr;
-  if (!world_groups->asked) {
-    int usable = world_groups->boards()->usable() ? 1 : 0;
-    const int code = PMPI_Allreduce(MPI_IN_PLACE, &usable, 1, MPI_INT, MPI_MIN, comm);
-    world_groups->usable = code == MPI_SUCCESS && usable == 1;
-    world_groups->asked = true;
-  }
-  return world_groups->usable ? world_groups : nullptr;
+  return world_groups;
+}
+
+const std::shared_ptr<BoardGroup>& NodeGroups::boards() {
+  if (!on_node.boards) on_node.members = members_of(node, peer::world_ranks(node));
+  return boards_of(on_node);
 }
 
 }  // namespace gpudt::interpose

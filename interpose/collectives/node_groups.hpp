@@ -26,12 +26,10 @@ struct NodeGroups {
   std::vector<int> node_of;          ///< by rank; nodes count from 0 on
   std::vector<int> rank_on_node;     ///< by rank: its rank in its node's `node`
   int own_node = 0;
-  bool usable = false;  ///< the boards of all nodes are, as all processes know
-  bool asked = false;   ///< whether `usable` has been found out
   bool shared = false;  ///< by communicators of the same processes: no process has MPI_THREAD_MULTIPLE, with which
                         ///< reductions on two of them may be under way at a time
 
-  const std::shared_ptr<BoardGroup>& boards() { return known_boards_of(on_node, node); }
+  const std::shared_ptr<BoardGroup>& boards();
 };
 
 /// In MPI_Init, if all processes of MPI_COMM_WORLD can be asked, on several nodes. Collective over it.
@@ -39,7 +37,7 @@ void node_groups_start();
 /// In MPI_Finalize.
 void node_groups_stop();
 /// If `comm` has the processes of MPI_COMM_WORLD in the same order, for a blocking collective of it; null if there are
-/// no groups that it can use, as all its processes know. Collective over it.
+/// no groups that it can use, as all its processes know.
 NodeGroups* node_groups(MPI_Comm comm);
 
 }  // namespace gpudt::interpose

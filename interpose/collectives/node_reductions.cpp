@@ -75,7 +75,10 @@ NodeReduction::NodeReduction(NodeGroups& nodes, MPI_Comm comm, const ReductionAr
 bool NodeReduction::is_possible(const ReductionArguments& arguments, const Arithmetic& arithmetic, MPI_Datatype type) {
   MPI_Aint lower = 0, extent = 0;
   PMPI_Type_get_extent(type, &lower, &extent);
-  return arguments.result == device::Result::total && extent == device::element_bytes(arithmetic.element);
+  const bool all_get_some = arguments.root < 0 && std::all_of(arguments.blocks.begin(), arguments.blocks.end(),
+                                                              [](std::int64_t elements) { return elements > 0; });
+  return all_get_some && arguments.result == device::Result::total &&
+         extent == device::element_bytes(arithmetic.element);
 }
 
 std::int64_t NodeReduction::chunk_elements() const {

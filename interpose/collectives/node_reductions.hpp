@@ -39,7 +39,8 @@ class NodeReduction {
   NodeReduction(NodeGroups& nodes, MPI_Comm comm, const ReductionArguments& arguments, const Arithmetic& arithmetic,
                 MPI_Datatype type, MPI_Op op);
 
-  /// Whether that can be done so, the same in all processes: not if MPI's host memory has gaps between elements.
+  /// Whether that can be done so, the same in all processes: not if MPI's host memory has gaps between elements, nor if
+  /// a process gets nothing. It need not wait for others then, but would for their agreement.
   static bool is_possible(const ReductionArguments& arguments, const Arithmetic& arithmetic, MPI_Datatype type);
 
   /// The same as a reduction among the processes of this node alone.

@@ -41,21 +41,10 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
-/// So many blocking calls of blocks to or from a root that MPI may send eagerly are left to it, on each communicator,
-/// before its processes exchange boards, which waits for all: programs that make a few lose nothing.
-constexpr int calls_before_boards = 16;
-
 /// Kernels are the better way for blocks of any length.
-std::int64_t least_asked(const Call& call, Flow flow, bool by_kernels) {
-  if (!by_kernels || collectives_forced()) return least_wanted(flow);
+std::int64_t least_asked(const Call& call, Flow flow) {
+  if (collectives_forced()) return least_wanted(flow);
   return flow == Flow::other || call.blocks() ? 1 : longer_than_eager;
-}
-
-/// Of a blocking call whose blocks are too short for messages: whether boards can be used. `few`: a few calls are left
-/// to MPI.
-bool boards_serve_short(CommState& comm_state, MPI_Comm comm, bool few) {
-  if (few && !comm_state.boards && ++comm_state.short_with_root <= calls_before_boards) return false;
-  return known_boards_of(comm_state, comm)->usable();
 }
 
 int length_of(const Known& known) {
@@ -69,6 +58,19 @@ std::int64_t bytes_of(const BlockMessage& block) {
 bool right(const std::vector<BlockMessage>& blocks) {
   return std::all_of(blocks.begin(), blocks.end(),
                      [](const BlockMessage& each) { return each.count >= 0 && each.type != MPI_DATATYPE_NULL; });
+}
+
+/// Of this process, without a question to the driver: whether any could be for GPUs. One that has no data waits for
+/// others only if the program is known to use device memory.
+bool may_have_data(const BlockMessages& blocks) {
+  bool empty = true;
+  for (const auto* const side : {&blocks.given, &blocks.taken})
+    for (const BlockMessage& each : *side) {
+      if (bytes_of(each) == 0) continue;
+      if (each.buffer != nullptr && device::surely_host(each.buffer)) return false;
+      empty = false;
+    }
+  return !empty || device_memory_given.load(std::memory_order_relaxed);
 }
 
 /// Types that are not known are MPI's to refuse. Notes where the blocks are, which takes a question to the driver.
@@ -102,17 +104,13 @@ std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   });
   return weight;
 }
-/// BoardExchange::all_want_messages() by a collective of MPI's, where there are no boards.
+
+/// BoardExchange::all_want_messages() by a collective of MPI's, over several nodes.
 bool all_want_messages(MPI_Comm comm, bool unfit, std::int64_t weight) {
   const std::array<std::int64_t, 2> mine = {unfit ? 1 : 0, weight};
   std::array<std::int64_t, 2> all = {1, 0};
   const int code = PMPI_Allreduce(mine.data(), all.data(), static_cast<int>(mine.size()), MPI_INT64_T, MPI_MAX, comm);
   return code == MPI_SUCCESS && all[0] == 0 && all[1] > 0;
-}
-
-/// Whether boards alone can do what all ask for, or tell messages apart.
-bool messages_need_boards() {
-  return hidden_messages_share_comm || !has_hidden_messages();
 }
 
 int error_in(const std::vector<MPI_Status>& statuses) {
@@ -264,9 +262,10 @@ namespace collective_messages {
 namespace {
 
 /// Whether each block goes by the way that suits its receiver, of this node or another one. Not what goes to all:
-/// trees, as MPI's, carry that to other nodes once.
-bool asked_over_nodes(const Call& call, CommState& comm_state, const Known& known) {
-  if (!comm_state.over_nodes || !known.distinct || known.varies) return false;
+/// trees, as MPI's, carry that to other nodes once. Nor where a process need not wait for all others, as it would for
+/// their agreement.
+bool asked_over_nodes(const Call& call, CommState& comm_state, Flow flow, const Known& known) {
+  if (!comm_state.over_nodes || flow != Flow::other || !known.distinct || known.varies) return false;
   const std::int64_t least = collectives_forced() == Protocol::peer ? 1 : least_over_nodes;
   return known.bytes() >= least * known.blocks && !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
@@ -275,18 +274,10 @@ bool asked_over_nodes(const Call& call, CommState& comm_state, const Known& know
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
-  if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
   CommState& comm_state = comm_state_of(comm);
-  if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, known);
-  if (!known.varies) {
-    const std::int64_t most_needed = least_asked(call, flow, /*by_kernels=*/false) * known.blocks;
-    const std::int64_t needed = least_asked(call, flow, /*by_kernels=*/true) * known.blocks;
-    const std::int64_t bytes = known.bytes();
-    if (bytes < needed) return false;
-    const bool few = flow != Flow::other && bytes < longer_than_eager * known.blocks;
-    if (call.blocks() && bytes < most_needed && !boards_serve_short(comm_state, comm, few)) return false;
-  }
-  if (call.blocks() && messages_need_boards() && !known_boards_of(comm_state, comm)->usable()) return false;
+  if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
+  if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, flow, known);
+  if (!known.varies && known.bytes() < least_asked(call, flow) * known.blocks) return false;
   const ForcedProtocol forced = collectives_forced();
   if (!call.blocks()) return !forced || forced == Protocol::peer;  // else GPUs are not to do it
   return !comm_state.backoff_for(call.name, length_of(known)).passes();
@@ -320,37 +311,38 @@ PrepareOffer to_offer(const char* call, BlockMessages blocks) {
   };
 }
 
+bool surely_on_host() {
+  return !active.load(std::memory_order_acquire) || !device::in_use();
+}
+
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
-  const Timed timed(Clock::mpi);
-  const bool all_right = listed && right(blocks.given) && right(blocks.taken);
-  if (!all_right) blocks = {};
   CommState& comm_state = comm_state_of(comm);
+  AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
+  backoff.grow();  // unless it goes so
+  const std::shared_ptr<BoardGroup> group = comm_state.together ? boards_of(comm_state) : nullptr;
+  const bool all_right = listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
+  if (group != nullptr && !all_right) {
+    group->decline();
+    return std::nullopt;
+  }
+  const Timed timed(Clock::mpi);
+  if (!all_right) blocks = {};
   const std::int64_t least = least_wanted(flow);
   const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
   const bool fit = all_right && has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
                    blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
                    has_staging_for(blocks.taken) && may_all_go(blocks.given) && may_all_go(blocks.taken);
-  AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  const std::shared_ptr<BoardGroup> group = comm_state.together ? known_boards_of(comm_state, comm) : nullptr;
-  bool as_messages = false;
-  if (group != nullptr && group->usable()) {
-    wait_for_others([&] { return group->has_room(); });
+  if (group != nullptr) {
     BoardExchange on_boards(call.name, group);
-    if (on_boards.prepare(blocks, all_right, fit, weight) || fit) {
-      on_boards.tell();
-      if (by_gpus(on_boards)) {
-        backoff.reset();
-        on_boards.report();
-        return MPI_SUCCESS;
-      }
-      as_messages = on_boards.all_want_messages();
-    }  // else it declines, and waits for nobody: the others will know that it is MPI's
-  } else if (!messages_need_boards()) {
-    as_messages = all_want_messages(comm, !fit, weight);
-  }
-  if (!as_messages) {
-    backoff.grow();
+    const bool by_kernels = on_boards.prepare(blocks, all_right, fit, weight);
+    if (by_gpus(on_boards, by_kernels || fit)) {
+      backoff.reset();
+      on_boards.report();
+      return MPI_SUCCESS;
+    }
+    if (!on_boards.all_want_messages()) return std::nullopt;
+  } else if (!all_want_messages(comm, !fit, weight)) {
     return std::nullopt;
   }
   backoff.reset();
@@ -362,7 +354,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
 }
 
 std::shared_ptr<BoardGroup> offers(MPI_Comm comm) {
-  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm), comm);
+  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
   if (may_offer(*group)) return group;
   group->decline();
   return nullptr;
@@ -380,7 +372,8 @@ std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGr
   const bool all_right = listed && right(blocks.given) && right(blocks.taken);
   for (auto* const side : {&blocks.given, &blocks.taken})
     if (all_right) std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
-  if (!offered->prepare(blocks, all_right, /*fit=*/false, /*weight=*/0)) offered.reset();  // which declines
+  const bool may = all_right && may_have_data(blocks);
+  if (!may || !offered->prepare(blocks, all_right, /*fit=*/false, /*weight=*/0)) offered.reset();  // which declines
   return offered;
 }
 

@@ -53,6 +53,8 @@ namespace collective_messages {
 
 /// Whether all processes of `comm` are asked about this call, or about the starts of the request that it makes.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
+/// Whether this process cannot have data for GPUs.
+bool surely_on_host();
 /// Asks. What the call returns, if the blocks have gone so.
 /// `listed`: the blocks are all that this process gives and takes.
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
@@ -75,7 +77,7 @@ template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
   BlockMessages blocks;
-  const bool listed = list(blocks);
+  const bool listed = !collective_messages::surely_on_host() && list(blocks);
   return collective_messages::exchange(call, comm, flow, known, std::move(blocks), listed);
 }
 

@@ -14,9 +14,13 @@ constexpr std::size_t most_boards = peer::board_count / 2;
 PersistentOffer::PersistentOffer(std::shared_ptr<BoardGroup> group, PrepareOffer prepare)
     : group_(std::move(group)), prepare_(std::move(prepare)) {}
 
-std::unique_ptr<PersistentOffer> PersistentOffer::agree(MPI_Comm comm, PrepareOffer prepare) {
-  auto group = std::make_shared<BoardGroup>(comm, /*waits=*/true, prepare ? most_boards : 0);
-  if (!group->usable()) return nullptr;
+std::unique_ptr<PersistentOffer> PersistentOffer::make(CommState& state, PrepareOffer prepare) {
+  const std::uint64_t key = state.members.key_of_request(++state.requests);
+  auto group = std::make_shared<BoardGroup>(state.members, key, most_boards);
+  if (!prepare) {
+    group->decline_all();
+    return nullptr;
+  }
   return std::unique_ptr<PersistentOffer>(new PersistentOffer(std::move(group), std::move(prepare)));
 }
 

@@ -1,8 +1,8 @@
 // What this process offers to GPUs (board_call.hpp) each time that a persistent collective is started.
 //
 // Processes may start persistent collectives in any order, each in another one. So each has boards of its own, which
-// its initialisation agrees on: start number n is call number n of these. The initialisation also fixes the buffers: if
-// one process has none for GPUs, then all know that no start is to be asked about.
+// all processes find by the number of its initialisation on the communicator: start number n is call number n of these.
+// The initialisation also fixes the buffers: a process that has none for GPUs declines all starts in it.
 #pragma once
 
 #include <mpi.h>
@@ -20,10 +20,9 @@ using PrepareOffer = std::function<std::unique_ptr<BoardCall>(const std::shared_
 
 class PersistentOffer {
  public:
-  /// In the initialisation: collective over `comm`, whose processes can all be asked. `prepare` is empty if this
-  /// process has nothing for GPUs. Null: in one process it is, or boards are used up. May throw std::bad_alloc before
-  /// anything has been exchanged.
-  static std::unique_ptr<PersistentOffer> agree(MPI_Comm comm, PrepareOffer prepare);
+  /// In the initialisation, of a request whose starts all processes are asked about. `prepare` is empty if this process
+  /// has nothing for GPUs: null then. May throw std::bad_alloc.
+  static std::unique_ptr<PersistentOffer> make(CommState& state, PrepareOffer prepare);
 
   /// Of the next start: what is to be told; null: this process has declined, as it must if `declines`.
   std::unique_ptr<BoardCall> next(bool declines);

@@ -157,6 +157,7 @@ class Part : public BoardCall {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
     const bool has_output = arguments_.result == Result::exscan || gets_result();
     if (has_output && arguments_.sendbuf == arguments_.recvbuf) return false;  // MPI's to refuse
+    if (all_.size() > device::Reduction::most_ranks) return false;
     const bool is_rank = arguments_.root < static_cast<int>(all_.size());
     if ((!is_rank && arguments_.root != ReductionArguments::root_elsewhere) ||
         (in_place() && arguments_.root >= 0 && !gets_result()))
@@ -259,9 +260,8 @@ class Part : public BoardCall {
   std::vector<void*> from_, to_;  ///< by rank, as this process's GPU reaches them
 };
 
-bool wanted(MPI_Comm comm, std::int64_t bytes) {
+bool wanted(std::int64_t bytes) {
   const ForcedProtocol forced = collectives_forced();
-  if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
   return (!forced || forced == Protocol::peer) && bytes > 0;
 }
 
@@ -278,6 +278,11 @@ const void* input_of(const ReductionArguments& arguments) {
   return arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
 }
 
+/// Of this process, whose answer takes no time then.
+bool surely_on_host(const ReductionArguments& arguments) {
+  return !device::in_use() || device::surely_host(input_of(arguments));
+}
+
 /// For the report: an operator or type that GPUs do not reduce.
 void note_left_to_host(const ReductionArguments& arguments, MPI_Datatype type) {
   if (!report_wanted || arguments.count <= 0 || type == MPI_DATATYPE_NULL) return;
@@ -290,15 +295,16 @@ std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& ari
 
 /// Nothing: nobody is asked, whatever processes there are. The same in all of them.
 std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
-  if (!collectives_ask()) return std::nullopt;
+  if (!collectives_ask() || comm == MPI_COMM_NULL) return std::nullopt;
+  static_cast<void>(comm_state_of(comm));
   const int size = datatype::basic_types.size(type);  // 0: not known so soon
-  if (size != 0 && !wanted(comm, arguments.count * size)) return std::nullopt;
+  if (size != 0 && !wanted(arguments.count * size)) return std::nullopt;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic) {
     note_left_to_host(arguments, type);
     return std::nullopt;
   }
-  return wanted(comm, bytes_of(arguments, *arithmetic)) ? arithmetic : std::nullopt;
+  return wanted(bytes_of(arguments, *arithmetic)) ? arithmetic : std::nullopt;
 }
 
 }  // namespace
@@ -315,21 +321,19 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   if (backoff.passes()) return std::nullopt;
   NodeGroups* const nodes = state.together ? nullptr : node_groups(comm);
   if (nodes == nullptr && !state.together) return std::nullopt;
-  const std::shared_ptr<BoardGroup>& group = nodes != nullptr ? nodes->boards() : known_boards_of(state, comm);
-  if (!group->usable()) return std::nullopt;
+  const std::shared_ptr<BoardGroup>& group = nodes != nullptr ? nodes->boards() : boards_of(state);
+  backoff.grow();  // unless GPUs do it
+  if (nodes == nullptr && surely_on_host(arguments)) {
+    group->decline();
+    return std::nullopt;
+  }
 
   const Timed timed(Clock::mpi);
   std::optional<NodeReduction> over_nodes;
   if (nodes != nullptr) over_nodes.emplace(*nodes, comm, arguments, *arithmetic, type, op);
-  wait_for_others([&] { return group->has_room(); });
   Part part(call.name, group, over_nodes ? over_nodes->on_node() : arguments, *arithmetic,
             over_nodes ? &*over_nodes : nullptr);
-  part.prepare(type);
-  part.tell();
-  if (!by_gpus(part)) {
-    backoff.grow();
-    return std::nullopt;
-  }
+  if (!by_gpus(part, part.prepare(type))) return std::nullopt;
   backoff.reset();
   part.report();
   return MPI_SUCCESS;
@@ -351,10 +355,9 @@ std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, cons
                                            MPI_Datatype type, MPI_Op op) {
   const std::optional<Arithmetic> arithmetic = asked(comm, arguments, type, op);
   if (!arithmetic || !comm_state_of(comm).together) return nullptr;
-  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm), comm);
+  const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
   try {
-    if (!device::surely_host(input_of(arguments)) && may_offer(*group))
-      return offer(call.name, group, arguments, type, *arithmetic);
+    if (!surely_on_host(arguments) && may_offer(*group)) return offer(call.name, group, arguments, type, *arithmetic);
   } catch (const std::bad_alloc&) {  // this process's answer
   }
   group->decline();

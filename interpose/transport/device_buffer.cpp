@@ -17,7 +17,7 @@
 
 namespace gpudt::interpose {
 
-std::atomic<bool> active{false};
+std::atomic<bool> active{false}, device_memory_given{false};
 
 namespace {
 
@@ -134,6 +134,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   if (divided && device::surely_host(reach.low, reach.high)) return false;
   const device::Location location = located ? *located : locate(reach.first);
   if (!location.on_device() && !(divided && device::in_use())) return false;
+  if (!device_memory_given.load(std::memory_order_relaxed)) device_memory_given.store(true);
   operand.ordinal = location.ordinal;
   operand.division.reset();
   if (!divided) operand.mark_again();  // first: while the rest is found out it may be reached

@@ -80,6 +80,9 @@ class OperandTransfer {
 /// True between MPI_Init and MPI_Finalize, unless disabled. Every wrapper looks here first.
 extern std::atomic<bool> active;
 
+/// Whether a call has been given device memory before, so that the program is known to use gpudt.
+extern std::atomic<bool> device_memory_given;
+
 /// Where a buffer lies, if that has been asked already.
 using Located = std::optional<device::Location>;
 

@@ -9,16 +9,16 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/transport/launcher.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
 auto& job = never_destroyed<std::string>();
 auto& announced = never_destroyed<std::vector<int>>();  ///< by rank in MPI_COMM_WORLD; empty: nothing is known
-bool all_on_node = false;                               ///< all processes of the job
-int lacking_on_node = 0;                                ///< how many processes lack the library
-bool lowest = false;                                    ///< of those that have it, this process has the lowest rank
+auto& started = never_destroyed<std::vector<std::atomic<peer::Started>>>();  ///< likewise, as far as it is known
+bool all_on_node = false;                                                    ///< all processes of the job
+int lacking_on_node = 0;                                                     ///< how many processes lack the library
+bool lowest = false;  ///< of those that have it, this process has the lowest rank
 std::atomic<bool> answers{false};
 std::atomic<bool> has_session{false};  ///< the program has made one
 
@@ -76,6 +76,7 @@ void presence_start() {
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   if (job.empty() || has_session.load() || !init_waits_for_all()) return log_trace("which ranks have gpudt is unknown");
   peer::all_have_announced(job);
+  started = std::vector<std::atomic<peer::Started>>(static_cast<std::size_t>(size));
   for (int other = 0; other < size; ++other) announced.push_back(peer::announced(job, other));
   const auto present = static_cast<int>(announced.size() - all_without().size());
   if (present == 0) return announced.clear();  // what one cannot tell, nobody can
@@ -87,6 +88,17 @@ void presence_start() {
   lowest = std::all_of(announced.begin(), announced.begin() + rank, [](int what) { return what == 0; });
   if (lacking_on_node != 0 && lowest) warn();
   if (!all_on_node) log_trace("which ranks of other nodes have gpudt is unknown to windows");
+}
+
+void presence_tell_started(bool has_segment) noexcept {
+  peer::tell_started(has_segment ? peer::Started::on : peer::Started::off);
+}
+
+peer::Started presence_started(int world_rank) noexcept {
+  std::atomic<peer::Started>& known = started[static_cast<std::size_t>(world_rank)];
+  if (known.load(std::memory_order_acquire) == peer::Started::not_yet)
+    known.store(peer::started(world_rank), std::memory_order_release);
+  return known.load(std::memory_order_acquire);
 }
 
 void presence_stop() {

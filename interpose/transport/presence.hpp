@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "interpose/transport/peer/job_file.hpp"
+
 namespace gpudt::interpose {
 
 /// The program has made a session. If that is before MPI_Init, this may return before other processes have entered it:
@@ -23,6 +25,11 @@ bool presence_announce(int what);
 /// In MPI_Init, whatever has come of the GPU. Looks who is here; if ranks lack the library, the lowest one that has it
 /// says so, in one line.
 void presence_start();
+/// At the end of MPI_Init, whatever has come of it, after presence_announce(): whether this process has a segment, and
+/// tells there what others wait for.
+void presence_tell_started(bool has_segment) noexcept;
+/// The same of the process of this rank in MPI_COMM_WORLD that has announced something: it may still be in MPI_Init.
+peer::Started presence_started(int world_rank) noexcept;
 /// From now on this process answers no questions.
 void presence_stop();
 

@@ -1,6 +1,6 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages apart|device|host|limit|again|probe|lengths|gather|turns|slow|fatal|mistakes|leave|freed|
+// usage: messages apart|device|host|limit|again|probe|lengths|gather|late|turns|slow|fatal|mistakes|leave|freed|
 //                 handle|handle-send|unmatched|abort|exit|killed
 //   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
@@ -10,7 +10,8 @@
 //   probe   large messages, probed by one who does nothing else for a while
 //   lengths host messages of all odd lengths of 515 to 769 bytes, received after a device message; then another one
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
-//   turns   the same, every other one with rank 0 on the host
+//   late    sums of ints on the host, then on GPUs, while rank 1 is in MPI_Init (of Open MPI)
+//   turns   the same as gather, every other one with rank 0 on the host
 //   slow    long messages from device into host memory, and a reduction by an operator of the program's own
 //   fatal   a message too long for its receive, with the error handler that MPI starts with
 //   mistakes  what GPUDT_CHECK finds, each twice at one place
@@ -22,10 +23,12 @@
 //   abort, exit, killed  as device, then ends so without MPI_Finalize; says first what shared memory it has
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <mpi.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -37,7 +40,7 @@
 
 namespace {
 
-bool device_wanted = true;
+bool device_wanted = true, makes_segment_late = false;
 
 class Buffer {
  public:
@@ -144,6 +147,25 @@ void gather(int calls, int period) {
   for (int i = 0; i < calls; ++i) right = gathers(on_device && (rank != 0 || i % period != 0)) && right;
   device_wanted = on_device;
   std::printf("rank %d: gather: %s\n", rank, right ? "right" : "wrong");
+}
+
+/// All data but the first call's are on GPUs, and so no process goes another way, however late one comes.
+void sum_late() {
+  int own = rank, sum = 0;
+  MPI_Allreduce(&own, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  bool right = true;
+  for (int i = 0; i < 10; ++i) {
+    Buffer out(leaving), in(leaving);
+    out.set(std::vector<int>(leaving, i));
+    MPI_Allreduce(out.data(), in.data(), leaving, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    right = right && in.get() == std::vector<int>(leaving, ranks * i);
+  }
+  std::printf("rank %d: late: %s\n", rank, right ? "right" : "wrong");
+}
+
+bool is_rank_1() {
+  const char* const told = std::getenv("OMPI_COMM_WORLD_RANK");
+  return told != nullptr && std::string(told) == "1";
 }
 
 /// The first rank sends; the second looks at each message's size before it receives it.
@@ -402,10 +424,18 @@ void end_as(const std::string& mode) {
 
 }  // namespace
 
+/// By which the library gives its segment memory, in MPI_Init.
+extern "C" [[gnu::visibility("default")]] int posix_fallocate64(int file, off64_t first, off64_t bytes) {
+  if (makes_segment_late) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  makes_segment_late = false;
+  return fallocate64(file, 0, first, bytes) == 0 ? 0 : errno;
+}
+
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   device_wanted = mode != "host" && mode != "unmatched" && std::getenv("GPUDT_TEST_HOST") == nullptr;
   auto* const init = mode == "handle" ? by_handle<decltype(MPI_Init)>("MPI_Init") : MPI_Init;
+  makes_segment_late = mode == "late" && is_rank_1();
   init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
@@ -415,6 +445,7 @@ int main(int argc, char** argv) {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();
   if (mode == "gather") gather(6, 6);
+  if (mode == "late") sum_late();
   if (mode == "slow") {
     send_to_host(5);
     reduce_by_own_operator();

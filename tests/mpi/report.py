@@ -126,6 +126,10 @@ class Report(unittest.TestCase):
         self.assertGreater(self.buffers(report, call="MPI_Allgather", protocol="kernels"), 0, report["rows"])
         self.assertEqual(report["completions"], [])  # those that the program has called
 
+    def test_collectives_while_a_rank_is_in_init(self):
+        report = self.report_of(self.messages, "late")
+        self.assertEqual(self.buffers(report, call="MPI_Allreduce", protocol="kernels"), 2 * RANKS * 10, report["rows"])
+
     def test_forms_agree(self):
         """The rows of the text, of the file, and of what gpudt-report prints."""
         settings = ("GPUDT_PROTOCOL=staging",)

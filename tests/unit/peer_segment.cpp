@@ -165,7 +165,11 @@ TEST_CASE("what is announced is seen by all that have announced something", "[da
   REQUIRE(in_child([&] { return announce(job, 1, 8, unknown) && announced(job, 1) == 8 ? 1 : 0; }) == 1);
   CHECK(announced(job, 1) == 0);  // yet
   REQUIRE(announce(job, 0, 7, unknown));
-  REQUIRE(in_child([&] { return announce(job, 2, 9, unknown) && announced(job, 0) == 7 ? 1 : 0; }) == 1);
+  REQUIRE(in_child([&] {
+            const bool sees = announce(job, 2, 9, unknown) && announced(job, 0) == 7 && started(0) == Started::not_yet;
+            tell_started(Started::on);
+            return sees ? 1 : 0;
+          }) == 1);
   all_have_announced(job);
   struct rlimit files;
   getrlimit(RLIMIT_NOFILE, &files);
@@ -175,6 +179,10 @@ TEST_CASE("what is announced is seen by all that have announced something", "[da
   CHECK(announced(job, 1) == 8);
   CHECK(announced(job, 2) == 9);
   CHECK(announced(job, 3) == 0);
+  CHECK(started(0) == Started::not_yet);
+  CHECK(started(2) == Started::on);
+  tell_started(Started::off);
+  CHECK(started(0) == Started::off);
   setrlimit(RLIMIT_NOFILE, &files);
 }
 

@@ -1,5 +1,6 @@
-// What processes of one node tell each other of collectives, in memory that they share: one board of each for each
-// communicator whose collectives use boards (collectives/board_group.hpp).
+// What processes of one node tell each other of collectives, in memory that they share (collectives/board_group.hpp):
+// each has a record for every communicator whose collectives are asked about, and a board with it as soon as it has
+// data for GPUs in one of them.
 #pragma once
 
 #include <atomic>
@@ -53,11 +54,8 @@ struct alignas(64) Slot {
 /// Calls that a process can tell of at a time.
 inline constexpr std::size_t slot_count = 16;
 
-/// A process numbers the calls that it tells of on this board, all communicators' that the board has served. Call i is
-/// in slot i % slot_count; if another one is there, the process has told that call i cannot be done by GPUs.
+/// Call i is in slot i % slot_count; if another one is there, the process has told that call i cannot be done by GPUs.
 struct alignas(4096) Board {
-  std::atomic<std::uint64_t> told;  ///< the latest call that this process has told of
-  std::atomic<std::uint64_t> left;  ///< of this call, and those before, it reads nothing more
   Slot slots[slot_count];
 
   Slot& slot_of(std::uint64_t call) { return slots[call % slot_count]; }
@@ -65,5 +63,23 @@ struct alignas(4096) Board {
 
 /// Communicators of a process that use boards at a time.
 inline constexpr int board_count = 64;
+
+/// The calls of a process on one communicator, or its starts of one persistent request, numbered from 1 on. Others find
+/// the record by its key, which all processes of the communicator know alike.
+struct alignas(64) CallRecord {
+  std::atomic<std::uint64_t> key;       ///< 0: nobody's
+  std::atomic<std::uint64_t> told;      ///< the latest call that the process has told of, or declined
+  std::atomic<std::uint64_t> left;      ///< of this call, and those before, it reads nothing more
+  std::atomic<std::int32_t> board;      ///< negative: all calls so far have been declined
+  std::atomic<std::uint32_t> departed;  ///< so many other processes read the record and the board no more
+  std::uint64_t serial;                 ///< of all records of the process
+};
+/// As the latest call: all that may come are declined.
+inline constexpr std::uint64_t all_calls = ~std::uint64_t{0};
+
+/// Records of a process at a time.
+inline constexpr std::uint32_t record_count = 4096;
+/// That get memory together.
+inline constexpr std::uint32_t records_at_a_time = 64;
 
 }  // namespace gpudt::interpose::peer

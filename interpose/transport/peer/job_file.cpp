@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -55,9 +56,10 @@ class File {
 
 // The file begins with an entry for each process that has announced something, in the order of their coming.
 struct Entry {
-  std::int32_t number;       ///< the rank, plus 1; 0: this is nobody's yet
-  std::int16_t what;         ///< that it has announced
-  std::int16_t has_segment;  ///< which others may open
+  std::int32_t number;  ///< the rank, plus 1; 0: this is nobody's yet
+  std::int16_t what;    ///< that it has announced
+  bool has_segment;     ///< which others may open
+  Started started;
 };
 constexpr off_t entry_bytes = sizeof(Entry);
 constexpr off_t entry_count = 1 << 16;
@@ -262,7 +264,7 @@ off_t segment_of(off_t entry) {
 bool announce(const std::string& job, int rank, int what, int on_node) {
   prepare();
   Joined& own = joined.emplace_back(Joined{path_of(job), getpid(), -1, 0, 0});
-  join(own, {rank + 1, static_cast<std::int16_t>(what), 0}, on_node);
+  join(own, {rank + 1, static_cast<std::int16_t>(what), false, Started::not_yet}, on_node);
   return own.file >= 0;
 }
 
@@ -274,6 +276,18 @@ int announced(const std::string& job, int rank) {
   const int file = file_of(job);
   const auto found = file < 0 ? std::nullopt : entry_of(file, rank);
   return found ? found->first.what : 0;
+}
+
+void tell_started(Started started) noexcept {
+  if (joined.empty() || joined.back().file < 0) return;
+  const off_t place = joined.back().entry + off_t{offsetof(Entry, started)};
+  while (pwrite(joined.back().file, &started, sizeof started, place) != sizeof started && errno == EINTR) {
+  }
+}
+
+Started started(int rank) noexcept {
+  const auto found = joined.empty() ? std::nullopt : entry_of(joined.back().file, rank);
+  return found ? found->first.started : Started::not_yet;
 }
 
 bool says_first(const std::string& job, const std::string& text) {
@@ -296,7 +310,7 @@ SegmentPlace own_place(const std::string& job) {
 }
 
 void publish(const SegmentPlace& place) {
-  constexpr std::int16_t there = 1;
+  constexpr bool there = true;
   if (place.entry >= 0 &&
       pwrite(place.file, &there, sizeof there, place.entry + off_t{offsetof(Entry, has_segment)}) != sizeof there)
     throw Exception(std::string("shared memory: ") + std::strerror(errno));
@@ -305,7 +319,7 @@ void publish(const SegmentPlace& place) {
 std::optional<SegmentPlace> place_of(const std::string& job, int rank) {
   const int file = file_of(job);
   const auto found = file < 0 ? std::nullopt : entry_of(file, rank);
-  if (!found || found->first.has_segment == 0) return std::nullopt;
+  if (!found || !found->first.has_segment) return std::nullopt;
   return SegmentPlace{file, found->second, segment_of(found->second)};
 }
 

@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -26,6 +27,17 @@ void all_have_announced(const std::string& job);
 /// What process `rank` of this node has announced, who may have ended since; 0: nothing, or this process has announced
 /// nothing itself. It cannot fail: all processes that have announced something get the same answer.
 int announced(const std::string& job, int rank);
+
+/// Whether a process that has announced something takes part in what the processes of the node do by their segments.
+enum class Started : std::uint8_t {
+  not_yet,  ///< it is in MPI_Init
+  on,       ///< its segment is there
+  off,      ///< it never will be
+};
+/// Of this process, in the job in which it has announced something last.
+void tell_started(Started started) noexcept;
+/// Of process `rank` of that job.
+Started started(int rank) noexcept;
 
 /// False if another process of this node that has announced something has asked the same of this text before.
 bool says_first(const std::string& job, const std::string& text);

@@ -18,7 +18,8 @@ namespace {
 
 constexpr std::uint64_t image_magic = 0x5245455054445047;  // "GPDTPEER"
 /// Chunks get memory when they are first needed, which is never where GPUs reach each other.
-constexpr auto size_at_first = static_cast<off_t>(offsetof(Image, boards));
+constexpr auto size_at_first =
+    static_cast<off_t>(offsetof(Image, records) + std::size_t{records_at_a_time} * sizeof(CallRecord));
 constexpr SegmentPlace no_place = {-1, -1, 0};
 
 /// What has no memory yet may be mapped, but not touched.
@@ -97,6 +98,10 @@ bool Segment::make(const void* address, std::size_t bytes) {
 
 bool Segment::make_chunks() {
   return make(image_->chunks, sizeof image_->chunks);
+}
+
+bool Segment::make_records(std::uint32_t first) {
+  return make(&image_->records[first], std::size_t{records_at_a_time} * sizeof(CallRecord));
 }
 
 bool Segment::make_board(int index) {

@@ -174,12 +174,15 @@ struct alignas(4096) Image {
   std::atomic<std::uint32_t> expects_short;  ///< it looks for those of short messages, too
   std::atomic<std::uint32_t> offered;        ///< it may have been sent an RTS
   std::atomic<std::uint64_t> contexts[context_words];
+  std::atomic<std::uint32_t> records_used;   ///< the records in use are among the first so many
+  std::atomic<std::uint32_t> records_ended;  ///< 1: there can be no more; the process declines calls without one
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
-  Board boards[board_count];                                ///< there once the owner has made them, each by itself
-  alignas(4096) std::byte chunks[chunk_count][chunk_size];  ///< there once the owner has made them
+  alignas(4096) CallRecord records[record_count];  ///< there once the owner has made them; the first ones always are
+  Board boards[board_count];                       ///< there once the owner has made them, each by itself
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
 };
 
@@ -207,8 +210,9 @@ class Segment {
 
   Image* operator->() const { return image_; }
   Image& operator*() const { return *image_; }
-  /// Of the owner: gives the chunks, or a board, memory. False if there is none.
+  /// Of the owner: gives the chunks, records_at_a_time records, or a board, memory. False if there is none.
   bool make_chunks();
+  bool make_records(std::uint32_t first);
   bool make_board(int index);
   /// Nor if that would be more than half of what the node has left, which others need.
   bool make_layout_slot(int slot, std::size_t bytes);
