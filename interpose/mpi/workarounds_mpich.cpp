@@ -190,6 +190,11 @@ bool is_known_version() {
   return known_version() != 0;
 }
 
+int get_status(MPI_Request request, int* complete, MPI_Status* status) {
+  const ErrorsReturned of_world(MPI_COMM_WORLD, /*whatever=*/true), of_self(MPI_COMM_SELF, /*whatever=*/false);
+  return PMPI_Request_get_status(request, complete, status);
+}
+
 bool get_status_leaves_status() {
   return known_version() < 5;
 }

@@ -261,6 +261,10 @@ bool find_request_contexts(MPI_Comm own) {
   return false;
 }
 
+int get_status(MPI_Request request, int* complete, MPI_Status* status) {
+  return PMPI_Request_get_status(request, complete, status);
+}
+
 bool get_status_leaves_status() {
   return true;
 }

@@ -213,8 +213,8 @@ WatchedReceive::State WatchedReceive::look_alone(bool drives) {
   if (!drives && !may_be_complete()) return State::pending;
   MPI_Status status{};
   int complete = 0;
-  PMPI_Request_get_status(request_, &complete, &status);
-  if (complete != 0) resolve(status);
+  const int code = get_status(request_, &complete, &status);
+  if (complete != 0) resolve(code, status);
   return state_.load(std::memory_order_relaxed);
 }
 
@@ -229,13 +229,17 @@ WatchedReceive::State WatchedReceive::wait() {
   return state;
 }
 
-void WatchedReceive::resolve(const MPI_Status& status) {
-  const std::int64_t bytes = received_bytes(status);
+/// It is complete. `code`: whether it has failed, if the MPI library tells so soon; then the call that completes the
+/// program's request tells it, too.
+void WatchedReceive::resolve(int code, const MPI_Status& status) {
+  const bool failed = code != MPI_SUCCESS;
+  const std::int64_t bytes = failed ? 0 : received_bytes(status);
   int cancelled = 0;
-  PMPI_Test_cancelled(&status, &cancelled);
-  if ((cancelled == 0 && !is_settled(bytes)) || !get_status_leaves_status())
-    replace(status, bytes, cancelled != 0);
-  else if (cancelled == 0 && buffer_.with_room)
+  if (!failed) PMPI_Test_cancelled(&status, &cancelled);
+  const bool whole = !failed && cancelled == 0;
+  if ((whole && !is_settled(bytes)) || !get_status_leaves_status())
+    replace(code, status, bytes, cancelled != 0);
+  else if (whole && buffer_.with_room)
     buffer_.with_room->deliver(bytes);
   state_.store(stand_in_ == MPI_REQUEST_NULL ? State::ended : State::replaced, std::memory_order_release);
 }
@@ -246,15 +250,15 @@ bool WatchedReceive::is_settled(std::int64_t bytes) const {
 }
 
 /// By an operation whose message has come: the engine finds out what it stands for.
-void WatchedReceive::replace(const MPI_Status& status, std::int64_t bytes, bool cancelled) {
+void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled) {
   std::unique_ptr<Operation> operation = as_operation();
   operation->from = status.MPI_SOURCE;
   operation->received_tag = status.MPI_TAG;
   operation->bytes = bytes;
   operation->cancelled = cancelled;
   operation->truncated = bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
-  operation->reading = !operation->truncated && !cancelled;
-  if (operation->truncated) operation->error = MPI_ERR_TRUNCATE;
+  operation->error = operation->truncated ? MPI_ERR_TRUNCATE : code;
+  operation->reading = operation->error == MPI_SUCCESS && !cancelled;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) throw MpiError(reserved.error(), "a generalized request cannot be had");
   reserved.submit(/*issued=*/true, &stand_in_);

@@ -61,8 +61,8 @@ class WatchedReceive {
   State look_alone(bool drives);
   State look_on_the_way();
   bool may_be_complete() const;
-  void resolve(const MPI_Status& status);
-  void replace(const MPI_Status& status, std::int64_t bytes, bool cancelled);
+  void resolve(int code, const MPI_Status& status);
+  void replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled);
   bool is_settled(std::int64_t bytes) const;
   std::unique_ptr<Operation> as_operation() const;
   void forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept);
