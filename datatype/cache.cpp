@@ -122,12 +122,21 @@ TypeInfo::~TypeInfo() {
   if (!finalized) PMPI_Type_free(&packed_type_);
 }
 
-void cache_start() {
+void cache_start(MPI_Comm self) {
   finalizing = false;
   basic_types.fill();
   PMPI_Type_create_keyval(MPI_TYPE_NULL_COPY_FN, drop_reference, &key, nullptr);
-  PMPI_Comm_dup(MPI_COMM_SELF, &test_comm);
+  test_comm = self;
   PMPI_Comm_set_errhandler(test_comm, MPI_ERRORS_RETURN);
+}
+
+void cache_replace_self(MPI_Comm self) {
+  PMPI_Comm_set_errhandler(self, MPI_ERRORS_RETURN);
+  {
+    const LockGuard lock(build_mutex);
+    std::swap(test_comm, self);
+  }
+  PMPI_Comm_free(&self);
 }
 
 void cache_stop() {

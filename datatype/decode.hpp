@@ -65,9 +65,12 @@ class Members {
   std::vector<MPI_Datatype> types_;
 };
 
-/// To be called once after MPI_Init and before the first type_info(); creates the attribute key.
-void cache_start();
-/// To be called in MPI_Finalize before PMPI_Finalize; drops what is cached on predefined datatypes.
+/// To be called once MPI is initialized and before the first type_info(); creates the attribute key. `self`: a
+/// communicator of the calling process alone, which the cache frees in the end.
+void cache_start(MPI_Comm self);
+/// From now on the cache has this communicator, and frees the one before.
+void cache_replace_self(MPI_Comm self);
+/// To be called before MPI is finalized; drops what is cached on predefined datatypes.
 void cache_stop();
 
 /// The cached information of a *committed* type, decoding it on first use; nullptr when the handle is

@@ -1,13 +1,17 @@
-// MPI_Init and what happens at its end and at MPI_Finalize.
+// MPI_Init and what happens at its end and at MPI_Finalize; and, without MPI_Init, the first session's begin and the
+// last one's end.
 //
 // The library is taken down in the delete callback of an attribute on MPI_COMM_SELF: MPI_Finalize calls these first,
 // the latest first, while MPI still works (MPI-4.1 section 11.4.2). So callbacks that the program registered later
 // still find gpudt alive, and programs that finalize from Fortran are served too.
+#include <algorithm>
 #include <new>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "datatype/decode.hpp"
 #include "device/timeline.hpp"
 #include "interpose/calls/other_tools.hpp"
@@ -25,7 +29,9 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/passed_by.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/sessions.hpp"
 #include "interpose/transport/check.hpp"
+#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/presence.hpp"
 
@@ -34,6 +40,7 @@ namespace {
 
 int world_rank() {
   int rank = 0;
+  if (sessions_alone()) return std::max(0, rank_by_launcher());
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   return rank;
 }
@@ -62,11 +69,12 @@ bool mpi_is_cuda_aware(int forced) {
 }
 
 Ranks ranks_to_report() {
+  if (sessions_alone()) return world_rank() == 0 ? Ranks::own : Ranks::none;
   if (!presence_incomplete()) return Ranks::all;
   return presence_speaks() ? Ranks::own : Ranks::none;
 }
 
-int stop(MPI_Comm, int, void*, void*) {
+void stop() {
   bool ended = engine_stop();
   ended = peer_stop() && ended;
   collectives_stop();
@@ -81,13 +89,21 @@ int stop(MPI_Comm, int, void*, void*) {
   active.store(false);
   datatype::cache_stop();
   if (ended) device::stop();  // else its staging memory is left to the pending receives
+  leave_sessions();
   log_stop();
+}
+
+void go_on_with_sessions();
+
+int stop_with_world(MPI_Comm, int, void*, void*) {
+  stop();
+  go_on_with_sessions();
   return MPI_SUCCESS;
 }
 
 void stop_in_finalize() {
   int keyval = MPI_KEYVAL_INVALID;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop, &keyval, nullptr);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop_with_world, &keyval, nullptr);
   PMPI_Comm_set_attr(MPI_COMM_SELF, keyval, nullptr);
   PMPI_Comm_free_keyval(&keyval);
 }
@@ -119,22 +135,24 @@ void warn_of_tool_passed_by() {
               "Name it before gpudt in LD_PRELOAD");
 }
 
-/// What the environment says, read before MPI is initialized; what others have to know by then is told.
+enum class Model { world, session };
+
+/// What the environment says, read before MPI is initialized; before MPI_Init what others have to know by then is told.
 struct Settings {
   std::vector<std::string> complaints{};
   Config config = read_config(complaints);
 
-  Settings() {
-    if (!config.disable) collectives_announce(config.protocol);
+  explicit Settings(Model model) {
+    if (model == Model::world && !config.disable) collectives_announce(config.protocol);
   }
 
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
 };
 
 /// None if there is no memory for it: the program runs without the library then, which says so.
-std::optional<Settings> read_settings() try {
+std::optional<Settings> read_settings(Model model) try {
   note_init();
-  return Settings();
+  return Settings(model);
 } catch (const std::exception&) {
   return std::nullopt;
 }
@@ -144,23 +162,25 @@ void start_timeline(const std::string& prefix, int rank) {
   log_warning("GPUDT_TIMELINE: there is no memory for it");
 }
 
-void start(const Settings& settings) {
-  const int rank = world_rank();
-  const Config& config = settings.config;
-  log_start(rank, config.trace);
-  if (rank == 0)
-    for (const std::string& complaint : settings.complaints) log_warning(complaint);
-  if (rank == 0) warn_of_tool_passed_by();
-  if (config.disable) return;
-  presence_start();
-  collectives_start();
-  if (!start_device(config.device, rank == 0, config.trace)) return;
+/// Speaks of what is wrong with the settings.
+void introduce(const Settings& settings, int rank) {
+  log_start(rank, settings.config.trace);
+  if (rank != 0) return;
+  for (const std::string& complaint : settings.complaints) log_warning(complaint);
+  warn_of_tool_passed_by();
+}
+
+constexpr int test_tag = 4;
+
+/// All that this process does by itself. False if gpudt stays off.
+bool start_process(const Config& config, int rank) {
+  if (!start_device(config.device, rank == 0, config.trace)) return false;
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
     say_off(obstacle);
     device::timeline_stop();
     device::stop();
-    return;
+    return false;
   }
   report_start(config);
   trace_wanted = config.trace;
@@ -168,16 +188,41 @@ void start(const Settings& settings) {
     log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");
   const bool cuda_aware = mpi_is_cuda_aware(config.cuda_aware);
   set_forwarding(cuda_aware, config.forward_max, config.protocol);
-  datatype::cache_start();
-  stop_in_finalize();
-  if (std::string(device::runtime_name()) != "none") peer_start(config.protocol, rank);
-  if (config.check) check_start(config.device.order != device::Order::none);
-  active.store(true, std::memory_order_release);
-  if (tracing()) log_trace(std::string("MPI_Init: device ") + device::runtime_name());
+  datatype::cache_start(bare_self(test_tag));
+  return true;
 }
 
-/// After MPI_Init.
-void start_if_possible(const std::optional<Settings>& settings) {
+void run(const Config& config, const char* since) {
+  if (config.check) check_start(config.device.order != device::Order::none);
+  active.store(true, std::memory_order_release);
+  if (tracing()) log_trace(std::string(since) + ": device " + device::runtime_name());
+}
+
+/// MPI_Init has been called: MPICH would not end in MPI_Finalize as long as there is a session.
+void leave_own_session() {
+  datatype::cache_replace_self(bare_self(test_tag));
+  leave_sessions();
+}
+
+/// After MPI_Init. If there have been sessions before, the library is running.
+void start_with_world(const Settings& settings) {
+  const int rank = world_rank();
+  const bool running = active.load();
+  if (!running) introduce(settings, rank);
+  if (settings.config.disable) return;
+  presence_start();
+  collectives_start();
+  if (running)
+    leave_own_session();
+  else if (!start_process(settings.config, rank))
+    return;
+  stop_in_finalize();
+  if (std::string(device::runtime_name()) != "none") peer_start(settings.config.protocol, rank);
+  run(settings.config, "MPI_Init");
+}
+
+/// What has been started of it ends in MPI_Finalize.
+void start_if_possible(const std::optional<Settings>& settings, void (*start)(const Settings&)) {
   try {
     if (!settings) {
       log_start(world_rank(), /*trace=*/false);
@@ -187,10 +232,72 @@ void start_if_possible(const std::optional<Settings>& settings) {
   } catch (const std::exception& error) {
     active.store(false);
     log_failure("gpudt is off", error.what());
-    // What has been started of it ends in MPI_Finalize.
   }
   collectives_tell_started();
 }
+
+int begin_world(int code, const std::optional<Settings>& settings) {
+  if (code != MPI_SUCCESS) return code;
+  enter_world();
+  start_if_possible(settings, start_with_world);
+  return code;
+}
+
+#if defined(GPUDT_MPI_SESSIONS)
+
+/// After the first MPI_Session_init. Nothing here takes other processes: they may have no session.
+void start_with_session(const Settings& settings) {
+  const int rank = std::max(0, rank_by_launcher());
+  introduce(settings, rank);
+  if (settings.config.disable) return;
+  if (enter_sessions() != MPI_SUCCESS) return say_off("it cannot have a session of its own");
+  if (start_process(settings.config, rank))
+    run(settings.config, "MPI_Session_init");
+  else
+    leave_sessions();
+}
+
+/// The program's sessions, and whether the library runs because of them.
+class Sessions {
+ public:
+  void begun() {
+    const LockGuard lock(mutex_);
+    if (++open_ == 1 && !may_ask()) start_if_possible(read_settings(Model::session), start_with_session);
+  }
+  void outlive_world() {
+    const LockGuard lock(mutex_);
+    if (open_ > 0) start_if_possible(read_settings(Model::session), start_with_session);
+  }
+  void ends() {
+    const LockGuard lock(mutex_);
+    if (open_ > 0 && --open_ == 0 && sessions_alone()) stop();
+  }
+
+ private:
+  Mutex mutex_;
+  int open_ GUARDED_BY(mutex_) = 0;
+};
+auto& sessions = never_destroyed<Sessions>();
+
+void go_on_with_sessions() {
+  sessions.outlive_world();
+}
+
+/// With MPI_THREAD_MULTIPLE, whatever level the program asks for.
+int init_for_threads(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
+  MPI_Info asked = MPI_INFO_NULL;
+  info == MPI_INFO_NULL ? PMPI_Info_create(&asked) : PMPI_Info_dup(info, &asked);
+  PMPI_Info_set(asked, "thread_level", "MPI_THREAD_MULTIPLE");
+  const int code = PMPI_Session_init(asked, handler, session);
+  PMPI_Info_free(&asked);
+  return code;
+}
+
+#else
+
+void go_on_with_sessions() {}
+
+#endif
 
 }  // namespace
 }  // namespace gpudt::interpose
@@ -199,26 +306,32 @@ using namespace gpudt::interpose;
 
 #if defined(GPUDT_MPI_SESSIONS)
 GPUDT_EXPORT int MPI_Session_init(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
-  note_init();
+  const auto settings = read_settings(Model::session);
   presence_note_session();
-  return PMPI_Session_init(info, handler, session);
+  const bool needs_threads = settings && settings->thread_level(MPI_THREAD_SINGLE) == MPI_THREAD_MULTIPLE;
+  const int code = needs_threads ? init_for_threads(info, handler, session) : PMPI_Session_init(info, handler, session);
+  if (code == MPI_SUCCESS) sessions.begun();
+  return code;
+}
+
+GPUDT_EXPORT int MPI_Session_finalize(MPI_Session* session) {
+  if (session != nullptr && *session != MPI_SESSION_NULL) sessions.ends();
+  return PMPI_Session_finalize(session);
 }
 #endif
 
 GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
-  const auto settings = read_settings();
+  const auto settings = read_settings(Model::world);
   const int level = settings ? settings->thread_level(MPI_THREAD_SINGLE) : MPI_THREAD_SINGLE;
   int provided = MPI_THREAD_SINGLE;
   const int code = level == MPI_THREAD_SINGLE ? PMPI_Init(argc, argv) : PMPI_Init_thread(argc, argv, level, &provided);
-  if (code == MPI_SUCCESS) start_if_possible(settings);
-  return code;
+  return begin_world(code, settings);
 }
 
 GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
-  const auto settings = read_settings();
-  const int code = PMPI_Init_thread(argc, argv, settings ? settings->thread_level(required) : required, provided);
-  if (code == MPI_SUCCESS) start_if_possible(settings);
-  return code;
+  const auto settings = read_settings(Model::world);
+  return begin_world(PMPI_Init_thread(argc, argv, settings ? settings->thread_level(required) : required, provided),
+                     settings);
 }
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {

@@ -10,6 +10,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/sessions.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -25,22 +26,22 @@ bool valid_rank(MPI_Comm comm, int peer) {
   return peer >= 0 && peer < peers_of(comm);
 }
 
-bool valid_tag(int tag) {
+bool valid_tag(MPI_Comm comm, int tag) {
   void* bound = nullptr;
   int found = 0;
-  PMPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
+  PMPI_Comm_get_attr(sessions_alone() ? comm : MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
   return tag >= 0 && (found == 0 || tag <= *static_cast<int*>(bound));
 }
 
 }  // namespace
 
 bool valid_target(MPI_Comm comm, int peer, int tag) {
-  return comm != MPI_COMM_NULL && valid_rank(comm, peer) && valid_tag(tag);
+  return comm != MPI_COMM_NULL && valid_rank(comm, peer) && valid_tag(comm, tag);
 }
 
 bool valid_source(MPI_Comm comm, int peer, int tag) {
   return comm != MPI_COMM_NULL && (peer == MPI_ANY_SOURCE || valid_rank(comm, peer)) &&
-         (tag == MPI_ANY_TAG || valid_tag(tag));
+         (tag == MPI_ANY_TAG || valid_tag(comm, tag));
 }
 
 namespace {

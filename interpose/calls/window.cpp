@@ -13,6 +13,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/sessions.hpp"
 #include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
@@ -49,6 +50,7 @@ struct Decision {
 /// make none on memory that they did not allocate, be it none.
 Decision decide(const char* call, MPI_Comm comm, bool wants, bool empty) {
   if (!is_intracommunicator(comm)) return {false, {}};
+  if (sessions_alone()) return {false, "windows over device memory need MPI_Init"};
   if (!presence_answers()) return {false, "the other ranks cannot see that gpudt is here: it needs /dev/shm"};
   const Absence absence = absence_in(comm);
   if (!absence.lacking.empty()) return {false, presence_complaint(absence.lacking)};

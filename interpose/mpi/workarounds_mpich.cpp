@@ -13,6 +13,7 @@
 
 #include "base/mixed.hpp"
 #include "interpose/support/engine.hpp"
+#include "interpose/support/sessions.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -74,11 +75,13 @@ MPI_Status empty_status() {
 class ErrorsReturned {
  public:
   ErrorsReturned(MPI_Comm comm, bool whatever) : comm_(comm) {
+    if (sessions_alone()) return;
     PMPI_Comm_get_errhandler(comm_, &before_);
     replaced_ = whatever || before_ != MPI_ERRORS_ARE_FATAL;
     if (replaced_) PMPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   }
   ~ErrorsReturned() {
+    if (before_ == MPI_ERRHANDLER_NULL) return;
     MPI_Errhandler after = MPI_ERRHANDLER_NULL;
     PMPI_Comm_get_errhandler(comm_, &after);
     if (replaced_ && after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(comm_, before_);

@@ -7,6 +7,7 @@
 
 #include "device/division.hpp"
 #include "interpose/support/loaded.hpp"
+#include "interpose/support/sessions.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -43,7 +44,9 @@ int log_own(const char* call, const std::exception& error) {
 }
 
 int raise(MPI_Comm comm, int code) {
-  PMPI_Comm_call_errhandler(comm == MPI_COMM_NULL ? MPI_COMM_WORLD : comm, code);
+  const bool of_nobody = comm == MPI_COMM_NULL || comm == MPI_COMM_WORLD;
+  if (of_nobody && sessions_alone()) return KeptHandler().raise(code);
+  PMPI_Comm_call_errhandler(of_nobody ? MPI_COMM_WORLD : comm, code);
   return code;
 }
 
@@ -74,6 +77,7 @@ MPI_Comm bare_copy(MPI_Comm comm) {
 }
 
 MPI_Comm bare_self(int tag) {
+  if (sessions_alone()) return self_of_session(tag);
   MPI_Group group = MPI_GROUP_NULL;
   MPI_Comm copy = MPI_COMM_NULL;
   PMPI_Comm_group(MPI_COMM_SELF, &group);

@@ -37,8 +37,8 @@ struct OfWindow {
   MPI_Win win;
 };
 
-/// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL) with `code` and returns `code`, if the
-/// handler returns.
+/// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL; without MPI_Init one that ends the program)
+/// with `code` and returns `code`, if the handler returns.
 int raise(MPI_Comm comm, int code);
 int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
@@ -53,8 +53,11 @@ MPI_Comm bare_self(int tag);
 /// Keeps the error handler of a communicator that is about to be freed.
 class KeptHandler {
  public:
+  KeptHandler() : handler_(MPI_ERRORS_ARE_FATAL) {}
   explicit KeptHandler(MPI_Comm comm) { PMPI_Comm_get_errhandler(comm, &handler_); }
-  ~KeptHandler() { PMPI_Errhandler_free(&handler_); }
+  ~KeptHandler() {
+    if (handler_ != MPI_ERRORS_ARE_FATAL) PMPI_Errhandler_free(&handler_);
+  }
   KeptHandler(const KeptHandler&) = delete;
   KeptHandler& operator=(const KeptHandler&) = delete;
   /// Calls it with a communicator made for the purpose. Returns `code`, if the handler returns.

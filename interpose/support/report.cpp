@@ -21,6 +21,7 @@
 #include "interpose/support/config.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report_record.hpp"
+#include "interpose/support/sessions.hpp"
 
 namespace gpudt::interpose {
 
@@ -226,8 +227,10 @@ void report_start(const Config& config) {
 
 void report_print(Ranks ranks) {
   int rank = 0, size = 1;
-  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (!sessions_alone()) {
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  }
   // Static: after a time-out the gather is still under way and may write here until MPI is finalized.
   static Record own;
   static auto& records = never_destroyed<std::vector<Record>>();

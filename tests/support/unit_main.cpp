@@ -36,7 +36,9 @@ std::mt19937_64 unit_random(std::uint64_t index) {
 int main(int argc, char** argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-  gpudt::datatype::cache_start();
+  MPI_Comm self = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_SELF, &self);
+  gpudt::datatype::cache_start(self);
   std::printf("GPUDT_TEST_SEED=%llu\n", static_cast<unsigned long long>(gpudt::test::unit_seed()));
   std::fflush(stdout);
   const int result = gpudt::test::run_catch(argc, argv);

@@ -296,6 +296,11 @@ bool says_first(const std::string& job, const std::string& text) {
   return file < 0 || lock(file, range(F_WRLCK, behind_segments + place, 1));
 }
 
+bool awaits_others(const std::string& job) {
+  const Joined* const own = joined_as(job);
+  return own != nullptr && own->file >= 0 && still_named(own->path, own->file);
+}
+
 SegmentPlace own_place(const std::string& job) {
   const Joined* const own = joined_as(job);
   if (own == nullptr) {
@@ -304,8 +309,7 @@ SegmentPlace own_place(const std::string& job) {
     return {file.release(), -1, 0};
   }
   if (own->file < 0) throw Exception(reason(own->path, own->error));
-  if (still_named(own->path, own->file))
-    throw Exception("processes of the job may still come, as MPI_Init has not waited for all");
+  if (awaits_others(job)) throw Exception("processes of the job may still come");
   return {own->file, own->entry, segment_of(own->entry)};
 }
 

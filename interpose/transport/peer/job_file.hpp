@@ -51,8 +51,10 @@ struct SegmentPlace {
   off_t first;  ///< byte of the segment
 };
 
+/// Whether processes of this node may still come, and open the job's file by its name: there are no segments in it yet.
+bool awaits_others(const std::string& job);
 /// This process's own. If it has announced nothing in this job, nobody else can open its segment. Throws Exception if
-/// there is none: the job's file is not this user's alone, or others may still come and open it by its name.
+/// there is none: the job's file is not this user's alone, or it awaits others.
 SegmentPlace own_place(const std::string& job);
 /// The segment is there: others may open it.
 void publish(const SegmentPlace& place);

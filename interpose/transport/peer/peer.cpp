@@ -87,6 +87,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     return impossible("the MPI library takes device pointers, and which ranks have gpudt is unknown");
   const std::string job = job_name();
   if (job.empty()) return impossible("this MPI library does not tell processes what job they belong to");
+  if (awaits_others(job)) return impossible("MPI_Init has not waited for all processes of this node");
   auto made = std::make_unique<World>();
   try {
     made->own = Segment::create(job, world_rank);
