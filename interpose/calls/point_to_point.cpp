@@ -172,7 +172,7 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   return reserved.submit_issued(code, request);
 }
 
-/// The same of a receive into the program's buffer on the host, which is watched.
+/// Starts a receive into the program's buffer on the host as a watched receive.
 template <class Receive>
 int start_watched(Receive pmpi, const Outgoing& into, const WatchedBuffer& buffer, const ErrorOwner& owner,
                   const Selects& selects, MPI_Request* request) {

@@ -324,7 +324,7 @@ int watched_look(Tests tests, bool waits) {
   return replaced;
 }
 
-/// For the engine, which is in no call that could report a failure: a call that asks for the receive fails likewise.
+/// For the engine, which is in no call that could report a failure: a call that asks for the receive fails, too.
 /// The caller has marked it as looked at.
 WatchedReceive::State WatchedReceive::look_on_the_way() {
   const Looking looking(*this, std::adopt_lock);

@@ -15,7 +15,7 @@ namespace {
 
 auto& job = never_destroyed<std::string>();
 auto& announced = never_destroyed<std::vector<int>>();  ///< by rank in MPI_COMM_WORLD; empty: nothing is known
-auto& started = never_destroyed<std::vector<std::atomic<peer::Started>>>();  ///< likewise, as far as it is known
+auto& started = never_destroyed<std::vector<std::atomic<peer::Started>>>();  ///< by rank, as far as it is known
 bool all_on_node = false;                                                    ///< all processes of the job
 int lacking_on_node = 0;                                                     ///< how many processes lack the library
 bool lowest = false;  ///< of those that have it, this process has the lowest rank

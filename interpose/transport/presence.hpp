@@ -28,7 +28,8 @@ void presence_start();
 /// At the end of MPI_Init, whatever has come of it, after presence_announce(): whether this process has a segment, and
 /// tells there what others wait for.
 void presence_tell_started(bool has_segment) noexcept;
-/// The same of the process of this rank in MPI_COMM_WORLD that has announced something: it may still be in MPI_Init.
+/// What the process of this rank in MPI_COMM_WORLD, which has announced something, has told at the end of MPI_Init; it
+/// may still be there.
 peer::Started presence_started(int world_rank) noexcept;
 /// From now on this process answers no questions.
 void presence_stop();

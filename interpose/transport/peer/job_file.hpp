@@ -39,7 +39,7 @@ void tell_started(Started started) noexcept;
 /// Of process `rank` of that job.
 Started started(int rank) noexcept;
 
-/// False if another process of this node that has announced something has asked the same of this text before.
+/// Whether this process is the first on its node, of those that have announced something, to ask about this text.
 bool says_first(const std::string& job, const std::string& text);
 
 /// Where the segments begin in the file. They are sizeof(Image) apart, in the order in which processes have announced.
