@@ -25,14 +25,18 @@ namespace gpudt::interpose {
 namespace {
 
 /// When a call returns: on the timeline are those that wait, for the others may be called very often.
-enum class Ends { when_all_done, when_some_done, at_once };
+enum class Ends { when_all_done, when_some_done, at_once, completing_nothing };
+
+constexpr bool waits(Ends ends) {
+  return ends == Ends::when_all_done || ends == Ends::when_some_done;
+}
 
 /// The user's requests as MPI is to see them during one call, which an error handler may end by an exception.
 class Requests {
  public:
   /// May throw std::bad_alloc and what WatchedReceive does; nothing else of it throws what is not the program's.
   Requests(const char* call, int count, MPI_Request* user, Ends ends) : user_(user) {
-    if (count <= 0) return;
+    if (count <= 0 || user == nullptr) return;  // null is MPI's to refuse
     const bool stand_ins = watched_count() != 0 && !settle_watched(count, user, ends);
     if (stand_ins || has_operations()) ours_ = std::make_unique<Ours>(call, count, user, ends, stand_ins);
   }
@@ -53,7 +57,7 @@ class Requests {
   /// Before the call.
   void drive() const {
     if (!ours_) return;
-    if (ours_->ends == Ends::at_once) {
+    if (!waits(ours_->ends)) {
       // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
       // before this call, as a receive by a synchronous send to oneself, must be seen by it.
       if (has_operations()) engine_progress_logged(Tests::all);
@@ -119,10 +123,10 @@ class Requests {
       if (watched == nullptr) continue;
       const WatchedReceive::State state =
           ends == Ends::when_all_done ? watched->wait() : watched->look(/*drives=*/false);
-      if (state == WatchedReceive::State::ended)
-        watched->remove();
-      else
+      if (state != WatchedReceive::State::ended)
         all = false;
+      else if (ends != Ends::completing_nothing)  // which several threads may call for one request
+        watched->remove();
     }
     return all;
   }
@@ -139,7 +143,7 @@ class Requests {
       look();
     }
     ~Ours() {
-      if (ends != Ends::at_once) device::mark(device::Point::wait_returned);
+      if (waits(ends)) device::mark(device::Point::wait_returned);
     }
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;
@@ -154,7 +158,8 @@ class Requests {
           given[i] = never_complete();
           ++pending;
         } else if (state == WatchedReceive::State::ended) {
-          std::exchange(watched[i], nullptr)->remove();
+          WatchedReceive* const ended = std::exchange(watched[i], nullptr);
+          if (ends != Ends::completing_nothing) ended->remove();
           given[i] = seen[i];
         } else {
           given[i] = seen[i] = watched[i]->stand_in();
@@ -351,9 +356,10 @@ bool is_pending(MPI_Request request) {
 
 /// Of a call that asks for one request: what `complete(requests)` returns, unless that is certainly not complete.
 template <class Complete>
-int unless_pending(const char* call, MPI_Request* request, int* flag, Complete complete) {
+int unless_pending(const char* call, MPI_Request* request, int* flag, Ends ends, Complete complete) {
   return raising(MPI_COMM_NULL, call, [&] {
-    if (flag == nullptr || !is_pending(*request)) return with_requests(call, 1, request, Ends::at_once, complete);
+    if (request == nullptr || flag == nullptr || !is_pending(*request))
+      return with_requests(call, 1, request, ends, complete);
     *flag = 0;
     return int(MPI_SUCCESS);
   });
@@ -372,7 +378,7 @@ GPUDT_EXPORT int MPI_Wait(MPI_Request* request, MPI_Status* status) {
 }
 
 GPUDT_EXPORT int MPI_Test(MPI_Request* request, int* flag, MPI_Status* status) {
-  return unless_pending("MPI_Test", request, flag, [&](Requests& requests) {
+  return unless_pending("MPI_Test", request, flag, Ends::at_once, [&](Requests& requests) {
     Statuses statuses(1, requests.data(), 1, status);
     return requests.finish_one(statuses.seen(PMPI_Test(requests.data(), flag, statuses.data())));
   });
@@ -430,7 +436,7 @@ GPUDT_EXPORT int MPI_Testsome(int count, MPI_Request* array, int* done, int* ind
 }
 
 GPUDT_EXPORT int MPI_Request_get_status(MPI_Request request, int* flag, MPI_Status* status) {
-  return unless_pending("MPI_Request_get_status", &request, flag, [&](Requests& requests) {
+  return unless_pending("MPI_Request_get_status", &request, flag, Ends::completing_nothing, [&](Requests& requests) {
     return requests.finish_none(PMPI_Request_get_status(*requests.data(), flag, status));
   });
 }

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/mixed.hpp"
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/sessions.hpp"
 
@@ -70,30 +72,48 @@ MPI_Status empty_status() {
   return status;
 }
 
-/// While it lives, errors of `comm` are returned: `whatever` its handler is, or if it is not the default one, which may
-/// mean that none has been set.
+/// A communicator whose handler is another one for a time. Several threads may need that at a time.
+struct Handled {
+  Handled(MPI_Comm its_comm, bool its_whatever) : comm(its_comm), whatever(its_whatever) {}
+  const MPI_Comm comm;
+  const bool whatever;  ///< the handler is; else not the default one, which may mean that none has been set
+  Mutex mutex{};
+  int users GUARDED_BY(mutex) = 0;
+  bool replaced GUARDED_BY(mutex) = false;
+  MPI_Errhandler before GUARDED_BY(mutex) = MPI_ERRHANDLER_NULL;
+};
+auto& world_handled = never_destroyed<Handled>(MPI_COMM_WORLD, true);
+auto& self_handled = never_destroyed<Handled>(MPI_COMM_SELF, false);
+
+/// While one of these lives, errors of the communicator are returned: the first replaces the handler, the last puts it
+/// back, unless another thread of the program has set one meanwhile.
 class ErrorsReturned {
  public:
-  ErrorsReturned(MPI_Comm comm, bool whatever) : comm_(comm) {
+  explicit ErrorsReturned(Handled& handled) : handled_(handled) {
     if (sessions_alone()) return;
-    PMPI_Comm_get_errhandler(comm_, &before_);
-    replaced_ = whatever || before_ != MPI_ERRORS_ARE_FATAL;
-    if (replaced_) PMPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+    counted_ = true;
+    const LockGuard lock(handled_.mutex);
+    if (handled_.users++ != 0) return;
+    PMPI_Comm_get_errhandler(handled_.comm, &handled_.before);
+    handled_.replaced = handled_.whatever || handled_.before != MPI_ERRORS_ARE_FATAL;
+    if (handled_.replaced) PMPI_Comm_set_errhandler(handled_.comm, MPI_ERRORS_RETURN);
   }
   ~ErrorsReturned() {
-    if (before_ == MPI_ERRHANDLER_NULL) return;
+    if (!counted_) return;
+    const LockGuard lock(handled_.mutex);
+    if (--handled_.users != 0) return;
     MPI_Errhandler after = MPI_ERRHANDLER_NULL;
-    PMPI_Comm_get_errhandler(comm_, &after);
-    if (replaced_ && after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(comm_, before_);
-    for (MPI_Errhandler* const handler : {&before_, &after}) PMPI_Errhandler_free(handler);
+    PMPI_Comm_get_errhandler(handled_.comm, &after);
+    if (handled_.replaced && after == MPI_ERRORS_RETURN) PMPI_Comm_set_errhandler(handled_.comm, handled_.before);
+    PMPI_Errhandler_free(&handled_.before);
+    PMPI_Errhandler_free(&after);
   }
   ErrorsReturned(const ErrorsReturned&) = delete;
   ErrorsReturned& operator=(const ErrorsReturned&) = delete;
 
  private:
-  MPI_Comm comm_;
-  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
-  bool replaced_ = false;
+  Handled& handled_;
+  bool counted_ = false;
 };
 
 /// The major version, if gpudt knows it; else 0. Other libraries of this family, as Intel MPI, call themselves
@@ -157,7 +177,7 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
 /// communicator they belong to, or from 4.2 on that of MPI_COMM_SELF if the program has set one. For the time of the
 /// call these handlers are ones that return. They are put back unless another thread has changed them meanwhile.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
-  const ErrorsReturned of_world(MPI_COMM_WORLD, /*whatever=*/true), of_self(MPI_COMM_SELF, /*whatever=*/false);
+  const ErrorsReturned of_world(world_handled), of_self(self_handled);
   const int code = PMPI_Testsome(count, requests, done, indices, statuses);
   int error_class = MPI_SUCCESS;
   PMPI_Error_class(code, &error_class);
@@ -194,7 +214,7 @@ bool is_known_version() {
 }
 
 int get_status(MPI_Request request, int* complete, MPI_Status* status) {
-  const ErrorsReturned of_world(MPI_COMM_WORLD, /*whatever=*/true), of_self(MPI_COMM_SELF, /*whatever=*/false);
+  const ErrorsReturned of_world(world_handled), of_self(self_handled);
   return PMPI_Request_get_status(request, complete, status);
 }
 

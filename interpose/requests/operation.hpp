@@ -120,7 +120,8 @@ struct Operation {
   bool unpacks = false;  ///< an unpack was started
   /// MPI has not delivered all of a message that may have been an RTS: see ProgressEngine::release_sender.
   bool truncated = false;
-  bool reading = false;  ///< the first bytes of the message are being copied to the host (Payload::is_readable())
+  std::int64_t context = -1;  ///< of a receive without `inner`: that of its communicator (request_context())
+  bool reading = false;       ///< the first bytes of the message are being copied to the host (Payload::is_readable())
 
   /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to
   /// the operation then happens before what the thread does that sees it complete, whatever MPI does in between.

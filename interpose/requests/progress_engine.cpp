@@ -348,8 +348,9 @@ void ProgressEngine::release_sender(const Operation& operation) noexcept try {
   const MPI_Comm comm = owner(operation).comm;
   if (comm != MPI_COMM_NULL)
     peer_truncated(comm, status);
-  else if (operation.inner != MPI_REQUEST_NULL)  // the communicator's handle has been freed
-    peer_truncated_in(request_context(operation.inner), status);
+  else  // the communicator's handle has been freed
+    peer_truncated_in(operation.inner == MPI_REQUEST_NULL ? operation.context : request_context(operation.inner),
+                      status);
 } catch (const std::exception& failure) {
   log_failure("receiving a message", failure.what());
 }

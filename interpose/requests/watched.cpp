@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -110,10 +111,25 @@ class WatchedReceives {
     return nullptr;
   }
 
+  /// Each of them, perhaps several times, while nobody looks at it. A thread that looks at one may need the list before
+  /// it has ended, so that it is not waited for with the lock held.
   template <class Act>
   void for_each(Act act) EXCLUDES(mutex_) {
-    const LockGuard lock(mutex_);
-    for (WatchedReceive* const receive : list_) act(*receive);
+    for (bool all = false; !all;) {
+      all = true;
+      {
+        const LockGuard lock(mutex_);
+        for (WatchedReceive* const receive : list_) {
+          if (receive->looking_.exchange(true, std::memory_order_acquire)) {
+            all = false;
+          } else {
+            act(*receive);
+            receive->looking_.store(false, std::memory_order_release);
+          }
+        }
+      }
+      if (!all) sched_yield();
+    }
   }
 
   void clear() EXCLUDES(mutex_) {
@@ -256,6 +272,7 @@ void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t by
   operation->received_tag = status.MPI_TAG;
   operation->bytes = bytes;
   operation->cancelled = cancelled;
+  operation->context = request_context(request_);
   operation->truncated = bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
   operation->error = operation->truncated ? MPI_ERR_TRUNCATE : code;
   operation->reading = operation->error == MPI_SUCCESS && !cancelled;
@@ -289,19 +306,20 @@ void WatchedReceive::remove() {
 
 /// The engine has the request from here on, if it is pending.
 int WatchedReceive::free(MPI_Request* request) {
+  std::optional<Reservation> reserved;
   {
     const Looking looking(*this);
     if (look_alone(/*drives=*/false) == State::pending) {
       std::unique_ptr<Operation> operation = as_operation();
       operation->inner = request_;
-      Reservation reserved(std::move(operation));
-      if (reserved.error() != MPI_SUCCESS) return reserved.error();
-      reserved.submit(/*issued=*/true, &stand_in_);
+      reserved.emplace(std::move(operation));
+      if (reserved->error() != MPI_SUCCESS) return reserved->error();
       state_.store(State::given_up, std::memory_order_release);
     }
   }
   MPI_Request given = state_.load() == State::ended ? *request : stand_in_;
-  remove();
+  remove();  // before the engine can complete MPI's request, whose handle another receive may be given then
+  if (reserved) reserved->submit(/*issued=*/true, &given);
   const int code = PMPI_Request_free(&given);
   if (code == MPI_SUCCESS) *request = MPI_REQUEST_NULL;
   return code;
@@ -343,7 +361,6 @@ void watched_forget_comm(MPI_Comm comm) {
 }
 
 void WatchedReceive::forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept) {
-  const Looking looking(*this);
   if (owner_.comm == comm) owner_.forget_comm(kept);
 }
 
