@@ -96,8 +96,8 @@ class BoardCall {
 };
 
 /// Of a blocking call: whether GPUs have done it. If it is not `fit` for GPUs, as far as this process knows, all are
-/// told so, and nobody waits; else it returns when all have said. Throws device::Error or MpiError if a kernel has
-/// failed.
-bool by_gpus(BoardCall& call, bool fit);
+/// told so, and nobody waits; else it returns when all have said. Resets `backoff` once all have decided that GPUs do
+/// it. Throws device::Error or MpiError if a kernel has failed.
+bool by_gpus(BoardCall& call, bool fit, AskBackoff& backoff);
 
 }  // namespace gpudt::interpose

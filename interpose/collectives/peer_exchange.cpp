@@ -336,8 +336,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   if (group != nullptr) {
     BoardExchange on_boards(call.name, group);
     const bool by_kernels = on_boards.prepare(blocks, all_right, fit, weight);
-    if (by_gpus(on_boards, by_kernels || fit)) {
-      backoff.reset();
+    if (by_gpus(on_boards, by_kernels || fit, backoff)) {
       on_boards.report();
       return MPI_SUCCESS;
     }
@@ -355,7 +354,10 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
 
 std::shared_ptr<BoardGroup> offers(MPI_Comm comm) {
   const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
-  if (may_offer(*group)) return group;
+  try {
+    if (may_offer(*group)) return group;
+  } catch (const std::bad_alloc&) {  // this process's answer
+  }
   group->decline();
   return nullptr;
 }

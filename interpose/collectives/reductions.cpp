@@ -333,8 +333,7 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   if (nodes != nullptr) over_nodes.emplace(*nodes, comm, arguments, *arithmetic, type, op);
   Part part(call.name, group, over_nodes ? over_nodes->on_node() : arguments, *arithmetic,
             over_nodes ? &*over_nodes : nullptr);
-  if (!by_gpus(part, part.prepare(type))) return std::nullopt;
-  backoff.reset();
+  if (!by_gpus(part, part.prepare(type), backoff)) return std::nullopt;
   part.report();
   return MPI_SUCCESS;
 }
