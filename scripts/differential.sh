@@ -54,7 +54,7 @@ settings_of() {
     [way]=${ways[combination / 15]}
     [ranks]=${numbers_of_ranks[other % 6]} [threads]=${numbers_of_threads[other / 6 % 4]}
     [gpus]=${numbers_of_gpus[other / 24 % 2]} [memory]=${memories[other / 48 % 6]}
-    [order]=${orders[other / 288 % 2]} [rounds]=0-19 [only]=)
+    [order]=${orders[other / 288 % 2]} [rounds]=0-19 [only]="")
   for name in "${!fixed[@]}"; do settings[$name]=${fixed[$name]}; done
 }
 

@@ -88,9 +88,9 @@ part_pingpong() { measure pingpong with "$bin/gpudt-pingpong" --seconds 0.1 "${s
 
 # Contiguous messages from every kind of memory to every other, of chars and of doubles.
 part_kinds() {
-  local sizes=()
-  [ "$simulated" = no ] || sizes=(--sizes "1K,$most" --types char)
-  measure kinds with "$bin/gpudt-kinds" --seconds 0.02 "${short[@]}" "${sizes[@]}"
+  local chosen=()
+  [ "$simulated" = no ] || chosen=(--sizes "1K,$most" --types char)
+  measure kinds with "$bin/gpudt-kinds" --seconds 0.02 "${short[@]}" "${chosen[@]}"
 }
 
 # The layouts by the other ways between processes: through MPI in one piece, through shared memory, and in parts.

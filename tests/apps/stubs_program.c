@@ -1,4 +1,5 @@
-/* A sequential program over stubs.c, which knows no MPI library. Beside gpudt its calls go to the stubs all the same. */
+/* A sequential program over stubs.c, which knows no MPI library. Beside gpudt its calls go to the stubs all the same.
+ */
 #include <stdio.h>
 
 int stub_calls(void);

@@ -93,11 +93,11 @@ const Kind kinds[] = {
      }},
 };
 
-/// Whether the process that need not wait does not: in MPICH all give and take in a scan, and in MPICH 5.0 the root of
-/// a broadcast waits every so often.
+/// Whether the process that need not wait does not: in MPICH all give and take in a scan, and in MPICH 5.0 processes of
+/// a node wait for each other every so often in broadcasts and reductions.
 bool goes_ahead(const Kind& kind) {
   const std::string_view name(kind.name);
-  return !(mpich && name.ends_with("can")) && !(mpich5 && name == "Bcast");
+  return !(mpich && name.ends_with("can")) && !(runs_mpich5() && (name == "Bcast" || name == "Reduce"));
 }
 
 void wait_for(MPI_Request request) {
