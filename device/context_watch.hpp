@@ -1,5 +1,6 @@
 // Detects that a GPU context has been destroyed: cudaDeviceReset and cuCtxDestroy release all its resources without
-// notice. A small canary is checked on behalf of all other resources: device memory, or where none is left, pinned.
+// telling. One small allocation is checked in place of all of them: device memory, or pinned memory if the GPU has none
+// left.
 #pragma once
 
 #include <atomic>

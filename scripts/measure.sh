@@ -93,7 +93,7 @@ part_kinds() {
   measure kinds with "$bin/gpudt-kinds" --seconds 0.02 "${short[@]}" "${chosen[@]}"
 }
 
-# The layouts by the other ways between processes: through MPI in one piece, through shared memory, and in parts.
+# The layouts by the other ways between processes: through MPI unfragmented, through shared memory, and in fragments.
 part_protocols() {
   local protocol chosen=("${few_layouts[@]}")
   [ ${#chosen[@]} -gt 0 ] || chosen=(--layouts 'contiguous,vector:8,vector:32,vector:128,indexed,nested')

@@ -1,5 +1,5 @@
-// A buffer that the program sends from and receives into in one collective, which MPI may refuse: it is to see the same
-// of what is staged, so that it answers as it does on host memory.
+// A buffer that the program sends from and receives into in one collective. MPI may refuse that. If the data are
+// staged, MPI is given one staged buffer for both arguments, so that it answers as it does on host memory.
 #pragma once
 
 #include <mpi.h>
@@ -24,7 +24,7 @@ inline bool is_refused_alias(const void* block, const void* all, std::int64_t el
          is_alias(block, element_of(all, elements, type));
 }
 
-/// The same in what MPI is given.
+/// Where that block is in the staged buffer that MPI is given.
 template <class Staged>
 void* own_block(const Staged& staged, std::int64_t elements) {
   return const_cast<void*>(element_of(staged.buffer, elements, staged.type));

@@ -106,7 +106,7 @@ struct ContextOffsets {
   std::size_t context;                ///< in a communicator: context, rank, flags
   std::uint32_t common;               ///< the flag of contexts that all processes have; 0 if all are
   std::size_t comm, kind;             ///< in a request; `comm` is 0 if they have not been found
-  std::size_t completion;             ///< likewise; 0 if it has not been found
+  std::size_t completion;             ///< in a request; 0 if it has not been found
   static constexpr int messages = 0;  ///< the kind of sends and receives
 };
 extern ContextOffsets context_offsets;

@@ -260,7 +260,7 @@ void WatchedReceive::resolve(int code, const MPI_Status& status) {
   state_.store(stand_in_ == MPI_REQUEST_NULL ? State::ended : State::replaced, std::memory_order_release);
 }
 
-/// Whether what has come is certainly an ordinary message, all of it. Of one that is too long MPI has brought a part.
+/// Whether an ordinary message has come, and all of it: no RTS, nor one that was too long.
 bool WatchedReceive::is_settled(std::int64_t bytes) const {
   return !peer_may_be_rts(bytes) && bytes <= buffer_.bytes;
 }

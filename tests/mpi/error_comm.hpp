@@ -11,6 +11,14 @@
 
 namespace gpudt::test {
 
+/// Errors on the communicator go to this function from now on.
+inline void set_handler(MPI_Comm comm, MPI_Comm_errhandler_function* function) {
+  MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
+  PMPI_Comm_create_errhandler(function, &handler);
+  PMPI_Comm_set_errhandler(comm, handler);
+  PMPI_Errhandler_free(&handler);
+}
+
 struct HandlerCall {
   MPI_Comm comm;
   int error_class;
@@ -27,12 +35,7 @@ class ErrorComm {
  public:
   explicit ErrorComm(bool own_handler) : own_handler_(own_handler) {
     MPI_Comm_dup(comm(), &comm_);
-    if (own_handler) {
-      MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-      PMPI_Comm_create_errhandler(remember_call, &handler);
-      PMPI_Comm_set_errhandler(comm_, handler);
-      PMPI_Errhandler_free(&handler);
-    }
+    if (own_handler) set_handler(comm_, remember_call);
     handler_calls.clear();
   }
   ~ErrorComm() { PMPI_Comm_free(&comm_); }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 #include "tests/support/mpi_quirks.hpp"
 
@@ -33,10 +34,7 @@ class Watched {
   Watched() {
     MPI_Comm_dup(comm(), &comm_);
     PMPI_Barrier(comm_);  // from now on all know it, and messages are offered from the first one on
-    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-    PMPI_Comm_create_errhandler(handle, &handler);
-    PMPI_Comm_set_errhandler(comm_, handler);
-    PMPI_Errhandler_free(&handler);
+    set_handler(comm_, handle);
     called_with.clear();
     in_handler = nullptr;
   }

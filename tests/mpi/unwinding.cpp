@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 #include "tests/mpi/ints.hpp"
 
@@ -57,10 +58,7 @@ class Throwing {
   Throwing() {
     MPI_Comm_dup(comm(), &comm_);
     PMPI_Barrier(comm_);  // from now on all know it, and messages are offered from the first one on
-    MPI_Errhandler handler = MPI_ERRHANDLER_NULL;
-    PMPI_Comm_create_errhandler(handle, &handler);
-    PMPI_Comm_set_errhandler(comm_, handler);
-    PMPI_Errhandler_free(&handler);
+    set_handler(comm_, handle);
   }
   ~Throwing() { MPI_Comm_free(&comm_); }
   Throwing(const Throwing&) = delete;
