@@ -45,8 +45,8 @@ constexpr std::size_t quick_looks = 64, slow_looks = 8;
 
 std::uint64_t key_of(MPI_Request request) {
   std::uint64_t key = 0;
-  static_assert(sizeof request <= sizeof key);
-  std::memcpy(&key, &request, sizeof request);
+  static_assert(sizeof(MPI_Request) <= sizeof key);
+  std::memcpy(&key, &request, sizeof(MPI_Request));
   return key;
 }
 
