@@ -227,7 +227,7 @@ def check_variables(machine):
     for name in sorted(os.environ):
         if name.startswith("GPUDT_") and not name.startswith("GPUDT_TEST_") and name.encode() not in known:
             yield Finding(name, WARNING, "it is set, and no variable of gpudt",
-                          "Correct or unset it; README.md has all variables")
+                          "Correct or unset it; docs/variables.md has all variables")
 
 
 # --- GPUs ------------------------------------------------------------------------------------------------------------

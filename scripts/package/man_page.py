@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Writes a manual page: of a program, from what its --help says; or gpudt(7), from sections of the README.
+"""Writes a manual page: of a program, from what its --help says; or gpudt(7), from sections of the README and
+the page of variables.
 
-usage: man_page.py OUTPUT NAME VERSION PROGRAM       (section 1)
-       man_page.py OUTPUT gpudt VERSION README.md    (section 7)
+usage: man_page.py OUTPUT NAME VERSION PROGRAM                   (section 1)
+       man_page.py OUTPUT gpudt VERSION README.md variables.md   (section 7)
 """
 
 import os
+import pathlib
 import re
 import subprocess
 import sys
 
 SUMMARY = "GPU pointers with any datatype, over any MPI"
-README_SECTIONS = ["On your own program", "What is covered", "Variables", "Limits"]
+SECTIONS = ["On your own program", "What is covered", "Variables", "Limits"]
 
 
 def escaped(text):
@@ -68,7 +70,7 @@ def page_of_program(name, program):
     return [*page, ".SH SEE ALSO", r"\fBgpudt\fR(7)"], 1
 
 
-# --- from the README -------------------------------------------------------------------------------------------------
+# --- from pages ------------------------------------------------------------------------------------------------------
 
 def table_page(rows):
     """An entry for each row, of what its first column names."""
@@ -103,20 +105,18 @@ def section_page(lines):
     return page
 
 
-def page_of_readme(readme):
-    with open(readme, encoding="utf-8") as file:
-        text = file.read()
+def page_of_pages(files):
+    text = "\n".join(pathlib.Path(file).read_text(encoding="utf-8") for file in files)
     page = [".SH NAME", rf"gpudt \- {SUMMARY}"]
-    for name in README_SECTIONS:
-        section = re.search(rf"(?ms)^## {name}\n(.*?)(?=^## |\Z)", text)
-        if section:
-            page += [f".SH {name.upper()}", *section_page(section[1].strip().splitlines())]
+    for name in SECTIONS:
+        section = re.search(rf"(?ms)^##? {name}\n(.*?)(?=^##? |\Z)", text)
+        page += [f".SH {name.upper()}", *section_page(section[1].strip().splitlines())]
     return [*page, ".SH SEE ALSO", r"\fBgpudt\-run\fR(1), \fBgpudt\-doctor\fR(1)"], 7
 
 
 def main():
-    output, name, version, source = sys.argv[1:]
-    page, section = page_of_readme(source) if source.endswith(".md") else page_of_program(name, source)
+    output, name, version, *sources = sys.argv[1:]
+    page, section = page_of_pages(sources) if name == "gpudt" else page_of_program(name, sources[0])
     with open(output, "w", encoding="utf-8") as file:
         file.write("\n".join([f'.TH {name.upper()} {section} "" "gpudt {version}"', ".ad l", *page]) + "\n")
 

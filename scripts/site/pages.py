@@ -14,15 +14,10 @@ ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "tests.md": "tests/README.md"
              "changelog.md": "CHANGELOG.md"}
 # Names in the first column of a table stay whole.
 STYLE = ".md-typeset td:first-child code { white-space: nowrap; }\n"
-SECTION = re.compile(r"<!-- from the README: (.*?) -->")
 
 
 def text_of(path):
     return (ROOT / path).read_text(encoding="utf-8")
-
-
-def section_of_readme(match):
-    return re.search(rf"(?ms)^## {match[1]}\n(.*?)(?=^## |\Z)", text_of("README.md"))[1]
 
 
 def page_of(target):
@@ -50,5 +45,5 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, **_):
-    markdown = with_pictures(SECTION.sub(section_of_readme, markdown))
+    markdown = with_pictures(markdown)
     return re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)", relinked, markdown)

@@ -230,9 +230,9 @@ class GpudtDoctor(Installed):
         self.named("warning", "GPUDT_ODER", "no variable of gpudt", "Correct", "--launcher", "mpiexec.hydra")
 
     def test_all_variables(self):
-        """It knows those that the README names."""
-        readme = (pathlib.Path(self.script).parent.parent / "README.md").read_text(encoding="utf-8")
-        names = set(re.findall("`(GPUDT_[A-Z_]+)`", readme))
+        """It knows those that the page of variables names."""
+        page = (pathlib.Path(self.script).parent.parent / "docs" / "variables.md").read_text(encoding="utf-8")
+        names = set(re.findall("`(GPUDT_[A-Z_]+)`", page))
         self.assertGreater(len(names), 15)
         self.environment.update(dict.fromkeys(names, "0"))
         said = self.doctor("--no-messages", "--sim", "--library", self.library, "--launcher", self.mpirun)

@@ -110,15 +110,15 @@ TEST_CASE("the trace tells of each protocol what is in its way", "[datatype][cho
         "shared: taken; pipelined: the receiver shares memory; mapped staging: possible");
 }
 
-TEST_CASE("GPUDT_PROTOCOL takes what the table and the README name", "[datatype][choose]") {
+TEST_CASE("GPUDT_PROTOCOL takes what the table and the documentation name", "[datatype][choose]") {
   CHECK_FALSE(parse_protocol("auto").value().has_value());
   CHECK_FALSE(parse_protocol("").value().has_value());
   CHECK_FALSE(parse_protocol("direct").has_value());
   CHECK(protocol_values() == "auto, staging, peer, shared or pipelined");
-  const std::string readme = read_text("README.md");
-  const std::size_t row = readme.find("| `GPUDT_PROTOCOL` |");
+  const std::string page = read_text("docs/variables.md");
+  const std::size_t row = page.find("| `GPUDT_PROTOCOL` |");
   REQUIRE(row != std::string::npos);
-  const std::string line = readme.substr(row, readme.find('\n', row) - row);
+  const std::string line = page.substr(row, page.find('\n', row) - row);
   for (const ProtocolName& name : protocol_names) {
     if (name.value == nullptr) continue;
     INFO(name.value);
