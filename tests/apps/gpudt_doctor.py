@@ -361,14 +361,11 @@ class GpudtDoctor(Installed):
         said, by_name = self.real()
         self.assertTrue(all(row["verified"] for row in said["messages"]), said)
         self.assertNotEqual(said["state"], "wrong", said)
-        if self.real_build.startswith("openmpi"):
-            self.assertEqual(by_name["CUDA IPC"]["state"], "ok", said)
-            self.assertEqual(len(said["messages"]), 6 * 4, said)
+        self.assertEqual(by_name["CUDA IPC"]["state"], "ok", said)
+        self.assertEqual(len(said["messages"]), 6 * 4, said)
 
     def test_messages_that_cannot_be_fetched(self):
         """Where GPUs do not reach each other they go through shared memory, and are right."""
-        if not self.real_build.startswith("openmpi"):
-            self.skipTest("no peer transfers over this MPI")
         self.environment["GPUDT_SIM_PEERS"] = "0"
         said, by_name = self.real()
         self.assertEqual(by_name["CUDA IPC"]["state"], "warning", said)
