@@ -1,6 +1,6 @@
-// Mutexes that Clang's -Wthread-safety understands (scripts/clang_warnings.py, in .ci/run), and the annotations: what a
-// mutex guards, and what a function expects to be held. For other compilers the annotations are empty, and the classes
-// are those of the standard library.
+// Mutexes that Clang's -Wthread-safety understands (scripts/check/clang_warnings.py, in .ci/run), and the annotations:
+// what a mutex guards, and what a function expects to be held. For other compilers the annotations are empty, and the
+// classes are those of the standard library.
 //
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once

@@ -1,6 +1,6 @@
 // Objects that last as long as the process. Destructors of static objects run when the program exits, perhaps without
 // MPI_Finalize, perhaps after the CUDA runtime has ended, perhaps while other threads still use the objects: so no
-// static object of the library has one (scripts/clang_warnings.py). What MPI_Finalize ends (stop() in
+// static object of the library has one (scripts/check/clang_warnings.py). What MPI_Finalize ends (stop() in
 // interpose/calls/environment.cpp) is cleared there.
 #pragma once
 

@@ -1,6 +1,6 @@
 // gpudt-scale: how time grows with the number of blocks of a datatype, the depth of its tree, the number of messages
-// under way and the number of ranks; scripts/scale.py fits the exponents. An ordinary MPI program: one process measures
-// packing, two measure messages, any number measures itself. Everything is verified.
+// under way and the number of ranks; scripts/measure/scale.py fits the exponents. An ordinary MPI program: one process
+// measures packing, two measure messages, any number measures itself. Everything is verified.
 #include <fmt/format.h>
 #include <mpi.h>
 
@@ -303,7 +303,7 @@ int main(int argc, char** argv) {
   options.check_sizes = "64,4K";
   options.quantities = all_quantities;
   CommandLine command(
-      "How time grows with blocks, depth, messages and ranks, for scripts/scale.py.\n"
+      "How time grows with blocks, depth, messages and ranks, for scripts/measure/scale.py.\n"
       "mpirun -np 1 (and 2, 4, ...) -x LD_PRELOAD=libgpudt-pmpi.so gpudt-scale --json FILE");
   add_run_options(command, options, {"device", "host"}, "Numbers of blocks: a range 64:256K, or a list 64,4K");
   command.add("--quantities", options.quantities, "Separated by commas; those that suit the number of processes",

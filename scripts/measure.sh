@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Takes all the measurements that the README's results come from: tables (.txt) and statistics (.json) in the folder
 # given. All parts together take minutes on two GPUs; each says how long it took. Needs a build (scripts/test.sh makes
-# one). scripts/reproduce.sh makes figures and a page of them.
+# one). scripts/measure/reproduce.sh makes figures and a page of them.
 #
 # usage: measure.sh [--simulated] FOLDER [PART...]
 #   --simulated  in seconds, on the simulated device, to try the script: the figures mean nothing
@@ -125,7 +125,7 @@ part_steps() {
       if by 2 "GPUDT_PROTOCOL=$protocol" "GPUDT_RESIDENT=$resident" "GPUDT_TIMELINE=$out/$name" -- \
         "$bin/gpudt-pingpong" --ways mpi --layouts "$layout" --sizes 1K --warmup 10 --iterations $((iterations * 4)) \
         --verify 2 >"$out/$name.txt" 2>&1 &&
-        "$root/scripts/timeline.py" "$out/$name.0.json" "$out/$name.1.json" --skip $((10 + iterations)) 2>&1 | tee -a "$out/$name.txt"; then
+        "$root/scripts/measure/timeline.py" "$out/$name.0.json" "$out/$name.1.json" --skip $((10 + iterations)) 2>&1 | tee -a "$out/$name.txt"; then
         rm "$out/$name".[01].json  # large, and not of the form of the other results
       else
         tail -n 5 "$out/$name.txt"

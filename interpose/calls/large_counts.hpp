@@ -1,5 +1,5 @@
 // Counts of the large-count functions of MPI-4 (suffix _c) as the functions with int counts take them, for the
-// generated wrappers (scripts/generate_large_counts.py). Host buffers whose counts are too large for int go to MPI as
+// generated wrappers (scripts/generate/large_counts.py). Host buffers whose counts are too large for int go to MPI as
 // they are. For device memory, a count beyond int becomes one element of a new contiguous datatype.
 #pragma once
 

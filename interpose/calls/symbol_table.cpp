@@ -1,4 +1,4 @@
-// The exported functions are jumps through a table (scripts/generate_entries.py). Its entries lead to this library's
+// The exported functions are jumps through a table (scripts/generate/entries.py). Its entries lead to this library's
 // functions or, in a process that runs over another family of MPI libraries than this one was built for, to those of
 // the MPI library itself: the families differ in the types of handles, so that a function compiled for one cannot even
 // pass on what a program compiled for another gives it. Where another tool stands before MPI's functions, too

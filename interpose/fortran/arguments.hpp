@@ -1,6 +1,6 @@
-// Arguments of Fortran procedures as C has them, for the generated wrappers (scripts/generate_fortran.py).
+// Arguments of Fortran procedures as C has them, for the generated wrappers (scripts/generate/fortran.py).
 //
-// The Fortran library of Open MPI, and some procedures of MPICH's (scripts/generate_fortran.py says which), call the
+// The Fortran library of Open MPI, and some procedures of MPICH's (scripts/generate/fortran.py says which), call the
 // PMPI_ functions of C directly, so that a Fortran program would pass the C wrappers by. Each class here is one
 // argument for the time of one call: made from the Fortran argument, converted to the C one, and written back when it
 // ends. The three Fortran interfaces pass all arguments by address and differ in names alone; mpi_f08 gives a null

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests what scripts/reproduce.sh makes of measurements: the page, and the fits of scale.py, from short runs on the
+"""Tests what scripts/measure/reproduce.sh makes of measurements: the page, and the fits of scale.py, from short runs on the
 simulated device; and what it says where it cannot measure.
 
 usage: results.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO PACKBENCH SCALE SCRIPTS-FOLDER

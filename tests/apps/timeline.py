@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests GPUDT_TIMELINE from end to end on the simulated device: what the ranks of a ping-pong write, and what
-scripts/timeline.py makes of it.
+scripts/measure/timeline.py makes of it.
 
 usage: timeline.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO PINGPONG SCRIPTS-FOLDER
 """

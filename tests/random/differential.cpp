@@ -1,5 +1,5 @@
-// Random MPI calls of all kinds, verified, and written down: scripts/differential.sh runs this program with the library
-// on device and host memory, with it on host memory alone, and without it, and compares what they write.
+// Random MPI calls of all kinds, verified, and written down: scripts/check/differential.sh runs this program with the
+// library on device and host memory, with it on host memory alone, and without it, and compares what they write.
 //
 // usage: differential --seed N [--rounds FIRST-LAST] [--threads N] [--log PREFIX] [--only collectives]
 //   --rounds   which rounds (0-19); a round does not depend on those before it

@@ -23,8 +23,8 @@ ALSO_SERVES = {"openmpi5": ["openmpi4"]}
 SECONDS = 60  # for what is started to be asked something
 PT_INTERP = 3
 HERE = pathlib.Path(__file__).resolve().parent
-IN_SOURCE = (HERE.parent / "meson.build").exists()
-PREFIX = HERE.parent if IN_SOURCE else HERE.parent.parent  # installed, this file is in share/gpudt
+PREFIX = HERE.parent.parent  # this file is in share/gpudt, or in scripts/installed of the source tree
+IN_SOURCE = (PREFIX / "meson.build").exists()
 
 
 def is_library(name):

@@ -17,7 +17,7 @@
 # e.g. differential.sh --seconds 600 --simulated protocol=peer ranks=3
 set -uo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 seconds=60 runs=1000000 seed=$((RANDOM * 32768 + RANDOM)) jobs=1 simulate=()
 declare -A fixed=()
@@ -101,7 +101,7 @@ compare() {
   elif ! run with "${options[@]}" || ! same_logs; then
     echo "seed $seed FAILED:$text
 $(head -n 25 "$folder/$seed.with.output")
-== again: scripts/differential.sh ${build_option[*]} --runs 1 --seed $seed$text" | tee -a "$folder/failures"
+== again: scripts/check/differential.sh ${build_option[*]} --runs 1 --seed $seed$text" | tee -a "$folder/failures"
   else
     sed -n 's/^seed .*, \([0-9]*\) messages, \([0-9]*\) collectives$/\1 \2/p' "$folder/$seed.with.output" >>"$folder/done"
     echo "seed $seed:$text"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Say what the programs that start communication in kernels have found, from the JSON files in a folder.
 
-  scripts/initiated.sh results && initiated_results.py results
+  scripts/measure/initiated.sh results && initiated_results.py results
 
 First the limits that are to be kept, each with what was measured; then the papers' tables beside ours. Exits with 1 if
 data were wrong or a limit is not kept.
@@ -127,7 +127,7 @@ def apps_table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="in which scripts/initiated.sh has measured")
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="in which scripts/measure/initiated.sh has measured")
     files = read(parser.parse_args().folder)
     every = [row for rows in files.values() for row in rows]
     wrong = [row for row in every if not row.get("verified", True)]

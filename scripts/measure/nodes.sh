@@ -10,7 +10,7 @@
 # e.g. nodes.sh 2gbit build/pingpong/gpudt-pingpong --ways mpi,host --layouts contiguous,vector:128 --sizes 1M:16M
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 environment=() ranks=1
 libraries=(-l "$build/libgpudt-pmpi.so" -s "$build/libgpudt-sim.so")

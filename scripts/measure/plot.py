@@ -6,7 +6,7 @@
   figure 5  packing a vector: gpudt against cudaMemcpy2D over the block length, for a fixed number of blocks
   figure 6  one-way time of a ping-pong with vectors of 8-, 32- and 128-byte blocks: gpudt against cudaMemcpy2D
 
-Of what the programs that start communication in kernels write (scripts/initiated.sh):
+Of what the programs that start communication in kernels write (scripts/measure/initiated.sh):
 
   initiated_pingpong  one-way time over the packed size, by layout: put by a kernel, and by MPI on device memory
   initiated_vectors   GPUrdma's multi-matrix-vector product: rate over the size of a batch, beside the paper's

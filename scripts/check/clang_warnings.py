@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDERS = ("base", "datatype", "device", "interpose")
 WARNINGS = ["-Wthread-safety", "-Wexit-time-destructors"]
 FLAGS = ["-fsyntax-only", *WARNINGS, "-Werror", "-Wno-unknown-warning-option"]

@@ -14,7 +14,7 @@
 #   MPI4PY_SECONDS  for each run (1500)
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 version=4.1.2
 seconds=${MPI4PY_SECONDS:-1500}
@@ -72,7 +72,7 @@ suite() {
     "$python" -u "$tests/main.py" --no-builddir -v "$@" >"$work/$name.log" 2>&1 || true  # the output tells
 }
 
-results() { "$python" "$root/scripts/mpi4py_results.py" "$@"; }
+results() { "$python" "$root/scripts/check/mpi4py_results.py" "$@"; }
 
 library=$build/libgpudt-pmpi.so
 export GPUDT_TUNING=none

@@ -9,7 +9,7 @@
 # e.g. reproduce.sh results; reproduce.sh results page
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 options=()
 if [ "${1:-}" = --simulated ]; then
@@ -45,7 +45,7 @@ done
 if ! "$python" -c 'import matplotlib' 2>/dev/null; then
   say "no matplotlib here: tables alone (scripts/setup.sh --plot installs it; then: reproduce.sh $out page)"
 elif [ ${#files[@]} -gt 0 ]; then
-  "$python" "$root/scripts/plot.py" "${files[@]}" --out "$out" || code=1
+  "$python" "$root/scripts/measure/plot.py" "${files[@]}" --out "$out" || code=1
 fi
-"$python" "$root/scripts/page.py" "$out" || code=1
+"$python" "$root/scripts/measure/page.py" "$out" || code=1
 exit "$code"

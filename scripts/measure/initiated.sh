@@ -11,7 +11,7 @@
 # else find_nvshmem.py knows.
 set -uo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 usage='usage: initiated.sh [--check] FOLDER [STEP...]'
 check=()
@@ -138,9 +138,9 @@ done
 # --- summary --------------------------------------------------------------------------------------------------------
 
 say "summary"
-"$root/scripts/initiated_results.py" "$out" 2>&1 | tee "$out/summary.txt"
+"$root/scripts/measure/initiated_results.py" "$out" 2>&1 | tee "$out/summary.txt"
 if python3 -c 'import matplotlib' 2>/dev/null; then
-  python3 "$root/scripts/plot.py" "$out"/*.json --out "$out" || true
+  python3 "$root/scripts/measure/plot.py" "$out"/*.json --out "$out" || true
 fi
 say "$SECONDS s; steps that failed: ${failed[*]:-none}" | tee -a "$out/summary.txt"
 [ ${#failed[@]} -eq 0 ]

@@ -11,7 +11,7 @@
 # e.g. stress.sh --times 200 --way delays threads
 set -uo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 usage="usage: stress.sh [--build FOLDER] [--times N] [--way WAY]... [NAME...]"
 times=50 ways=()
@@ -41,7 +41,7 @@ for way in "${ways[@]}"; do
   esac
   say "$way, $times times"
   run "${prefix[@]}" >/dev/null 2>&1 || failed=1
-  "$root/scripts/failures.py" "$build/meson-logs/testlog.json"
+  "$root/scripts/check/failures.py" "$build/meson-logs/testlog.json"
 done
 [ "$failed" -eq 0 ] && say "nothing failed"
 exit "$failed"

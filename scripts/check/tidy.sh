@@ -10,7 +10,7 @@
 # e.g. tidy.sh interpose/transport/choose.cpp
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 cd "$root"
 
 folders=(datatype device initiated interpose pingpong)
@@ -46,7 +46,7 @@ changed() {
 if [ -n "$latest" ]; then
   mapfile -t all < <(changed)
   files=("${all[@]:0:latest}")
-  say "clang-tidy: ${#files[@]} files; $((${#all[@]} - ${#files[@]})) that were changed before them are left to scripts/tidy.sh"
+  say "clang-tidy: ${#files[@]} files; $((${#all[@]} - ${#files[@]})) that were changed before them are left to scripts/check/tidy.sh"
 elif [ ${#files[@]} -eq 0 ]; then
   mapfile -t files < <(git ls-files -- "${folders[@]/%//*.cpp}" | compiled)
   say "clang-tidy: all ${#files[@]} files"

@@ -5,7 +5,7 @@
 # e.g. site.sh, then open build-site/index.html in a browser
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 tools=$root/.site-tools
 folder=$(realpath -m "${1:-$root/build-site}")

@@ -8,7 +8,7 @@
 #      (by PMIx, for Open MPI; with SLURM_MPI_TYPE=pmi2 for MPICH)
 set -euo pipefail
 # shellcheck source=scripts/common.sh
-. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/../common.sh"
 
 [ $# -ge 1 ] || die "usage: slurm.sh COMMAND ARGUMENTS..."
 for tool in munged slurmctld slurmd srun; do
