@@ -124,8 +124,9 @@ class Layout {
 
   /// The attachment in `slot` (0 <= slot < attachment_slots), made by `make` on first use. Thread-safe; lives as
   /// long as the layout.
-  static constexpr int gpu_slots = 64;                    ///< the first ones: one for each GPU
-  static constexpr int attachment_slots = gpu_slots + 1;  ///< the last one: where the runs lie (device/division.cpp)
+  static constexpr int gpu_slots = 64;  ///< the first ones: one for each GPU
+  static constexpr int attachment_slots =
+      gpu_slots + 1;  ///< the last one: where the runs lie (device/memory/division.cpp)
   template <class Make>
   Attachment& attachment(int slot, Make&& make) const {
     const LockGuard lock(attachments_mutex_);

@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
-#include "device/copy_blocks.hpp"
-#include "device/division.hpp"
-#include "device/engine.hpp"
-#include "device/reduction.hpp"
+#include "device/kernels/copy_blocks.hpp"
+#include "device/kernels/reduction.hpp"
+#include "device/memory/division.hpp"
+#include "device/transfer/engine.hpp"
 
 /// Where the heap ends, as glibc has it; not there in other C libraries.
 extern void* const volatile current_break __asm__("__curbrk") __attribute__((weak));

@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "device/chooser.hpp"
+#include "device/choice/chooser.hpp"
 #include "device/device.hpp"
-#include "device/kernel_args.hpp"
+#include "device/kernels/kernel_args.hpp"
 
 namespace gpudt::device {
 

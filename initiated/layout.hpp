@@ -2,7 +2,7 @@
 // places are found by packed bytes, so that neither addresses nor words need be known when it is made.
 #pragma once
 
-#include "device/batch_body.hpp"
+#include "device/kernels/batch_body.hpp"
 
 namespace gpudt::initiated {
 
@@ -80,7 +80,7 @@ struct SideMap {
   }
 };
 
-/// Both sides of a move, for the bodies of device/transfer_body.hpp. `from` and `to` are where position 0 of a
+/// Both sides of a move, for the bodies of device/kernels/transfer_body.hpp. `from` and `to` are where position 0 of a
 /// contiguous side would lie, or the address that a layout counts from.
 struct Sides {
   using Map = SideMap;

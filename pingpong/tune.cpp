@@ -1,7 +1,7 @@
 // gpudt-tune: measures what kernels and the copy engine cost on this machine's GPU, by the very code that moves
-// messages, and keeps the figures where the library looks for them (device/tuning.hpp). One process, without mpirun;
-// seconds. What the model has besides (thresholds, how long lateness is believed) is no matter of measurement and
-// stays.
+// messages, and keeps the figures where the library looks for them (device/choice/tuning.hpp). One process, without
+// mpirun; seconds. What the model has besides (thresholds, how long lateness is believed) is no matter of measurement
+// and stays.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -16,8 +16,8 @@
 #include <optional>
 
 #include "datatype/tree.hpp"
-#include "device/engine.hpp"
-#include "device/host_cpu.hpp"
+#include "device/choice/host_cpu.hpp"
+#include "device/transfer/engine.hpp"
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"
 #include "pingpong/common/sampling.hpp"

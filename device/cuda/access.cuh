@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "device/kernel_body.hpp"
+#include "device/kernels/kernel_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // The kernel of batches: batch_body.hpp on GPU threads.
 #include <cuda_runtime.h>
 
-#include "device/batch_body.hpp"
 #include "device/cuda/job_parts.cuh"
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
+#include "device/kernels/batch_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // The kernel that copies blocks: copy_blocks_body.hpp on GPU threads.
 #include <cuda_runtime.h>
 
-#include "device/copy_blocks_body.hpp"
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/plain_memory.cuh"
+#include "device/kernels/copy_blocks_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // How a thread block of `threads` threads moves a job of a batch (batch_body.hpp), alone or with others.
 #pragma once
 
-#include "device/batch_body.hpp"
 #include "device/cuda/kernel_parts.cuh"
+#include "device/kernels/batch_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

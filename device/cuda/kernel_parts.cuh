@@ -5,7 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda/access.cuh"
-#include "device/runs_body.hpp"
+#include "device/kernels/runs_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The kernels behind a plain C++ function.
 #pragma once
 
-#include "device/kernel_args.hpp"
+#include "device/kernels/kernel_args.hpp"
 
 namespace gpudt::device {
 struct BatchArgs;

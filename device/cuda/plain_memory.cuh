@@ -1,7 +1,7 @@
 // Loads and stores of kernels that read each word once, and of whose results nothing is known of who reads them.
 #pragma once
 
-#include "device/kernel_args.hpp"
+#include "device/kernels/kernel_args.hpp"
 
 namespace gpudt::device::cuda {
 

@@ -4,7 +4,7 @@
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
 #include "device/cuda/plain_memory.cuh"
-#include "device/reduce_body.hpp"
+#include "device/kernels/reduce_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

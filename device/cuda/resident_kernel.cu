@@ -5,7 +5,7 @@
 
 #include "device/cuda/job_parts.cuh"
 #include "device/cuda/kernels.hpp"
-#include "device/resident_body.hpp"
+#include "device/kernels/resident_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

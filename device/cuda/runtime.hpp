@@ -16,7 +16,7 @@
 
 #include "base/mutex.hpp"
 #include "device/cuda/driver.hpp"
-#include "device/host_pages.hpp"
+#include "device/memory/host_pages.hpp"
 #include "device/runtime.hpp"
 
 namespace gpudt::device {

@@ -7,7 +7,7 @@
 
 #include "device/cuda/kernel_parts.cuh"
 #include "device/cuda/kernels.hpp"
-#include "device/transfer_body.hpp"
+#include "device/kernels/transfer_body.hpp"
 
 namespace gpudt::device::cuda {
 namespace {

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <utility>
 
-#include "device/copy_blocks_body.hpp"
-#include "device/host_pages.hpp"
-#include "device/kernel_host.hpp"
-#include "device/reduce_body.hpp"
-#include "device/resident_body.hpp"
+#include "device/kernels/copy_blocks_body.hpp"
+#include "device/kernels/kernel_host.hpp"
+#include "device/kernels/reduce_body.hpp"
+#include "device/kernels/resident_body.hpp"
+#include "device/memory/host_pages.hpp"
 #include "device/runtime.hpp"
 #include "device/sim/sim_api.h"
 

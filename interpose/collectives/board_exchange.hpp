@@ -3,7 +3,7 @@
 // take.
 #pragma once
 
-#include "device/copy_blocks.hpp"
+#include "device/kernels/copy_blocks.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/support/report.hpp"

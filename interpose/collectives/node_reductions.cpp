@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/copy_blocks.hpp"
+#include "device/kernels/copy_blocks.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

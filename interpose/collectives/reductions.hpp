@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/reduction.hpp"
+#include "device/kernels/reduction.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/collectives/persistent_offer.hpp"
 #include "interpose/requests/call_buffers.hpp"

@@ -1,11 +1,11 @@
-// Which of MPI's operators and datatypes GPUs reduce (device/reduction.hpp).
+// Which of MPI's operators and datatypes GPUs reduce (device/kernels/reduction.hpp).
 #pragma once
 
 #include <mpi.h>
 
 #include <optional>
 
-#include "device/reduction.hpp"
+#include "device/kernels/reduction.hpp"
 
 namespace gpudt::interpose {
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "device/host_cpu.hpp"
+#include "device/choice/host_cpu.hpp"
 
 namespace gpudt::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
-#include "device/kernel_host.hpp"
+#include "device/kernels/kernel_host.hpp"
 #include "initiated/layout.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"

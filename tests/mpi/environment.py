@@ -20,7 +20,7 @@ SECONDS = 90
 
 
 def host_cpu():
-    """As device/host_cpu.hpp has it."""
+    """As device/choice/host_cpu.hpp has it."""
     with open("/proc/cpuinfo", encoding="utf-8") as info:
         for line in info:
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-// A tuning file (device/tuning.hpp) for as long as a test wants it.
+// A tuning file (device/choice/tuning.hpp) for as long as a test wants it.
 #pragma once
 
 #include <unistd.h>
@@ -7,8 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "device/host_cpu.hpp"
-#include "device/tuning.hpp"
+#include "device/choice/host_cpu.hpp"
+#include "device/choice/tuning.hpp"
 
 namespace gpudt::test {
 

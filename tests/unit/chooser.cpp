@@ -1,6 +1,6 @@
 // The choice between kernels and the copy engine: the boxes that a message is made of, what ways cost, and what is
 // learnt of kernels that begin late.
-#include "device/chooser.hpp"
+#include "device/choice/chooser.hpp"
 
 #include <chrono>
 #include <map>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
-#include "device/delay.hpp"
+#include "device/choice/delay.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/random_type.hpp"

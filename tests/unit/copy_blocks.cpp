@@ -1,10 +1,10 @@
-// Copies of blocks as the kernel does them (device/copy_blocks_body.hpp), on the host.
+// Copies of blocks as the kernel does them (device/kernels/copy_blocks_body.hpp), on the host.
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "device/copy_blocks_body.hpp"
-#include "device/kernel_host.hpp"
+#include "device/kernels/copy_blocks_body.hpp"
+#include "device/kernels/kernel_host.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gpudt::device;

@@ -1,5 +1,5 @@
 // Marks in the program's default stream, and transfers that begin when they have been reached.
-#include "device/default_stream.hpp"
+#include "device/transfer/default_stream.hpp"
 
 #include <cuda_runtime_api.h>
 #include <mpi.h>

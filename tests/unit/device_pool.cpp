@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/pool.hpp"
+#include "device/memory/pool.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/stub_runtime.hpp"
 

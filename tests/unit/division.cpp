@@ -1,5 +1,5 @@
 // Layouts divided by memory, in addresses that are played: memories that neighbour each other, and questions counted.
-#include "device/division.hpp"
+#include "device/memory/division.hpp"
 
 #include <limits>
 #include <map>

@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "device/kernel_host.hpp"
+#include "device/kernels/kernel_host.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/unit.hpp"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "device/chooser.hpp"
+#include "device/choice/chooser.hpp"
 #include "tests/support/device_bench.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/random_type.hpp"

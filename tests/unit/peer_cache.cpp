@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "device/peer.hpp"
+#include "device/memory/peer.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/stub_runtime.hpp"
 

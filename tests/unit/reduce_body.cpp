@@ -1,5 +1,5 @@
-// Reductions as kernels do them (device/reduce_body.hpp), on the host: every operator on every element that it takes,
-// against plain loops over one element at a time.
+// Reductions as kernels do them (device/kernels/reduce_body.hpp), on the host: every operator on every element that it
+// takes, against plain loops over one element at a time.
 #include <algorithm>
 #include <complex>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "device/kernel_host.hpp"
-#include "device/reduce_body.hpp"
+#include "device/kernels/kernel_host.hpp"
+#include "device/kernels/reduce_body.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gpudt::device;

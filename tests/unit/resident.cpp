@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
-#include "device/engine.hpp"
-#include "device/resident.hpp"
+#include "device/transfer/engine.hpp"
+#include "device/transfer/resident.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"

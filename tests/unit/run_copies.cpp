@@ -11,9 +11,9 @@
 
 #include "datatype/decode.hpp"
 #include "datatype/reference.hpp"
-#include "device/batch_body.hpp"
-#include "device/engine.hpp"
-#include "device/kernel_host.hpp"
+#include "device/kernels/batch_body.hpp"
+#include "device/kernels/kernel_host.hpp"
+#include "device/transfer/engine.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/stub_runtime.hpp"

@@ -1,6 +1,6 @@
 // The costs that choices are made from: their names, the files of gpudt-tune, and what is said of files that are not
 // used.
-#include "device/tuning.hpp"
+#include "device/choice/tuning.hpp"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -11,8 +11,8 @@
 #include <set>
 #include <string>
 
-#include "device/engine.hpp"
-#include "device/host_cpu.hpp"
+#include "device/choice/host_cpu.hpp"
+#include "device/transfer/engine.hpp"
 #include "tests/support/catch.hpp"
 
 namespace {

@@ -1,0 +1,87 @@
+// The body of the kernel that copies blocks (copy_blocks.hpp), written once as host and device inline functions:
+// cuda/copy_blocks_kernel.cu runs it on GPU threads, copy_blocks_on_host() serially on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "device/kernels/copy_blocks.hpp"
+#include "device/kernels/kernel_args.hpp"
+#include "device/kernels/kernel_body.hpp"
+
+namespace gpudt::device {
+
+/// What the kernel is told. Blocks are divided into pieces, of which a thread block, or a warp, copies one at a time.
+struct CopyBlocksArgs {
+  Address from[most_block_copies];
+  Address to[most_block_copies];
+  std::int64_t bytes[most_block_copies];
+  std::int64_t first_piece[most_block_copies + 1];  ///< of each block; behind the last one all pieces
+  std::int32_t count;
+  std::int32_t by_warps;     ///< each warp of the only thread block copies a piece
+  std::int64_t piece_bytes;  ///< of a whole piece
+  std::int32_t grid, block;
+  Completion completion;
+};
+
+inline constexpr std::int64_t copy_piece_bytes = 16 << 10;
+/// Of a warp: four words of 16 bytes for each thread.
+inline constexpr std::int64_t warp_piece_bytes = 2 << 10;
+/// The most warps that a thread block of the kernel has.
+inline constexpr std::int32_t most_copy_warps = 32;
+inline constexpr std::int32_t warp_threads = 32;
+
+/// Fills `args` for a GPU with so many multiprocessors, but for its completion.
+CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);
+
+/// Threads first, first + step, ... of a piece.
+struct PieceThread {
+  std::int64_t first, step;
+};
+
+/// Copies whole words; returns the bytes that they are. Four loads of a thread are under way at a time.
+template <class Word, class Memory>
+GPUDT_HD std::int64_t copy_words(const Memory& memory, Address from, Address to, std::int64_t bytes,
+                                 const PieceThread& thread) {
+  constexpr int at_once = 4;
+  const std::int64_t words = bytes / static_cast<std::int64_t>(sizeof(Word));
+  for (std::int64_t begin = thread.first; begin < words; begin += at_once * thread.step) {
+    Word word[at_once] = {};
+    for (int i = 0; i < at_once; ++i)
+      if (const std::int64_t at = begin + i * thread.step; at < words)
+        word[i] = memory.template load<Word>(from + static_cast<Address>(at) * sizeof(Word));
+    for (int i = 0; i < at_once; ++i)
+      if (const std::int64_t at = begin + i * thread.step; at < words)
+        memory.template store<Word>(to + static_cast<Address>(at) * sizeof(Word), word[i]);
+  }
+  return words * static_cast<std::int64_t>(sizeof(Word));
+}
+
+/// In the widest words for which both addresses are aligned, and what is left by bytes.
+template <class Memory>
+GPUDT_HD void copy_piece(const CopyBlocksArgs& args, std::int64_t piece, const Memory& memory,
+                         const PieceThread& thread) {
+  int block = 0;
+  while (block + 1 < args.count && args.first_piece[block + 1] <= piece) ++block;
+  const std::int64_t begin = (piece - args.first_piece[block]) * args.piece_bytes;
+  const std::int64_t left = args.bytes[block] - begin, bytes = left < args.piece_bytes ? left : args.piece_bytes;
+  const Address from = args.from[block] + static_cast<Address>(begin),
+                to = args.to[block] + static_cast<Address>(begin);
+  const Address alignment = from | to;
+  std::int64_t copied = 0;
+  if (alignment % sizeof(Word16) == 0)
+    copied = copy_words<Word16>(memory, from, to, bytes, thread);
+  else if (alignment % sizeof(std::uint64_t) == 0)
+    copied = copy_words<std::uint64_t>(memory, from, to, bytes, thread);
+  else if (alignment % sizeof(std::uint32_t) == 0)
+    copied = copy_words<std::uint32_t>(memory, from, to, bytes, thread);
+  copy_words<unsigned char>(memory, from + static_cast<Address>(copied), to + static_cast<Address>(copied),
+                            bytes - copied, thread);
+}
+
+/// The whole launch, serially.
+template <class Memory>
+void copy_blocks_on_host(const CopyBlocksArgs& args, const Memory& memory) {
+  for (std::int64_t piece = 0; piece < args.first_piece[args.count]; ++piece) copy_piece(args, piece, memory, {0, 1});
+}
+
+}  // namespace gpudt::device

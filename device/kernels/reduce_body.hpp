@@ -1,0 +1,304 @@
+// The body of the reduction kernels (reduction.hpp), written once as host and device inline functions:
+// cuda/reduce_kernels.cu runs it on GPU threads, run_on_host() serially on the host.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "device/kernels/kernel_args.hpp"
+#include "device/kernels/kernel_body.hpp"
+#include "device/kernels/kernel_maps.hpp"
+#include "device/kernels/reduction.hpp"
+
+namespace gpudt::device {
+
+/// What a kernel of reductions is told.
+struct ReduceArgs {
+  Address from[Reduction::most_ranks];
+  Address to[Reduction::most_ranks];  ///< 0: nothing is stored
+  std::int64_t count;                 ///< elements
+  std::int32_t ranks;
+  Operator op;
+  Element element;
+  Result result;
+  std::int32_t wide;  ///< in words of 16 bytes, all of which are aligned; else by elements
+  std::int32_t grid, block;
+  Completion completion;
+};
+
+// --- elements --------------------------------------------------------------------------------------------------------
+
+template <class Part>
+struct Complex {
+  Part re, im;
+};
+
+/// As MPI packs it: the whole is aligned as its `alignment` says, its parts are not.
+template <class Value, class Index, int alignment>
+struct [[gnu::packed, gnu::aligned(alignment)]] ValueAndIndex {
+  Value value;
+  Index index;
+};
+
+template <class T>
+inline constexpr bool is_complex = false;
+template <class Part>
+inline constexpr bool is_complex<Complex<Part>> = true;
+template <class T>
+inline constexpr bool is_pair = false;
+template <class Value, class Index, int alignment>
+inline constexpr bool is_pair<ValueAndIndex<Value, Index, alignment>> = true;
+
+/// Calls act(T{}) with the type of the element; on the host alone.
+template <class Act>
+auto with_element(Element element, Act act) {
+  switch (element) {
+    case Element::int8:
+      return act(std::int8_t{});
+    case Element::int16:
+      return act(std::int16_t{});
+    case Element::int32:
+      return act(std::int32_t{});
+    case Element::int64:
+      return act(std::int64_t{});
+    case Element::uint8:
+      return act(std::uint8_t{});
+    case Element::uint16:
+      return act(std::uint16_t{});
+    case Element::uint32:
+      return act(std::uint32_t{});
+    case Element::uint64:
+      return act(std::uint64_t{});
+    case Element::float32:
+      return act(float{});
+    case Element::float64:
+      return act(double{});
+    case Element::complex64:
+      return act(Complex<float>{});
+    case Element::complex128:
+      return act(Complex<double>{});
+    case Element::int16_int32:
+      return act(ValueAndIndex<std::int16_t, std::int32_t, 2>{});
+    case Element::int32_int32:
+      return act(ValueAndIndex<std::int32_t, std::int32_t, 4>{});
+    case Element::int64_int32:
+      return act(ValueAndIndex<std::int64_t, std::int32_t, 4>{});
+    case Element::float32_int32:
+      return act(ValueAndIndex<float, std::int32_t, 4>{});
+    case Element::float64_int32:
+      return act(ValueAndIndex<double, std::int32_t, 4>{});
+    case Element::float32_float32:
+      return act(ValueAndIndex<float, float, 4>{});
+    case Element::float64_float64:
+      break;
+  }
+  return act(ValueAndIndex<double, double, 8>{});
+}
+
+// --- operators -------------------------------------------------------------------------------------------------------
+
+template <class T>
+inline constexpr bool is_number = std::is_arithmetic_v<T>;
+
+template <Operator op, class T>
+inline constexpr bool defined = std::is_integral_v<T>;
+template <class T>
+inline constexpr bool defined<Operator::max, T> = is_number<T>;
+template <class T>
+inline constexpr bool defined<Operator::min, T> = is_number<T>;
+template <class T>
+inline constexpr bool defined<Operator::sum, T> = is_number<T> || is_complex<T>;
+template <class T>
+inline constexpr bool defined<Operator::prod, T> = is_number<T> || is_complex<T>;
+template <class T>
+inline constexpr bool defined<Operator::maxloc, T> = is_pair<T>;
+template <class T>
+inline constexpr bool defined<Operator::minloc, T> = is_pair<T>;
+
+/// Sums and products of integers wrap around, as the host's do.
+template <class T>
+using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
+
+template <class T>
+GPUDT_HD T sum_of(T a, T b) {
+  if constexpr (is_complex<T>)
+    return {a.re + b.re, a.im + b.im};
+  else
+    return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
+}
+
+template <class T>
+GPUDT_HD T product_of(T a, T b) {
+  if constexpr (is_complex<T>)
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+  else if constexpr (std::is_integral_v<T>)  // short ones would be multiplied as int
+    return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+  else
+    return a * b;
+}
+
+/// Of equal values the lower index.
+template <Operator op, class T>
+GPUDT_HD T located(T a, T b) {
+  const auto value_a = a.value, value_b = b.value;
+  const auto index_a = a.index, index_b = b.index;
+  if (value_a == value_b) return index_b < index_a ? b : a;
+  return (op == Operator::maxloc ? value_b > value_a : value_b < value_a) ? b : a;
+}
+
+/// `a` is of lower ranks.
+template <Operator op, class T>
+GPUDT_HD T combined(T a, T b) {
+  if constexpr (op == Operator::max)
+    return b > a ? b : a;
+  else if constexpr (op == Operator::min)
+    return b < a ? b : a;
+  else if constexpr (op == Operator::sum)
+    return sum_of(a, b);
+  else if constexpr (op == Operator::prod)
+    return product_of(a, b);
+  else if constexpr (op == Operator::land)
+    return static_cast<T>(a != 0 && b != 0);
+  else if constexpr (op == Operator::lor)
+    return static_cast<T>(a != 0 || b != 0);
+  else if constexpr (op == Operator::lxor)
+    return static_cast<T>((a != 0) != (b != 0));
+  else if constexpr (op == Operator::band)
+    return static_cast<T>(a & b);
+  else if constexpr (op == Operator::bor)
+    return static_cast<T>(a | b);
+  else if constexpr (op == Operator::bxor)
+    return static_cast<T>(a ^ b);
+  else
+    return located<op>(a, b);
+}
+
+template <Operator op, class T, class Act>
+GPUDT_HD void act_if_defined(const Act& act) {
+  if constexpr (defined<op, T>) act.template run<op>();
+}
+
+/// Calls act.run<op>() if the operator takes such elements.
+template <class T, class Act>
+GPUDT_HD void with_operator(Operator op, const Act& act) {
+  switch (op) {
+    case Operator::max:
+      return act_if_defined<Operator::max, T>(act);
+    case Operator::min:
+      return act_if_defined<Operator::min, T>(act);
+    case Operator::sum:
+      return act_if_defined<Operator::sum, T>(act);
+    case Operator::prod:
+      return act_if_defined<Operator::prod, T>(act);
+    case Operator::land:
+      return act_if_defined<Operator::land, T>(act);
+    case Operator::lor:
+      return act_if_defined<Operator::lor, T>(act);
+    case Operator::lxor:
+      return act_if_defined<Operator::lxor, T>(act);
+    case Operator::band:
+      return act_if_defined<Operator::band, T>(act);
+    case Operator::bor:
+      return act_if_defined<Operator::bor, T>(act);
+    case Operator::bxor:
+      return act_if_defined<Operator::bxor, T>(act);
+    case Operator::maxloc:
+      return act_if_defined<Operator::maxloc, T>(act);
+    case Operator::minloc:
+      return act_if_defined<Operator::minloc, T>(act);
+  }
+}
+
+// --- words -----------------------------------------------------------------------------------------------------------
+
+/// Elements that are loaded and stored together: one, or 16 aligned bytes of them.
+template <class T>
+struct NarrowWord {
+  T lane[1];
+};
+template <class T>
+struct alignas(16) WideWord {
+  T lane[16 / sizeof(T)];
+};
+template <class T>
+inline constexpr bool has_wide_words = 16 % sizeof(T) == 0;
+
+/// Words of all ranks at first, first + step, ..., at_once of them, as far as they are before `last`.
+struct WordPlaces {
+  std::int64_t first, step, last;
+
+  GPUDT_HD bool inside(int word) const { return first + word * step < last; }
+  template <class Word>
+  GPUDT_HD Address place(Address base, int word) const {
+    return base + static_cast<Address>(first + word * step) * sizeof(Word);
+  }
+};
+
+template <class Word, int at_once, class Memory>
+GPUDT_HD void store_words(const Memory& memory, Address base, const WordPlaces& places, const Word (&words)[at_once]) {
+  if (base == 0) return;
+  for (int w = 0; w < at_once; ++w)
+    if (places.inside(w)) memory.template store<Word>(places.template place<Word>(base, w), words[w]);
+}
+
+/// All loads from one rank are under way at the same time.
+template <Operator op, class Word, int at_once, class Memory>
+GPUDT_HD void reduce_words(const ReduceArgs& args, const Memory& memory, const WordPlaces& places) {
+  constexpr int lanes = std::extent_v<decltype(Word::lane)>;
+  Word sum[at_once] = {};
+  for (int rank = 0; rank < args.ranks; ++rank) {
+    Word next[at_once] = {};
+    for (int w = 0; w < at_once; ++w)
+      if (places.inside(w)) next[w] = memory.template load<Word>(places.template place<Word>(args.from[rank], w));
+    if (args.result == Result::exscan && rank > 0) store_words(memory, args.to[rank], places, sum);
+    for (int w = 0; w < at_once; ++w)
+      for (int i = 0; i < lanes; ++i)
+        sum[w].lane[i] = rank == 0 ? next[w].lane[i] : combined<op>(sum[w].lane[i], next[w].lane[i]);
+    if (args.result == Result::scan) store_words(memory, args.to[rank], places, sum);
+  }
+  if (args.result != Result::total) return;
+  for (int rank = 0; rank < args.ranks; ++rank) store_words(memory, args.to[rank], places, sum);
+}
+
+/// Wide words of a launch; the elements behind them are reduced one by one.
+template <class T>
+GPUDT_HD std::int64_t wide_words(const ReduceArgs& args) {
+  return args.wide != 0 ? args.count / static_cast<std::int64_t>(16 / sizeof(T)) : 0;
+}
+
+/// Words that a thread has under way.
+inline constexpr int reduced_at_once = 4;
+
+/// Fills `args` for a GPU with so many multiprocessors, but for its completion.
+ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors);
+
+template <class T, class Memory>
+struct HostReduction {
+  const ReduceArgs& args;
+  const Memory& memory;
+
+  template <Operator op>
+  void run() const {
+    std::int64_t reduced = 0;
+    if constexpr (has_wide_words<T>) {
+      const std::int64_t words = wide_words<T>(args);
+      for (std::int64_t i = 0; i < words; i += reduced_at_once)
+        reduce_words<op, WideWord<T>, reduced_at_once>(args, memory, {i, 1, words});
+      reduced = words * static_cast<std::int64_t>(16 / sizeof(T));
+    }
+    for (; reduced < args.count; ++reduced) reduce_words<op, NarrowWord<T>, 1>(args, memory, {reduced, 1, args.count});
+  }
+};
+
+/// The whole launch, serially.
+template <class Memory>
+void reduce_on_host(const ReduceArgs& args, const Memory& memory) {
+  with_element(args.element, [&](auto sample) {
+    using T = decltype(sample);
+    with_operator<T>(args.op, HostReduction<T, Memory>{args, memory});
+  });
+}
+
+}  // namespace gpudt::device

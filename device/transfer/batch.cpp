@@ -1,0 +1,399 @@
+// What waits in a channel's queue, and how it is launched: together, by one kernel, where that is cheaper.
+//
+// A message that finds its channel idle is launched at once. While the channel works, further short ones wait: the
+// first poll whether one of them is done launches them all, unless two launches are under way (Channel::crowded()).
+// Within a Gathering they wait in any case. So a message waits no longer than until it is polled or waited for.
+#include "device/kernels/batch_body.hpp"
+
+#include <algorithm>
+#include <array>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "device/timeline.hpp"
+#include "device/transfer/engine.hpp"
+#include "device/transfer/resident.hpp"
+#include "device/transfer/upload.hpp"
+
+namespace gpudt::device {
+namespace {
+
+/// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
+constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
+/// Between GPUs longer ones take microseconds, too: of a stream of messages, several go by each kernel.
+constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
+
+thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
+
+bool batchable(const Gpu& gpu, const Packing& packing) {
+  return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
+}
+bool batchable(const Gpu& gpu, const LayoutTransfer& layouts) {
+  return suits_batch(layouts.from_shape, 0, layouts.bytes(), gpu.policy) &&
+         suits_batch(layouts.to_shape, 0, layouts.bytes(), gpu.policy);
+}
+
+/// Calls act(from, to) with the sides of the work. A packed one is a stream, whose address is where its position 0
+/// would lie.
+template <class Act>
+auto with_sides(const Packing& packing, const Act& act) {
+  datatype::Shape stream;
+  stream.kind = datatype::ShapeKind::contiguous;
+  stream.total = stream.run = packing.end;
+  const auto position_0 = reinterpret_cast<std::uintptr_t>(packing.packed) - static_cast<std::uintptr_t>(packing.begin);
+  const PlanSide user = {packing.shape, packing.user}, packed = {stream, reinterpret_cast<void*>(position_0)};
+  return packing.direction == Direction::pack ? act(user, packed) : act(packed, user);
+}
+template <class Act>
+auto with_sides(const LayoutTransfer& layouts, const Act& act) {
+  return act(PlanSide{layouts.from_shape, layouts.from.user}, PlanSide{layouts.to_shape, layouts.to.user});
+}
+
+/// Whether it is a job for the GPU's persistent kernel, if that is there.
+bool is_residential(const Gpu& gpu, const Work& work) {
+  const auto suits = [&](const auto& it) {
+    return it.bytes() <= most_resident_bytes(gpu.policy) && batchable(gpu, it) &&
+           with_sides(it, [&](const PlanSide& from, const PlanSide& to) {
+             return suits_resident(from, to, it.bytes(), gpu.policy);
+           });
+  };
+  return gpu.resident && std::visit(suits, work);
+}
+
+bool is_peer(const Packing& packing) {
+  return packing.peer;
+}
+bool is_peer(const LayoutTransfer&) {
+  return true;
+}
+
+/// Whether it may wait for others to be launched with.
+bool may_wait(const Gpu& gpu, const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
+  return std::visit(
+      [&](const auto& it) {
+        channel.queue_mutex.assert_held();
+        const std::int64_t held = is_peer(it) ? most_held_peer_bytes : most_held_bytes;
+        const bool others = gathered_bytes != 0 || !channel.idle();
+        return others && it.bytes() <= std::max(held, gathered_bytes) && batchable(gpu, it);
+      },
+      work);
+}
+
+}  // namespace
+
+Gathering::Gathering(std::int64_t most_bytes) noexcept
+    : outer_(std::exchange(gathered_bytes, std::max(gathered_bytes, most_bytes))) {}
+
+Gathering::~Gathering() {
+  gathered_bytes = outer_;
+  if (outer_ == 0) detail::launch_queued();
+}
+
+bool Channel::launch_queued() noexcept {
+  const LockGuard lock(queue_mutex);
+  if (held.empty() && may_hold() && crowded()) return true;
+  engine_->launch_queued(*this);
+  return !held.empty();
+}
+
+/// What comes from peers alone: packed data are waited for by messages that are to be sent.
+bool Channel::may_hold() const {
+  return !queue.empty() && queue.size() < batch_jobs &&
+         std::visit([](const auto& it) { return is_peer(it); }, queue.front().work);
+}
+
+void Channel::launch_all_queued() noexcept {
+  const LockGuard lock(queue_mutex);
+  engine_->launch_queued(*this);
+}
+
+void Engine::launch_queued() noexcept {
+  if (!any_queued_.load(std::memory_order_acquire)) return;
+  any_queued_.store(false, std::memory_order_release);
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      for (const auto& channel : gpu->channels)
+        if (channel->launch_queued()) any_queued_.store(true, std::memory_order_release);
+}
+
+Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after) {
+  mark(Point::described);
+  StateOwner state = channel.take();
+  const bool reached = after.reached();
+  const LockGuard lock(channel.queue_mutex);
+  if (!reached) {
+    channel.held.push_back({work, state.get(), after});
+    state->finished = false;
+    state->queued.store(true, std::memory_order_release);
+    any_queued_.store(true, std::memory_order_release);
+    return Transfer(std::move(state));
+  }
+  const bool waits = batches_wanted_ && may_wait(gpu, work, channel);
+  const bool residential = (gathered_bytes == 0 || !waits) && is_residential(gpu, work);
+  const bool handed = residential && gathered_bytes == 0 && hand_over(gpu, channel, work, *state);
+  if (residential && (handed || !waits)) note_short(gpu);
+  if (handed) return Transfer(std::move(state));
+  if (waits) {
+    if (channel.queue.capacity() == 0) channel.queue.reserve(batch_jobs);
+    channel.queue.push_back({work, state.get()});
+    state->finished = false;
+    state->queued.store(true, std::memory_order_release);
+    any_queued_.store(true, std::memory_order_release);
+    mark(Point::queued);
+    if (channel.queue.size() >= batch_jobs) launch_queued(channel);
+  } else {
+    if (!channel.queue.empty()) launch_queued(channel);
+    launch(gpu, channel, work, *state);
+  }
+  return Transfer(std::move(state));
+}
+
+/// Those that begin now are launched together, as they would have been within a Gathering; no more than one kernel
+/// takes, at a time.
+void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
+  const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(gpu, it); };
+  std::erase_if(channel.held, [&](const Queued& job) REQUIRES(channel.queue_mutex) {
+    try {
+      if (channel.queue.size() == batch_jobs || !job.after.reached()) return false;
+      if (batches_wanted_ && std::visit(together, job.work))
+        channel.queue.push_back(job);
+      else
+        launch_alone(gpu, channel, job, is_residential(gpu, job.work), Way::automatic);
+    } catch (const std::exception& error) {
+      job.state->fail(error);
+      job.state->queued.store(false, std::memory_order_release);
+    }
+    return true;
+  });
+}
+
+void Channel::drop_held(Transfer::State& state) noexcept {
+  const LockGuard lock(queue_mutex);
+  const auto dropped = std::erase_if(held, [&state](const Queued& job) { return job.state == &state; });
+  if (dropped == 0) return;  // it has begun meanwhile
+  state.finished = true;
+  state.queued.store(false, std::memory_order_release);
+}
+
+/// What is_residential() begins by itself.
+void Engine::note_short(Gpu& gpu) {
+  recent_.store(&gpu, std::memory_order_release);
+  gpu.resident->note_short();
+}
+
+/// What is_residential() to the persistent kernel, if there is one and it has nothing to do. False if the work must be
+/// launched.
+bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
+  if (!gpu.resident->ready() || resident_late(gpu)) return false;
+  return std::visit(
+      [&](const auto& it) {
+        channel.queue_mutex.assert_held();
+        bool there = true;
+        TransferArgs args = job_of(gpu, channel, it, there);
+        if (!there) return false;  // the job would not wait for the upload
+        args.to.completion = completion_of(state);
+        mark(Point::way_chosen);
+        if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
+        channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
+        mark(Point::handed_over);
+        kernels_.fetch_add(1, std::memory_order_relaxed);
+        if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the persistent kernel");
+        return true;
+      },
+      work);
+}
+
+/// Whether a message need not be divided into copies to see that it had better be one of `jobs`: none adds less than
+/// extra_copy_us. Of a stream of short messages it would take a third of the launch.
+bool Engine::surely_beside_others(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
+                                  const TransferContext& context, std::size_t jobs) const {
+  const CostModel& model = gpu.tuning.model;
+  const double late_us = channel.kernels.expected_us() / static_cast<double>(jobs);
+  return way_ == Way::automatic && batch_job_cost_us(model, bytes, context) + late_us <= model.extra_copy_us;
+}
+
+/// As one of `jobs` that could be a batch: the kernel's launch is paid for anyway, and all of them wait for it to
+/// begin.
+bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const {
+  if (!forecast.can_copy() || way_ == Way::kernel) return false;
+  if (way_ == Way::copy) return true;
+  if (forecast.extra_copy_us >= forecast.job_us + forecast.kernel_late_us / static_cast<double>(jobs)) return false;
+  return forecast.kernel_late_us + forecast.copy_late_us == 0 || forecast.copy_better;
+}
+
+namespace {
+
+void fail_all(std::vector<Queued>& jobs, const std::exception& failure) noexcept {
+  for (const Queued& job : jobs) {
+    job.state->fail(failure);
+    job.state->queued.store(false, std::memory_order_release);
+  }
+  jobs.clear();
+}
+
+}  // namespace
+
+void Engine::launch_queued(Channel& channel) noexcept {
+  std::vector<Queued>& queue = channel.queue;
+  if (queue.empty() && channel.held.empty()) return;
+  try {
+    channel.check_context();
+  } catch (const std::exception& ended) {
+    fail_all(queue, ended);
+    fail_all(channel.held, ended);
+    return;
+  }
+  Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  if (!channel.held.empty()) release_held(here, channel);
+  if (queue.empty()) return;
+  const auto prefers_copy = [&](const auto& it) {
+    channel.queue_mutex.assert_held();
+    if (surely_beside_others(here, channel, it.bytes(), transfer_context(here, it), queue.size())) return false;
+    try {
+      return prefers_copy_beside_others(foresee(here, channel, it), queue.size());
+    } catch (const std::bad_alloc&) {  // for the copies
+      return false;
+    }
+  };
+  const auto from_peer = [](const auto& it) { return is_peer(it); };
+  const bool alone = queue.size() == 1 && (channel.idle() || !std::visit(from_peer, queue.front().work));
+  // Those of the batch first.
+  const auto copies = alone ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
+    return !std::visit(prefers_copy, job.work);
+  });
+  const auto batched = static_cast<std::size_t>(copies - queue.begin());
+  if (batched > 1) {
+    launch_batch(here, channel, std::span(queue).first(batched));
+  } else if (batched == 1) {
+    const bool residential = is_residential(here, queue.front().work);
+    if (residential) note_short(here);
+    launch_alone(here, channel, queue.front(), residential, alone ? Way::automatic : Way::kernel);
+  }
+  for (const Queued& job : std::span(queue).subspan(batched))
+    launch_alone(here, channel, job, is_residential(here, job.work), Way::copy);
+  queue.clear();
+}
+
+void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept {
+  BatchArgs batch;
+  std::array<const Queued*, batch_jobs> added = {};
+  for (const Queued& job : jobs) try {
+      bool there = true;  // what the stream uploads is there before the kernel begins
+      TransferArgs args = std::visit(
+          [&](const auto& it) {
+            channel.queue_mutex.assert_held();
+            return job_of(gpu, channel, it, there);
+          },
+          job.work);
+      args.to.completion = completion_of(*job.state);
+      batch.add(BatchJob(args), args.to.grid);
+      added[static_cast<std::size_t>(batch.jobs - 1)] = &job;
+    } catch (const std::exception& error) {
+      job.state->fail(error);
+    }
+  const auto launched = std::span(added).first(static_cast<std::size_t>(batch.jobs));
+  try {
+    if (!launched.empty()) {
+      mark(Point::kernel_planned);
+      runtime_->launch(gpu.ordinal, batch, channel.stream());
+      mark(Point::kernel_launched);
+    }
+    for (const Queued* const job : launched)
+      job == launched.front() ? channel.launched(*job->state) : channel.launched_too(*job->state);
+    batches_.fetch_add(1, std::memory_order_relaxed);
+    batched_.fetch_add(batch.jobs, std::memory_order_relaxed);
+    kernels_.fetch_add(batch.jobs, std::memory_order_relaxed);
+    if (trace_)
+      for (const Queued* const job : launched)
+        trace(gpu, job->work,
+              std::visit(
+                  [&](const auto& it) {
+                    channel.queue_mutex.assert_held();
+                    return foresee(gpu, channel, it);
+                  },
+                  job->work),
+              "one kernel for " + std::to_string(batch.jobs));
+  } catch (const std::exception& error) {
+    for (const Queued* const job : launched) job->state->fail(error);
+  }
+  for (const Queued& job : jobs) job.state->queued.store(false, std::memory_order_release);
+}
+
+namespace {
+
+/// The layout of a side that takes the traversal. False if it is on its way to the GPU yet, by the channel's stream.
+bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, const datatype::Layout* layout) {
+  if (side.shape.kind != datatype::ShapeKind::general) return true;
+  Upload& upload = Upload::of(*layout, gpu.ordinal);
+  side.program = upload.program(engine, channel, *layout);
+  side.program_words = static_cast<std::int64_t>((layout->serialised().size() - sizeof(datatype::SerialisedHeader)) /
+                                                 sizeof(std::int64_t));
+  side.program_number = upload.number();
+  return upload.there();
+}
+
+/// Asked of sides that both traverse one, or that both do not.
+bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
+  if (batch_shape(layouts.to_shape).kind != datatype::ShapeKind::general) return true;
+  Upload &from = Upload::of(*layouts.from.layout, gpu.ordinal), &to = Upload::of(*layouts.to.layout, gpu.ordinal);
+  return from.same_program(*layouts.from.layout, to, *layouts.to.layout);
+}
+
+}  // namespace
+
+/// All but the completion. `there` stays true if all that the job needs is on the GPU.
+TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
+  const PlanHints hints = {.multiprocessors = gpu.traits.multiprocessors,
+                           .packed_is_host = is_host(packing.packed_kind),
+                           .policy = &gpu.policy};
+  TransferArgs args = with_sides(packing, [&](const PlanSide& from, const PlanSide& to) {
+    return plan_batch_job(from, to, packing.begin, packing.end, hints);
+  });
+  const bool pack = packing.direction == Direction::pack;
+  there = upload(*this, gpu, channel, pack ? args.from : args.to, packing.layout) && there;
+  return args;
+}
+
+TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const LayoutTransfer& layouts, bool& there) {
+  TransferArgs args = with_sides(layouts, [&](const PlanSide& from, const PlanSide& to) {
+    return plan_batch_job(from, to, 0, layouts.bytes(),
+                          {.multiprocessors = gpu.traits.multiprocessors, .policy = &gpu.policy});
+  });
+  there = upload(*this, gpu, channel, args.from, layouts.from.layout) && there;
+  there = upload(*this, gpu, channel, args.to, layouts.to.layout) && there;
+  args.alike = alike_forms(args.from.shape, args.to.shape) && have_one_program(gpu, layouts) ? 1 : 0;
+  return args;
+}
+
+void Channel::launch_again(const Queued& job) noexcept {
+  const LockGuard lock(queue_mutex);
+  engine_->launch_again(*this, job);
+}
+
+void Engine::launch_again(Channel& channel, const Queued& job) noexcept {
+  kernels_.fetch_sub(1, std::memory_order_relaxed);
+  job.state->lesson.delay = nullptr;
+  job.state->polls = 0;
+  try {
+    channel.check_context();
+  } catch (const std::exception& ended) {
+    return job.state->fail(ended);
+  }
+  Gpu& here = *gpus_[channel.ordinal()].load(std::memory_order_acquire);
+  launch_alone(here, channel, job, is_residential(here, job.work), Way::automatic);
+}
+
+void Engine::launch_alone(Gpu& gpu, Channel& channel, const Queued& job, bool residential, Way decided) noexcept {
+  job.state->finished = true;
+  try {
+    if (!residential || !hand_over(gpu, channel, job.work, *job.state))
+      launch(gpu, channel, job.work, *job.state, decided);
+  } catch (const std::exception& error) {
+    job.state->finished = false;
+    job.state->fail(error);
+  }
+  job.state->queued.store(false, std::memory_order_release);
+}
+
+}  // namespace gpudt::device

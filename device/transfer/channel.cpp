@@ -1,0 +1,467 @@
+// Transfers under way, and the channels that they are on.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "datatype/runs.hpp"
+#include "device/timeline.hpp"
+#include "device/transfer/context_watch.hpp"
+#include "device/transfer/engine.hpp"
+#include "device/transfer/resident.hpp"
+
+namespace gpudt::device {
+namespace {
+
+/// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
+constexpr std::uint32_t polls_per_clock = 1024;
+/// ... and of one that tells how late its like begin, more often.
+constexpr std::uint32_t polls_per_observation = 16;
+constexpr auto error_check_period = std::chrono::milliseconds(100);
+/// Polls between two naps of wait(): the nap lets another thread of a busy machine work. While short messages are under
+/// way there is none, since it takes as long as their last steps: some 30 us.
+constexpr std::uint32_t polls_per_yield = 64;
+constexpr std::uint32_t most_polls_before_yield = 4096;
+/// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at
+/// first: each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
+constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
+/// What is queued waits so long at most for what is under way; a GPU that has failed never gets there.
+constexpr auto longest_hold = std::chrono::microseconds(100);
+/// The clock is read once in so many polls.
+constexpr std::uint32_t polls_per_look = 64;
+/// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
+constexpr auto slow_launch = std::chrono::microseconds(40);
+
+/// States are made in chunks.
+constexpr std::size_t chunk_states = 256;
+constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
+constexpr std::size_t counter_spacing = sector_bytes;
+static_assert(2 * Channel::probe_bytes <= flag_spacing && Channel::probe_bytes <= counter_spacing);
+/// Runs of a message in the host's memory that are on their way to its caches at a time.
+constexpr std::size_t runs_asked_for = 32;
+
+}  // namespace
+
+/// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
+void Brought::pack() {
+  struct Run {
+    const char* from;
+    char* to;
+    std::size_t bytes;
+  };
+  std::array<Run, runs_asked_for> runs;
+  std::size_t count = 0;
+  const auto take = [&] {
+    for (const Run& run : std::span(runs).first(count)) std::memcpy(run.to, run.from, run.bytes);
+    count = 0;
+  };
+  const char* const brought = static_cast<const char*>(memory.data());
+  datatype::for_each_run(*layout, 0, bytes, [&](std::int64_t at, std::int64_t position, std::int64_t length) {
+    runs[count] = {brought + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
+    __builtin_prefetch(runs[count].from);
+    if (++count == runs.size()) take();
+  });
+  take();
+  memory = {};
+}
+
+// --- states ---------------------------------------------------------------------------------------------------------
+
+bool Transfer::State::done() {
+  // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
+  if (queued.load(std::memory_order_acquire) && !channel->closed()) {
+    channel->launch_queued();
+    if (queued.load(std::memory_order_acquire)) return false;  // held
+  }
+  if (finished) return true;
+  if (failure) throw Error(*failure);
+  if (channel->closed()) {
+    channel->check_lost();
+    finished = true;
+  } else if (by_event) {
+    channel->check_context();
+    finished = channel->runtime().event_done(channel->ordinal(), event);
+  } else {
+    poll();
+  }
+  return finished;
+}
+
+void Transfer::State::poll() {
+  finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+  if (finished) {
+    mark(Point::flag_seen);
+    if (resident) resident->done(*this);
+    if (lesson.delay) observe();
+    if (!is_probe) channel->look_after_probe();
+    if (brought.memory) brought.pack();
+    return;
+  }
+  ++polls;
+  if (polls % polls_per_observation == 1) {
+    if (lesson.delay) unfinished = std::chrono::steady_clock::now();
+    if (!is_probe) channel->look_after_probe();
+  }
+  if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
+  if (resident && resident->gone())
+    if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
+}
+
+void Transfer::State::observe() {
+  const auto microseconds = [&](auto time) {
+    return std::chrono::duration<double, std::micro>(time - started).count();
+  };
+  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
+                        microseconds(std::chrono::steady_clock::now()), lesson.roughly);
+  lesson.delay = nullptr;
+}
+
+/// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
+void Transfer::State::check_now_and_then() {
+  const auto now = std::chrono::steady_clock::now();
+  if (checked == std::chrono::steady_clock::time_point()) {
+    checked = now;
+  } else if (now - checked >= error_check_period) {
+    checked = now;
+    channel->check();
+  }
+}
+
+void Transfer::State::fail(const std::exception& why) {
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  failure = error ? *error : Error(Failure::out_of_memory, why.what());  // std::bad_alloc
+}
+
+void Transfer::State::wait() {
+  const std::uint32_t timeout = channel->polls_before_yield();
+  for (std::uint32_t i = 1; !done(); ++i)
+    if (i >= timeout && i % polls_per_yield == 0) std::this_thread::yield();
+}
+
+void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
+  if (state->queued.load(std::memory_order_acquire)) state->channel->drop_held(*state);
+  try {
+    state->wait();
+  } catch (const Error&) {
+    // The GPU has failed and nothing runs on it any more; done() reports it elsewhere.
+  }
+  const std::shared_ptr<Channel> channel = std::move(state->channel);
+  channel->put(state);
+}
+
+// --- channels -------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Lateness of_runs(Lateness lateness) {
+  lateness.model_error = lateness.runs_error;
+  return lateness;
+}
+
+}  // namespace
+
+Channel::Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch> watch, const Lateness& lateness)
+    : kernels(lateness),
+      copies(lateness),
+      short_runs(of_runs(lateness)),
+      engine_(&engine),
+      runtime_(&engine.runtime()),
+      ordinal_(ordinal),
+      watch_(std::move(watch)),
+      polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
+      stream_(engine.runtime().stream_create(ordinal)) {}
+
+void Channel::grow() {
+  Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr, false};
+  chunks_.reserve(chunks_.size() + 1);
+  chunk.flags = runtime_->mapped_alloc(ordinal_, chunk_states * flag_spacing);
+  try {
+    make_counters(chunk);
+  } catch (...) {
+    runtime_->mapped_free(ordinal_, chunk.flags);
+    throw;
+  }
+  std::memset(chunk.flags, 0, chunk_states * flag_spacing);
+  unprepared_.store(true, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < chunk_states; ++i) {
+    Transfer::State& state = chunk.states[i];
+    state.flag = reinterpret_cast<std::uint32_t*>(static_cast<char*>(chunk.flags) + i * flag_spacing);
+    state.counter = reinterpret_cast<unsigned*>(static_cast<char*>(chunk.counters) + i * counter_spacing);
+    state.next_idle = i + 1 < chunk_states ? &chunk.states[i + 1] : idle_;
+  }
+  idle_ = &chunk.states[0];
+  chunks_.push_back(std::move(chunk));
+}
+
+/// Where the GPU has no memory left, its kernels count in the host's.
+void Channel::make_counters(Chunk& chunk) {
+  constexpr std::size_t bytes = chunk_states * counter_spacing;
+  try {
+    chunk.counters = runtime_->device_alloc(ordinal_, bytes);
+  } catch (const Error& error) {
+    if (error.failure() != Failure::out_of_memory) throw;
+    chunk.counters = std::memset(runtime_->mapped_alloc(ordinal_, bytes), 0, bytes);
+    chunk.counters_on_host = true;
+    return;
+  }
+  try {
+    runtime_->memset_async(ordinal_, chunk.counters, 0, bytes, stream_);
+  } catch (...) {
+    runtime_->device_free(ordinal_, chunk.counters);
+    throw;
+  }
+}
+
+StateOwner Channel::take() {
+  const LockGuard lock(mutex_);
+  if (!idle_) grow();
+  Transfer::State* const state = idle_;
+  idle_ = state->next_idle;
+  lent_.fetch_add(1, std::memory_order_relaxed);
+  state->channel = shared_from_this();
+  state->finished = true;  // nothing to wait for until something has been started
+  state->by_event = state->is_probe = false;
+  state->failure.reset();
+  state->way = Way::kernel;
+  state->polls = 0;
+  state->lesson.delay = nullptr;
+  state->checked = {};
+  ++state->sequence;
+  return StateOwner(state);
+}
+
+void Channel::put(Transfer::State* state) noexcept {
+  if (state->brought.memory) state->brought.memory = {};  // nobody has waited until it was packed
+  if (state->resident) state->resident->done(*state);
+  const LockGuard lock(mutex_);
+  state->next_idle = idle_;
+  idle_ = state;
+  if (!state->by_event && !state->is_probe) lent_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Channel::learn(Transfer::State& state, const Lesson& lesson) {
+  if (unprepared_.load(std::memory_order_relaxed)) return;                  // the stream clears memory, and wakes up
+  if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
+  state.lesson = lesson;
+  state.started = std::chrono::steady_clock::now();
+}
+
+void Channel::handed_over(Transfer::State& state, const Lesson& lesson) {
+  learn(state, lesson);
+  under_way(state);
+}
+
+void Channel::launched(Transfer::State& state) {
+  unprepared_.store(false, std::memory_order_relaxed);
+  under_way(state);
+}
+
+void Channel::under_way(Transfer::State& state) {
+  one_before_ = latest_;
+  latest_began_ = std::chrono::steady_clock::now();
+  crowded_polls_ = 0;
+  launched_too(state);
+}
+
+void Channel::launched_too(Transfer::State& state) {
+  state.finished = false;
+  latest_ = {state.flag, state.sequence};
+}
+
+void Channel::check_context() const {
+  watch_->check();
+}
+
+void Channel::check_lost() const {
+  if (lost_) throw Error(Failure::runtime, ContextWatch::complaint(ordinal_));
+}
+
+std::uint64_t Channel::generation() const {
+  return watch_->number();
+}
+
+/// Throws if the stream's work has failed; then nothing is under way that further work could wait for.
+void Channel::check() {
+  check_context();
+  try {
+    runtime_->stream_check(ordinal_, stream_);
+    if (const StreamHandle second = second_stream_) runtime_->stream_check(ordinal_, second);
+  } catch (const Error&) {
+    const LockGuard lock(queue_mutex);
+    latest_ = one_before_ = {};
+    engine_->failed(ordinal_);
+    throw;
+  }
+}
+
+/// A flag that is set by a later transfer than the one meant has been set by that one, too.
+bool Channel::Launch::ended() const {
+  if (flag == nullptr) return true;
+  const std::uint32_t value = std::atomic_ref(*flag).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(value - sequence) >= 0;
+}
+
+bool Channel::idle() const {
+  return latest_.ended();
+}
+
+bool Channel::crowded() {
+  if (latest_.ended() || one_before_.ended()) return false;
+  if (crowded_polls_++ % polls_per_look == 0) {
+    crowded_polls_ = 1;
+    if (std::chrono::steady_clock::now() - latest_began_ >= longest_hold) crowded_polls_ = 0;
+  }
+  return crowded_polls_ != 0;
+}
+
+void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {
+  learn(state, lesson);
+  if (args.flag_behind == 0) args.completion = completion_of(state);
+  mark(Point::kernel_planned);
+  runtime_->launch(ordinal_, args, stream_);
+  if (args.flag_behind != 0) set_flag_behind(state, stream_);
+  kernel_launched(state);
+}
+
+void Channel::kernel_launched(Transfer::State& state) {
+  mark(Point::kernel_launched);
+  if (state.lesson.delay) allow_for_loading(state);
+  launched(state);
+}
+
+/// Whether the launch took so long that it may have loaded the kernel, or waited.
+bool Channel::allow_for_loading(Transfer::State& state) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - state.started <= slow_launch) return false;
+  state.started = now;
+  state.lesson.roughly = true;  // nor that it was not late
+  return true;
+}
+
+/// What the stream has been given may use the buffers, even if no flag can tell when that ends.
+void Channel::set_flag_behind(const Transfer::State& state, StreamHandle stream) {
+  try {
+    runtime_->signal_async(ordinal_, state.flag, state.sequence, stream);
+  } catch (const Error&) {
+    drain(stream);
+    throw;
+  }
+}
+
+void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) {
+  learn(state, lesson);
+  args.to.completion = completion_of(state);
+  mark(Point::kernel_planned);
+  runtime_->launch(ordinal_, args, stream_);
+  kernel_launched(state);
+}
+
+StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
+  StateOwner state = take();
+  state->way = Way::copy;
+  if (!state->event) state->event = runtime_->event_create(ordinal_);
+  runtime_->copy_async(ordinal_, to, from, bytes, stream_);
+  runtime_->event_record(ordinal_, state->event, stream_);
+  state->by_event = true;
+  state->finished = false;
+  lent_.fetch_sub(1, std::memory_order_relaxed);
+  return state;
+}
+
+/// `give` gives the copies to the stream; false if the runtime refuses one.
+template <class Give>
+bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give) {
+  learn(state, lesson);
+  mark(Point::copy_planned);
+  try {
+    if (!give()) {
+      state.lesson.delay = nullptr;
+      return false;
+    }
+  } catch (const Error&) {
+    drain(stream);  // as in set_flag_behind()
+    throw;
+  }
+  looks_left_ = 0;
+  set_flag_behind(state, stream);
+  mark(Point::copy_launched);
+  state.way = Way::copy;
+  launched(state);
+  return true;
+}
+
+bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson) {
+  return start_copies(state, copy_plan, lesson, stream_);
+}
+
+bool Channel::start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) {
+  on_second_ = !idle() && !on_second_;
+  if (on_second_ && second_stream_ == nullptr) second_stream_ = runtime_->stream_create(ordinal_);
+  return start_copies(state, copy_plan, {}, on_second_ ? second_stream_.load() : stream_);
+}
+
+bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson,
+                           StreamHandle stream) {
+  return start_copies(state, lesson, stream, [&]() REQUIRES(queue_mutex) {
+    for (std::int64_t call = 0; call < copy_plan.calls(); ++call)
+      if (!runtime_->copy_box_async(ordinal_, copy_plan[call], stream)) {
+        if (call > 0) drain(stream);  // those before it are queued
+        return false;
+      } else if (call % calls_between_looks == calls_between_looks - 1) {
+        look_in_time();
+      }
+    return true;
+  });
+}
+
+bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) {
+  return start_copies(state, lesson, stream_, [&]() REQUIRES(queue_mutex) {
+    for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
+      last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
+      if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
+        drain(stream_);  // those before them are queued, and some of them may be
+        return false;
+      }
+      look_in_time();
+    }
+    return true;
+  });
+}
+
+void Channel::drain(StreamHandle stream) noexcept {
+  try {
+    check_context();
+    runtime_->stream_synchronize(ordinal_, stream);
+  } catch (const Error&) {
+    // A GPU that has failed has nothing left to wait for.
+  }
+}
+
+void Channel::close() noexcept {
+  if (closed()) return;
+  drain(stream_);
+  if (second_stream_ != nullptr) drain(second_stream_);
+  lost_ = watch_->ended();
+  closed_.store(true, std::memory_order_release);
+  close_probe();
+  const LockGuard lock(mutex_);
+  for (const Chunk& chunk : chunks_) {
+    if (!lost_) free_of_gpu(chunk);
+    if (chunk.counters_on_host) runtime_->mapped_free(ordinal_, chunk.counters);
+    runtime_->mapped_free(ordinal_, chunk.flags);
+  }
+  for (const StreamHandle stream : {stream_, second_stream_.load()})
+    if (!lost_ && stream != nullptr) runtime_->stream_destroy(ordinal_, stream);
+  watch_.reset();
+}
+
+void Channel::free_of_gpu(const Chunk& chunk) noexcept {
+  for (std::size_t i = 0; i < chunk_states; ++i)
+    if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
+  if (!chunk.counters_on_host) runtime_->device_free(ordinal_, chunk.counters);
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,79 @@
+// Probes of a channel: launches that nobody waits for, to hear whether kernels still begin late.
+#include "device/transfer/context_watch.hpp"
+#include "device/transfer/engine.hpp"
+
+namespace gpudt::device {
+namespace {
+
+/// So many looks after a probe while a message is given to the stream.
+constexpr int looks_for_probe = 3;
+/// Where so many probes in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
+constexpr int most_slow_probes = 3;
+
+}  // namespace
+
+void Channel::probe(double expected_us) noexcept try {
+  check_context();
+  if (!probe_mutex_.try_lock()) return;
+  const LockGuard lock(probe_mutex_, std::adopt_lock);
+  if (probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
+  const bool first = probe_stream_ == nullptr;
+  if (first) probe_stream_ = runtime_->stream_create(ordinal_);
+  StateOwner state = take();
+  lent_.fetch_sub(1, std::memory_order_relaxed);
+  state->is_probe = true;
+  if (unprepared_.load(std::memory_order_relaxed)) return;  // the other stream clears the state's memory
+  datatype::Shape shape;
+  shape.kind = datatype::ShapeKind::contiguous;
+  shape.total = shape.run = shape.count = shape.align = probe_bytes;
+  shape.extent = 1;
+  // From the counter, which nobody else uses, to behind the flag.
+  KernelArgs args = plan(shape, /*unpack=*/false, state->counter, reinterpret_cast<char*>(state->flag) + probe_bytes, 0,
+                         probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
+  args.completion = completion_of(*state);
+  if (!first) state->lesson = {&kernels, expected_us};  // as in learn()
+  state->started = std::chrono::steady_clock::now();
+  runtime_->launch(ordinal_, args, probe_stream_);
+  slow_probes_ = allow_for_loading(*state) ? slow_probes_ + 1 : 0;
+  state->finished = false;
+  probe_ = Transfer(std::move(state));
+  looks_left_ = looks_for_probe;
+  probing_.store(true, std::memory_order_relaxed);
+} catch (const std::exception&) {
+  // Then nothing is learnt; what is wrong will show in what somebody waits for.
+}
+
+/// While a message is given to the stream.
+void Channel::look_in_time() noexcept {
+  if (looks_left_ == 0) return;
+  look_after_probe();
+  looks_left_ = probing_.load(std::memory_order_relaxed) ? looks_left_ - 1 : 0;
+}
+
+void Channel::look_after_probe() noexcept {
+  if (!probing_.load(std::memory_order_relaxed)) return;
+  if (!probe_mutex_.try_lock()) return;
+  const LockGuard lock(probe_mutex_, std::adopt_lock);
+  if (!probing_.load(std::memory_order_relaxed)) return;
+  try {
+    if (!probe_.done()) return;
+  } catch (const Error&) {  // as above
+  }
+  probe_ = {};
+  probing_.store(false, std::memory_order_relaxed);
+}
+
+void Channel::close_probe() noexcept {
+  const LockGuard lock(probe_mutex_);
+  if (!probe_stream_) return;
+  try {
+    check_context();
+    runtime_->stream_synchronize(ordinal_, probe_stream_);
+  } catch (const Error&) {  // as in drain()
+  }
+  probe_ = {};
+  probing_.store(false, std::memory_order_relaxed);
+  if (!lost_) runtime_->stream_destroy(ordinal_, probe_stream_);
+}
+
+}  // namespace gpudt::device

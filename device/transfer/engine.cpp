@@ -1,0 +1,254 @@
+#include "device/transfer/engine.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "device/choice/host_cpu.hpp"
+#include "device/transfer/context_watch.hpp"
+#include "device/transfer/resident.hpp"
+
+namespace gpudt::device {
+
+Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
+         std::unique_ptr<Resident> its_resident)
+    : ordinal(its_ordinal),
+      traits(std::move(its_traits)),
+      policy(launch_policy(traits.capability)),
+      tuning(std::move(its_tuning)),
+      watch(std::move(its_watch)),
+      resident(std::move(its_resident)) {}
+Gpu::~Gpu() = default;
+
+Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
+    : runtime_(std::move(runtime)),
+      way_(config.way),
+      order_(config.order),
+      batches_wanted_(config.batches),
+      staging_limited_(config.staging_limit != 0),
+      resident_use_(config.way == Way::copy ? ResidentUse::never : config.resident),
+      tuning_(config.tuning),
+      warn_(config.warn),
+      trace_(config.trace),
+      staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
+      uploads_(Pool::make(*runtime_, {})),
+      peers_(std::make_unique<Peers>(*runtime_)) {}
+
+Engine::~Engine() {
+  for (std::atomic<Gpu*>& slot : gpus_)
+    if (Gpu* const gpu = slot.load(); gpu && gpu->watch->ended()) lose(*gpu);
+  for (std::atomic<Gpu*>& slot : gpus_) {
+    const std::unique_ptr<Gpu> gpu(slot.load());
+    if (!gpu) continue;
+    if (gpu->resident)
+      if (const std::optional<Queued> job = gpu->resident->stop()) job->state->channel->launch_again(*job);
+    for (const auto& channel : gpu->channels) {
+      channel->launch_all_queued();
+      channel->close();
+    }
+  }
+  for (const std::atomic<DefaultStream*>& slot : default_streams_) delete slot.load();
+  for (const auto& [place, view] : registered_) forget_view(place.first, view);
+}
+
+/// Its context has ended: nothing that is left of it is given back to the runtime.
+void Engine::lose(Gpu& gpu) noexcept {
+  if (trace_) trace_("GPU " + std::to_string(gpu.ordinal) + ": its context has ended; all begins anew");
+  recent_.store(nullptr, std::memory_order_release);
+  gpus_[gpu.ordinal].store(nullptr, std::memory_order_release);
+  lost_.emplace_back(&gpu);
+  for (const auto& channel : gpu.channels) {
+    channel->launch_all_queued();  // which fails
+    channel->close();
+  }
+  staging_->lose(gpu.ordinal);
+  uploads_->lose(gpu.ordinal);
+  peers_->lose(gpu.ordinal);
+  if (DefaultStream* const stream = default_streams_[gpu.ordinal].load()) stream->lose();
+  const LockGuard lock(registered_mutex_);
+  std::erase_if(registered_, [&](const auto& entry) {
+    const bool its = entry.first.first == gpu.ordinal;
+    if (its) forget_view(gpu.ordinal, entry.second);
+    return its;
+  });
+  runtime_->forget(gpu.ordinal);
+}
+
+DefaultStream* Engine::default_stream(int ordinal) {
+  if (order_ == Order::none || ordinal < 0 || ordinal >= max_gpus) return nullptr;
+  static_cast<void>(gpu(ordinal));  // whose context may have ended
+  std::atomic<DefaultStream*>& slot = default_streams_[ordinal];
+  if (DefaultStream* const stream = slot.load(std::memory_order_acquire)) return stream;
+  const LockGuard lock(gpus_mutex_);
+  if (slot.load(std::memory_order_acquire) == nullptr)
+    slot.store(new DefaultStream(*runtime_, ordinal, order_), std::memory_order_release);
+  return slot.load(std::memory_order_acquire);
+}
+
+void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
+  static_cast<void>(gpu(ordinal));
+  const LockGuard lock(registered_mutex_);
+  const auto [at, is_new] = registered_.try_emplace({ordinal, address}, nullptr);
+  if (!is_new) return at->second;
+  void* const view = host_views_.map_again(address, bytes);
+  if (view == nullptr) return nullptr;
+  try {
+    if (runtime_->host_register(ordinal, view, bytes)) at->second = view;
+  } catch (const Error&) {
+    // As if it had refused: what needs the GPU next says what is wrong.
+  }
+  if (at->second == nullptr) host_views_.free(view);
+  return at->second;
+}
+
+void Engine::forget_view(int ordinal, void* view) noexcept {
+  if (view == nullptr) return;
+  runtime_->host_unregister(ordinal, view);
+  host_views_.free(view);
+}
+
+Gpu& Engine::gpu(int ordinal) {
+  if (ordinal < 0 || ordinal >= max_gpus)
+    throw Error(Failure::runtime, "GPU " + std::to_string(ordinal) + ": only GPUs 0 to " +
+                                      std::to_string(max_gpus - 1) + " are supported");
+  std::atomic<Gpu*>& slot = gpus_[ordinal];
+  if (Gpu* gpu = slot.load(std::memory_order_acquire); gpu && !gpu->watch->ended()) return *gpu;
+  const LockGuard lock(gpus_mutex_);
+  if (Gpu* gpu = slot.load(std::memory_order_acquire)) {
+    if (!gpu->watch->ended()) return *gpu;
+    lose(*gpu);
+  }
+  Traits traits = runtime_->traits(ordinal);
+  Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
+  if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
+  const auto watch = std::make_shared<const ContextWatch>(*runtime_, ordinal);
+  std::unique_ptr<Resident> resident;
+  if (resident_use_ != ResidentUse::never)
+    resident = std::make_unique<Resident>(*runtime_, ordinal, resident_use_, watch);
+  auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), watch, std::move(resident));
+  for (auto& channel : made->channels)
+    channel = std::make_shared<Channel>(*this, ordinal, watch, made->tuning.model.lateness);
+  Gpu* const gpu = made.release();
+  slot.store(gpu, std::memory_order_release);
+  return *gpu;
+}
+
+Movements Engine::movements() const {
+  Movements sum = {kernels_.load(), copies_.load(), batches_.load(), batched_.load()};
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire)) {
+      for (const auto& channel : gpu->channels)
+        sum.late += channel->kernels.times() + channel->copies.times() + channel->short_runs.times();
+      if (gpu->resident) sum.resident += gpu->resident->jobs();
+    }
+  return sum;
+}
+
+void Engine::about_to_wait(WaitKind kind) noexcept {
+  const Gpu* const gpu = recent_.load(std::memory_order_acquire);
+  if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
+}
+
+/// Whether the persistent kernel had better not, since kernels begin late.
+bool Engine::resident_late(const Gpu& gpu) const {
+  if (resident_use_ == ResidentUse::always) return false;
+  return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),
+                     [](const auto& channel) { return channel->kernels.expected_us() != 0; });
+}
+
+/// Null where there is none, or the GPU has not been used.
+Resident* Engine::resident_of(int ordinal) const {
+  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
+  return gpu ? gpu->resident.get() : nullptr;
+}
+
+void Engine::failed(int ordinal) noexcept {
+  if (Resident* const resident = resident_of(ordinal)) resident->give_up();
+}
+
+void Engine::shared_with_others(int ordinal, bool yields) noexcept {
+  shared_[ordinal].store(true, std::memory_order_relaxed);
+  const Gpu* const gpu = gpus_[ordinal].load(std::memory_order_acquire);
+  if (gpu == nullptr) return;
+  if (gpu->resident) gpu->resident->shared_with_others();
+  if (!yields) return;
+  for (const auto& channel : gpu->channels) channel->kernels.yield_turns();
+}
+
+std::vector<std::string> Engine::cost_sources() const {
+  std::vector<std::string> sources;
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      sources.push_back("GPU " + std::to_string(gpu->ordinal) + ": " + gpu->tuning.source);
+  return sources;
+}
+
+std::vector<UsedGpu> Engine::used_gpus() const {
+  std::vector<UsedGpu> used;
+  for (const std::atomic<Gpu*>& slot : gpus_)
+    if (const Gpu* gpu = slot.load(std::memory_order_acquire))
+      used.push_back({gpu->ordinal, gpu->traits.name, gpu->traits.id});
+  return used;
+}
+
+// --- the ways to move a message --------------------------------------------------------------------------------------
+
+Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
+                       std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
+                       const StreamMark& after) {
+  if (begin >= end) return {};
+  Gpu& here = gpu(ordinal);
+  const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
+  const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
+  return this->begin(here, here.channel(direction), packing, after);
+}
+
+Transfer Engine::copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after) {
+  if (bytes == 0) return {};
+  const Location to_place = runtime_->classify(to), from_place = runtime_->classify(from);
+  const bool pack = from_place.on_device() && from_place.ordinal == ordinal;
+  const Location& packed = pack ? to_place : from_place;
+  // Kernels reach pinned memory and this GPU's own; another GPU's only where peer access is on, which is not known.
+  const bool reachable = packed.kind == MemoryKind::pinned || (packed.on_device() && packed.ordinal == ordinal);
+  Packing packing = {pack ? Direction::pack : Direction::unpack, nullptr, {},         nullptr, 0,
+                     static_cast<std::int64_t>(bytes),           nullptr, packed.kind};
+  if (!reachable) packing.packed_kind = MemoryKind::host;
+  packing.shape.kind = datatype::ShapeKind::contiguous;
+  packing.shape.total = packing.shape.run = packing.shape.count = packing.end;
+  packing.shape.extent = 1;
+  packing.user = pack ? const_cast<void*>(from) : to;
+  packing.packed = pack ? to : const_cast<void*>(from);
+  Gpu& here = gpu(ordinal);
+  return begin(here, here.channel(packing.direction), packing, after);
+}
+
+// --- from layout to layout -------------------------------------------------------------------------------------------
+
+Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
+                          const StreamMark& after, bool within) {
+  if (begin >= end) return {};
+  const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
+  if (end > from_shape.total || end > to_shape.total)
+    throw Error(Failure::runtime, "a transfer of more bytes than there are");
+  Gpu& here = gpu(ordinal);
+  // What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
+  Channel& channel = here.channel(within ? Direction::pack : Direction::unpack);
+  const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
+                                   static_cast<std::uintptr_t>(shape.offset + begin));
+  };
+  using datatype::ShapeKind;
+  if (from_shape.kind == ShapeKind::contiguous)
+    return this->begin(here, channel,
+                       Packing{Direction::unpack, to.layout, to_shape, to.user, begin, end, place_of(from, from_shape),
+                               MemoryKind::device, !within},
+                       after);
+  if (begin != 0) throw Error(Failure::runtime, "a transfer of the later part of a message that is not packed");
+  if (to_shape.kind == ShapeKind::contiguous)
+    return this->begin(here, channel,
+                       Packing{Direction::pack, from.layout, from_shape, from.user, 0, end, place_of(to, to_shape),
+                               MemoryKind::device, !within},
+                       after);
+  return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);
+}
+
+}  // namespace gpudt::device

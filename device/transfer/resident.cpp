@@ -1,0 +1,243 @@
+#include "device/transfer/resident.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "device/timeline.hpp"
+
+namespace gpudt::device {
+namespace {
+
+using std::chrono::microseconds;
+
+/// Short transfers that begin within this of each other are one streak.
+constexpr microseconds most_between{100};
+/// So many in a streak make a launch promising.
+constexpr int least_streak = 4;
+/// After a kernel that was not worth its launch so many short transfers pass before the next one, in one streak or in
+/// several; after each further such kernel twice as many.
+constexpr int least_passed = 8, most_passed = 256;
+/// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
+constexpr std::int64_t worthwhile_jobs = 4;
+/// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
+constexpr microseconds timeout{40};
+/// The same where the kernel is wanted in any case, for tests and experiments.
+constexpr microseconds timeout_always{5000};
+/// So long before the next short transfer a launch costs no time that is needed otherwise, as far as is known before
+/// the first one. What launches take here is learnt from each, but none that was interrupted raises it by more than so
+/// much.
+constexpr microseconds launch_time{4};
+constexpr int launch_time_growth = 4;  ///< a fraction of it
+/// ... and by a launch that it has kept from being made it becomes less by such a fraction, so that it is tried again.
+constexpr int launch_time_decay = 64;
+/// A short transfer that begins so soon after a launch has probably waited for it.
+constexpr microseconds at_once{1};
+/// After this time a kernel gets no more jobs, so that what waits for all of the GPU comes to its turn however many
+/// there are.
+constexpr microseconds longest_life{1000};
+/// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
+constexpr microseconds blocked_launch = timeout;
+constexpr int most_blocked = 3;
+
+}  // namespace
+
+Resident::Resident(Runtime& runtime, int ordinal, ResidentUse use, std::shared_ptr<const ContextWatch> watch)
+    : runtime_(runtime), ordinal_(ordinal), watch_(std::move(watch)), use_(use), launch_time_(launch_time) {}
+
+Resident::~Resident() {
+  stop();
+  if (!box_) return;
+  if (!watch_->ended()) runtime_.stream_destroy(ordinal_, stream_);
+  runtime_.mapped_free(ordinal_, box_);
+}
+
+std::optional<Queued> Resident::stop() noexcept {
+  {
+    const LockGuard lock(mutex_);
+    use_ = ResidentUse::never;
+    if (!box_) return std::nullopt;
+    send_away();
+  }
+  try {
+    watch_->check();
+    runtime_.stream_synchronize(ordinal_, stream_);
+  } catch (const Error&) {
+    // A GPU that has failed has nothing left to wait for.
+  }
+  const LockGuard lock(mutex_);
+  Transfer::State* const state = served_;
+  if (state == nullptr) return std::nullopt;
+  const bool done = std::atomic_ref(*state->flag).load(std::memory_order_acquire) == state->sequence;
+  const std::optional<Work> work = release(*state);
+  if (done) return std::nullopt;
+  jobs_.fetch_sub(1, std::memory_order_relaxed);
+  return Queued{*work, state};
+}
+
+/// No job is handed over any more, and the kernel ends when it has done the one that it has begun.
+void Resident::send_away() {
+  leaving_ = true;
+  ready_.store(false, std::memory_order_relaxed);
+  std::atomic_ref(box_->job[0]).store(numbered(no_more_jobs, 0), std::memory_order_release);
+}
+
+/// The state has nothing to do with the kernel any more. Its work, which is not done if the kernel has not come to it.
+std::optional<Work> Resident::release(Transfer::State& state) {
+  served_ = nullptr;
+  state.resident = nullptr;
+  return std::exchange(work_, std::nullopt);
+}
+
+bool Resident::alive() const {
+  return launch_ != 0 && std::atomic_ref(box_->ended).load(std::memory_order_acquire) != launch_;
+}
+
+void Resident::note_short() {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
+  const auto now = Clock::now();
+  const LockGuard lock(mutex_);
+  streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, least_streak) : 0;
+  passed_ = std::min(passed_ + 1, most_passed);
+  last_short_ = now;
+  for (Waits& waits : waits_) {
+    if (!std::exchange(waits.open, false)) continue;
+    if (!waits.launched)
+      waits.until_short = now - waits.began;
+    else if (now - waits.began < at_once)
+      waits.until_short = {};
+  }
+}
+
+bool Resident::promising(const Waits& waits) {
+  if (use_ == ResidentUse::always) return true;
+  if (streak_ < least_streak || passed_ < to_pass_ || waits.until_short < launch_time || waits.until_short > timeout)
+    return false;
+  if (waits.until_short >= launch_time_) return true;
+  launch_time_ -= launch_time_ / launch_time_decay;
+  return false;
+}
+
+/// What the last kernel's life says about the next one's.
+void Resident::settle() {
+  if (std::exchange(settled_, true) || use_ == ResidentUse::always) return;
+  const bool worthwhile = jobs_of_launch_ >= worthwhile_jobs;
+  to_pass_ = worthwhile ? 0 : std::clamp(2 * to_pass_, least_passed, most_passed);
+  if (!worthwhile) streak_ = passed_ = 0;
+}
+
+void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::never) return;
+  const LockGuard lock(mutex_);
+  if (use_ == ResidentUse::never) return;
+  const auto now = Clock::now();
+  Waits& waits = waits_[static_cast<int>(kind)];
+  waits = {now, /*open=*/true, /*launched=*/false, waits.until_short};
+  if (alive()) {
+    if (!leaving_ && !served_ && now - launched_ > longest_life) send_away();
+    return;
+  }
+  if (served_) return;  // whoever waits for it takes it back
+  ready_.store(false, std::memory_order_relaxed);
+  settle();
+  if (may_launch && promising(waits) && !watch_->ended()) try {
+      launch();
+      waits.began = launched_;
+      waits.launched = true;
+    } catch (const Error&) {
+      use_ = ResidentUse::never;  // other launches do without, or say what is wrong
+    }
+}
+
+void Resident::launch() {
+  if (!box_) {
+    StreamHandle const stream = runtime_.stream_create(ordinal_);
+    try {
+      box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
+    } catch (const Error&) {
+      runtime_.stream_destroy(ordinal_, stream);
+      throw;
+    }
+    std::memset(static_cast<void*>(box_), 0, sizeof *box_);
+    stream_ = stream;
+  }
+  std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
+  const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
+  const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;
+  const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
+  const auto began = Clock::now();
+  mark(Point::resident_planned);
+  runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_timeout}, stream_);
+  mark(Point::resident_launched);
+  launch_ = next_launch;
+  launched_ = Clock::now();
+  leaving_ = settled_ = false;
+  jobs_of_launch_ = 0;
+  const Clock::duration took = launched_ - began;
+  if (launch_ > 1)  // the first one takes more than others will
+    launch_time_ = std::clamp<Clock::duration>(took, launch_time, launch_time_ + launch_time_ / launch_time_growth);
+  blocked_ = took >= blocked_launch ? blocked_ + 1 : 0;
+  if (blocked_ == most_blocked && use_ == ResidentUse::automatic) use_ = ResidentUse::never;
+  ready_.store(true, std::memory_order_relaxed);
+}
+
+bool Resident::ready() const {
+  return ready_.load(std::memory_order_relaxed);
+}
+
+bool Resident::hand_over(const BatchJob& job, const Work& work, Transfer::State& state) {
+  const LockGuard lock(mutex_);
+  if (served_ || !ready()) return false;
+  if (!alive()) {
+    ready_.store(false, std::memory_order_relaxed);
+    return false;
+  }
+  if (std::atomic_ref(box_->started).load(std::memory_order_acquire) != launch_) return false;
+  if (Clock::now() - launched_ > longest_life) {
+    send_away();
+    return false;
+  }
+  work_ = work;
+  served_ = &state;
+  state.resident = this;
+  job_ = job_after(job_);
+  host::write_job(*box_, job_, job);
+  ready_.store(false, std::memory_order_relaxed);
+  ++jobs_of_launch_;
+  jobs_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool Resident::gone() const {
+  return !alive();
+}
+
+std::optional<Work> Resident::take_back(Transfer::State& state) {
+  const LockGuard lock(mutex_);
+  // It sets the flag before it says that it has ended.
+  if (served_ != &state || std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence)
+    return std::nullopt;
+  --jobs_of_launch_;
+  jobs_.fetch_sub(1, std::memory_order_relaxed);
+  return release(state);
+}
+
+void Resident::done(Transfer::State& state) noexcept {
+  const LockGuard lock(mutex_);
+  if (served_ != &state) return;
+  release(state);
+  if (!leaving_ && use_ != ResidentUse::never) ready_.store(true, std::memory_order_relaxed);
+}
+
+void Resident::give_up() noexcept {
+  const LockGuard lock(mutex_);
+  use_ = ResidentUse::never;
+  if (box_) send_away();
+}
+
+void Resident::shared_with_others() noexcept {
+  if (use_.load(std::memory_order_relaxed) == ResidentUse::automatic) give_up();
+}
+
+}  // namespace gpudt::device

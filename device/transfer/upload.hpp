@@ -1,0 +1,45 @@
+// The serialised layout in the memory of one GPU; created on first use and cached on the Layout.
+#pragma once
+
+#include <cstdint>
+
+#include "base/mutex.hpp"
+#include "datatype/layout.hpp"
+#include "device/transfer/engine.hpp"
+
+namespace gpudt::device {
+
+class Upload final : public datatype::Attachment {
+ public:
+  static Upload& of(const datatype::Layout& layout, int ordinal) {
+    return static_cast<Upload&>(layout.attachment(ordinal, [] { return std::make_unique<Upload>(); }));
+  }
+  ~Upload() override;
+
+  /// Where work that is given to `channel` from now on finds the layout.
+  datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
+  /// Unique among the first 2^32 uploads; never 0.
+  std::uint32_t number() const { return static_cast<std::uint32_t>(number_ % UINT32_MAX) + 1; }
+  /// Whether the last call of program() found the layout on the GPU already.
+  bool there();
+  /// Whether this layout's serialised form and another's are the same, byte for byte. Compares once and remembers it of
+  /// the layout asked about last.
+  bool same_program(const datatype::Layout& layout, const Upload& other, const datatype::Layout& others_layout);
+
+ private:
+  static std::uint64_t next_number();
+  void make(Engine& engine, Channel& channel, const datatype::Layout& layout) REQUIRES(mutex_);
+
+  const std::uint64_t number_ = next_number();  // never that of another one
+  Mutex mutex_;
+  std::uint64_t compared_ GUARDED_BY(mutex_) = 0;  // number_ of the upload that it was compared with; 0: none yet
+  bool same_ GUARDED_BY(mutex_) = false;
+  std::uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the context that the rest belongs to; 0: none yet
+  datatype::Program program_ GUARDED_BY(mutex_);
+  Staging image_ GUARDED_BY(mutex_);               // on the GPU; pinned where that has no memory left
+  Staging source_ GUARDED_BY(mutex_);              // pinned, until the copy has been made
+  StateOwner copying_ GUARDED_BY(mutex_);          // likewise
+  Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream makes the copy
+};
+
+}  // namespace gpudt::device
