@@ -10,8 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from pictures import with_pictures  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "tests.md": "tests/README.md", "examples.md": "examples/README.md",
-             "changelog.md": "CHANGELOG.md"}
+ELSEWHERE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "tests.md": "tests/README.md",
+             "examples.md": "examples/README.md", "changelog.md": "CHANGELOG.md"}
 # Names in the first column of a table stay whole.
 STYLE = ".md-typeset td:first-child code { white-space: nowrap; }\n"
 
