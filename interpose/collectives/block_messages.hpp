@@ -1,7 +1,7 @@
 // The point-to-point messages that are equivalent to one process's part of a collective that moves data (MPI-4.1
 // chapters 6 and 8). Only intracommunicators.
 //
-// The functions that list return false of arguments that are MPI's to refuse.
+// The list_ functions return false if MPI would refuse the arguments; MPI then gets the call.
 #pragma once
 
 #include <mpi.h>
@@ -14,16 +14,16 @@
 
 namespace gpudt::interpose {
 
-/// `count` elements of `type` for, or from, process `rank` of the communicator.
+/// A block of `count` elements of `type` that goes to, or comes from, process `rank` of the communicator.
 struct BlockMessage {
   const void* buffer;
   std::int64_t count;
   MPI_Datatype type;
   int rank;
-  Located located{};  ///< if it has been asked
+  Located located{};  ///< where the buffer lies, if this has been looked up
 };
 
-/// Between two processes blocks keep their order.
+/// The blocks that a process sends and receives. Between two processes blocks keep their order.
 struct BlockMessages {
   std::vector<BlockMessage> given, taken;
 };
@@ -31,14 +31,15 @@ struct BlockMessages {
 /// Who exchanges blocks with whom.
 enum class Among { all, neighbours };
 
-/// Where this process is among those of a communicator.
+/// This process's rank in a communicator, and the number of processes.
 struct CommRank {
   int rank = 0, size = 0;
   explicit CommRank(MPI_Comm comm) {
     PMPI_Comm_rank(comm, &rank);
     PMPI_Comm_size(comm, &size);
   }
-  /// All ranks in turn: each process begins with another one, and ends with itself.
+  /// For turns 0, 1, ...: the ranks to send to, and to receive from. Each process begins with the next one, so that not
+  /// all send to one process at a time, and ends with itself.
   int after(int turn) const { return (rank + 1 + turn) % size; }
   int before(int turn) const { return (rank + size - 1 - turn) % size; }
   bool names(int root) const { return root >= 0 && root < size; }
@@ -46,14 +47,14 @@ struct CommRank {
 
 // --- blocks of a buffer argument: functions of a block's index and of the rank that it is for ------------------------
 
-/// `elements` elements on from the address.
+/// The address of the element that is `elements` elements behind the one at `address`.
 inline const void* element_of(const void* address, std::int64_t elements, MPI_Datatype type) {
   MPI_Aint lb = 0, extent = 0;
   if (type != MPI_DATATYPE_NULL) PMPI_Type_get_extent(type, &lb, &extent);
   return shifted(address, elements * extent);
 }
 
-/// The same for all.
+/// One block for all ranks.
 template <class Count>
 auto same_block(const void* address, Count count, MPI_Datatype type) {
   return [=](int, int rank) { return BlockMessage{address, count, type, rank}; };
@@ -66,7 +67,7 @@ auto equal_blocks(const void* address, Count count, MPI_Datatype type) {
   };
 }
 
-/// Of a v form. Null arrays are wrong.
+/// The blocks of a v form. With null arrays a count is -1, which MPI refuses.
 template <class Count, class Displacement>
 auto v_blocks(const void* address, const Count* counts, const Displacement* displs, MPI_Datatype type) {
   return [=](int i, int rank) {
@@ -75,7 +76,7 @@ auto v_blocks(const void* address, const Count* counts, const Displacement* disp
   };
 }
 
-/// Of a w form.
+/// The blocks of a w form.
 template <class Count, class Displacement>
 auto w_blocks(const void* address, const Count* counts, const Displacement* displs, const MPI_Datatype* types) {
   return [=](int i, int rank) {
@@ -86,13 +87,13 @@ auto w_blocks(const void* address, const Count* counts, const Displacement* disp
 
 // --- operations ------------------------------------------------------------------------------------------------------
 
-/// What a process has for itself is to be received where it is.
+/// Whether the block that a process sends to itself lies where the process receives it, which MPI refuses.
 inline bool is_refused(const BlockMessage& given, const BlockMessage& taken) {
   return refuses_all_aliases && given.buffer == taken.buffer && given.buffer != MPI_BOTTOM && given.count > 0 &&
          taken.count > 0;
 }
 
-/// One block between the root and each process. `own`: itself included.
+/// One block between the root and each process. `own`: also between the root and itself.
 template <class AtRoot, class Here>
 bool list_rooted(std::vector<BlockMessage>& roots, std::vector<BlockMessage>& others, MPI_Comm comm, int root, bool own,
                  AtRoot at_root, Here here) {
@@ -137,7 +138,7 @@ bool list_among_neighbours(BlockMessages& blocks, MPI_Comm comm, Give give, Take
   return true;
 }
 
-/// A block from each to each. `own`: to itself, too.
+/// A block from each process to each. `own`: also to itself.
 template <class Give, class Take>
 bool list_exchange(BlockMessages& blocks, MPI_Comm comm, Among among, bool own, Give give, Take take) {
   if (among == Among::neighbours) return list_among_neighbours(blocks, comm, give, take);
@@ -151,7 +152,7 @@ bool list_exchange(BlockMessages& blocks, MPI_Comm comm, Among among, bool own, 
   return !own || !is_refused(blocks.given.back(), blocks.taken.back());
 }
 
-/// The same block from each to all, which in place lies where all others get it.
+/// The same block from each process to all. With MPI_IN_PLACE it lies where the others receive it.
 template <class Count, class Take>
 bool list_gathering(BlockMessages& blocks, MPI_Comm comm, Among among, const void* sendbuf, Count sendcount,
                     MPI_Datatype sendtype, Take take) {

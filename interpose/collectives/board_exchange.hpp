@@ -1,6 +1,6 @@
-// Collectives that move blocks, each in one piece of device memory, by kernels of the receivers' GPUs: each process
-// lists on its board what it gives and takes, and the leader of each GPU (board_call.hpp) fetches what its processes
-// take.
+// Collectives that move contiguous blocks of device memory, by kernels of the receivers' GPUs. Each process lists on
+// its board the blocks that it sends and receives. The leader of each GPU (board_call.hpp) fetches the blocks that the
+// processes of this GPU receive.
 #pragma once
 
 #include "device/kernels/copy_blocks.hpp"
@@ -14,15 +14,16 @@ class BoardExchange : public BoardCall {
  public:
   using BoardCall::BoardCall;
 
-  /// What this process is to tell: what it gives and takes. `fit`: messages could do it; `weight`: if that is positive
-  /// in any process, they should. Returns whether GPUs could, for this process. It need not be told then.
+  /// Prepares what this process publishes: the blocks that it sends and receives. `fit`: messages between GPUs could do
+  /// the call. `weight`: messages should do it if this is positive in any process. Returns whether this process's
+  /// blocks allow kernels to do it.
   bool prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept;
-  /// What all processes know once they have decided otherwise.
+  /// After Decision::otherwise: whether messages do the call. All processes get the same answer.
   bool all_want_messages() const;
   void report() const override;
 
  private:
-  /// Of what a process gives, or of what it takes.
+  /// The memory that holds all blocks which a process sends, or all which it receives.
   struct Half {
     device::Exported memory{};
     int ordinal = -1;

@@ -1,6 +1,5 @@
-// What the processes of one communicator tell each other of its calls (transport/peer/board.hpp): what each has to do
-// with a collective, and how far it is, or that GPUs cannot do it. Nothing here waits for another process, but
-// await_room().
+// What the processes of one communicator publish about its collectives (transport/peer/board.hpp): their buffers, how
+// far each process is, or that GPUs cannot do the call. Only await_room() waits for other processes.
 #pragma once
 
 #include <mpi.h>
@@ -21,13 +20,13 @@
 
 namespace gpudt::interpose {
 
-/// Calls are numbered from 1 on, in the order in which all processes make them. One thread at a time makes calls;
-/// others may look at what is told meanwhile, and leave calls.
+/// Calls are numbered from 1 on, in the order in which all processes make them. One thread at a time makes calls; other
+/// threads may meanwhile read what is published, and leave calls.
 class BoardGroup {
  public:
-  /// Adds a record with that key, which is not in use; without one this process declines all calls, as the others know.
-  /// Takes a board when it first has room for a call, but none if it has `most_boards` already. May throw
-  /// std::bad_alloc before others can see anything of it.
+  /// Adds a record with that key, which must not be in use. If there is no free record, this process declines all
+  /// calls, and the others see that. Takes a board for the first call, unless this process has `most_boards` boards
+  /// already. May throw std::bad_alloc before others can see anything.
   explicit BoardGroup(const Members& members, std::uint64_t key, std::size_t most_boards = peer::board_count);
   ~BoardGroup();
   BoardGroup(const BoardGroup&) = delete;
@@ -36,40 +35,43 @@ class BoardGroup {
   int rank() const { return rank_; }
   std::size_t size() const { return world_ranks_.size(); }
   int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
-  /// What tells the messages to process `rank` from those on other communicators (hidden_tag()). Of one that has told.
+  /// The tag of messages to process `rank`, which must have published a call: it differs from that of other
+  /// communicators (hidden_tag()).
   int message_tag(std::size_t rank) const;
 
-  // --- what this process tells of its next call ---
+  // --- what this process publishes about its next call ---
 
-  /// Whether anything can be told, but that the call is declined.
+  /// Whether the call can be published; a call can be declined at any time.
   bool has_room() { return room() == Room::now; }
-  /// The same once it is known: other processes may be in MPI_Init, or have to leave earlier calls.
+  /// The same, but waits as long as the answer depends on other processes, which may be in MPI_Init or may have to
+  /// leave earlier calls.
   bool await_room();
-  /// Returns the number of the call. If there is room.
+  /// Publishes the call and returns its number. There must be room.
   std::uint64_t tell(const peer::Contribution& mine, std::span<const peer::Block> given = {},
                      std::span<const peer::Block> taken = {});
-  /// It cannot be done by GPUs.
+  /// This process leaves the call to MPI.
   void decline();
-  /// Nor can any later one.
+  /// The same for this call and all later ones.
   void decline_all();
-  /// Whether another process is known to have declined it. If there is room.
+  /// Whether another process is known to have declined the call. There must be room.
   bool others_decline();
   void set_outcome(std::uint64_t call, std::atomic<std::uint64_t> peer::Slot::*outcome, bool failed);
-  /// This process reads nothing more of a call that it has told of.
+  /// This process reads nothing more of a call that it has published.
   void leave(std::uint64_t call);
 
-  // --- what others tell of a call that this process has told of, and not left ---
+  // --- what others publish about a call that this process has published and not left ---
 
+  /// Whether process `other` has published or declined the call.
   bool has_told(std::size_t other, std::uint64_t call);
-  /// After that; null: it has declined.
+  /// What it has published; null: it has declined. Only after has_told().
   const peer::Slot* told_by(std::size_t other, std::uint64_t call) const;
-  /// Whether a process that has not declined has had success, once it is known.
+  /// Whether a process that has not declined has succeeded; no value: not known yet.
   std::optional<bool> outcome_of(std::size_t other, std::uint64_t call,
                                  std::atomic<std::uint64_t> peer::Slot::*outcome) const;
 
  private:
   enum class Room {
-    later,  ///< it hangs on other processes
+    later,  ///< depends on other processes
     now,
     none,
   };
@@ -85,22 +87,22 @@ class BoardGroup {
   const std::size_t most_boards_;
   peer::CallRecord* own_ = nullptr;                            ///< null: there is none
   int board_ = -1;                                             ///< negative: not taken
-  bool hopeless_ = false;                                      ///< some process declines all
-  std::vector<peer::Segment*> segments_;                       ///< by rank, as far as they have been reached
+  bool hopeless_ = false;                                      ///< some process declines all calls
+  std::vector<peer::Segment*> segments_;                       ///< by rank; null: not mapped yet
   std::vector<std::atomic<peer::CallRecord*>> records_found_;  ///< by rank; null: not there yet
 
   Mutex mutex_;
   std::uint64_t told_ GUARDED_BY(mutex_) = 0;
-  std::vector<std::uint64_t> not_left_ GUARDED_BY(mutex_);  ///< that this process has told of, ascending
+  std::vector<std::uint64_t> not_left_ GUARDED_BY(mutex_);  ///< calls that this process has published, ascending
 };
 
-/// Of an intracommunicator whose processes are together.
+/// The boards of an intracommunicator whose processes are all on this node.
 const std::shared_ptr<BoardGroup>& boards_of(CommState& state);
-/// Whether this process may offer its next call, a nonblocking one, to GPUs: there may be data for them, and room, and
-/// nobody is known to have declined.
+/// Whether this process may publish its next call, a nonblocking one: there may be data for GPUs, there is room, and
+/// no other process is known to have declined.
 bool may_offer(BoardGroup& group);
 
-/// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Nothing but the condition throws.
+/// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Only the condition throws.
 template <class Condition>
 void wait_for_others(Condition condition) {
   constexpr unsigned polls_before_progress = 64;  // some 2 us: over UCX, MPI's progress takes one

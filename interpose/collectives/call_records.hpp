@@ -1,9 +1,9 @@
-// The records and boards (transport/peer/board.hpp) of this process, and where those of others are.
+// The records and boards (transport/peer/board.hpp) of this process, and the look-up of those of others.
 //
-// Nothing is exchanged by MPI: all processes of a communicator work out the same key (comm_state.hpp), by which each
-// finds the others' records. A record that is not there means that its process has not come to its first call yet. So
-// it may be used for another key only when nobody looks for it any more: each process tells that to all others, in
-// their records, when it has done with a key. It may do so long after, when they have made theirs.
+// MPI exchanges nothing for this: all processes of a communicator compute the same key (comm_state.hpp), by which each
+// finds the records of the others. A missing record means that its process has not reached its first call yet.
+// Therefore a record may get another key only when no process looks for the old one any more. Each process that has
+// finished with a key notes this in the records of all others, if need be later, once those records exist.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,24 @@
 
 namespace gpudt::interpose {
 
-/// Of this process, which takes part (collectives_take_part()). Null: there can be none, as others know: to them all
-/// its calls are declined.
+/// Adds a record of this process, which must take part (collectives_take_part()). Null: no record is free; other
+/// processes see that, and take all its calls as declined.
 peer::CallRecord* add_record(std::uint64_t key);
-/// Of the process of that segment. Null: it has come to no call yet. May be a record in which all calls are declined.
+/// The record of the process that owns the segment. Null: the process has reached no call yet. In the record that is
+/// returned all calls may be declined.
 peer::CallRecord* find_record(peer::Segment& segment, std::uint64_t key);
-/// A board of this process's, whose slots hold nothing. Negative: it has so many already, or no memory.
+/// Takes a board of this process with empty slots. Negative: it has `most_taken` boards already, or no memory.
 int take_board(std::size_t most_taken);
 
-/// What a process has of a key.
+/// What a process holds for one key.
 struct Holding {
   std::uint64_t key;
   peer::CallRecord* record;  ///< or null
   int board;                 ///< or negative
   std::vector<int> others;   ///< that have the key, by their ranks in MPI_COMM_WORLD
 };
-/// This process will not look at that key again, and has no more calls to tell of. `at_once`: the others are told now,
-/// as far as they have a record; else some time.
+/// Ends this process's use of the key: it will neither look for the key nor publish calls under it again. Notes this in
+/// the records of the others, at once (`at_once`) where these exist, else later.
 void put_back(Holding holding, bool at_once);
 
 }  // namespace gpudt::interpose

@@ -1,5 +1,5 @@
-// What collectives between GPUs keep with a communicator, the same in all of its processes: whether all of them have
-// the library, and how many calls pass before they ask each other again.
+// What collectives between GPUs keep with a communicator, the same in all its processes: whether all of them have the
+// library, and how many calls go to MPI before GPUs are considered again.
 #pragma once
 
 #include <mpi.h>
@@ -13,67 +13,68 @@
 
 namespace gpudt::interpose {
 
-/// To be called before MPI_Init. Tells the node that this process is there (presence.hpp), and whether it can be asked;
-/// the latter to other nodes, too, where that is possible (mpi/modex.hpp).
+/// To be called before MPI_Init. Announces this process to its node (presence.hpp), and whether it can take part in
+/// collectives between GPUs; the latter also to other nodes, where possible (mpi/modex.hpp).
 void collectives_announce(ForcedProtocol forced);
-/// In MPI_Init, after presence_start(), whatever has come of the GPU: who has announced that it can be asked will be.
+/// To be called in MPI_Init, after presence_start(), also if there is no GPU: a process that has announced itself must
+/// answer the others.
 void collectives_start();
-/// At the end of MPI_Init, whatever has come of it: tells the node whether this process takes part, which others that
-/// have data for GPUs wait for.
+/// To be called at the end of MPI_Init, also if gpudt is off. Announces to the node whether this process takes part;
+/// processes with data for GPUs wait for that.
 void collectives_tell_started() noexcept;
 void collectives_stop();
 
-/// Between collectives_start() and collectives_stop(), if this process answers what others ask.
+/// Whether this process answers others: between collectives_start() and collectives_stop(), if it has announced itself.
 bool collectives_ask();
-/// Whether it may have anything but declined calls; others know it (presence_started()).
+/// Whether it may publish calls; if not, it declines all, and others know that (presence_started()).
 bool collectives_take_part();
-/// What is offered in any case (GPUDT_PROTOCOL); nothing: what pays.
+/// The protocol that GPUDT_PROTOCOL forces; nothing: the fastest.
 ForcedProtocol collectives_forced();
 
-/// How many calls that look alike pass before all are asked again: each time twice as many, and always an even number,
-/// so that calls that alternate are met in turn.
+/// Back-off: how many similar calls go to MPI before GPUs are considered again. The number doubles each time, and is
+/// even, so that of two alternating calls each gets its turn.
 struct AskBackoff {
   std::string_view call;
-  int length;  ///< of a block: bits of its bytes; negative: not known
+  int length;  ///< of a block: number of bits of its length in bytes; negative: not known
   int passing = 0, left = 0;
 
   bool passes() { return left > 0 && left-- > 0; }
-  /// After a call that not all agreed on. (Nothing if all is to be offered.)
+  /// To be called after a call that GPUs could not do. Does nothing if GPUDT_PROTOCOL=peer.
   void grow();
   void reset() { passing = left = 0; }
 };
 
 class BoardGroup;  // board_group.hpp
 
-/// The processes of a communicator, and what they tell each other's records of its calls by.
+/// The processes of a communicator, and the key of their records of its calls.
 struct Members {
   std::vector<int> world_ranks = {};  ///< by rank
   int rank = 0;                       ///< this process's
   std::uint64_t key = 0;              ///< the same in all of them
 
-  /// Of persistent request number `request`, from 1 on, of those whose starts are asked about.
+  /// The key of persistent request number `request` of the communicator, counted from 1 among those that GPUs may do.
   std::uint64_t key_of_request(std::uint64_t request) const;
 };
-/// Of an intracommunicator with a common context, once. All its processes look at the same communicators so.
+/// To be called once for an intracommunicator whose context is the same in all processes: the key counts these calls.
 Members members_of(MPI_Comm comm, std::vector<int> world_ranks);
 
 struct CommState {
-  bool together = false;       ///< all can be asked, and are on this node
-  bool over_nodes = false;     ///< all can be asked, on several nodes
-  bool spoilt = false;         ///< here: messages of a call that failed may still come
-  Members members = {};        ///< if they are together
-  std::uint64_t requests = 0;  ///< persistent ones whose starts are asked about
+  bool together = false;       ///< all processes can take part, and are on this node
+  bool over_nodes = false;     ///< all processes can take part, on several nodes
+  bool spoilt = false;         ///< a call failed in this process, and messages of it may still arrive
+  Members members = {};        ///< if `together`
+  std::uint64_t requests = 0;  ///< persistent requests that GPUs may do
   std::vector<AskBackoff> backoff = {};
-  std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that asks (boards_of())
+  std::shared_ptr<BoardGroup> boards = {};  ///< made by the first call that GPUs may do (boards_of())
 
   AskBackoff& backoff_for(std::string_view call, int length);
 };
 
-/// Of an intracommunicator or another one, while collectives_ask(), in each call of a collective function, whatever its
-/// arguments. Throws std::bad_alloc if there is no memory, which
-/// the caller must not take for an answer: others have none such.
+/// The state of any communicator. To be called while collectives_ask(), in each call of a collective function, whatever
+/// its arguments. Throws std::bad_alloc; the caller must then fail rather than choose a way, since the other processes
+/// do not know of it.
 CommState& comm_state_of(MPI_Comm comm);
-/// Null: nothing has been kept with it.
+/// Null: the communicator has no state yet.
 CommState* comm_state_if_any(MPI_Comm comm);
 
 }  // namespace gpudt::interpose

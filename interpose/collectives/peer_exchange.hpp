@@ -1,14 +1,14 @@
-// Collectives of blocks in device memory, between the GPUs of one node: by kernels that fetch the blocks
-// (board_exchange.hpp), or, of long blocks in blocking calls, as messages (transport/peer/peer.hpp). Both take a
-// fraction of what MPI's own collectives on staged data do.
+// Collectives that move blocks of device memory between the GPUs of one node, by kernels that fetch the blocks
+// (board_exchange.hpp) or, for long blocks in blocking calls, as messages (transport/peer/peer.hpp). Both take a
+// fraction of the time of MPI's own collectives on staged data.
 //
-// All processes must agree on each call, since none knows where the others' data are. They are asked (by boards in
-// memory that they share, board_group.hpp) only if all processes have the library (announced on the node before
-// MPI_Init) and if the block length, where all processes know it, is long enough. After a call that did not go this
-// way, which all know, more and more calls pass without a question, so that programs that keep their data on the host,
-// or send little, are hardly asked. (What one process alone finds wrong, or has no room for, is its answer: that it
-// asks must not depend on it.) A process that can take neither way declines, and waits for nobody. Nonblocking calls
-// are always asked about: a process that does not decline leaves the call to the engine (call_order.hpp).
+// All processes must agree on each call, since none knows where the others' data lie. They agree by boards in shared
+// memory (board_group.hpp). They do so only if all processes have the library (they announce it on the node before
+// MPI_Init) and if blocks are long enough, where all processes know their length. After a call that GPUs could not do,
+// the next 2, 4 ... 1024 similar calls go to MPI at once (AskBackoff), so that programs with data on the host rarely
+// pay for this. Whether a process takes part in the agreement must not depend on what it alone knows, such as wrong
+// arguments: that is what it publishes. A process whose data allow neither way declines, and does not wait. Nonblocking
+// calls always take part; unless the process declines, the call goes to the engine (call_order.hpp).
 #pragma once
 
 #include <mpi.h>
@@ -26,24 +26,24 @@
 
 namespace gpudt::interpose {
 
-/// The shape of a collective, on which depends how long blocks must be.
+/// The shape of a collective. It determines how long blocks must be.
 enum class Flow {
-  from_root,  ///< each process gets one block
-  to_root,    ///< each process gives one block
+  from_root,  ///< each process receives one block
+  to_root,    ///< each process sends one block
   other,
 };
 
-/// What all processes know of the blocks: how many elements there are in so many.
+/// What all processes know about the blocks: `blocks` of them have `elements` elements together.
 struct Known {
   std::int64_t elements;
   MPI_Datatype type = {};
   int blocks = 1;
-  bool varies = false;    ///< no process knows the elements of others
-  bool distinct = false;  ///< each block goes to one process alone
+  bool varies = false;    ///< no process knows how many elements others have
+  bool distinct = false;  ///< each block goes to only one process
 
   std::int64_t bytes() const;
 };
-/// Of operations with a root that has a block for, or from, each process.
+/// For operations whose root has a block for, or from, each process.
 inline Known distinct(std::int64_t elements, MPI_Datatype type) {
   return {.elements = elements, .type = type, .distinct = true};
 }
@@ -51,28 +51,29 @@ inline constexpr Known varying = {.elements = 0, .varies = true};
 
 namespace collective_messages {
 
-/// Whether all processes of `comm` are asked about this call, or about the starts of the request that it makes.
+/// Whether the processes of `comm` agree by boards about this call, or about the starts of the request that it makes.
+/// All processes get the same answer.
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known);
-/// Whether this process cannot have data for GPUs.
+/// Whether this process certainly has no data for GPUs.
 bool surely_on_host();
-/// Asks. What the call returns, if the blocks have gone so.
-/// `listed`: the blocks are all that this process gives and takes.
+/// Agrees with the others and moves the blocks. Returns the call's result, or nothing if MPI has to do the call.
+/// `listed`: `blocks` has all blocks that this process sends and receives.
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed);
 
-/// Of a nonblocking call that is asked about: the boards on which this process may offer it; null: it has declined.
+/// The boards on which this process may publish a nonblocking call for which asked() is true; null: it has declined.
 std::shared_ptr<BoardGroup> offers(MPI_Comm comm);
-/// The same after its blocks have been listed: what is to be told, unless this process has declined.
+/// What this process publishes about such a call once its blocks are listed; null: it has declined.
 std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group, BlockMessages blocks,
                                  bool listed);
-/// The same for the starts of a persistent call; empty: its blocks are not for GPUs.
+/// The same for each start of a persistent call; empty: its blocks are not for GPUs.
 PrepareOffer to_offer(const char* call, BlockMessages blocks);
 
 }  // namespace collective_messages
 
-/// Runs the call by kernels or as messages if all processes agree: what it returns; else nothing has been done.
-/// `list(blocks)` lists what is given and taken, and returns false of arguments that are MPI's to refuse, or that only
-/// MPI can serve.
+/// Runs a blocking call by kernels or as messages if all processes agree, and returns its result; no value: nothing has
+/// been done. `list(blocks)` lists what this process sends and receives. It returns false for arguments that MPI would
+/// refuse, or that only MPI can serve.
 template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
@@ -81,7 +82,7 @@ std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const
   return collective_messages::exchange(call, comm, flow, known, std::move(blocks), listed);
 }
 
-/// Of a nonblocking call: what this process is to tell of it; null if it is not asked about, or this process has
+/// What this process publishes about a nonblocking call; null: there is no agreement about it, or this process has
 /// declined.
 template <class List>
 std::unique_ptr<BoardCall> offer_exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
@@ -99,7 +100,7 @@ std::unique_ptr<BoardCall> offer_exchange(const Call& call, MPI_Comm comm, Flow 
   return collective_messages::offer(call.name, group, std::move(blocks), listed);
 }
 
-/// Of a persistent call that is asked about: how to offer its starts; empty: its blocks are not for GPUs.
+/// How to publish the starts of a persistent call for which asked() is true; empty: its blocks are not for GPUs.
 template <class List>
 PrepareOffer exchange_to_offer(const Call& call, List list) {
   BlockMessages blocks;

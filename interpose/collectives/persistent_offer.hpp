@@ -1,8 +1,8 @@
-// What this process offers to GPUs (board_call.hpp) each time that a persistent collective is started.
+// What this process publishes (board_call.hpp) each time that a persistent collective is started.
 //
-// Processes may start persistent collectives in any order, each in another one. So each has boards of its own, which
-// all processes find by the number of its initialisation on the communicator: start number n is call number n of these.
-// The initialisation also fixes the buffers: a process that has none for GPUs declines all starts in it.
+// Each process may start persistent collectives in another order. So each persistent collective has boards of its own,
+// which all processes find by the number of its initialisation on the communicator; start n is call n of these boards.
+// The initialisation also fixes the buffers: a process that has none for GPUs declines all starts there.
 #pragma once
 
 #include <mpi.h>
@@ -14,17 +14,17 @@
 
 namespace gpudt::interpose {
 
-/// Of one start, if the group has room: what is to be told; null: this process has declined. Throws std::bad_alloc
-/// only before it has declined.
+/// What this process publishes about one start, if the group has room; null: it has declined. Throws std::bad_alloc
+/// only before it declines.
 using PrepareOffer = std::function<std::unique_ptr<BoardCall>(const std::shared_ptr<BoardGroup>&)>;
 
 class PersistentOffer {
  public:
-  /// In the initialisation, of a request whose starts all processes are asked about. `prepare` is empty if this process
-  /// has nothing for GPUs: null then. May throw std::bad_alloc.
+  /// To be called in the initialisation of a request whose starts the processes agree about. If `prepare` is empty,
+  /// this process has nothing for GPUs; returns null then. May throw std::bad_alloc.
   static std::unique_ptr<PersistentOffer> make(CommState& state, PrepareOffer prepare);
 
-  /// Of the next start: what is to be told; null: this process has declined, as it must if `declines`.
+  /// What this process publishes about the next start; null: it has declined. `declines`: it must decline.
   std::unique_ptr<BoardCall> next(bool declines);
 
  private:
