@@ -25,7 +25,7 @@ struct Target {
 /// Stands for every rank of a window.
 inline constexpr int all_ranks = std::numeric_limits<int>::min();
 
-/// At MPI_Finalize: lets go of accesses to windows that the program has neither synchronised nor freed.
+/// To be called in MPI_Finalize: drops accesses to windows that the program has neither synchronised nor freed.
 void one_sided_stop();
 
 }  // namespace gpudt::interpose

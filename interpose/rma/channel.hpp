@@ -1,8 +1,8 @@
-// The messages of one served window: on their way out, in, and applied at the target.
+// The messages of one served window: sent, received, and applied at the target.
 //
-// All of them travel on a communicator of the window's own, and MPI is entered for them from the engine alone
-// (engine_service): the threads of the program hand operations over and watch them complete. Messages from one process
-// are applied in the order in which they were sent.
+// They travel on a communicator of the window's own. Only the engine (engine_service) calls MPI for them; the program's
+// threads queue operations and wait until these are complete. The target applies the messages of one process in the
+// order in which they were sent.
 #pragma once
 
 #include <mpi.h>
@@ -32,13 +32,13 @@ struct OriginOperation {
   int rank = MPI_PROC_NULL;
   MessageHeader header;
   datatype::TypeInfoRef target_type;      ///< accesses
-  std::optional<UserBuffer> source;       ///< of the data that is not in `packed`; its pack has been started
-  std::vector<std::byte> packed;          ///< data that is ready
-  std::optional<UserBuffer> destination;  ///< of what is fetched
-  bool with_request = false;              ///< its error is the request's
-  DirectAccessRef direct;                 ///< a GPU of this process makes the access: the rest means nothing then
+  std::optional<UserBuffer> source;       ///< the data, unless they are in `packed`; packing has been started
+  std::vector<std::byte> packed;          ///< the data, ready to be sent
+  std::optional<UserBuffer> destination;  ///< where fetched data go
+  bool with_request = false;              ///< the request reports the operation's error
+  DirectAccessRef direct;                 ///< if a GPU of this process makes the access; other members are unused then
 
-  /// The buffers are the program's again; set last.
+  /// The program may use the buffers again. Set last.
   std::atomic<bool> complete{false};
   int error = MPI_SUCCESS;
 
@@ -58,15 +58,16 @@ class WindowMemory {
   bool dynamic() const { return dynamic_; }
   void* base() const { return base_; }
   std::int64_t size() const { return size_; }
-  /// Dynamic: false if the region overlaps an attached one, or if none begins at `base`.
+  /// For dynamic windows: false if the region overlaps an attached one, or if no region begins at `base`.
   bool attach(void* base, std::int64_t size);
   bool detach(const void* base);
-  /// Where `displacement` (in bytes, or absolute) leads; null if `span` around it is not window memory.
+  /// The address at `displacement` (in bytes; in dynamic windows an address). Null if `span` around it is not in the
+  /// window.
   void* address(std::int64_t displacement, const datatype::Span& span) const;
-  /// Called when the program opens an exposure epoch: later accesses wait for the work that is in the default stream
-  /// now. Throws device::Error.
+  /// To be called when the program opens an exposure epoch: later accesses wait for the work that is in the default
+  /// stream at this time. Throws device::Error.
   void mark_again();
-  /// What accesses on GPU `ordinal` come after.
+  /// The mark for which accesses on GPU `ordinal` wait.
   device::StreamMark after(int ordinal) const;
 
  private:
@@ -78,10 +79,10 @@ class WindowMemory {
   std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
 };
 
-/// Pending requests of MPI and what follows them.
+/// Pending MPI requests, each with a function to be called when it is complete.
 class RequestSet {
  public:
-  /// `code`: what the call that made the request returned; `then` gets it at once if it is an error.
+  /// `code`: the result of the MPI call that made the request. If it is an error, `then` is called with it at once.
   void add(int code, MPI_Request request, std::function<void(int error)> then);
   int poll();
 
@@ -91,7 +92,7 @@ class RequestSet {
   std::size_t next_ = 0;
 };
 
-/// Layouts made of the bytes of messages. Making one anew for each message would also make the device's copy anew.
+/// Layouts that have come in messages. A cached layout keeps its copy on the device.
 class LayoutCache {
  public:
   /// Null if the bytes are no layout.
@@ -112,21 +113,21 @@ class WindowChannel {
   MPI_Comm comm() const { return comm_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
 
-  /// Accumulates of others are made in turns with this lock's other holders. Before anything is received.
+  /// Lets this process apply accumulates only while it holds `lock`. To be called before anything is received.
   void share_turn(peer::WindowLock& lock) { turn_.share(lock); }
 
   // --- any thread
   void submit(const OriginOperationRef& operation);
-  /// Accesses to `rank` that are not complete.
+  /// Number of accesses to `rank` that are not complete.
   int outstanding(int rank) const { return peer(rank).outstanding.load(std::memory_order_acquire); }
-  /// Accesses to `rank` so far.
+  /// Number of accesses to `rank` up to now.
   std::uint64_t submitted(int rank) const { return peer(rank).submitted.load(std::memory_order_acquire); }
-  /// The first error of accesses to `rank` since this was asked last.
+  /// The first error of accesses to `rank` since the last call of this function.
   int take_error(int rank) { return peer(rank).error.exchange(MPI_SUCCESS); }
-  /// Messages of these kinds that have come from `rank`.
+  /// Number of messages of these kinds that have come from `rank`.
   int posts(int rank) const { return peer(rank).posts.load(std::memory_order_acquire); }
   int completes(int rank) const { return peer(rank).completes.load(std::memory_order_acquire); }
-  /// True if every message has been given away.
+  /// True if no message is queued, sent or being applied.
   bool quiet() const { return live_.load(std::memory_order_acquire) == 0; }
 
   // --- the engine

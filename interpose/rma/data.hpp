@@ -16,8 +16,8 @@
 
 namespace gpudt::interpose {
 
-/// A buffer argument at the origin: host memory as it is, device memory staged. MPI is to send from it or receive into
-/// it.
+/// A buffer argument at the origin, from which MPI sends or into which it receives: host memory itself, or staging
+/// memory for device memory.
 class UserBuffer {
  public:
   /// Throws device::Error.
@@ -26,11 +26,11 @@ class UserBuffer {
   std::int64_t bytes() const { return bytes_; }
   void start_pack();
   void start_unpack();
-  /// The pack or unpack started last is done. May throw device::Error.
+  /// Whether the last pack or unpack is done. May throw device::Error.
   bool done() { return !staged_ || staged_->done(); }
   bool on_device() const { return staged_ != nullptr; }
 
-  /// Between pack and unpack: for MPI.
+  /// The arguments for MPI, between pack and unpack.
   void* address() const;
   int count() const { return count_; }
   MPI_Datatype type() const { return staged_ ? staged_->operand().packed_type() : type_->get(); }
@@ -46,11 +46,12 @@ class UserBuffer {
   std::unique_ptr<Staged> staged_;  ///< device memory
 };
 
-/// Packed bytes on their way to or from the target's memory.
+/// Packed bytes that are to be written to the target's memory, or have been read from it.
 class Block {
  public:
   Block() = default;
-  /// For use with GPU `ordinal`, or with host memory if it is negative. Throws device::Error or std::bad_alloc.
+  /// Takes memory for transfers by GPU `ordinal`, or on the host if it is negative. Throws device::Error or
+  /// std::bad_alloc.
   Block(int ordinal, std::int64_t bytes);
   std::byte* data() const;
   std::int64_t bytes() const { return bytes_; }
@@ -66,10 +67,11 @@ class TargetPlace {
  public:
   TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* address);
   int ordinal() const { return location_.on_device() ? location_.ordinal : -1; }
-  /// Nothing is read or written before `mark`.
+  /// Reads and writes wait for the work before `mark`.
   void order_after(const device::StreamMark& mark) { after_ = mark; }
   std::int64_t bytes() const { return count_ * layout_->size(); }
-  /// Between memory and all of a block made for ordinal(). Done at once in host memory. Throws device::Error.
+  /// Copies between the target's memory and a whole block, which must have been made for ordinal(). In host memory the
+  /// copy is complete on return. Throws device::Error.
   device::Transfer start_read(const Block& block) const;
   device::Transfer start_write(const Block& block) const;
 

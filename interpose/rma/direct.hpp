@@ -1,5 +1,5 @@
-// Accesses to windows by this process's own GPU, which reaches device memory of other processes of the node: one kernel
-// from the origin's layout to the target's, or back. The target has no part in it and need not call MPI.
+// Accesses to windows by this process's GPU, if it reaches the memory of the target on the same node: one kernel copies
+// from the origin's layout to the target's, or back. The target takes no part, and need not call MPI.
 #pragma once
 
 #include <atomic>
@@ -13,53 +13,53 @@
 
 namespace gpudt::interpose {
 
-/// What a process tells the others of its memory in a window. Plain data.
+/// What a process tells the others about its memory in a window. Plain data.
 struct Exposed {
   std::int64_t size;  ///< bytes
   std::int64_t disp_unit;
   std::uint64_t base;   ///< in its own address space
-  std::int32_t lock;    ///< which of the locks in its segment; negative: none
-  std::int32_t on_gpu;  ///< 1: all of it is in `memory`
+  std::int32_t lock;    ///< index of a lock in its segment; negative: none
+  std::int32_t on_gpu;  ///< 1: `memory` describes all of it
   device::Exported memory;
 };
 
-/// This process's. What must come after work in default streams is not for others to access: on_gpu is 0.
+/// Describes this process's memory. With GPUDT_ORDER on_gpu is 0: other processes cannot wait for its streams.
 Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock);
 
 /// Where an access goes.
 struct DirectTarget {
   const Exposed& memory;
-  int world_rank;  ///< of the process whose it is
+  int world_rank;  ///< of the target
   const datatype::TypeInfoRef& type;
   std::int64_t count;
   std::int64_t displacement;  ///< in bytes
 
-  /// Where the access begins, as a GPU of this process finds it.
+  /// The address at which the access begins, in this process's mapping.
   void* address(const device::Mapping& mapping) const {
     return mapping.at(memory.base + static_cast<std::uint64_t>(displacement));
   }
 };
 
-/// The target's memory for GPU `ordinal`; empty if it does not reach it. Throws device::Error.
+/// Maps the target's memory for GPU `ordinal`; empty if the GPU does not reach it. Throws device::Error.
 device::Mapping reach(const char* call, int ordinal, const DirectTarget& target);
 
 /// An access that a GPU of this process makes.
 class DirectAccess {
  public:
   enum class Kind { put, get };
-  /// Null if no GPU of this process can make it: that of the origin's device memory, or `own_gpu`, if it is not
-  /// negative, for host memory, by way of staging memory. Throws device::Error.
+  /// Starts the access on the GPU of the origin buffer. If the buffer lies in host memory, `own_gpu` makes the access
+  /// through staging memory; negative: none. Null if no GPU of this process can make it. Throws device::Error.
   static std::shared_ptr<DirectAccess> start(const char* call, Kind kind, const Origin& origin,
                                              const DirectTarget& target, int own_gpu);
   explicit DirectAccess(datatype::TypeInfoRef target_type) : target_type_(std::move(target_type)) {}
-  /// One that is done.
+  /// An access that is complete.
   DirectAccess() : done_(true) {}
   DirectAccess(const DirectAccess&) = delete;
   DirectAccess& operator=(const DirectAccess&) = delete;
 
-  /// Both sides' data are where they belong. Thread-safe.
+  /// Whether the access is complete at the origin and at the target. Thread-safe.
   bool done();
-  /// An MPI error class, once it is done.
+  /// An MPI error class; only after done().
   int error() const { return error_; }
 
  private:
@@ -68,7 +68,7 @@ class DirectAccess {
 
   DeviceBuffer origin_;  ///< in host memory if there is staging memory
   device::Staging staging_;
-  bool unpacks_ = false;  ///< when the data have come to the staging memory
+  bool unpacks_ = false;  ///< the host unpacks when the data are in the staging memory
   datatype::TypeInfoRef target_type_, byte_ = datatype::type_info(MPI_BYTE);
   device::Mapping mapping_;
   std::atomic<bool> done_{false};
@@ -78,14 +78,14 @@ class DirectAccess {
 };
 using DirectAccessRef = std::shared_ptr<DirectAccess>;
 
-/// Those of a window that the program has not synchronised yet.
+/// The accesses by GPUs to a window that the program has not synchronised yet.
 class DirectAccesses {
  public:
   explicit DirectAccesses(std::size_t ranks) : errors_(ranks, MPI_SUCCESS) {}
-  /// `with_request`: its error is the request's.
+  /// `with_request`: the request reports the error of the access.
   void add(int rank, DirectAccessRef access, bool with_request);
-  /// Returns when those to `rank` so far are done, driving the engine meanwhile: the first error of any since this was
-  /// asked last.
+  /// Waits for the accesses to `rank` up to now, and drives the engine meanwhile. Returns the first error since the
+  /// last call of this function.
   int finish(int rank);
 
  private:

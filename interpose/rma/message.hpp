@@ -1,7 +1,7 @@
-// What the processes of a served window tell each other.
+// The format of the messages between the processes of a served window.
 //
-// A message is a header, the serialised layout of the data at the target, and the data, packed, or, if it is large,
-// the tag of another message that carries it.
+// A message consists of a header, the serialised layout of the data at the target, and the packed data. Long data come
+// in another message, whose tag is in the header.
 #pragma once
 
 #include <mpi.h>
@@ -19,8 +19,8 @@ enum class MessageKind : std::int32_t {
   put,
   get,
   accumulate,
-  get_accumulate,    ///< also MPI_Fetch_and_op
-  compare_and_swap,  ///< its data are the new value and the one to compare with
+  get_accumulate,    ///< also for MPI_Fetch_and_op
+  compare_and_swap,  ///< the data are the new value and the value to compare with
   // Synchronisation.
   lock,
   unlock,
@@ -28,9 +28,9 @@ enum class MessageKind : std::int32_t {
   post,
   complete,
   // Answers.
-  granted,       ///< to lock
-  acknowledged,  ///< to unlock, flush and complete: all earlier accesses have been applied
-  result,        ///< to the accesses that fetch
+  granted,       ///< answers lock
+  acknowledged,  ///< answers unlock, flush and complete: all earlier accesses have been applied
+  result,        ///< answers accesses that fetch
 };
 
 inline bool is_access(MessageKind kind) {
@@ -39,7 +39,7 @@ inline bool is_access(MessageKind kind) {
 inline bool is_answer(MessageKind kind) {
   return kind >= MessageKind::granted;
 }
-/// Accumulates are atomic to each other.
+/// Whether accesses of this kind are atomic with respect to each other (accumulates).
 inline bool is_atomic(MessageKind kind) {
   return kind >= MessageKind::accumulate && kind <= MessageKind::compare_and_swap;
 }
@@ -56,29 +56,29 @@ inline constexpr std::int64_t inline_max = 8 * 1024;
 
 struct MessageHeader {
   MessageKind kind = MessageKind::put;
-  std::int32_t error = MPI_SUCCESS;  ///< answers: of the access, or the first of the accesses since the last answer
+  std::int32_t error = MPI_SUCCESS;  ///< answers: the access's error, or the first error since the last answer
   std::int32_t op = -1;              ///< accumulates: operation_at()
   std::int32_t element = -1;         ///< accumulates: element_at()
   std::int32_t lock_type = 0;        ///< lock
-  std::int32_t data_tag = 0;         ///< of the message with the data; 0: they follow the layout
-  std::uint64_t id = 0;              ///< the origin's; an answer repeats it
+  std::int32_t data_tag = 0;         ///< tag of the message with the data; 0: the data follow the layout
+  std::uint64_t id = 0;              ///< chosen by the origin; an answer repeats it
   std::int64_t displacement = 0;     ///< bytes from the window's base, or an address in a dynamic window
   std::int64_t count = 0;            ///< elements of the layout
   std::int64_t bytes = 0;            ///< data that this message brings
   std::int64_t layout_bytes = 0;
 };
 
-/// A predefined operation of accumulates as a number that means the same in all processes; -1 for any other.
+/// The index of a predefined accumulate operation, the same in all processes; -1 for other operations.
 int operation_index(MPI_Op op);
 MPI_Op operation_at(int index);
 
-/// A predefined datatype as such a number; -1 for any other.
+/// The index of a predefined datatype, the same in all processes; -1 for other datatypes.
 int element_index(MPI_Datatype type);
 MPI_Datatype element_at(int index);
-/// The one predefined datatype that `type` is made of; MPI_DATATYPE_NULL if there are several.
+/// The predefined datatype that `type` consists of; MPI_DATATYPE_NULL if there are several.
 MPI_Datatype element_of(MPI_Datatype type);
 
-/// A contiguous stretch of any length, as MPI is told of it.
+/// The count and datatype for a number of bytes, which may exceed INT_MAX.
 class Bytes {
  public:
   explicit Bytes(std::int64_t bytes);

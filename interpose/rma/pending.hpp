@@ -1,8 +1,8 @@
-// Accesses with device buffers to the windows that MPI serves itself, between the call and the synchronisation that
-// completes it.
+// Accesses with device buffers to windows that MPI serves itself, between the call and the synchronisation that
+// completes them.
 //
-// The data of a Put is packed while the program goes on; the synchronising call gives it to MPI. All other accesses
-// are MPI's at once, on staging memory; the synchronising call unpacks what they have fetched.
+// The data of a put are packed while the program continues; the synchronising call gives them to MPI. MPI gets all
+// other accesses at once, with staging memory; the synchronising call unpacks what they have fetched.
 #pragma once
 
 #include <mpi.h>
@@ -20,7 +20,7 @@
 
 namespace gpudt::interpose {
 
-/// A datatype argument kept until a deferred call: the program may free its own handle meanwhile.
+/// A datatype argument that a deferred call needs: the program may free its handle before.
 class KeptType {
  public:
   explicit KeptType(MPI_Datatype type);
@@ -44,12 +44,12 @@ class PendingAccess {
   virtual ~PendingAccess() = default;
 
   int rank() const { return rank_; }
-  /// Before MPI synchronises. Returns an MPI error code; may throw device::Error.
+  /// To be called before MPI synchronises. Returns an MPI error code; may throw device::Error.
   virtual int issue(MPI_Win) { return MPI_SUCCESS; }
-  /// After it: starts what remains to be done, and waits for its end. May throw device::Error.
+  /// To be called after it: these start the unpacking, and wait for its end. May throw device::Error.
   virtual void start_finish() {}
   virtual void finish() {}
-  /// True once somebody else has completed it.
+  /// True once the access has been completed elsewhere, by its request.
   virtual bool over() const { return false; }
 
  private:
@@ -91,7 +91,7 @@ class PendingAccesses {
     ~Claim();
     Claim(const Claim&) = delete;
     Claim& operator=(const Claim&) = delete;
-    int issue(const char* call) const;  ///< the first error, after all have had their turn
+    int issue(const char* call) const;  ///< issues all accesses and returns the first error
     void finish() const;
 
    private:
@@ -109,9 +109,9 @@ class PendingAccesses {
 
 extern PendingAccesses& pending_accesses;
 
-/// A Put whose data is being packed.
+/// A put whose data are being packed.
 std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target);
-/// An access that MPI has, with the buffers that are staged for it.
+/// An access that MPI has got, with the staged buffers.
 std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers);
 /// An access that has a request (MPI_Rput and others); synchronisation completes it as well.
 std::shared_ptr<PendingAccess> pending_request(int rank, const std::shared_ptr<Payload>& buffers);

@@ -1,9 +1,9 @@
-// A window that gpudt serves, because some process exposes device memory in it: accesses from the origin's side, and
-// the epochs in which they may be made. Accesses are made by the origin's GPU where it reaches the memory (direct.hpp),
-// and are messages to the target, which serves them, where not (channel.hpp).
+// A window that gpudt serves, because some process exposes device memory in it: the accesses of the origin, and the
+// epochs in which they may be made. The origin's GPU makes an access if it reaches the memory (direct.hpp). Otherwise
+// the access is a message to the target, which serves it (channel.hpp).
 //
-// The program's handle is a real window of MPI's without memory, which carries its name, attributes and error handler;
-// not necessarily one of all processes (calls/window.cpp).
+// The program's handle is an MPI window without memory, which has the name, attributes and error handler. It need not
+// span all processes (calls/window.cpp).
 #pragma once
 
 #include <mpi.h>
@@ -35,8 +35,8 @@ class ServedWindow {
   ServedWindow& operator=(const ServedWindow&) = delete;
   ~ServedWindow();
 
-  // Accesses. With a request they are complete when it is, without one at the next synchronisation. Errors go to the
-  // window's error handler and are returned.
+  // Accesses. An access with a request is complete when the request is, without one at the next synchronisation. Errors
+  // go to the window's error handler and are returned.
   int put(const char* call, const Origin& origin, const Target& target, MPI_Request* request);
   int get(const char* call, const Origin& result, const Target& target, MPI_Request* request);
   int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Request* request);
@@ -63,31 +63,32 @@ class ServedWindow {
   int detach(const void* base);
 
   const WindowMemory& memory() const { return memory_; }
-  /// MPI_Win_get_attr in C, of those predefined attributes that may not be the handle's; false: the handle has it.
+  /// MPI_Win_get_attr in C, for predefined attributes in which the handle may differ; false: the handle's value is
+  /// right.
   bool attribute(int keyval, void* value) const;
-  /// The caller frees it.
+  /// The group of the window's processes, which the caller frees.
   int group(MPI_Group* group) const;
-  /// Collective: returns when nothing is under way, in this process or from others.
+  /// Collective: returns when no access is under way, neither of this process nor of others.
   void settle();
   /// Called by the engine.
   int progress();
-  /// Nothing of progress() runs any more, nor will. The window must be settled.
+  /// After this, progress() does nothing; no call of it is running. The window must be settled.
   void close();
 
  private:
   enum class Lock {
     none,
-    wanted,  ///< MPI_Win_lock_all was called; acquired at the first access
-    asked,   ///< by another thread just now
+    wanted,  ///< MPI_Win_lock_all was called; the first access acquires the lock
+    asked,   ///< another thread is acquiring it
     held,
-    unchecked,  ///< MPI_MODE_NOCHECK: there is nothing to hold
+    unchecked,  ///< MPI_MODE_NOCHECK: no lock is needed
   };
-  /// Runs `body`; what it throws becomes an error of the window.
+  /// Runs `body`; an exception becomes an error of the window.
   template <class Body>
   int guard(const char* call, Body body) {
     return guarded(OfWindow{win_}, call, body);
   }
-  /// An access: `check()` is MPI's verdict on the arguments, `build(operation)` adds the origin's data.
+  /// Makes an access. `check()` lets MPI check the arguments, `build(operation)` adds the origin's data.
   template <class Check, class Build>
   int access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check, Build build);
 
@@ -132,11 +133,11 @@ class ServedWindow {
   std::optional<OwnWindowLock> own_lock_;  // before what uses it
   WindowChannel channel_;
   std::vector<Exposed> exposed_;  ///< by rank; empty for a dynamic window
-  std::vector<int> world_ranks_;  ///< of those that share memory with this process; negative: others
-  /// If all processes share memory: locks are taken there then, not by messages.
+  std::vector<int> world_ranks_;  ///< by rank; negative: the process does not share memory with this one
+  /// If all processes share memory, which has the locks then; otherwise locks are taken by messages.
   std::optional<WindowLocks> node_locks_;
   DirectAccesses direct_;
-  int own_gpu_ = -1;  ///< whose memory is in the window; negative: none
+  int own_gpu_ = -1;  ///< the GPU with this process's window memory; negative: none
 
   Mutex service_mutex_;  ///< held by progress()
   bool closed_ GUARDED_BY(service_mutex_) = false;
@@ -145,11 +146,11 @@ class ServedWindow {
   bool fence_open_ GUARDED_BY(mutex_) = false;
   bool lock_all_ GUARDED_BY(mutex_) = false;
   std::vector<Lock> locks_ GUARDED_BY(mutex_);
-  /// Accesses to each rank that are known to have been applied there.
+  /// Number of accesses to each rank that have certainly been applied there.
   std::vector<std::uint64_t> flushed_ GUARDED_BY(mutex_);
   std::optional<std::vector<int>> targets_ GUARDED_BY(mutex_);  ///< between start and complete
   std::optional<std::vector<int>> origins_ GUARDED_BY(mutex_);  ///< between post and wait
-  std::vector<int> posts_used_;                                 ///< of the one thread that may be in MPI_Win_start
+  std::vector<int> posts_used_;                                 ///< used by the only thread that may call MPI_Win_start
   std::vector<int> completes_used_ GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
-// The target's side of a served window: accesses that have arrived are applied one after the other, and locks are
-// granted.
+// The target's side of a served window. It applies the accesses that have arrived, one after the other, and grants
+// locks.
 #pragma once
 
 #include <mpi.h>
@@ -14,12 +14,12 @@
 
 namespace gpudt::interpose {
 
-/// One accumulate at a time has a window's memory to itself.
+/// Makes accumulates to a window's memory exclude each other.
 class AtomicTurn {
  public:
-  /// Other processes accumulate, too, whoever holds the lock.
+  /// Other processes accumulate to this memory too; each of them holds `lock` meanwhile.
   void share(peer::WindowLock& lock) { lock_ = &lock; }
-  /// Others wait for the turn to be given back, also while this process does not call MPI.
+  /// Whether other processes may wait for the turn, also while this process does not call MPI.
   bool shared() const { return lock_ != nullptr; }
   bool take(const void* who) {
     if (owner_ == nullptr && (lock_ == nullptr || lock_->try_enter(/*exclusive=*/true))) owner_ = who;
@@ -36,7 +36,7 @@ class AtomicTurn {
   peer::WindowLock* lock_ = nullptr;
 };
 
-/// An access being applied. Failures are kept, not thrown.
+/// An access that is being applied. It stores failures instead of throwing them.
 class TargetAccess {
  public:
   /// Sends an answer to the origin: the data fetched (no bytes after a failure).
@@ -48,14 +48,14 @@ class TargetAccess {
   TargetAccess(const TargetAccess&) = delete;
   TargetAccess& operator=(const TargetAccess&) = delete;
 
-  /// Where the access goes, or, if it cannot be, the MPI error class why.
+  /// Sets the place of the access, or the MPI error class if it is impossible.
   void set_place(TargetPlace place);
   void fail(int error);
 
-  /// Memory for the data that came with the access; to be filled before the first advance().
+  /// Memory for the data of the access; to be filled before the first advance().
   std::byte* incoming() const { return incoming_.data(); }
 
-  /// Goes on as far as possible without waiting. True when the access is over.
+  /// Advances as far as possible without waiting. True when the access is complete.
   bool advance();
   int error() const { return error_; }
 
@@ -73,16 +73,16 @@ class TargetAccess {
   Reply reply_;
   std::optional<TargetPlace> place_;
   Block incoming_, current_;
-  device::Transfer transfer_;  // after the blocks: it must end before they go
+  device::Transfer transfer_;  // after the blocks: it must end before they are destroyed
   Step step_ = Step::begin;
   int error_ = MPI_SUCCESS;
   bool answered_ = false;
 };
 
-/// Who holds the lock of this process's window memory, and who waits for it (MPI-4.1 section 12.5.3).
+/// The lock of this process's window memory (MPI-4.1 section 12.5.3): which processes hold it, and which wait for it.
 class LockQueue {
  public:
-  /// Tells a process that it has the lock: the lock request's id.
+  /// Sends process `rank` the grant of its lock request `id`.
   using Grant = std::function<void(int rank, std::uint64_t id)>;
   explicit LockQueue(Grant grant) : grant_(std::move(grant)) {}
   void request(int rank, int type, std::uint64_t id);

@@ -12,7 +12,7 @@ namespace gpudt::interpose {
 class OwnWindowLock {
  public:
   OwnWindowLock() = default;
-  /// Takes a free one, if there is one.
+  /// Takes a free lock, if there is one.
   explicit OwnWindowLock(peer::Segment& segment);
   OwnWindowLock(OwnWindowLock&& other) noexcept : index_(std::exchange(other.index_, -1)) {}
   OwnWindowLock(const OwnWindowLock&) = delete;
@@ -24,24 +24,23 @@ class OwnWindowLock {
   int index_ = -1;
 };
 
-/// As one process uses them. A rank's lock may be acquired again after it has been released; one thread at a time for
-/// each rank.
+/// The locks of all ranks, as one process uses them. For each rank only one thread at a time may use this.
 class WindowLocks {
  public:
   /// `locks`: by rank in the window.
   explicit WindowLocks(std::vector<peer::WindowLockSet*> locks)
       : locks_(std::move(locks)), exclusive_(locks_.size(), 0) {}
-  /// Returns when this process holds it; drives the engine meanwhile. `type` as in MPI_Win_lock.
+  /// Returns when this process holds the lock; drives the engine meanwhile. `type` as in MPI_Win_lock.
   void acquire(int rank, int type);
-  /// The same of all ranks, shared: never some of them while it waits for others.
+  /// Acquires the locks of all ranks, shared. It holds none while it waits for another, so that no deadlock can arise.
   void acquire_all();
   void release(int rank);
-  /// Whoever holds this, exclusively, alone accumulates to the memory of `rank`.
+  /// The lock that a process holds, exclusively, while it accumulates to the memory of `rank`.
   peer::WindowLock& turn(int rank) const { return locks_[static_cast<std::size_t>(rank)]->accumulates; }
 
  private:
   std::vector<peer::WindowLockSet*> locks_;
-  std::vector<char> exclusive_;  ///< of those held
+  std::vector<char> exclusive_;  ///< by rank: whether a held lock is exclusive
 };
 
 }  // namespace gpudt::interpose

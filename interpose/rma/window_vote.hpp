@@ -1,20 +1,20 @@
-// What the processes of a window that is being made ask each other before they make it.
+// The agreement of the processes that make a window: whether MPI or gpudt serves it.
 #pragma once
 
 #include <mpi.h>
 
 namespace gpudt::interpose {
 
-/// What a process says; of all processes, the largest of each.
+/// What a process contributes; the result has the largest value of each member.
 struct WindowVote {
-  int wants;    ///< 1: it has memory that gpudt alone can serve
-  int cannot;   ///< 1: gpudt is off here
-  int is_mpis;  ///< 1: the window is MPI's in any case, if no process wants it served
+  int wants;    ///< 1: the process has memory that only gpudt can serve
+  int cannot;   ///< 1: gpudt is off in the process
+  int is_mpis;  ///< 1: MPI serves the window unless a process wants gpudt to
 };
 
-/// Collective over the processes of `comm`, an intracommunicator, that have gpudt; the same answer in all. Returns when
-/// all processes have called it: if some lack gpudt, never. Unless `all_answer` says that none does, a line about
-/// `call` tells of a long wait, once in a process. All zero if MPI fails.
+/// Collective over `comm`, an intracommunicator; all processes get the same answer. Does not return if a process lacks
+/// gpudt. Unless `all_answer` says that all have it, a process logs a long wait in `call` once. All members are zero if
+/// MPI fails.
 WindowVote vote_on_window(const char* call, MPI_Comm comm, WindowVote mine, bool all_answer);
 
 }  // namespace gpudt::interpose
