@@ -1,10 +1,11 @@
-// Arguments of Fortran procedures as C has them, for the generated wrappers (scripts/generate/fortran.py).
+// Conversion of the arguments of Fortran procedures to those of C, for the generated wrappers
+// (scripts/generate/fortran.py).
 //
-// The Fortran library of Open MPI, and some procedures of MPICH's (scripts/generate/fortran.py says which), call the
-// PMPI_ functions of C directly, so that a Fortran program would pass the C wrappers by. Each class here is one
-// argument for the time of one call: made from the Fortran argument, converted to the C one, and written back when it
-// ends. The three Fortran interfaces pass all arguments by address and differ in names alone; mpi_f08 gives a null
-// pointer for an absent ierror.
+// The Fortran library of Open MPI, and some procedures of MPICH (scripts/generate/fortran.py lists them), call the
+// PMPI_ functions of C directly, so that calls of a Fortran program would bypass the C wrappers. An object of these
+// classes is one argument during one call: it is made from the Fortran argument, converts to the C argument, and its
+// destructor writes the result back. The three Fortran interfaces pass all arguments by address and differ only in
+// names; mpi_f08 passes a null pointer for an absent ierror.
 #pragma once
 
 #include <mpi.h>
@@ -21,13 +22,14 @@ namespace gpudt::interpose::fortran {
 
 static_assert(sizeof(MPI_Fint) == sizeof(int), "arrays of integers are handed to C as they are");
 
-/// A buffer, with the Fortran names of MPI_IN_PLACE and MPI_BOTTOM exchanged for those of C.
+/// The address of a buffer; Fortran's MPI_IN_PLACE and MPI_BOTTOM become those of C.
 void* to_buffer(void* address);
 
-/// A handle; MPI_DATATYPE_NULL for one that is none, as the C wrappers inspect types before MPI checks them.
+/// A datatype handle; MPI_DATATYPE_NULL for an invalid one, because the C wrappers inspect types before MPI checks
+/// them.
 MPI_Datatype to_type(MPI_Fint handle);
 
-/// The types of the w forms: `count` handles, none if the buffer is MPI_IN_PLACE.
+/// The types of a w form: `count` handles; none if the buffer is MPI_IN_PLACE.
 class Types {
  public:
   Types(const MPI_Fint* handles, int count, const void* buffer);
@@ -37,11 +39,11 @@ class Types {
   std::vector<MPI_Datatype> types_;
 };
 
-/// The same for a call that returns before it is complete. MPI reads the array until then and there is no telling
-/// when that is, so equal arrays share one copy, which stays: programs use few different ones.
+/// The same for a nonblocking call. MPI reads the array until the call is complete, at a time that is unknown here. So
+/// the copy is never freed; equal arrays share one, and programs use few different ones.
 const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void* buffer);
 
-/// Blocks that this process gives and gets in a collective of the w form: with all others, or with its neighbours.
+/// The blocks that this process sends and receives in a collective of the w form, with all others or its neighbours.
 Blocks all_blocks(MPI_Fint comm);
 Blocks neighbour_blocks(MPI_Fint comm);
 
@@ -110,8 +112,7 @@ using Op = Reference<MPI_Op, op_f2c, op_c2f>;
 using Comm = Reference<MPI_Comm, comm_f2c, comm_c2f>;
 using Win = Reference<MPI_Win, win_f2c, win_c2f>;
 
-/// A handle that the call makes; unchanged unless the call's `code`, which is there when it has returned, is
-/// MPI_SUCCESS.
+/// A handle that the call makes. The Fortran handle changes only if `code`, which the call sets, is MPI_SUCCESS.
 template <class Handle, MPI_Fint (*to)(Handle)>
 class New {
  public:
@@ -155,7 +156,7 @@ class Requests {
   std::vector<MPI_Request> now_;
 };
 
-/// A status or MPI_STATUS_IGNORE. What the call leaves alone keeps its value.
+/// A status or MPI_STATUS_IGNORE. Members that the call does not set keep their values.
 class Status {
  public:
   explicit Status(MPI_Fint* fortran);
@@ -183,7 +184,7 @@ class Statuses {
   std::vector<MPI_Status> statuses_;
 };
 
-/// What no call sets a flag or an index to: one that fails early leaves them as they were.
+/// A value to which no call sets a flag or an index: it shows that a call has failed before it set them.
 constexpr int untouched = INT_MIN;
 
 /// A logical that the call sets.
@@ -216,8 +217,7 @@ class Index {
   int index_ = untouched;
 };
 
-/// The indices of the `*outcount` completed requests. There are none after a call whose `code` says that it has failed
-/// early.
+/// The indices of the `*outcount` completed requests. There are none if `code` shows that the call failed early.
 class Indices {
  public:
   Indices(MPI_Fint* fortran, const MPI_Fint* outcount, const int& code)
@@ -233,7 +233,7 @@ class Indices {
   const int& code_;
 };
 
-/// Where a call stores an address that Fortran does not get.
+/// Takes an address that the call returns and that Fortran does not receive.
 class Unwanted {
  public:
   explicit Unwanted(void*) {}
@@ -243,7 +243,7 @@ class Unwanted {
   void* address_ = nullptr;
 };
 
-/// A character argument without the blanks that fill it up.
+/// A character argument without trailing blanks.
 class String {
  public:
   String(const char* text, std::size_t length);
@@ -253,7 +253,7 @@ class String {
   std::string text_;
 };
 
-/// Runs a call, which sets its code before its arguments are written back, and sets ierror, if there is one.
+/// Runs a call and sets ierror, if there is one. The call sets its code before its arguments are written back.
 template <class Call>
 void finish(MPI_Fint* ierror, const char* name, Call call) {
   int code = MPI_ERR_OTHER;

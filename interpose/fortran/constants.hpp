@@ -1,4 +1,4 @@
-// The constants that Fortran programs pass by address. One implementation for each family of MPI libraries,
+// The constants that Fortran programs pass by address. Each family of MPI libraries has an implementation,
 // constants_<family>.cpp; the build picks one.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The MPI library's own Fortran procedures, which this library's stand before.
+// The MPI library's own Fortran procedures, which this library's wrappers call.
 #pragma once
 
 #include <cstdio>
@@ -8,8 +8,8 @@
 
 namespace gpudt::interpose::fortran {
 
-/// Of this name, in whatever file that is loaded: what a program loads by dlopen(RTLD_LOCAL), as Python does with
-/// modules in Fortran, is not in the global scope, nor is the MPI library's Fortran part, which comes with it.
+/// The procedure of this name in any loaded file. A look-up in the global scope would not do: it lacks the Fortran part
+/// of the MPI library if a program has loaded it with dlopen(RTLD_LOCAL), as Python does with modules in Fortran.
 template <class Function>
 Function* procedure(const char* name) {
   void* const found = loaded_function(name);

@@ -1,5 +1,5 @@
-// What some MPI library does wrongly, or not at all, done by other means; in all others the function itself. One
-// implementation for each family of MPI libraries, workarounds_<family>.cpp; the build picks one.
+// Functions that some MPI library lacks or has wrong, done by other means there, and by MPI's own function elsewhere.
+// Each family of MPI libraries has an implementation, workarounds_<family>.cpp; the build picks one.
 #pragma once
 
 #include <mpi.h>
@@ -9,9 +9,9 @@
 
 namespace gpudt::interpose {
 
-/// Of a receive that has ended: the bytes that have come, MPI_UNDEFINED aside.
+/// The number of bytes that a receive which has ended has brought, never MPI_UNDEFINED.
 #ifdef OPEN_MPI
-// What MPI_Get_elements tells of MPI_BYTE, at a tenth of its cost: every receive is asked.
+// The same as MPI_Get_elements for MPI_BYTE, at a tenth of its cost: this is called for every receive.
 inline std::int64_t received_bytes(const MPI_Status& status) {
   return static_cast<std::int64_t>(status._ucount);
 }
@@ -19,8 +19,8 @@ inline std::int64_t received_bytes(const MPI_Status& status) {
 std::int64_t received_bytes(const MPI_Status& status);
 #endif
 
-/// Whether the status of a receive that has failed, since the message was too long, tells its length. In MPICH it is
-/// what was there before.
+/// Whether the status of a receive that failed because the message was too long has the message's length. MPICH leaves
+/// the status as it was.
 #ifdef OPEN_MPI
 inline constexpr bool truncated_statuses_tell = true;
 #else
@@ -33,93 +33,96 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 /// PMPI_Testsome that calls no error handler and leaves failed requests alone, as far as the MPI library allows.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses);
 
-/// PMPI_Request_get_status that calls no error handler. In MPICH a request that has failed is told by what it returns,
-/// and its status is what was there before.
+/// PMPI_Request_get_status that calls no error handler. In MPICH the return code shows that a request has failed, and
+/// the status stays as it was.
 int get_status(MPI_Request request, int* complete, MPI_Status* status);
-/// Whether MPI_Request_get_status leaves the status to the call that completes the request.
+/// Whether the call that completes a request still returns its status after MPI_Request_get_status.
 bool get_status_leaves_status();
 
-/// Whether this is a version of the MPI library of which gpudt knows what collectives and windows between GPUs need.
+/// Whether gpudt knows enough of this version of the MPI library for peer transfers, collectives and windows by GPUs.
 bool is_known_version();
 
-/// Whether gpudt looks at what every receive of this MPI library brings, as peer transfers need.
+/// Whether gpudt checks every receive of this MPI library for RTS messages, as peer transfers need.
 bool all_receives_are_known();
 
 /// Whether MPI matches persistent collectives by their initialisations: they may be started in any order, and late.
 bool matches_persistent_by_init();
 
-/// Whether a call returns the error that it has told an error handler of the program's own. MPICH 4.3 and 5.0 return
-/// MPI_SUCCESS: what MPI has refused would pass for sent.
+/// Whether a call returns its error after an error handler of the program has been called. MPICH 4.3 and 5.0 return
+/// MPI_SUCCESS, so that a message which MPI has refused would seem to be sent.
 #ifdef OPEN_MPI
 inline constexpr bool returns_handled_errors = true;
 #else
 inline constexpr bool returns_handled_errors = false;
 #endif
 
-/// Whether MPI refuses each collective that is to receive what it sends where it is, in the same type. Open MPI refuses
-/// MPI_Allreduce and MPI_Reduce alone.
+/// Whether MPI refuses all collectives whose send and receive buffers have the same address and type. Open MPI refuses
+/// only MPI_Allreduce and MPI_Reduce.
 #ifdef OPEN_MPI
 inline constexpr bool refuses_all_aliases = false;
 #else
 inline constexpr bool refuses_all_aliases = true;
 #endif
 
-/// Lets MPI make progress. `self`: a communicator of this process alone, where nothing is ever sent.
+/// Lets MPI make progress. `self`: a communicator of only this process, on which no messages are sent.
 void make_progress(MPI_Comm self);
 
 /// Finds at run time the offsets of the context id in a communicator object and of the communicator in a request
-/// object. Call once, in MPI_Init. `own`: a communicator that this library has made of MPI_COMM_SELF. False if that
-/// cannot be found; then the functions that follow may not be called, or know nothing.
+/// object. To be called once, in MPI_Init. `own`: a communicator that this library has made from MPI_COMM_SELF. False
+/// if the offsets cannot be found; then the functions that follow must not be called, or find nothing.
 bool find_contexts(MPI_Comm own);
-/// To be called in MPI_Init, before any communicator is made, and in MPI_Finalize, where contexts are numbered.
+/// To be called in MPI_Init, before any communicator is made, and in MPI_Finalize. They do something only for MPI
+/// libraries for which gpudt numbers contexts.
 void start_contexts();
 void stop_contexts();
-/// Whether context_of() and lasting_context() tell what they are to, also where no messages are offered.
+/// Whether context_of() and lasting_context() work, also if no messages are offered.
 bool contexts_are_known();
-/// Whether a communicator may get the context of one that has been freed.
+/// Whether a communicator may get the context of a freed one.
 #ifdef OPEN_MPI
 inline constexpr bool contexts_recur = true;
 #else
 inline constexpr bool contexts_recur = false;
 #endif
-/// As context_of(), of a communicator with a common context: unless contexts recur no two communicators, of those that
-/// have been freed, too, have the same.
+/// As context_of(), for a communicator with a common context. Unless contexts recur, no two communicators ever have the
+/// same, freed ones included.
 std::uint64_t lasting_context(MPI_Comm comm);
-/// To be called when the program has made communicator `made`, or not (MPI_COMM_NULL), of `of`: where MPI does not tell
-/// contexts, it is numbered.
+/// To be called when the program has made communicator `made` (or MPI_COMM_NULL) from `of`. Numbers its context if MPI
+/// does not show contexts.
 #ifdef OPEN_MPI
 inline void number_context(MPI_Comm, MPI_Comm) {}
 #else
 void number_context(MPI_Comm of, MPI_Comm made);
 #endif
-/// Contexts from here on a process may have or not, where they are numbered.
+/// Where contexts are numbered: from this number on they belong to communicators that the program has made, and of
+/// which the receiver may not know (mpi_f08 and tools make some past the library).
 inline constexpr std::uint32_t first_made_context = 3;
 bool find_request_contexts(MPI_Comm own);
-/// MPI receives messages that end amid an element, as RTS messages may, if no element of the datatype has more bytes.
+/// The largest element, in bytes, within which a received message may end, as RTS messages do; MPI fails for larger
+/// ones.
 std::int64_t widest_received_in_parts();
-/// A bit of contexts that are not the same in all processes: in Open MPI 5 those of MPI_Comm_create_from_group. No
-/// message is offered with one.
+/// This bit marks contexts that differ between processes: in Open MPI 5 those of MPI_Comm_create_from_group. No message
+/// is offered on such communicators.
 inline constexpr std::uint32_t local_context = 1U << 31;
 #ifdef OPEN_MPI
-/// In bytes, in what the handles point to.
+/// Offsets in bytes in the objects that the handles point to.
 struct ContextOffsets {
   std::size_t context;                ///< in a communicator: context, rank, flags
-  std::uint32_t common;               ///< the flag of contexts that all processes have; 0 if all are
-  std::size_t comm, kind;             ///< in a request; `comm` is 0 if they have not been found
+  std::uint32_t common;               ///< the flag of contexts that are the same in all processes; 0 if all are
+  std::size_t comm, kind;             ///< in a request; `comm` is 0 if these have not been found
   std::size_t completion;             ///< in a request; 0 if it has not been found
   static constexpr int messages = 0;  ///< the kind of sends and receives
 };
 extern ContextOffsets context_offsets;
 
-/// What MPI tells the messages of one communicator from those of all others of this process by: the same in all
-/// processes of the communicator, or with local_context.
+/// The number by which MPI distinguishes the messages of a communicator from those of other communicators. It is the
+/// same in all processes of the communicator, or has the bit local_context.
 inline std::uint32_t context_of(MPI_Comm comm) {
   std::uint32_t found[3];
   std::memcpy(found, reinterpret_cast<const char*>(comm) + context_offsets.context, sizeof found);
   return (found[2] & context_offsets.common) == context_offsets.common ? found[0] : found[0] | local_context;
 }
-/// The communicator of a pending send or receive, even if its handle has been freed; MPI_COMM_NULL if it is not known,
-/// or the request is another one. It may be MPI_REQUEST_NULL.
+/// The communicator of a pending send or receive, even if its handle has been freed. MPI_COMM_NULL if it is unknown, or
+/// if the request is of another kind. `request` may be MPI_REQUEST_NULL.
 inline MPI_Comm request_comm(MPI_Request request) {
   MPI_Comm comm = MPI_COMM_NULL;
   int kind = 0;
@@ -128,13 +131,13 @@ inline MPI_Comm request_comm(MPI_Request request) {
     std::memcpy(&comm, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof(MPI_Comm));
   return comm;
 }
-/// Whether `comm`, which another request has told, is that of this one, too.
+/// Whether the request belongs to `comm`, a result of request_comm() for another request.
 inline bool request_has_comm(MPI_Request request, MPI_Comm comm) {
   MPI_Comm own = MPI_COMM_NULL;
   std::memcpy(&own, reinterpret_cast<const char*>(request) + context_offsets.comm, sizeof(MPI_Comm));
   return own == comm;
 }
-/// False of a pending send or receive that is certainly not complete. Without a call to MPI.
+/// False if a pending send or receive is certainly not complete. Does not call MPI.
 inline bool request_may_be_complete(MPI_Request request) {
   constexpr std::uintptr_t complete = 1;  // 0, or a pointer: not yet
   if (context_offsets.completion == 0) return true;
@@ -155,41 +158,44 @@ bool request_has_comm(MPI_Request request, MPI_Comm comm);
 inline bool has_common_context(MPI_Comm comm) {
   return (context_of(comm) & local_context) == 0;
 }
-/// The context of that communicator; negative if there is none.
+/// The context of the request's communicator; negative if that is unknown.
 inline std::int64_t request_context(MPI_Request request) {
   const MPI_Comm comm = request_comm(request);
   return comm == MPI_COMM_NULL ? -1 : std::int64_t{context_of(comm)};
 }
 
-/// Whether no process has left MPI_Init before all others had entered it. To be called after it; the same in all.
+/// Whether every process has entered MPI_Init before any has left it. To be called after MPI_Init; all processes get
+/// the same answer.
 bool init_waits_for_all();
 
-// Hidden messages, which no receive or probe of the program can match. In Open MPI they have negative tags. Unlike a
-// private communicator these need no collective set-up: processes without the library may be part of the job, and no
-// other communicator's making waits for this one's. Open MPI's own messages have tags from -7 on downwards. In MPICH
-// they have a communicator of their own, if all processes of the job are on one node and have the library: of all
-// communicators, which tags tell apart there. It is for collectives alone.
+// Hidden messages, which no receive or probe of the program can match.
+//
+// In Open MPI they have negative tags. Unlike a private communicator these need no collective set-up: the job may have
+// processes without the library, and making a communicator does not wait for another one. Open MPI's own messages have
+// the tags -7 and below. In MPICH one communicator carries the hidden messages of all communicators, which have
+// different tags there. It exists if all processes of the job are on one node and have the library, and serves only
+// collectives.
 enum HiddenTag : int { control_tag = -3, fragment_tag = -4, collective_tag = -5, vote_tag = -6 };
-/// To be called by all processes of the job, in MPI_Init, and before MPI_Finalize.
+/// To be called by all processes of the job: in MPI_Init, and before MPI_Finalize.
 void start_hidden_messages();
 void stop_hidden_messages();
-/// Whether the MPI library has a way for them, the same in all processes; once it is initialized. Only then may the
-/// others be called.
+/// Whether there are hidden messages; all processes get the same answer. To be called after MPI_Init. The functions
+/// below need them.
 bool has_hidden_messages();
 #ifdef OPEN_MPI
 inline constexpr bool hidden_messages_share_comm = false;
 #else
 inline constexpr bool hidden_messages_share_comm = true;
 #endif
-/// The communicator that they share, of all processes of MPI_COMM_WORLD, by their ranks there; else MPI_COMM_NULL.
+/// The communicator of all hidden messages, with the ranks of MPI_COMM_WORLD; MPI_COMM_NULL if there is none.
 MPI_Comm hidden_comm();
-/// A tag there; numbers that are far apart may have the same one.
+/// The tag for a number on that communicator; numbers that are far apart may have the same tag.
 int hidden_tag(std::uint64_t number);
-/// As PMPI_Isend and PMPI_Irecv, of a hidden message; the source may be MPI_ANY_SOURCE. They call no error handler.
+/// PMPI_Isend and PMPI_Irecv of a hidden message; the source may be MPI_ANY_SOURCE. They call no error handler.
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request);
 int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request);
 
-/// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe; what is pending advances in them.
+/// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe, in which pending operations advance.
 int probe(int source, int tag, MPI_Comm comm, MPI_Status* status);
 int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status);
 int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status);
