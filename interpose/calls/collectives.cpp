@@ -119,9 +119,9 @@ int bcast(const Call& call, const Pmpi& pmpi, void* buf, Count count, MPI_Dataty
     };
     return moving(
         call, comm, Flow::from_root, {count, type},
-        [&](BlockMessages& parcels) {
+        [&](BlockMessages& blocks) {
           const auto block = same_block(buf, count, type);
-          return list_from_root(parcels, comm, root, /*own=*/false, block, block);
+          return list_from_root(blocks, comm, root, /*own=*/false, block, block);
         },
         through_host);
   });
@@ -175,8 +175,8 @@ int gatherv(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendc
     };
     return moving(
         call, comm, Flow::to_root, varying,
-        [&](BlockMessages& parcels) {
-          return list_to_root(parcels, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
+        [&](BlockMessages& blocks) {
+          return list_to_root(blocks, comm, root, sendbuf != MPI_IN_PLACE, same_block(sendbuf, sendcount, sendtype),
                               v_blocks(recvbuf, recvcounts, displs, recvtype));
         },
         through_host);
@@ -230,8 +230,8 @@ int scatterv(const Call& call, const Pmpi& pmpi, const void* sendbuf, const Coun
     };
     return moving(
         call, comm, Flow::from_root, varying,
-        [&](BlockMessages& parcels) {
-          return list_from_root(parcels, comm, root, recvbuf != MPI_IN_PLACE,
+        [&](BlockMessages& blocks) {
+          return list_from_root(blocks, comm, root, recvbuf != MPI_IN_PLACE,
                                 v_blocks(sendbuf, sendcounts, displs, sendtype),
                                 same_block(recvbuf, recvcount, recvtype));
         },
@@ -316,13 +316,13 @@ int exchange(const Call& call, const Pmpi& pmpi, FindPartners find, const void* 
     return moving(
         call, comm, Flow::other,
         known_among(partners, {.elements = recvcount, .type = recvtype, .distinct = !partners.one_block}),
-        [&](BlockMessages& parcels) {
+        [&](BlockMessages& blocks) {
           const auto take = equal_blocks(recvbuf, recvcount, recvtype);
           if (!partners.one_block) {
-            return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+            return sendbuf != MPI_IN_PLACE && list_exchange(blocks, comm, partners.among, /*own=*/true,
                                                             equal_blocks(sendbuf, sendcount, sendtype), take);
           }
-          return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype, take);
+          return list_gathering(blocks, comm, partners.among, sendbuf, sendcount, sendtype, take);
         },
         through_host);
   });
@@ -347,8 +347,8 @@ int gathering(const Call& call, const Pmpi& pmpi, FindPartners find, const void*
     };
     return moving(
         call, comm, Flow::other, known,
-        [&](BlockMessages& parcels) {
-          return list_gathering(parcels, comm, partners.among, sendbuf, sendcount, sendtype,
+        [&](BlockMessages& blocks) {
+          return list_gathering(blocks, comm, partners.among, sendbuf, sendcount, sendtype,
                                 v_blocks(recvbuf, recvcounts, displs, recvtype));
         },
         through_host);
@@ -375,8 +375,8 @@ int exchange_v(const Call& call, const Pmpi& pmpi, FindPartners find, const void
     };
     return moving(
         call, comm, Flow::other, varying,
-        [&](BlockMessages& parcels) {
-          return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+        [&](BlockMessages& blocks) {
+          return sendbuf != MPI_IN_PLACE && list_exchange(blocks, comm, partners.among, /*own=*/true,
                                                           v_blocks(sendbuf, sendcounts, sdispls, sendtype),
                                                           v_blocks(recvbuf, recvcounts, rdispls, recvtype));
         },
@@ -406,8 +406,8 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
     };
     return moving(
         call, comm, Flow::other, varying,
-        [&](BlockMessages& parcels) {
-          return sendbuf != MPI_IN_PLACE && list_exchange(parcels, comm, partners.among, /*own=*/true,
+        [&](BlockMessages& blocks) {
+          return sendbuf != MPI_IN_PLACE && list_exchange(blocks, comm, partners.among, /*own=*/true,
                                                           w_blocks(sendbuf, sendcounts, sdispls, sendtypes),
                                                           w_blocks(recvbuf, recvcounts, rdispls, recvtypes));
         },
