@@ -73,7 +73,7 @@ const TypeInfoRef* find(MPI_Datatype type) {
 }
 
 /// A committed type of `size` bytes without gaps; MPI_DATATYPE_NULL if there are none.
-MPI_Datatype make_twin(std::int64_t size) {
+MPI_Datatype make_packed_type(std::int64_t size) {
   MPI_Datatype packed_type = MPI_DATATYPE_NULL;
   if (size == 0) return packed_type;
   if (size <= twin_chunk) {
@@ -100,7 +100,7 @@ TypeInfoRef build(MPI_Datatype type) {
   std::int64_t widest_element = 0;
   LayoutRef layout = decode(type, {}, &widest_element);
   const std::int64_t size = layout->size();
-  auto info = std::make_shared<const TypeInfo>(std::move(layout), make_twin(size), widest_element);
+  auto info = std::make_shared<const TypeInfo>(std::move(layout), make_packed_type(size), widest_element);
   if (is_predefined(type)) {
     predefined.add(type, info);
   } else {
