@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int notice_burst = 16;           ///< taken in one call
+constexpr int control_burst = 16;          ///< taken in one call
 constexpr int most_receive_failures = 16;  ///< attempts at receiving the next
 constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
 constexpr std::chrono::seconds stop_timeout{1};
@@ -43,7 +43,7 @@ void describe(Descriptor& descriptor, const MessageId& id, int destination, std:
 
 }  // namespace
 
-std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind) {
+std::int64_t fragment_size(std::int64_t message_bytes, device::StagingKind kind) {
   const bool on_device = kind == device::StagingKind::device;
   return std::clamp(divided(message_bytes, parts_wanted), on_device ? shortest_part_on_device : shortest_part,
                     on_device ? longest_part_on_device : longest_part);
@@ -72,16 +72,16 @@ bool Remote::due() {
 
 int Remote::progress() {
   int taken = 0;
-  for (test(); taken < notice_burst && receive_failures_ < most_receive_failures; test()) {
+  for (test(); taken < control_burst && receive_failures_ < most_receive_failures; test()) {
     const MpiTransfer::State state = listening_->state.load();
     if (state == MpiTransfer::State::under_way) break;
-    const ControlMessage notice = received_;
+    const ControlMessage message = received_;
     listen();
     if (state == MpiTransfer::State::done) {
-      take(notice);
+      take(message);
       ++taken;
     } else if (++receive_failures_ == most_receive_failures) {
-      log_error("notices of other processes cannot be received");
+      log_error("control messages of other processes cannot be received");
     }
   }
   for (const GivenUp& message : given_up()) make_up_for(message);
@@ -152,7 +152,7 @@ bool Remote::all_gone() {
 
 bool Remote::stop() {
   stopping_ = true;
-  const ControlMessage bye = notice(ControlKind::bye);
+  const ControlMessage bye = control_message(ControlKind::bye);
   {
     const LockGuard lock(mutex_);
     for (const auto& [rank, partner] : partners_)
@@ -170,28 +170,28 @@ bool Remote::stop() {
   return quiet();
 }
 
-ControlMessage Remote::notice(ControlKind kind, const MessageId& id) const {
-  ControlMessage notice{};
-  notice.kind = kind;
-  notice.from = rank_;
-  notice.index = id.index;
-  notice.generation = id.generation;
-  notice.version = peer_version;
-  std::copy(std::begin(own_->nonce), std::end(own_->nonce), std::begin(notice.nonce));
-  return notice;
+ControlMessage Remote::control_message(ControlKind kind, const MessageId& id) const {
+  ControlMessage message{};
+  message.kind = kind;
+  message.from = rank_;
+  message.index = id.index;
+  message.generation = id.generation;
+  message.version = peer_version;
+  std::copy(std::begin(own_->nonce), std::end(own_->nonce), std::begin(message.nonce));
+  return message;
 }
 
-/// Notices to one process arrive in the order in which they were said.
-void Remote::say(int rank, const ControlMessage& notice) {
+/// Control messages to one process arrive in the order in which they were sent.
+void Remote::say(int rank, const ControlMessage& message) {
   {
     const LockGuard lock(mutex_);
-    enter(rank, notice);
+    enter(rank, message);
   }
   say_all();
 }
 
-void Remote::enter(int rank, const ControlMessage& notice) {
-  outbox_.emplace_back(rank, notice);
+void Remote::enter(int rank, const ControlMessage& message) {
+  outbox_.emplace_back(rank, message);
   to_say_.store(true, std::memory_order_release);
 }
 
@@ -199,22 +199,22 @@ void Remote::enter(int rank, const ControlMessage& notice) {
 void Remote::say_all() noexcept {
   while (to_say_.load(std::memory_order_acquire)) {
     if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
-    std::deque<std::pair<int, ControlMessage>> notices;
+    std::deque<std::pair<int, ControlMessage>> messages;
     {
       const LockGuard lock(mutex_);
-      notices.swap(outbox_);
+      messages.swap(outbox_);
       to_say_.store(false, std::memory_order_relaxed);
     }
-    for (const auto& [rank, said] : notices) say_one(rank, said);
+    for (const auto& [rank, said] : messages) say_one(rank, said);
     saying_.store(false, std::memory_order_release);
   }
 }
 
 void Remote::say_one(int rank, const ControlMessage& said) {
   const auto handed = std::make_shared<MpiTransfer>();
-  handed->notice = std::make_unique<ControlMessage>(said);
+  handed->control_message = std::make_unique<ControlMessage>(said);
   MPI_Request request = MPI_REQUEST_NULL;
-  if (hidden_send(handed->notice.get(), sizeof said, MPI_BYTE, rank, control_tag, MPI_COMM_WORLD, &request) ==
+  if (hidden_send(handed->control_message.get(), sizeof said, MPI_BYTE, rank, control_tag, MPI_COMM_WORLD, &request) ==
       MPI_SUCCESS)
     watch(request, handed);
   else
@@ -227,32 +227,32 @@ void Remote::watch(MPI_Request request, MpiTransferRef handed) {
   any_new_.store(true, std::memory_order_release);
 }
 
-void Remote::take(const ControlMessage& notice) {
-  switch (notice.kind) {
+void Remote::take(const ControlMessage& message) {
+  switch (message.kind) {
     case ControlKind::hello:
     case ControlKind::welcome:
     case ControlKind::met:
-      return meet(notice);
+      return meet(message);
     case ControlKind::offer:
     case ControlKind::withdrawn:
-      return take_offer(notice);
+      return take_offer(message);
     case ControlKind::want:
-      return take_want(notice);
+      return take_want(message);
     case ControlKind::done: {
-      Descriptor& descriptor = own_->descriptors[notice.index];
-      if (descriptor.generation == notice.generation) descriptor.state.release();
+      Descriptor& descriptor = own_->descriptors[message.index];
+      if (descriptor.generation == message.generation) descriptor.state.release();
       return;
     }
     case ControlKind::plain: {
       const LockGuard lock(mutex_);
-      auto& messages = partners_[notice.from].plain_out;
+      auto& messages = partners_[message.from].plain_out;
       if (!messages) messages = std::make_unique<PlainMessages>();
-      (*messages)[static_cast<std::size_t>(notice.index)] = static_cast<std::uint32_t>(notice.bytes);
+      (*messages)[static_cast<std::size_t>(message.index)] = static_cast<std::uint32_t>(message.bytes);
       return;
     }
     case ControlKind::bye: {
       const LockGuard lock(mutex_);
-      Partner& partner = partners_[notice.from];
+      Partner& partner = partners_[message.from];
       partner.gone = true;
       if (partner.image) (*partner.image)->checking.store(0, std::memory_order_release);
       return;
@@ -261,22 +261,22 @@ void Remote::take(const ControlMessage& notice) {
 }
 
 /// An answer to hello or to welcome tells that the other process knows this one's segment.
-void Remote::meet(const ControlMessage& notice) {
+void Remote::meet(const ControlMessage& message) {
   const LockGuard lock(mutex_);
-  Partner& partner = partners_[notice.from];
+  Partner& partner = partners_[message.from];
   note_greeted(partner);
-  if (notice.version != peer_version) return;
-  if (stopping_ && notice.kind == ControlKind::hello) return;  // it has no image of this process, and says no bye
+  if (message.version != peer_version) return;
+  if (stopping_ && message.kind == ControlKind::hello) return;  // it has no image of this process, and says no bye
   const bool first = !partner.image;
-  if (first) partner.image = Segment::image(notice.from, notice.nonce);
-  if (partner.image && stopping_ && first) enter(notice.from, this->notice(ControlKind::bye));
+  if (first) partner.image = Segment::image(message.from, message.nonce);
+  if (partner.image && stopping_ && first) enter(message.from, control_message(ControlKind::bye));
   if (!partner.image || stopping_) return;
-  if (notice.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
-  if (notice.kind != ControlKind::met)
-    enter(notice.from, this->notice(notice.kind == ControlKind::hello ? ControlKind::welcome : ControlKind::met));
+  if (message.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
+  if (message.kind != ControlKind::met)
+    enter(message.from, control_message(message.kind == ControlKind::hello ? ControlKind::welcome : ControlKind::met));
   for (int index = 0; first && partner.plain_in && index < descriptor_count; ++index)
     if (const std::uint32_t messages = (*partner.plain_in)[static_cast<std::size_t>(index)]; messages != 0)
-      enter(notice.from, plain_notice(index, messages));
+      enter(message.from, plain_count_message(index, messages));
 }
 
 /// From now on the other process may send this one RTS messages. Returns whether it might before.
@@ -290,7 +290,7 @@ void Remote::greet(int rank) {
     const LockGuard lock(mutex_);
     if (note_greeted(partners_[rank])) return;
   }
-  say(rank, notice(ControlKind::hello));
+  say(rank, control_message(ControlKind::hello));
 }
 
 bool Remote::greeted(int rank) {
@@ -307,7 +307,7 @@ Segment* Remote::image(int rank) {
 
 void Remote::offer(int index) {
   const Descriptor& descriptor = own_->descriptors[index];
-  ControlMessage said = notice(ControlKind::offer, {index, descriptor.generation});
+  ControlMessage said = control_message(ControlKind::offer, {index, descriptor.generation});
   said.envelope = descriptor.envelope;
   said.bytes = descriptor.bytes;
   say_one(descriptor.destination, said);  // now, for the RTS follows; say() may leave it to another thread
@@ -315,22 +315,22 @@ void Remote::offer(int index) {
 
 void Remote::withdrawn(int index) {
   const Descriptor& descriptor = own_->descriptors[index];
-  say(descriptor.destination, notice(ControlKind::withdrawn, {index, descriptor.generation}));
+  say(descriptor.destination, control_message(ControlKind::withdrawn, {index, descriptor.generation}));
 }
 
-void Remote::take_offer(const ControlMessage& notice) {
-  Segment* const image = this->image(notice.from);
+void Remote::take_offer(const ControlMessage& message) {
+  Segment* const image = this->image(message.from);
   if (image == nullptr) return;
   const LockGuard lock(mutex_);
-  Descriptor& descriptor = (*image)->descriptors[notice.index];
+  Descriptor& descriptor = (*image)->descriptors[message.index];
   // Of a message that has come and gone, its RTS having been here first.
-  if (static_cast<std::int32_t>(notice.generation - descriptor.generation) < 0) return;
-  if (descriptor.generation != notice.generation) {  // else its RTS was here first, or this says that it is void
-    describe(descriptor, {notice.index, notice.generation}, rank_, notice.bytes);
-    descriptor.envelope = notice.envelope;
+  if (static_cast<std::int32_t>(message.generation - descriptor.generation) < 0) return;
+  if (descriptor.generation != message.generation) {  // else its RTS was here first, or this says that it is void
+    describe(descriptor, {message.index, message.generation}, rank_, message.bytes);
+    descriptor.envelope = message.envelope;
     descriptor.state.announce();
   }
-  if (notice.kind == ControlKind::withdrawn) descriptor.state.announce_failure();
+  if (message.kind == ControlKind::withdrawn) descriptor.state.announce_failure();
 }
 
 Descriptor& Remote::expect(const RendezvousRequest& rts) {
@@ -341,12 +341,12 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
     describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
     descriptor.state.announce();
   }
-  descriptor.part_bytes = rts.part_bytes;  // the RTS alone tells it, not the control message
+  descriptor.fragment_bytes = rts.fragment_bytes;  // the RTS alone tells it, not the control message
   return descriptor;
 }
 
 void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
-  ControlMessage said = notice(ControlKind::want, id);
+  ControlMessage said = control_message(ControlKind::want, id);
   said.bytes = bytes;
   const LockGuard lock(mutex_);
   partners_[rank].in.push_back({id});
@@ -354,27 +354,27 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
 }
 
 /// Of one that has been given up the receiver gets empty parts.
-void Remote::take_want(const ControlMessage& notice) {
-  Descriptor& descriptor = own_->descriptors[notice.index];
-  if (descriptor.generation != notice.generation) return;
+void Remote::take_want(const ControlMessage& message) {
+  Descriptor& descriptor = own_->descriptors[message.index];
+  if (descriptor.generation != message.generation) return;
   device::mark(device::Point::wanted);
   const LockGuard lock(mutex_);
-  descriptor.wanted_bytes.store(notice.bytes, std::memory_order_release);
-  Turn turn{{notice.index, notice.generation}};
+  descriptor.wanted_bytes.store(message.bytes, std::memory_order_release);
+  Turn turn{{message.index, message.generation}};
   if (!descriptor.state.request()) {
-    turn.given_up = notice.bytes;
-    turn.part_bytes = descriptor.part_bytes;
+    turn.given_up = message.bytes;
+    turn.fragment_bytes = descriptor.fragment_bytes;
     any_given_up_ = true;
   }
-  partners_[notice.from].out.push_back(turn);
+  partners_[message.from].out.push_back(turn);
 }
 
 void Remote::done(int rank, const MessageId& id) {
-  say(rank, notice(ControlKind::done, id));
+  say(rank, control_message(ControlKind::done, id));
 }
 
-ControlMessage Remote::plain_notice(int index, std::uint32_t messages) const {
-  ControlMessage said = notice(ControlKind::plain, {index, 0});
+ControlMessage Remote::plain_count_message(int index, std::uint32_t messages) const {
+  ControlMessage said = control_message(ControlKind::plain, {index, 0});
   said.bytes = messages;
   return said;
 }
@@ -387,7 +387,7 @@ void Remote::received_plain(int rank, int index) {
     if (!partner.plain_in) partner.plain_in = std::make_unique<PlainMessages>();
     const std::uint32_t messages = ++(*partner.plain_in)[static_cast<std::size_t>(index)];
     if (!partner.image) return;
-    enter(rank, plain_notice(index, messages));
+    enter(rank, plain_count_message(index, messages));
   }
   say_all();
 }
@@ -417,12 +417,12 @@ void Remote::end_turn(Way way, int rank) {
   turns(way, rank).pop_front();
 }
 
-void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes) {
+void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t fragment_bytes) {
   const LockGuard lock(mutex_);
   for (Turn& turn : turns(way, rank)) {
     if (turn.id != id || turn.given_up >= 0) continue;
     turn.given_up = bytes;
-    turn.part_bytes = part_bytes;
+    turn.fragment_bytes = fragment_bytes;
     any_given_up_ = true;
   }
 }
@@ -447,8 +447,8 @@ void Remote::make_up_for(const GivenUp& message) {
   const auto& [way, rank, turn] = message;
   std::int64_t rest = turn.given_up;
   try {
-    for (; rest > 0; rest -= turn.part_bytes) {
-      const auto bytes = static_cast<std::size_t>(std::min(rest, turn.part_bytes));
+    for (; rest > 0; rest -= turn.fragment_bytes) {
+      const auto bytes = static_cast<std::size_t>(std::min(rest, turn.fragment_bytes));
       if (way == Way::out) {
         send(rank, {}, 0);
       } else {

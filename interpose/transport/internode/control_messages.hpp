@@ -54,7 +54,7 @@ struct ControlMessage {
 
 /// Bytes of each fragment but the last of a message of `message_bytes` bytes that is packed into memory of `kind`. The
 /// sender decides; its RTS tells the receiver.
-std::int64_t part_size(std::int64_t message_bytes, device::StagingKind kind);
+std::int64_t fragment_size(std::int64_t message_bytes, device::StagingKind kind);
 
 /// A message among those between two processes.
 struct MessageId {
@@ -70,7 +70,7 @@ struct MpiTransfer {
   std::int64_t bytes = 0;  ///< received
 
   // What MPI reads or writes meanwhile, if nobody else keeps it.
-  std::unique_ptr<ControlMessage> notice;
+  std::unique_ptr<ControlMessage> control_message;
   device::Staging staging;
   std::vector<std::byte> unwanted;
 };
@@ -124,7 +124,7 @@ class Remote {
   /// All of its parts have been.
   void end_turn(Way way, int rank);
   /// The last `bytes` bytes of the message, if it has been wanted, are sent as empty parts, or received and dropped.
-  void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t part_bytes);
+  void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t fragment_bytes);
   /// Of the message that has the turn. May throw MpiError.
   MpiTransferRef send(int rank, device::Staging staging, std::int64_t bytes);
   MpiTransferRef receive(int rank, void* data, std::int64_t bytes);
@@ -137,7 +137,7 @@ class Remote {
     MessageId id;
     std::int64_t given_up =
         -1;  ///< bytes still to be sent (or received and discarded) for a cancelled message; negative: not cancelled
-    std::int64_t part_bytes = 0;
+    std::int64_t fragment_bytes = 0;
   };
   using PlainMessages = std::array<std::uint32_t, descriptor_count>;  ///< by length
   struct Partner {
@@ -157,22 +157,22 @@ class Remote {
     Turn turn;
   };
   std::deque<Turn>& turns(Way way, int rank) REQUIRES(mutex_);
-  ControlMessage notice(ControlKind kind, const MessageId& id = {}) const;
-  ControlMessage plain_notice(int index, std::uint32_t messages) const;
-  void say(int rank, const ControlMessage& notice);
-  void enter(int rank, const ControlMessage& notice) REQUIRES(mutex_);
-  void say_one(int rank, const ControlMessage& notice);
+  ControlMessage control_message(ControlKind kind, const MessageId& id = {}) const;
+  ControlMessage plain_count_message(int index, std::uint32_t messages) const;
+  void say(int rank, const ControlMessage& message);
+  void enter(int rank, const ControlMessage& message) REQUIRES(mutex_);
+  void say_one(int rank, const ControlMessage& message);
   void watch(MPI_Request request, MpiTransferRef handed);
   void listen();
   void take_new();
   void test();
   bool quiet();
   bool all_gone();
-  void take(const ControlMessage& notice);
+  void take(const ControlMessage& message);
   bool note_greeted(Partner& partner) REQUIRES(mutex_);
-  void meet(const ControlMessage& notice);
-  void take_offer(const ControlMessage& notice);
-  void take_want(const ControlMessage& notice);
+  void meet(const ControlMessage& message);
+  void take_offer(const ControlMessage& message);
+  void take_want(const ControlMessage& message);
   std::vector<GivenUp> given_up();
   void make_up_for(const GivenUp& message);
 

@@ -19,14 +19,14 @@ MessageOutflow::MessageOutflow(Remote& remote, int rank, int index, Descriptor& 
       descriptor_(descriptor),
       operand_(std::move(operand)),
       kind_(operand_.staging_kind()),
-      part_bytes_(part_size(descriptor.bytes, kind_)) {
-  descriptor_.part_bytes = part_bytes_;
+      fragment_bytes_(fragment_size(descriptor.bytes, kind_)) {
+  descriptor_.fragment_bytes = fragment_bytes_;
   remote_.under_way.fetch_add(1);
 }
 
 MessageOutflow::~MessageOutflow() {
   const std::int64_t wanted = descriptor_.wanted_bytes.load(std::memory_order_acquire);
-  if (!turn_ended_ && wanted >= 0) remote_.give_up_turn(Remote::Way::out, rank_, id_, wanted - given_, part_bytes_);
+  if (!turn_ended_ && wanted >= 0) remote_.give_up_turn(Remote::Way::out, rank_, id_, wanted - given_, fragment_bytes_);
   remote_.under_way.fetch_sub(1);
 }
 
@@ -42,7 +42,7 @@ bool MessageOutflow::step() {
 /// Starts to pack the next part; false if there is none, or no room for it.
 bool MessageOutflow::begin(std::int64_t limit) {
   if (begun_ >= limit || parts_.size() >= parts_in_flight) return false;
-  const std::int64_t end = std::min(begun_ + part_bytes_, descriptor_.bytes);
+  const std::int64_t end = std::min(begun_ + fragment_bytes_, descriptor_.bytes);
   Part part{end - begun_, {}, {}, {}};
   if (!find_staging(part)) return false;
   device::mark(device::Point::part_pack_started);
@@ -56,7 +56,7 @@ bool MessageOutflow::begin(std::int64_t limit) {
 /// One part's memory is kept to the end; more is taken as long as there is some. To wait for others would be to wait
 /// for receives that may come later.
 bool MessageOutflow::find_staging(Part& part) {
-  const auto bytes = static_cast<std::size_t>(part_bytes_);
+  const auto bytes = static_cast<std::size_t>(fragment_bytes_);
   part.staging = std::move(spare_);
   if (!part.staging && begun_ == 0) part.staging = device::acquire(kind_, operand_.ordinal, bytes);
   if (!part.staging) part.staging = device::try_acquire(kind_, operand_.ordinal, bytes);
@@ -101,9 +101,9 @@ void MessageOutflow::reap() {
 
 // --- the receiver's end ----------------------------------------------------------------------------------------------
 
-MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t part_bytes,
+MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t fragment_bytes,
                              const Target& target)
-    : remote_(remote), rank_(rank), id_(id), target_(target), part_bytes_(part_bytes) {
+    : remote_(remote), rank_(rank), id_(id), target_(target), fragment_bytes_(fragment_bytes) {
   const datatype::Shape shape = target.layout->shape(target.count);
   if (target.direct || (target.ordinal < 0 && shape.kind == datatype::ShapeKind::contiguous))
     direct_ = static_cast<std::byte*>(target.user) + shape.offset;
@@ -116,8 +116,8 @@ MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std:
 
 /// As long as some parts are unpacked, others come. With less memory fewer do; pinned memory stands in for a GPU's.
 void MessageInflow::make_ring() {
-  ring_parts_ = std::min<std::int64_t>(2 * parts_in_flight, (target_.bytes + part_bytes_ - 1) / part_bytes_);
-  const auto bytes = [&] { return static_cast<std::size_t>(std::min(ring_parts_ * part_bytes_, target_.bytes)); };
+  ring_parts_ = std::min<std::int64_t>(2 * parts_in_flight, (target_.bytes + fragment_bytes_ - 1) / fragment_bytes_);
+  const auto bytes = [&] { return static_cast<std::size_t>(std::min(ring_parts_ * fragment_bytes_, target_.bytes)); };
   if (target_.ordinal < 0) return room_.resize(bytes());
   while (ring_parts_ > 1) {
     ring_ = device::try_acquire(target_.staging, target_.ordinal, bytes());
@@ -130,7 +130,8 @@ void MessageInflow::make_ring() {
 
 /// Only after a failure is there something left.
 MessageInflow::~MessageInflow() {
-  if (asked_ < target_.bytes) remote_.give_up_turn(Remote::Way::in, rank_, id_, target_.bytes - asked_, part_bytes_);
+  if (asked_ < target_.bytes)
+    remote_.give_up_turn(Remote::Way::in, rank_, id_, target_.bytes - asked_, fragment_bytes_);
   for (; !coming_.empty(); coming_.pop_front())
     while (coming_.front().receiving->state.load(std::memory_order_acquire) == MpiTransfer::State::under_way)
       remote_.advance();
@@ -155,7 +156,7 @@ bool MessageInflow::step() {
 void MessageInflow::ask() {
   if (asked_ == target_.bytes || !remote_.has_turn(Remote::Way::in, rank_, id_)) return;
   while (asked_ < target_.bytes && coming_.size() < parts_in_flight && has_slot()) {
-    const std::int64_t end = std::min(asked_ + part_bytes_, target_.bytes);
+    const std::int64_t end = std::min(asked_ + fragment_bytes_, target_.bytes);
     std::byte* const data = room_for(asked_);
     device::mark(device::Point::part_posted);
     coming_.push_back({asked_, end, data, remote_.receive(rank_, data, end - asked_)});
@@ -172,7 +173,7 @@ bool MessageInflow::has_slot() const {
 std::byte* MessageInflow::room_for(std::int64_t begin) const {
   if (direct_ != nullptr) return direct_ + begin;
   auto* const ring = target_.ordinal < 0 ? const_cast<std::byte*>(room_.data()) : static_cast<std::byte*>(ring_.data());
-  return ring + begin / part_bytes_ % ring_parts_ * part_bytes_;
+  return ring + begin / fragment_bytes_ % ring_parts_ * fragment_bytes_;
 }
 
 void MessageInflow::take_arrived() {

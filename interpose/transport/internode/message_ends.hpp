@@ -42,7 +42,7 @@ class MessageOutflow : public Outflow {
   Descriptor& descriptor_;
   const DeviceBuffer operand_;
   const device::StagingKind kind_;  ///< what MPI sends from
-  const std::int64_t part_bytes_;
+  const std::int64_t fragment_bytes_;
   std::deque<Part> parts_;                           ///< oldest first
   std::size_t given_parts_ = 0;                      ///< of these, to MPI
   device::Staging spare_;                            ///< so that a message that has begun comes to its end
@@ -53,8 +53,9 @@ class MessageOutflow : public Outflow {
 /// The receiver's end. What it has asked for is received, whatever happens.
 class MessageInflow : public Inflow {
  public:
-  /// Asks for the beginning of the message, as much as the target has room for; `part_bytes`: Descriptor::part_bytes.
-  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t part_bytes, const Target& target);
+  /// Asks for the beginning of the message, as much as the target has room for; `fragment_bytes`:
+  /// Descriptor::fragment_bytes.
+  MessageInflow(Remote& remote, int rank, const MessageId& id, std::int64_t fragment_bytes, const Target& target);
   ~MessageInflow() override;
   bool step() override;
 
@@ -77,7 +78,7 @@ class MessageInflow : public Inflow {
   const int rank_;
   const MessageId id_;
   const Target target_;
-  const std::int64_t part_bytes_;
+  const std::int64_t fragment_bytes_;
   std::byte* direct_ = nullptr;  ///< the user's contiguous data, into which MPI receives; null: into the ring
   /// Of packed parts, each of which has its place until it has been unpacked.
   std::int64_t ring_parts_ = 0;

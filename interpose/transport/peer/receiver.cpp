@@ -104,7 +104,7 @@ void RendezvousReceiver::want() {
   device::mark(device::Point::asked);
   descriptor_.state.want_fragments();
   if (remote_)
-    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.part_bytes, target_);
+    inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.fragment_bytes, target_);
 }
 
 void RendezvousReceiver::start(const DeviceBuffer& into) {

@@ -184,7 +184,7 @@ void RendezvousSender::open() {
                                    descriptor_.generation,
                                    remote_ ? rts_remote : 0,
                                    descriptor_.bytes,
-                                   remote_ ? descriptor_.part_bytes : 0};
+                                   remote_ ? descriptor_.fragment_bytes : 0};
     std::memcpy(descriptor_.rts, &rts, sizeof rts);
   }
   descriptor_.state.offer();

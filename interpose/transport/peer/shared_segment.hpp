@@ -51,9 +51,9 @@ struct RendezvousRequest {
   std::int32_t sender;     ///< rank in MPI_COMM_WORLD
   std::int32_t index;
   std::uint32_t generation;
-  std::uint32_t flags;      ///< rts_remote or 0
-  std::int64_t bytes;       ///< of the message
-  std::int64_t part_bytes;  ///< rts_remote: Descriptor::part_bytes
+  std::uint32_t flags;          ///< rts_remote or 0
+  std::int64_t bytes;           ///< of the message
+  std::int64_t fragment_bytes;  ///< rts_remote: Descriptor::fragment_bytes
 };
 inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
 inline constexpr std::uint32_t rts_remote =
@@ -111,7 +111,7 @@ struct alignas(64) Descriptor {
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
   /// Of a message to another node: bytes of each fragment but the last, which may be shorter.
-  std::int64_t part_bytes;
+  std::int64_t fragment_bytes;
 
   RemoteBuffer from;  ///< offered
   /// Of packed data so many bytes are there; negative: no more will come.
