@@ -1,5 +1,5 @@
-// The predefined types that MPI_Init finds, by their handles: what most messages in host memory are made of. A
-// look here takes a nanosecond, where MPI's own inspection calls take several each.
+// The predefined types that MPI_Init finds, by their handles: most messages in host memory consist of them. A look-up
+// takes a nanosecond, MPI's inspection calls several each.
 #pragma once
 
 #include <mpi.h>
@@ -21,7 +21,8 @@ std::size_t slot_of(MPI_Datatype type) noexcept {
   return (std::hash<MPI_Datatype>{}(type)*std::uint64_t(0x9e3779b97f4a7c15)) >> (64 - bits);
 }
 
-/// The sizes of those without gaps. Filled once, before other threads look; named types are never freed.
+/// The sizes of the predefined types without gaps. Filled once, before other threads read it; named types are never
+/// freed.
 class BasicTypes {
  public:
   void fill();
@@ -35,7 +36,7 @@ class BasicTypes {
   };
   static constexpr int slot_bits = 8;  // several times as many as types, so that searches are short
 
-  /// Where the type is, or would be.
+  /// The place of the type in the table, or where it would be.
   std::size_t find(MPI_Datatype type) const noexcept {
     std::size_t at = slot_of<slot_bits>(type);
     while (entries_[at].size != 0 && entries_[at].type != type) at = (at + 1) % entries_.size();
@@ -46,7 +47,7 @@ class BasicTypes {
 };
 extern BasicTypes basic_types;
 
-/// In bytes, of any type: MPI is asked about those that are not basic.
+/// The size of any type in bytes; MPI provides that of types which are not basic.
 inline std::int64_t size_of(MPI_Datatype type) {
   if (const int known = basic_types.size(type); known != 0) return known;
   MPI_Count size = 0;

@@ -22,7 +22,7 @@ class TypeInfo {
   /// A committed contiguous datatype of layout().size() bytes, lb 0: describes one packed element to MPI, so that
   /// counts are unchanged. MPI_DATATYPE_NULL when the size is zero.
   MPI_Datatype packed_type() const { return packed_type_; }
-  /// Bytes of the largest predefined type that it is made of.
+  /// Bytes of the largest predefined type in the datatype.
   std::int64_t widest_element() const { return widest_element_; }
 
  private:
@@ -33,13 +33,13 @@ class TypeInfo {
 
 using TypeInfoRef = std::shared_ptr<const TypeInfo>;
 
-/// How far sub-trees of irregular shape are written out as lists of runs, which kernels read faster than trees. A
-/// layout so takes memory in proportion to what the datatype itself takes, and a constant.
+/// Limits up to which irregular sub-trees become lists of runs, which kernels read faster than trees. They bound the
+/// memory of a layout by a constant plus a multiple of what the datatype itself takes.
 struct ListLimits {
-  std::int64_t runs = 256;       ///< a sub-tree of at most so many runs becomes a list, wherever it is,
-  std::int64_t member_runs = 8;  ///< and a struct member of at most so many joins its neighbours in one;
-  std::int64_t root_runs = std::int64_t(1) << 17;  ///< so does the irregular rest below the root's own strides,
-  std::int64_t factor = 4;  ///< or one that has at most so many runs for each word of lists in the tree.
+  std::int64_t runs = 256;                         ///< runs of any sub-tree
+  std::int64_t member_runs = 8;                    ///< runs of a struct member that joins its neighbours in one list
+  std::int64_t root_runs = std::int64_t(1) << 17;  ///< runs of the irregular rest below the root's strides
+  std::int64_t factor = 4;                         ///< or: runs of that rest for each word of lists in the tree
 };
 
 /// Decodes `type` from scratch (MPI-4.1 section 5.1.13), whether its constructor took small or large counts. MPI must
@@ -50,7 +50,7 @@ LayoutRef decode(MPI_Datatype type, const ListLimits& limits = {}, std::int64_t*
 /// Whether MPI_Type_free may not be called on `type`: a named type, or one of MPI_Type_create_f90_*.
 bool is_predefined(MPI_Datatype type);
 
-/// How a datatype was made, and of which others. The handles are given back with the object.
+/// The constructor of a datatype, and the datatypes that it was made from. The destructor frees their handles.
 class Members {
  public:
   explicit Members(MPI_Datatype type);
@@ -58,19 +58,19 @@ class Members {
   Members(const Members&) = delete;
   Members& operator=(const Members&) = delete;
   int combiner() const { return combiner_; }
-  const std::vector<MPI_Datatype>& types() const { return types_; }  ///< none of predefined types
+  const std::vector<MPI_Datatype>& types() const { return types_; }  ///< empty for predefined types
 
  private:
   int combiner_;
   std::vector<MPI_Datatype> types_;
 };
 
-/// To be called once MPI is initialized and before the first type_info(); creates the attribute key. `self`: a
-/// communicator of the calling process alone, which the cache frees in the end.
+/// To be called when MPI is initialized and before the first type_info(); creates the attribute key. `self`: a
+/// communicator of only this process, which cache_stop() frees.
 void cache_start(MPI_Comm self);
-/// From now on the cache has this communicator, and frees the one before.
+/// Replaces that communicator, and frees the old one.
 void cache_replace_self(MPI_Comm self);
-/// To be called before MPI is finalized; drops what is cached on predefined datatypes.
+/// To be called before MPI is finalized; drops the information cached on predefined datatypes.
 void cache_stop();
 
 /// The cached information of a *committed* type, decoding it on first use; nullptr when the handle is
@@ -78,9 +78,9 @@ void cache_stop();
 /// costs one attribute lookup.
 TypeInfoRef type_info(MPI_Datatype type);
 
-/// Drops what is cached on `type`, which is about to be freed. (MPI_Type_free does so itself, but only when the last
-/// message of the type has ended: then MPICH gives its lock away for the callback, in the middle of its progress, and
-/// with several threads breaks.)
+/// Drops the information cached on `type`, which is about to be freed. (MPI_Type_free does so too, but MPICH only after
+/// the last message of the type. It then releases its lock for the callback in the middle of its progress, which breaks
+/// with several threads.)
 void forget_type(MPI_Datatype type);
 
 }  // namespace gpudt::datatype

@@ -45,7 +45,7 @@ struct Shape {
   ShapeKind kind = ShapeKind::empty;
   std::int32_t ndims = 0;
   std::int64_t total = 0;   ///< packed bytes of the whole message
-  std::int64_t offset = 0;  ///< from the user's address to where the dims begin; already in no list displacement
+  std::int64_t offset = 0;  ///< from the user's address to where the dims begin; list displacements do not include it
   std::int64_t run = 0;     ///< strided: bytes per run. list: bytes per run if regular, else 0
   /// Largest power of two, at most 16, that divides offset, every run length, stride and displacement: with a
   /// user address and a packed address that it divides too, words of this many bytes never straddle a run.
@@ -76,8 +76,8 @@ struct SerialisedHeader {
 /// The program in serialised bytes that this process can read. They must be 16-byte aligned.
 Program program_of(const void* serialised);
 
-/// The program in a copy, at an address that this process need not be able to read, of a serialised layout of
-/// `node_count` nodes (of the header of the original).
+/// The program in a copy of a serialised layout, which this process need not be able to read. `node_count`: from the
+/// header of the original.
 Program program_at(const void* copy, std::int64_t node_count);
 
 /// Bytes of a buffer, relative to the address that the user gives to MPI.

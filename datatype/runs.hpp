@@ -7,8 +7,7 @@
 
 namespace gpudt::datatype {
 
-/// for_each_run() of elements [first, last), each of which has the form `shape`, a list: goes through it without a
-/// search.
+/// for_each_run() for elements [first, last), each of which has the form `shape`, a list. It needs no search.
 template <class Act>
 void for_each_listed_run(const Layout& layout, const Shape& shape, std::int64_t first, std::int64_t last,
                          const Act& act) {
@@ -29,7 +28,7 @@ void for_each_listed_run(const Layout& layout, const Shape& shape, std::int64_t 
     }
 }
 
-/// for_each_run() without joining what adjoins.
+/// for_each_run() without joining adjacent runs.
 template <class Act>
 void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin, std::int64_t end, const Act& act) {
   if (shape.kind == ShapeKind::list && begin % layout.size() == 0 && end % layout.size() == 0)
@@ -45,8 +44,8 @@ void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin
 }
 
 /// Calls act(offset from the user's address, position in the range, bytes) for each run of packed bytes [begin, end) of
-/// a message, in the order of the packed stream. No run adjoins the one before it. Elements that lie side by side are
-/// one run, which takes no time for each of them.
+/// a message, in the order of the packed stream. Adjacent runs are joined. Adjacent elements are one run, at a cost
+/// that does not depend on their number.
 template <class Act>
 void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, const Act& act) {
   if (begin >= end) return;
