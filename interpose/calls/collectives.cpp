@@ -44,8 +44,8 @@ Role out_or_inout(const void* other, bool alias = false) {
   return alias || other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
-/// A persistent collective, which `through_host(call)` makes. `asked`: about its starts, which `to_offer()` says how to
-/// offer.
+/// Initialises a persistent collective by `through_host(call)`. `asked`: the processes agree about each start, which
+/// GPUs may do; `to_offer()` returns how this process publishes a start.
 template <class ToOffer, class ThroughHost>
 int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_offer, const ThroughHost& through_host) {
   settle_collectives(comm);
@@ -60,7 +60,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
     if (asks && staged) prepare = to_offer();
   } catch (const abi::__forced_unwind&) {  // the thread ends
     throw;
-  } catch (...) {  // the others wait for what this process says
+  } catch (...) {  // the others wait until this process declines or publishes
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
   std::unique_ptr<PersistentOffer> offer;
@@ -73,7 +73,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
   return code;
 }
 
-/// A collective that moves blocks: by kernels or messages, or by `through_host(call)`.
+/// Does a collective that moves blocks: by kernels or messages, or else by `through_host(call)`.
 template <class List, class ThroughHost>
 int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list, const ThroughHost& through_host) {
   if (call.persistent)
@@ -86,7 +86,7 @@ int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List 
   return code ? *code : through_host(call);
 }
 
-/// The same of a reduction.
+/// Does a reduction: by kernels, or else by `through_host(call)`.
 template <class ThroughHost>
 int reducing(const Call& call, MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op,
              const ThroughHost& through_host) {
@@ -100,7 +100,7 @@ int reducing(const Call& call, MPI_Comm comm, const ReductionArguments& argument
   return code ? *code : through_host(call);
 }
 
-/// Nobody is asked about.
+/// Arguments with which reducing() always goes through the host.
 ReductionArguments not_for_gpus() {
   return {.sendbuf = nullptr, .recvbuf = nullptr, .count = 0};
 }

@@ -31,7 +31,8 @@ int start(const Call& call, int (*blocking)(MPI_Comm, Args...),
   });
 }
 
-/// Before a call that makes one: if it fails, and only an error handler is told, there is none.
+/// To be called before a call that makes a communicator. Some MPI libraries return MPI_SUCCESS if the call fails and an
+/// error handler is called; then `*made` stays MPI_COMM_NULL.
 void expect_communicator(MPI_Comm* made) {
   if (!returns_handled_errors && made != nullptr) *made = MPI_COMM_NULL;
 }
@@ -52,7 +53,7 @@ using namespace gpudt::interpose;
     settle_collectives(comm);                             \
     return PMPI_##name(GPUDT_LIST arguments);             \
   }
-/// The same of a function that makes the communicator `*made`.
+/// The same for a function that makes the communicator `*made`.
 #define GPUDT_MAKING(name, comm, parameters, arguments)    \
   GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {     \
     settle_collectives(comm);                              \

@@ -16,10 +16,10 @@ constexpr bool fits(MPI_Count value) {
   return value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max();
 }
 
-/// Some buffer lies in device memory.
+/// Whether a buffer lies in device memory.
 bool any_on_device(std::initializer_list<const void*> buffers);
 
-/// The same of a receive, which an RTS may come to in host memory, too.
+/// Whether a receive needs gpudt: a buffer lies in device memory, or an RTS may come to one in host memory.
 bool any_on_device_or_rts(std::initializer_list<const void*> buffers);
 
 /// MPI_ERR_DISP, through the error handler of MPI_COMM_WORLD: a displacement unit beyond int.

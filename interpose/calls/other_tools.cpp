@@ -97,13 +97,13 @@ class Calls {
   bool looks_up_ = false;
 };
 
-/// Fortran's names are in one case.
+/// Whether the name is that of a Fortran procedure: these are all in upper or all in lower case.
 bool is_fortran(const char* name) {
   const auto is_lower = [](unsigned char letter) { return std::islower(letter) != 0; };
   return *name != 'M' || std::none_of(name, name + std::strlen(name), is_lower);
 }
 
-/// What the MPI library calls its own function, whoever stands before it.
+/// The MPI library's own function, found by its PMPI name, also if a tool defines the MPI name.
 void* of_the_mpi(const char* name) {
   std::array<char, 128> profiling{};
   profiling[0] = *name == 'M' ? 'P' : 'p';

@@ -22,23 +22,23 @@
 #include "interpose/support/loaded.hpp"
 #include "interpose/support/passed_by.hpp"
 
-// All hidden, and defined by the generated assembly: the names are in the order of the entries, and end with none.
-extern "C" void* gpudt_entries[];  ///< where MPI_X leads; until the tables are filled, to gpudt_find_mpi()
+// Hidden tables, defined by the generated assembly. The names are in the order of the entries; an empty name ends them.
+extern "C" void* gpudt_entries[];  ///< targets of MPI_X; gpudt_find_mpi() until the tables are filled
 extern "C" void* const gpudt_entry_functions[];
 extern "C" const char gpudt_entry_names[];
-extern "C" void* gpudt_profiling_entries[];  ///< where PMPI_X leads, as others call it; likewise
+extern "C" void* gpudt_profiling_entries[];  ///< targets of PMPI_X as others call it; gpudt_find_mpi() at first
 extern "C" void* const gpudt_own_functions[];
 extern "C" const char gpudt_profiling_names[];
-extern "C" void* gpudt_mpi_functions[];   ///< where PMPI_X leads, as this library calls it
+extern "C" void* gpudt_mpi_functions[];   ///< targets of PMPI_X as this library calls it
 extern "C" const char gpudt_mpi_names[];  ///< begins with gpudt_profiling_names
 
 #ifndef OPEN_MPI  // whose library is needed
-// For linkers alone, which see by it that who links this library needs an MPI library, and keep that one (--as-needed).
-// There is nothing to relocate, so ld.so does not look the name up. (__real_: the linker is told to wrap it.)
+// Only for linkers: it shows them that a program which links this library needs an MPI library, which --as-needed would
+// drop otherwise. There is nothing to relocate, so ld.so does not look the name up. (__real_: the linker wraps it.)
 asm(".reloc ., BFD_RELOC_NONE, __real_PMPI_Get_library_version");
 #endif
 
-/// Where a PMPI_X leads that the MPI library lacks.
+/// The target of a PMPI_X that the MPI library lacks.
 extern "C" [[noreturn]] void gpudt_no_function() {
   std::fputs("gpudt: there is no MPI library, or it lacks a function that it had when gpudt was built\n", stderr);
   std::abort();

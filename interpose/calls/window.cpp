@@ -1,6 +1,6 @@
-// MPI-4.1 section 12.2: windows. Those over host memory on all ranks stay with MPI; a window with device memory on any
-// rank is served by gpudt on all of them. So all ranks that have gpudt are asked, unless one is known to lack it: that
-// one is in MPI's own call, where the others meet it.
+// MPI-4.1 section 12.2: windows. MPI serves windows that have host memory on all ranks. gpudt serves, on all ranks,
+// windows with device memory on any rank. So all ranks agree first, unless one is known to lack gpudt: that rank is in
+// MPI's own call, and the others then make this call too.
 #include <atomic>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// MPI itself refuses all others, without a word to the other ranks.
+/// MPI refuses other communicators without communicating with other ranks.
 bool is_intracommunicator(MPI_Comm comm) {
   int inter = 0;
   return comm != MPI_COMM_NULL && PMPI_Comm_test_inter(comm, &inter) == MPI_SUCCESS && inter == 0;
@@ -41,13 +41,13 @@ Absence absence_in(MPI_Comm comm) {
 }
 
 struct Decision {
-  bool serve;            ///< by gpudt, on all ranks
-  std::string obstacle;  ///< to that, if there is one
+  bool serve;            ///< gpudt serves the window, on all ranks
+  std::string obstacle;  ///< the reason why it cannot, if there is one
 };
 
-/// The same on all ranks with gpudt that can be told of each other. `wants`: this rank has memory that gpudt alone can
-/// serve. `empty`: it has none, and uses a GPU: a window that is so everywhere is served, too, since some MPI libraries
-/// make none on memory that they did not allocate, be it none.
+/// All ranks with gpudt that know of each other get the same decision. `wants`: this rank has memory that only gpudt
+/// can serve. `empty`: this rank has no memory in the window, and uses a GPU. gpudt also serves a window that is empty
+/// on all ranks, since some MPI libraries make no window on memory that they have not allocated, not even on none.
 Decision decide(const char* call, MPI_Comm comm, bool wants, bool empty) {
   if (!is_intracommunicator(comm)) return {false, {}};
   if (sessions_alone()) return {false, "windows over device memory need MPI_Init"};
@@ -60,15 +60,15 @@ Decision decide(const char* call, MPI_Comm comm, bool wants, bool empty) {
   return {all.cannot == 0, "gpudt is off on some rank, which has said so at MPI_Init"};
 }
 
-/// Tags of the communicators that windows are made on, each another: several threads may make windows at once.
+/// A tag for the communicator that a window is made on. Tags differ, because several threads may make windows at once.
 int handle_tag() {
   constexpr unsigned first = 30000, count = 2000;
   static std::atomic<unsigned> next{0};
   return static_cast<int>(first + next.fetch_add(1) % count);
 }
 
-/// A window of this process alone, without memory. Open MPI has these whatever reaches the other processes, while
-/// windows of several processes need remote memory access between them. No error handler hears of a failure.
+/// Makes a window of only this process, without memory. Open MPI can always make these, while windows of several
+/// processes need remote memory access between them. A failure calls no error handler.
 int make_own_window(MPI_Aint no_memory, int disp_unit, MPI_Info info, MPI_Win* win) {
   MPI_Comm self = bare_self(handle_tag());
   PMPI_Comm_set_errhandler(self, MPI_ERRORS_RETURN);

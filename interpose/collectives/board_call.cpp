@@ -75,7 +75,7 @@ bool BoardCall::complete() {
   return delivered();
 }
 
-/// Whether all have told.
+/// Whether all processes have published or declined the call; fills all_.
 bool BoardCall::read_all() {
   for (; heard_ < all_.size(); ++heard_) {
     if (!group_->has_told(heard_, number_)) return false;
@@ -85,7 +85,7 @@ bool BoardCall::read_all() {
   return true;
 }
 
-/// Whether all leaders have said; whether all have had success is in succeeded_.
+/// Whether the outcomes of all leaders are known. If one has failed, succeeded_ becomes false.
 bool BoardCall::all_outcomes(std::atomic<std::uint64_t> Slot::*outcome) {
   for (; heard_ < leaders_.size(); ++heard_) {
     const auto leader = static_cast<std::size_t>(leaders_[heard_]);

@@ -16,12 +16,12 @@ namespace {
 using peer::CallRecord;
 using peer::Started;
 
-/// Processes that this one has not told yet that it reads their record no more.
+/// Processes in whose records this process has not noted yet that it no longer reads them.
 struct Departure {
   std::uint64_t key;
   std::vector<int> from;  ///< ranks in MPI_COMM_WORLD
 };
-/// So many wait, at most, for a reason to open the others' segments.
+/// Maximum number of departures that wait; with more, the segments of the others are opened for them.
 constexpr std::size_t most_departures = 64;
 
 struct Own {
@@ -39,7 +39,7 @@ auto& own = never_destroyed<Own>();
 constinit CallRecord all_declined{
     .key = {}, .told = peer::all_calls, .left = peer::all_calls, .board = -1, .departed = {}, .serial = 0};
 
-/// Whether process `rank` needs no more telling.
+/// Notes the departure in the record of process `rank`. True if this is done, or not needed.
 bool depart(int rank, std::uint64_t key) {
   const Started started = presence_started(rank);
   if (started != Started::on) return started == Started::off;

@@ -19,19 +19,19 @@
 namespace gpudt::interpose {
 namespace {
 
-// Who is asked about what must be the same in all processes: whatever changes below, or in which calls ask, changes
-// this number, too (over several nodes also how long chunks and slices are, and their order: node_reductions.cpp).
-// Other builds may be in the job.
+// All processes must agree about the same calls, and a job may have several builds of the library. So this number must
+// change whenever the format of what is published changes, or the choice of the calls about which processes agree (over
+// several nodes also the length and order of chunks and slices: node_reductions.cpp).
 constexpr int agreement_version = 12;
 
 constexpr int most_passed = 1024;
 
 std::atomic<bool> asking{false}, takes_part{false};
-bool world_over_nodes = false;  ///< all of MPI_COMM_WORLD can be asked, on several nodes
+bool world_over_nodes = false;  ///< all processes of MPI_COMM_WORLD can take part, and are on several nodes
 ForcedProtocol announced_protocol = Protocol::mapped_staging;
 int keyval = MPI_KEYVAL_INVALID;
 
-/// What a thread has looked up last, as MPI takes as long to find an attribute as all else in a call on host memory.
+/// The last look-up of a thread: MPI takes as long to find an attribute as all the rest of a call on host memory.
 struct LastLookUp {
   MPI_Comm comm = MPI_COMM_NULL;
   CommState* state = nullptr;
@@ -40,7 +40,7 @@ struct LastLookUp {
 thread_local LastLookUp last_look_up;
 std::atomic<unsigned> states_dropped{0};
 
-/// What processes that can be asked together announce alike.
+/// The number that this process announces. Processes with the same number can do collectives together.
 int announcement(ForcedProtocol forced) {
   constexpr int values = 8;
   static_assert(protocol_names.size() < values);
@@ -51,7 +51,7 @@ bool can_be_asked(int rank) {
   return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
 }
 
-/// The same, wherever the process is; all processes that can be asked get the same answer.
+/// The same for processes on any node. All processes that can take part get the same answer.
 bool can_be_asked_anywhere(int rank) {
   return rank >= 0 && modex_offered(rank) == announcement(announced_protocol);
 }
@@ -68,8 +68,8 @@ bool all_are(bool (*such)(int world_rank), MPI_Comm comm) {
   return all_are(such, peer::world_ranks(comm));
 }
 
-/// How many communicators have had a context and these members, where the MPI library uses contexts again. A process
-/// has to free one before it gets the next, and looks at each, as all others do: so all count alike.
+/// How many communicators have had a context and these members, if the MPI library reuses contexts. All processes count
+/// the same communicators: each has to free one before it gets the next.
 struct Incarnations {
   Mutex mutex;
   std::map<std::uint64_t, std::uint64_t> seen GUARDED_BY(mutex);  ///< by context and members

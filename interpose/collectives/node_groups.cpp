@@ -7,7 +7,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Of MPI_COMM_WORLD; null: it is on one node, or some process of it cannot be asked.
+/// The groups of MPI_COMM_WORLD; null: it is on one node, or a process cannot take part.
 NodeGroups* world_groups = nullptr;
 
 void free_comm(MPI_Comm& comm) {

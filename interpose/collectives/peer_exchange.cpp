@@ -23,17 +23,17 @@
 namespace gpudt::interpose {
 namespace {
 
-/// From here on a block goes sooner as a message than its share of a collective on staged data does.
+/// Blocks of this length in bytes, and longer ones, are faster as messages than in a collective on staged data.
 constexpr std::int64_t least_block = 24 << 10;
 constexpr std::int64_t least_block_from_root = 8 << 10;
 
-/// MPI libraries send blocks of this length only to a receiver that is there.
+/// MPI libraries send blocks of this length only to a receiver that has called MPI.
 constexpr std::int64_t longer_than_eager = 8 << 10;
 
-/// Over several nodes, where all are asked by a collective of MPI's, shorter blocks are not worth that.
+/// Over several nodes processes agree by a collective of MPI, which does not pay for shorter blocks.
 constexpr std::int64_t least_over_nodes = 128 << 10;
 
-/// Messages that a process sends for one call at most: with more, each takes its turn at what offers need.
+/// Maximum number of messages that a process sends for one call: with more, they would wait for descriptors.
 constexpr std::size_t most_given = 64;
 
 std::int64_t least_wanted(Flow flow) {
@@ -41,7 +41,7 @@ std::int64_t least_wanted(Flow flow) {
   return flow == Flow::from_root ? least_block_from_root : least_block;
 }
 
-/// Kernels are the better way for blocks of any length.
+/// The shortest blocks about which processes agree: kernels are faster for blocks of any length.
 std::int64_t least_asked(const Call& call, Flow flow) {
   if (collectives_forced()) return least_wanted(flow);
   return flow == Flow::other || call.blocks() ? 1 : longer_than_eager;
@@ -261,9 +261,9 @@ namespace collective_messages {
 
 namespace {
 
-/// Whether each block goes by the way that suits its receiver, of this node or another one. Not what goes to all:
-/// trees, as MPI's, carry that to other nodes once. Nor where a process need not wait for all others, as it would for
-/// their agreement.
+/// Whether each block goes by the best way to its receiver, on this node or another one. Not for blocks that go to all
+/// processes: the trees of MPI carry them to another node only once. Not where a process need not wait for all others,
+/// as it would for their agreement.
 bool asked_over_nodes(const Call& call, CommState& comm_state, Flow flow, const Known& known) {
   if (!comm_state.over_nodes || flow != Flow::other || !known.distinct || known.varies) return false;
   const std::int64_t least = collectives_forced() == Protocol::peer ? 1 : least_over_nodes;

@@ -24,9 +24,9 @@ namespace {
 using device::Result;
 using peer::Contribution;
 
-/// Over several nodes shorter inputs are not worth what their agreement costs (docs/results.md).
+/// Over several nodes the agreement costs more than it gains for shorter inputs, as measured (MPI_Allreduce of float).
 constexpr std::int64_t least_over_nodes = 2 << 20;
-/// Nor are shorter blocks of MPI_Reduce_scatter, each of which is a reduction of MPI's.
+/// The same for shorter blocks of MPI_Reduce_scatter, since each block is a reduction of MPI.
 constexpr std::int64_t least_block_over_nodes = 64 << 10;
 
 std::uintptr_t address_of(const void* address) {
@@ -36,7 +36,7 @@ std::uintptr_t address_of(const void* address) {
 /// A buffer as GPUs reduce it: in place, or a packed copy in staging memory.
 class Operand {
  public:
-  /// False if it is no memory of one GPU.
+  /// False if the buffer does not lie in the memory of one GPU.
   bool locate(const void* buffer, std::int64_t count, MPI_Datatype type) {
     return resolve_layout(buffer, count, type, memory_) && !memory_.division;
   }
@@ -104,7 +104,7 @@ class Operand {
 /// A process's part in one reduction.
 class Part : public BoardCall {
  public:
-  /// `over_nodes`: what is done with the other nodes, of a blocking call where there are any; else null.
+  /// `over_nodes`: the part of a blocking call that involves other nodes; null if there are none.
   Part(const char* call, std::shared_ptr<BoardGroup> group, ReductionArguments arguments, const Arithmetic& arithmetic,
        NodeReduction* over_nodes = nullptr)
       : BoardCall(call, std::move(group)),
@@ -112,7 +112,7 @@ class Part : public BoardCall {
         arithmetic_(arithmetic),
         over_nodes_(over_nodes) {}
 
-  /// What this process is to tell. Returns whether its data are for GPUs. Need not be told then.
+  /// Prepares what this process publishes. Returns whether its data are for GPUs.
   bool prepare(MPI_Datatype type) noexcept {
     try {
       mine_.fit = resolve(type) ? 1 : 0;
@@ -265,7 +265,7 @@ bool wanted(std::int64_t bytes) {
   return (!forced || forced == Protocol::peer) && bytes > 0;
 }
 
-/// Whether all can be asked, on one node or on several if that pays.
+/// Whether all processes can take part, on one node, or on several nodes if that pays.
 bool can_reduce(const CommState& state, const ReductionArguments& arguments, const Arithmetic& arithmetic,
                 MPI_Datatype type, std::int64_t bytes) {
   if (state.together) return true;
@@ -278,12 +278,12 @@ const void* input_of(const ReductionArguments& arguments) {
   return arguments.sendbuf == MPI_IN_PLACE ? arguments.recvbuf : arguments.sendbuf;
 }
 
-/// Of this process, whose answer takes no time then.
+/// Whether this process certainly has no data for GPUs; this takes no time.
 bool surely_on_host(const ReductionArguments& arguments) {
   return !device::in_use() || device::surely_host(input_of(arguments));
 }
 
-/// For the report: an operator or type that GPUs do not reduce.
+/// Counts, for the report, a reduction with an operator or type that GPUs do not support.
 void note_left_to_host(const ReductionArguments& arguments, MPI_Datatype type) {
   if (!report_wanted || arguments.count <= 0 || type == MPI_DATATYPE_NULL) return;
   if (locate_buffer(input_of(arguments), type).on_device()) report_fallback(Fallback::operator_of_host);
@@ -293,7 +293,8 @@ std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& ari
   return arguments.count * device::element_bytes(arithmetic.element);
 }
 
-/// Nothing: nobody is asked, whatever processes there are. The same in all of them.
+/// The operation about which the processes of `comm` agree; no value: they do not, and MPI gets the call. All processes
+/// get the same answer.
 std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
   if (!collectives_ask() || comm == MPI_COMM_NULL) return std::nullopt;
   static_cast<void>(comm_state_of(comm));

@@ -1,9 +1,9 @@
-// Open MPI exchanges addresses by PMIx: each process puts what it has to tell and commits it, then all of them are in
-// one fence, which collects it. PMIx_Commit stands here before PMIx's own, as other functions stand before MPI's, and
-// puts one more number. So that goes by the very PMIx library, and connection to it, that Open MPI uses, and is there
-// when the fence has ended. An Open MPI 4 that was built with a PMIx of its own under other names never calls it, nor
-// does one that is started by PMI-2: then nothing is known. Nor is it over Open MPI 5: with PRRTE 3.0 what the fence is
-// to collect was seen to come to some nodes and not to others, so that processes would get different answers.
+// Open MPI exchanges addresses by PMIx: each process puts its data and commits them, then all processes enter a fence
+// that collects the data. This file defines PMIx_Commit, which is called instead of PMIx's own and puts one more
+// number. So the number goes through the same PMIx library and connection as Open MPI's data, and is there after the
+// fence. An Open MPI 4 that was built with its own PMIx under other names, or is started by PMI-2, never calls the
+// function; then nothing is known. Over Open MPI 5 it is not used: with PRRTE 3.0 the data came to some nodes and not
+// to others, so that processes would get different answers.
 #include "interpose/mpi/modex.hpp"
 
 #include <dlfcn.h>
@@ -89,14 +89,14 @@ bool is_set(const char* variable, bool otherwise) {
   return value == nullptr ? otherwise : *value;
 }
 
-/// Whether the fence that follows in MPI_Init waits for all processes, and brings to all what they have told.
+/// Whether the fence that follows in MPI_Init waits for all processes, and brings the data of each to all.
 bool fence_collects() {
   const bool is_openmpi4 = dlsym(RTLD_DEFAULT, "opal_pmix") != nullptr;
   return is_openmpi4 && is_set("opal_pmix_collect_all_data", false) && !is_set("opal_pmix_base_async_modex", true) &&
          !is_set("ompi_async_mpi_init", true);
 }
 
-/// May leave it untold, which all see.
+/// Puts the number, if possible; if not, no process gets it.
 void tell(int what, const void* caller) {
   auto* const put = pmix_of<Put>(caller, "PMIx_Put");
   auto* const get = pmix_of<Get>(caller, "PMIx_Get");

@@ -1,13 +1,13 @@
-// Progress in MPICH 4, which offers no hook: the functions by which its own parts register one are not exported, and a
-// generalized request's poll function (MPIX_Grequest_start) runs only in calls that complete that very request.
+// Progress in MPICH 4, which offers no hook: the functions by which its own parts register one are not exported, and
+// the poll function of a generalized request (MPIX_Grequest_start) runs only in calls that complete this request.
 //
-// Where MPICH communicates by UCX (device ch4:ucx, as in Debian and Ubuntu), every pass of its progress, in whatever
-// call, goes through ucp_worker_progress, a function of another library: this one stands before it, as it stands before
-// MPI's own, and drives what is pending on the way. MPICH takes no locks unless the program asked for
-// MPI_THREAD_MULTIPLE, so that MPI may be called from there.
+// If MPICH communicates by UCX (device ch4:ucx, as in Debian and Ubuntu), each step of its progress, in any call, calls
+// ucp_worker_progress, a function of another library. This library defines that function too, and advances pending
+// operations in it. MPICH holds no locks there unless the program requested MPI_THREAD_MULTIPLE, so that MPI may be
+// called.
 //
-// With MPI_THREAD_MULTIPLE, MPICH's locks are held at that place. Then a thread of this library drives what is pending.
-// So it does in an MPICH without UCX, where the library asks for MPI_THREAD_MULTIPLE itself.
+// With MPI_THREAD_MULTIPLE, MPICH holds its locks there. Then a thread of this library advances pending operations. The
+// same in an MPICH without UCX, for which the library requests MPI_THREAD_MULTIPLE itself.
 #include "interpose/mpi/progress.hpp"
 
 #include <mpi.h>
@@ -29,7 +29,7 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::chrono::microseconds pause{10};  ///< of the thread, between looks at what is pending
+constexpr std::chrono::microseconds pause{10};  ///< of the thread, between its steps
 constexpr unsigned long timer_slack = 1000;     ///< nanoseconds by which a pause may be longer
 
 std::atomic<int (*)()> on_the_way{nullptr};  ///< what ucp_worker_progress calls
@@ -49,7 +49,7 @@ bool communicates_by_ucx() {
   return std::string_view(chosen) == "ucx";
 }
 
-/// MPICH's own progress thread, if the user wants it, takes locks whatever the program asked for.
+/// Whether MPICH has a progress thread of its own: with it MPICH takes locks at any level of thread support.
 bool has_own_thread() {
   for (const char* name : {"MPIR_CVAR_ASYNC_PROGRESS", "MPICH_ASYNC_PROGRESS"}) {
     const char* const value = std::getenv(name);
@@ -58,7 +58,7 @@ bool has_own_thread() {
   return false;
 }
 
-/// Drives what is pending, and sleeps while nothing is.
+/// The thread that advances pending operations, and sleeps while there are none.
 class Driver {
  public:
   void start(const Progressing& driven) {

@@ -25,13 +25,13 @@ MPI_Comm hidden = MPI_COMM_NULL;
 std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
 int context_key = MPI_KEYVAL_INVALID;
 
-// MPICH does not tell the contexts of its communicators. So each gets a number that all its processes work out alike,
-// from that of the communicator it was made of, how many were made of that before, and its first process. Contexts of
-// messages are what remains of it in 31 bits. They may coincide, which does harm only if messages of the two with one
-// tag and length are probed at a time.
+// MPICH does not show the contexts of its communicators. So each communicator gets a number that all its processes
+// compute alike: from the number of the communicator it was made from, how many were made from that before, and its
+// first process. The context of messages is this number reduced to 31 bits. Two communicators may have the same, which
+// does harm only if messages on both with the same tag and length are probed at the same time.
 struct Context {
   std::uint64_t number;
-  std::atomic<std::uint32_t> made{0};  ///< of this one, by the library's wrappers
+  std::atomic<std::uint32_t> made{0};  ///< communicators made from this one by the library's wrappers
 };
 constexpr std::uint32_t hidden_context = 0;
 
@@ -51,7 +51,7 @@ int drop_context(MPI_Comm, int, void* value, void*) {
   return MPI_SUCCESS;
 }
 
-/// In MPI_COMM_WORLD, of the first process of an intracommunicator.
+/// The rank in MPI_COMM_WORLD of the first process of an intracommunicator.
 int first_rank(MPI_Comm comm) {
   MPI_Group group = MPI_GROUP_NULL, all = MPI_GROUP_NULL;
   const int first = 0;
@@ -72,11 +72,11 @@ MPI_Status empty_status() {
   return status;
 }
 
-/// A communicator whose handler is another one for a time. Several threads may need that at a time.
+/// A communicator whose error handler is replaced for a time. Several threads may need that at the same time.
 struct Handled {
   Handled(MPI_Comm its_comm, bool its_whatever) : comm(its_comm), whatever(its_whatever) {}
   const MPI_Comm comm;
-  const bool whatever;  ///< the handler is; else not the default one, which may mean that none has been set
+  const bool whatever;  ///< replace any handler; if false, not the default one, which the program may not have set
   Mutex mutex{};
   int users GUARDED_BY(mutex) = 0;
   bool replaced GUARDED_BY(mutex) = false;
@@ -85,8 +85,8 @@ struct Handled {
 auto& world_handled = never_destroyed<Handled>(MPI_COMM_WORLD, true);
 auto& self_handled = never_destroyed<Handled>(MPI_COMM_SELF, false);
 
-/// While one of these lives, errors of the communicator are returned: the first replaces the handler, the last puts it
-/// back, unless another thread of the program has set one meanwhile.
+/// While an object of this class lives, errors of the communicator are returned. The first object replaces the handler,
+/// the last restores it, unless a thread of the program has set another one meanwhile.
 class ErrorsReturned {
  public:
   explicit ErrorsReturned(Handled& handled) : handled_(handled) {
@@ -116,8 +116,7 @@ class ErrorsReturned {
   bool counted_ = false;
 };
 
-/// The major version, if gpudt knows it; else 0. Other libraries of this family, as Intel MPI, call themselves
-/// otherwise.
+/// The major version, if gpudt knows it; else 0. Other libraries of this family, such as Intel MPI, have other names.
 int known_version() {
   static const int known = [] {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -130,8 +129,8 @@ int known_version() {
   return known;
 }
 
-/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between. If only an error
-/// handler has been told of a failure, the flag stays as it is.
+/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between. If a call fails with
+/// MPI_SUCCESS and only calls an error handler, it leaves the flag unchanged.
 template <class Look>
 int until_found(Look look) {
   while (true) {

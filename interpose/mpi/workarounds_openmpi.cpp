@@ -14,7 +14,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// The major version of the library that runs, which may be another one than mpi.h is of; 0 if it does not tell.
+/// The major version of the running library, which may differ from that of mpi.h; 0 if it is unknown.
 int library_version() {
   static const int found = [] {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -25,7 +25,7 @@ int library_version() {
   return found;
 }
 
-/// MPI_Testsome as Open MPI has it inside: an error is returned, but no handler called and no failed request freed.
+/// Open MPI's internal MPI_Testsome: it returns an error, but calls no handler and frees no failed request.
 using SilentTestsome = int (*)(std::size_t, MPI_Request*, int*, int*, MPI_Status*);
 
 /// The fourth of Open MPI's functions for requests (ompi/request/request.h, the same since version 1.3): MPI_Testsome
@@ -127,7 +127,7 @@ std::vector<std::size_t> context_places() {
   return places;
 }
 
-/// Receives that nothing matches, for as long as it lives.
+/// A pending receive that no message matches, for as long as it lives.
 class Probe {
  public:
   explicit Probe(MPI_Comm comm) { PMPI_Irecv(&room_, 1, MPI_CHAR, 0, 0, comm, &request_); }
@@ -144,7 +144,7 @@ class Probe {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// The same of a request that is not MPI's own.
+/// A pending generalized request, for as long as it lives.
 class Generalized {
  public:
   Generalized() {

@@ -143,12 +143,13 @@ class Accumulate {
       buffer.pack(bytes_, packed.data());
     return packed;
   }
-  /// For the target's data, if they are not elements where they are.
+  /// Memory for a packed copy of the target's data, unless these are contiguous elements.
   device::Staging room_to_combine() const {
     if (op_ == MPI_REPLACE || op_ == MPI_NO_OP || elements_in(there_) != nullptr) return {};
     return on_gpu();
   }
-  /// `packed`: null if the data are elements where they are; `current` likewise, of the target's.
+  /// `packed`: a packed copy of the origin's data, null if these are contiguous elements. `current`: the same for the
+  /// target's data.
   void combine(void* packed, const device::Staging& current) const {
     const void* const from = packed != nullptr ? packed : elements_in(given_.side());
     if (!current) return reduce(from, elements_in(there_));

@@ -457,7 +457,7 @@ bool WindowChannel::apply(Incoming& message) {
   }
   if (is_answer(message.header.kind)) return true;
   if (!message.access->advance()) return false;
-  // The origin of a fetch has been told.
+  // The origin of a fetch has got the error with the answer.
   if (origin.target_error == MPI_SUCCESS && !fetches(message.header.kind))
     origin.target_error = message.access->error();
   return true;

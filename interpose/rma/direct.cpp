@@ -12,10 +12,10 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Accesses that are done are looked for each time that so many have been added.
+/// After this number of added accesses those that are complete are removed.
 constexpr std::size_t entries_between_removals = 64;
 
-/// Whether a GPU may be asked for what goes by peer transfers.
+/// Whether GPUs may access memory of other processes at all.
 bool is_possible() {
   return peer::world != nullptr && (!peer::world->forced || peer::world->forced == Protocol::peer) && !check_wanted;
 }

@@ -264,8 +264,8 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
   return operation.direct != nullptr;
 }
 
-/// The same of an accumulate, which is over then. Those of this process stay in order: not while the target still
-/// serves some.
+/// The same for an accumulate, which is complete on return. Does nothing while the target still serves earlier
+/// accumulates of this process, so that they keep their order.
 bool ServedWindow::accumulate_direct(const char* call, const AccumulateBuffers& buffers, const Target& target,
                                      MPI_Op op, OriginOperation& operation) {
   for (const Origin* const each : {buffers.given, buffers.fetched})

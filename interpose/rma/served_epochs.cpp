@@ -258,8 +258,8 @@ int ServedWindow::unlock(int rank) {
   });
 }
 
-/// Where processes share memory all ranks are locked at once, so that no access waits for a lock. Else each is asked at
-/// the first access, but for this process itself, whose loads and stores nobody sees.
+/// If the processes share memory, all ranks are locked at once, so that no access waits for a lock. Otherwise other
+/// ranks are locked at the first access, this process's own rank at once, since its loads and stores are not seen here.
 int ServedWindow::lock_all(int assert) {
   return guard("MPI_Win_lock_all", [&] {
     const bool checked = (assert& MPI_MODE_NOCHECK) == 0;

@@ -1,6 +1,5 @@
 // A process without gpudt never takes part: it is in MPI's own call, whose first step is a collective on the same
-// communicator. Where MPI can carry messages that it does not take for its own, the question goes by these, so that
-// such a process sees nothing of it.
+// communicator. If there are hidden messages, the votes go by these, so that such a process is not disturbed.
 #include "interpose/rma/window_vote.hpp"
 
 #include <sched.h>
