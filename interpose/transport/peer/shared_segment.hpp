@@ -3,7 +3,7 @@
 // Nothing here is collective, so that processes without the library may be part of the job.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
-// and fills it while it is `free`; from `offered` on, `state` says whose turn it is
+// and fills it while it is `free`; from `offered` on, `state` determines which of the two processes may use it
 // (transport/peer/rendezvous_state.hpp).
 #pragma once
 
@@ -22,26 +22,26 @@
 
 namespace gpudt::interpose::peer {
 
-/// Of segments, of control messages, and of how messages are divided: processes of other builds may be in the job.
+/// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
 inline constexpr std::uint32_t peer_version = 16;
-/// Messages that a process can have offered at a time; what goes beyond takes other ways.
+/// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 128;
-/// The length of an ordinary RTS (of other ones: transport/peer/short_rts.hpp) encodes its descriptor index (515 + 2 *
-/// index), so that a probe, which sees only envelope and length, can report the true size. Other messages may be as
-/// long ("plain" ones): as long as any is under way to a process, no RTS of that length is sent there
-/// (transport/peer/plain_messages.cpp).
+/// The length of an ordinary RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only
+/// envelope and length, can report the true size. (RTS of short messages: transport/peer/short_rts.hpp.) Ordinary
+/// messages may have the same length ("plain" messages): while one is under way to a process, no RTS of that length is
+/// sent there (transport/peer/plain_messages.cpp).
 inline constexpr std::int64_t shortest_rts = 515;
 inline constexpr std::int64_t rts_bytes(int index) {
   return shortest_rts + 2 * std::int64_t{index};
 }
 inline constexpr std::int64_t longest_rts = rts_bytes(descriptor_count - 1);
-/// The descriptor that a message of `bytes` bytes stands for if it is an RTS, or -1.
+/// The index of the descriptor whose RTS has `bytes` bytes; -1 if there is none.
 inline constexpr int rts_index(std::int64_t bytes) {
   return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
                                                                        : static_cast<int>((bytes - shortest_rts) / 2);
 }
-/// The least message with an ordinary RTS: every receive that may get it has room for the RTS. Of less, only short
-/// messages (transport/peer/short_rts.hpp) are offered.
+/// The shortest message with an ordinary RTS: every receive that is long enough for the message has room for the RTS.
+/// Of shorter messages only "short" ones (transport/peer/short_rts.hpp) are offered.
 inline constexpr std::int64_t least_offered = longest_rts + 1;
 
 /// The RTS as MPI sends it; padded to rts_bytes(index).
@@ -59,7 +59,7 @@ inline constexpr std::uint64_t rts_mark = 0x9e4b1f27d3a86c55;
 inline constexpr std::uint32_t rts_remote =
     1;  ///< the offer has been made by control message (transport/internode/control_messages.hpp)
 
-/// What MPI matches a message by, of one receiver; the same on both sides.
+/// The data by which MPI matches a message at its receiver; the same on both sides.
 struct Envelope {
   std::uint32_t context;  ///< of the communicator (context_of())
   std::int32_t source;    ///< the sender's rank in the communicator, as the receiver's status has it
@@ -67,39 +67,40 @@ struct Envelope {
   bool operator==(const Envelope&) const = default;
 };
 
-/// Whether a receiver can have the RTS.
+/// Whether the RTS has been given to MPI.
 enum class Issue : std::uint32_t {
   not_yet,
   being_issued,  ///< MPI may have it
-  issued,        ///< MPI has it, ahead of all that it is given from now on
+  issued,        ///< MPI has it, before all messages that are sent from now on
 };
 
-inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< that both processes use one GPU
+/// Values of Descriptor::found.
+inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use one GPU
 inline constexpr std::uint32_t found_not_now =
-    2;  ///< that kernels currently have a start delay; a later message may succeed
+    2;  ///< kernels currently have a start delay; a later message may succeed
 
-/// For a layout, or a short message.
+/// Size of Descriptor::data, for a layout or a short message.
 inline constexpr std::size_t descriptor_data = 6784;
-/// Messages that are no longer move to the segment if they are not fetched for a while, so that their sends can end:
-/// programs expect as much of short messages.
+/// A message of at most this length is copied to the segment if it is not fetched for a while, so that its send can
+/// end: programs expect this of short messages.
 inline constexpr std::int64_t longest_buffered = 4096;
 static_assert(longest_buffered <= std::int64_t(descriptor_data));
 
-/// Of a message that goes through the segment.
+/// A part of a message that goes through the segment.
 inline constexpr int parts_in_flight = 4;
 struct Part {
   std::int32_t chunk;  ///< of the segment; negative: in the descriptor's `data`
   std::int64_t bytes;
 };
 
-/// Where data lie, or are to lie, in memory of the process that says so.
+/// A buffer in the memory of the process that has written this.
 struct RemoteBuffer {
   std::int64_t count;         ///< elements of the layout
   std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in that process's address space
   std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
-  std::uint64_t layout_number;  ///< that process's: a layout that the other one knows need not be read
-  std::int32_t layout_slot;     ///< of that process's segment, with the layout; negative: `data` holds it
-  device::Exported memory;      ///< that holds the data
+  std::uint64_t layout_number;  ///< identifies the layout in that process: a known layout need not be read
+  std::int32_t layout_slot;     ///< the slot of that process's segment with the layout; negative: Descriptor::data
+  device::Exported memory;      ///< the memory with the data
 };
 
 struct alignas(64) Descriptor {
@@ -110,25 +111,26 @@ struct alignas(64) Descriptor {
   std::atomic<Issue> issue;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it
   std::int64_t bytes;                  ///< of the message
-  /// Of a message to another node: bytes of each fragment but the last, which may be shorter.
+  /// For a message to another node: bytes of each fragment except the last, which may be shorter.
   std::int64_t fragment_bytes;
 
-  RemoteBuffer from;  ///< offered
-  /// Of packed data so many bytes are there; negative: no more will come.
+  RemoteBuffer from;  ///< the sender's buffer, from state `offered` on
+  /// Number of bytes that have been packed, if the sender packs; negative: it packs no more.
   std::atomic<std::int64_t> ready;
-  RemoteBuffer to;                   ///< asked
-  std::atomic<std::uint32_t> found;  ///< by the receiver: found_...
-  /// Bytes of it, by a receiver that shares no memory, or has asked; negative: not yet.
+  RemoteBuffer to;                   ///< the receiver's buffer, from state `asked` on
+  std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
+  /// Number of bytes that the receiver wants, if it shares no memory or has asked; negative: not known yet.
   std::atomic<std::int64_t> wanted_bytes;
 
-  // fragments_wanted: parts of the message that the sender has put into the segment, and that the receiver has taken.
+  // In state fragments_wanted: the number of parts that the sender has put into the segment, and that the receiver has
+  // taken from it.
   alignas(64) std::atomic<std::uint64_t> produced;
   Part parts[parts_in_flight];  ///< part i, from 0 on, in i % parts_in_flight
   alignas(64) std::atomic<std::uint64_t> consumed;
 
   alignas(64) std::byte rts[longest_rts + 1];
-  std::uint64_t data_layout;  ///< the number of the layout in `data`; 0: there is something else
-  std::int32_t data_owner;    ///< whose number
+  std::uint64_t data_layout;  ///< the number of the layout in `data`; 0: `data` has something else
+  std::int32_t data_owner;    ///< the process that the number belongs to
   alignas(16) std::byte data[descriptor_data];
 
   /// `data`, to be filled with something else than a layout.
@@ -140,8 +142,8 @@ struct alignas(64) Descriptor {
 static_assert(sizeof(Descriptor) <= 8192);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// For long layouts that are sent again and again: at most 780,000 runs of an index list, or twice as many equal ones.
-/// This is reserved address space; the memory actually used is limited by layout_memory.
+/// Slots for long layouts that are used again and again: each for up to 780,000 runs of an index list, or twice as many
+/// of one length. They reserve address space; layout_memory limits the memory that they use.
 inline constexpr int layout_slots = 16;
 inline constexpr std::int64_t layout_slot_size = 12 << 20;
 inline constexpr std::int64_t layout_memory = 32 << 20;
@@ -149,7 +151,7 @@ inline constexpr std::int64_t layout_memory = 32 << 20;
 inline constexpr int chunk_count = 8;
 inline constexpr std::int64_t chunk_size = 512 << 10;
 
-/// Where a process tells that it has numbered a context (number_context()); several contexts may have the same place.
+/// The bit by which a process publishes that it has numbered a context (number_context()). Contexts may share a bit.
 inline constexpr std::size_t context_words = 1024;
 struct ContextBit {
   explicit ContextBit(std::uint32_t context) : word(context / 64 % context_words), mask(1ULL << context % 64) {}
@@ -159,10 +161,10 @@ struct ContextBit {
 
 /// How many plain messages of each length of an RTS a process has received from the owner of the segment.
 struct PlainReceived {
-  std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: this is nobody's yet
+  std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: unused
   std::atomic<std::uint32_t> messages[descriptor_count];
 };
-/// What more processes receive is not counted, so that those lengths stay unused.
+/// Messages to further processes are not counted, so that no RTS of these lengths is sent there any more.
 inline constexpr int plain_receivers = 128;
 
 struct alignas(4096) Image {
@@ -170,23 +172,24 @@ struct alignas(4096) Image {
   std::uint32_t version;
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
-  std::atomic<std::uint32_t> checking;       ///< the process looks for ordinary RTS messages in all that it receives
-  std::atomic<std::uint32_t> expects_short;  ///< it looks for those of short messages, too
-  std::atomic<std::uint32_t> offered;        ///< it may have been sent an RTS
+  std::atomic<std::uint32_t> checking;       ///< 1: the process checks all receives for ordinary RTS messages
+  std::atomic<std::uint32_t> expects_short;  ///< 1: it also checks for those of short messages
+  std::atomic<std::uint32_t> offered;        ///< 1: another process may have sent it an RTS
   std::atomic<std::uint64_t> contexts[context_words];
-  std::atomic<std::uint32_t> records_used;   ///< the records in use are among the first so many
-  std::atomic<std::uint32_t> records_ended;  ///< 1: there can be no more; the process declines calls without one
-  std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of what is in `layouts`; 0: nothing, or in part
+  std::atomic<std::uint32_t> records_used;   ///< records with this index and higher ones are unused
+  std::atomic<std::uint32_t> records_ended;  ///< 1: no record is free; the process declines calls that have none
+  std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of the layouts in `layouts`; 0: none, or incomplete
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptor_count];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
-  alignas(4096) CallRecord records[record_count];  ///< there once the owner has made them; the first ones always are
-  Board boards[board_count];                       ///< there once the owner has made them, each by itself
-  alignas(4096) std::byte chunks[chunk_count][chunk_size];          ///< there once the owner has made them
-  alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< likewise, each by itself
+  // The members below have memory once the owner has made them; the first records always have.
+  alignas(4096) CallRecord records[record_count];
+  Board boards[board_count];  ///< made one by one
+  alignas(4096) std::byte chunks[chunk_count][chunk_size];
+  alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< made one by one
 };
 
-/// /dev/shm has not room enough for a segment.
+/// Thrown if /dev/shm has no room for a segment.
 class SharedMemoryFull : public Exception {
  public:
   using Exception::Exception;
@@ -195,14 +198,16 @@ class SharedMemoryFull : public Exception {
 /// A segment in this process's address space.
 class Segment {
  public:
-  /// This process's own, of rank `rank`; throws Exception if there cannot be one (SharedMemoryFull). It goes when the
-  /// process ends, not before: messages may still be read from it while this process is in MPI_Finalize.
+  /// Makes this process's own segment; throws Exception (SharedMemoryFull) if that is impossible. The segment stays
+  /// until the process ends: messages may still be read from it while this process is in MPI_Finalize.
   static std::unique_ptr<Segment> create(const std::string& job, int rank);
-  /// Another process's, never this one's own; null if there is none on this node, or this one has announced nothing.
+  /// Opens the segment of another process, never this one's own. Null if there is none on this node, or if this process
+  /// has not announced itself.
   static std::unique_ptr<Segment> open(const std::string& job, int rank);
   /// Whether another process has a segment on this node, even if it cannot be opened.
   static bool is_there(const std::string& job, int rank);
-  /// In private memory, for what a process tells that has one elsewhere; null if there is no memory. `checking` is 0.
+  /// Makes an image, in private memory, of the segment of a process on another node, with `checking` 0. Null if there
+  /// is no memory.
   static std::unique_ptr<Segment> image(int rank, const std::uint64_t (&nonce)[2]);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -210,15 +215,16 @@ class Segment {
 
   Image* operator->() const { return image_; }
   Image& operator*() const { return *image_; }
-  /// Of the owner: gives the chunks, records_at_a_time records, or a board, memory. False if there is none.
+  /// To be called by the owner: these give memory to the chunks, records_at_a_time records, or a board. False if there
+  /// is no memory.
   bool make_chunks();
   bool make_records(std::uint32_t first);
   bool make_board(int index);
-  /// Nor if that would be more than half of what the node has left, which others need.
+  /// The same for a layout slot. Also false if this would take more than half of the memory that is left on the node.
   bool make_layout_slot(int slot, std::size_t bytes);
-  /// Gives its memory back; nobody may be reading it.
+  /// Returns the memory of a slot, which no process may be reading.
   void drop_layout_slot(int slot);
-  /// Whether the process that made it has ended; not to be asked of one's own.
+  /// Whether the process that made the segment has ended. Not for one's own segment.
   bool orphaned() const;
 
  private:
