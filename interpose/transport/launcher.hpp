@@ -1,12 +1,12 @@
-// What the launcher (mpirun) tells a process of its job, which is known before MPI is initialized.
+// What the launcher (mpirun) tells a process about its job. It is known before MPI is initialized.
 #pragma once
 
 #include <string>
 
 namespace gpudt::interpose {
 
-/// What the processes of this job on this node, and no others, have in common; empty if it cannot be told, as of
-/// processes that others have spawned over MPICH. Under Open MPI's mpirun other users do not know it.
+/// A name that the processes of this job on this node have in common, and no others. Empty if there is none, for
+/// example for spawned processes over MPICH. Under Open MPI's mpirun other users do not know the name.
 std::string job_name();
 
 /// This process's rank in MPI_COMM_WORLD; negative: not known.

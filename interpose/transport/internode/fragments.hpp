@@ -1,7 +1,7 @@
-// A message on its way part by part, where the receiver cannot fetch it from the sender's memory: several parts are
-// being packed, under way or being unpacked at a time, so that the whole takes about as long as the slowest of these
-// alone. Here through the sender's segment, which the GPUs write and read themselves;
-// transport/internode/control_messages.hpp has messages.
+// A message that goes part by part, because the receiver cannot fetch it from the sender's memory. Several parts are
+// packed, transferred and unpacked at the same time, so that the whole takes about as long as the slowest of these
+// steps. Here the parts go through the sender's segment, which GPUs write and read; in
+// transport/internode/control_messages.hpp they go as MPI messages.
 #pragma once
 
 #include <chrono>
@@ -24,14 +24,14 @@ constexpr std::int64_t divided(std::int64_t bytes, std::int64_t parts) {
   return (bytes / parts + round) / round * round;
 }
 
-/// The chunks of this process's segment, lent to the messages that need them. Thread-safe.
+/// The chunks of this process's segment, for the messages that need them. Thread-safe.
 class Chunks {
  public:
   explicit Chunks(Segment& own) : own_(own) {}
-  /// An idle one; negative if there is none just now, or no memory for any.
+  /// Takes an idle chunk; negative: there is none at present, or no memory for chunks.
   int take();
   void put(int chunk);
-  /// Whether there is memory for them.
+  /// Whether there is memory for chunks.
   bool usable();
   Segment& segment() const { return own_; }
 
@@ -44,15 +44,15 @@ class Chunks {
   std::vector<int> idle_ GUARDED_BY(mutex_);
 };
 
-/// The sender's end. The data must stay as they are until the receiver has them all, or step() says that it is done.
+/// The sender's end. The data must not change until step() returns true.
 class Outflow {
  public:
   Outflow() = default;
   virtual ~Outflow() = default;
   Outflow(const Outflow&) = delete;
   Outflow& operator=(const Outflow&) = delete;
-  /// Packs what there is room for, and hands over what is packed. True when the data are needed no longer. May throw
-  /// device::Error.
+  /// Packs as many parts as there is room for, and passes on those that are packed. True when the data are no longer
+  /// needed. May throw device::Error.
   virtual bool step() = 0;
 };
 
@@ -65,7 +65,7 @@ class SegmentOutflow : public Outflow {
 
  private:
   struct Part {
-    int chunk;  ///< negative: the descriptor itself, which holds less
+    int chunk;  ///< negative: Descriptor::data, which is smaller
     std::int64_t bytes;
     device::Staging staging;  ///< for a GPU that does not reach the chunk
     device::Transfer packing;
@@ -84,17 +84,17 @@ class SegmentOutflow : public Outflow {
   std::vector<int> idle_;        ///< chunks of this message's
   std::uint64_t produced_ = 0, reclaimed_ = 0;
   std::int64_t begun_ = 0;                         ///< bytes
-  std::chrono::steady_clock::time_point wanting_;  ///< a chunk, since when; the epoch: not wanting
+  std::chrono::steady_clock::time_point wanting_;  ///< since when it waits for a chunk; the epoch: it does not wait
 };
 
-/// Where the first `bytes` bytes of a message go. The layout must live as long.
+/// The receive buffer for the first `bytes` bytes of a message. The layout must live as long.
 struct Target {
   const datatype::Layout* layout;
   std::int64_t count;
   void* user;
   std::int64_t bytes;
   int ordinal = -1;  ///< of the GPU; negative: host memory
-  /// What packed data come to, on their way to a GPU: mapped host memory or, over a CUDA-aware MPI, device memory.
+  /// The memory that receives packed data for a GPU: mapped host memory or, over a CUDA-aware MPI, device memory.
   device::StagingKind staging = device::StagingKind::mapped;
   bool direct = false;  ///< the user's data are contiguous in device memory, and MPI receives into them
 };
@@ -106,8 +106,8 @@ class Inflow {
   virtual ~Inflow() = default;
   Inflow(const Inflow&) = delete;
   Inflow& operator=(const Inflow&) = delete;
-  /// Takes what has come; true when that was all and it lies in the user's buffer. May throw device::Error and
-  /// MpiError.
+  /// Unpacks the parts that have arrived. True when the whole message is in the user's buffer. May throw device::Error
+  /// and MpiError.
   virtual bool step() = 0;
 };
 

@@ -1,5 +1,5 @@
-// The locks of one process's window memory (MPI-4.1 section 12.5.3), in memory that the node shares: processes take and
-// release them without the help of the process whose memory it is.
+// The locks of one process's window memory (MPI-4.1 section 12.5.3), in shared memory of the node: other processes take
+// and release them without the help of that process.
 #pragma once
 
 #include <atomic>
@@ -7,15 +7,16 @@
 
 namespace gpudt::interpose::peer {
 
-/// Held by one process exclusively or by any number that share it. Nobody queues: who shares it must not wait for one
-/// that wants it exclusively, and may itself be what others that share it wait for.
+/// Held by one process exclusively, or by any number of processes that share it. There is no queue: a process that
+/// wants to share the lock must not wait for one that waits for exclusive access, since those that hold it may wait for
+/// the first one.
 struct alignas(64) WindowLock {
-  std::atomic<std::int32_t> holders;  ///< that share it; exclusive: one holds it alone
+  std::atomic<std::int32_t> holders;  ///< number of processes that share it; exclusive_holder: one holds it exclusively
   static constexpr std::int32_t exclusive_holder = -1;
 
-  /// Nobody holds it, or is told of it yet.
+  /// To be called before other processes know the lock.
   void clear() { holders.store(0, std::memory_order_relaxed); }
-  /// False if it is held so that this one cannot have it.
+  /// Takes the lock; false if others hold it in a way that excludes this.
   bool try_enter(bool exclusive) {
     std::int32_t now = holders.load(std::memory_order_relaxed);
     while (exclusive ? now == 0 : now >= 0)
@@ -32,13 +33,13 @@ struct alignas(64) WindowLock {
   }
 };
 
-/// Those of one window.
+/// The locks of one window.
 struct WindowLockSet {
-  WindowLock memory;       ///< MPI_Win_lock's
+  WindowLock memory;       ///< for MPI_Win_lock
   WindowLock accumulates;  ///< held, exclusively, by the process that accumulates to the memory
 };
 
-/// Windows of a process that have such locks at a time.
+/// Number of windows of a process that can have such locks at a time.
 inline constexpr int window_lock_count = 256;
 
 }  // namespace gpudt::interpose::peer
