@@ -15,9 +15,9 @@
 #define GPUDT_THREAD_ANNOTATION(annotation)
 #endif
 
-/// A member or an object that is read and written only while the mutex is held.
+/// Marks a member or an object that is read and written only while the mutex is held.
 #define GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(guarded_by(mutex))
-/// The same of what a pointer points to.
+/// The same for the object that a pointer points to.
 #define PT_GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(pt_guarded_by(mutex))
 /// The caller of this function holds the mutex.
 #define REQUIRES(...) GPUDT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
@@ -25,9 +25,9 @@
 #define REQUIRES_SHARED(...) GPUDT_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
 /// The caller of this function does not hold the mutex.
 #define EXCLUDES(...) GPUDT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
-/// Of a mutex: whoever wants both takes this one first. Documentation for Clang 14, which checks it in -beta alone.
+/// Marks a mutex that is taken before the other by a thread that takes both. Clang 14 checks this only with -beta.
 #define ACQUIRED_BEFORE(...) GPUDT_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
-/// A function whose locks Clang cannot follow; a comment says why.
+/// Marks a function whose locks Clang cannot follow; a comment there gives the reason.
 #define NO_THREAD_SAFETY_ANALYSIS GPUDT_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 // For the classes below.
@@ -48,8 +48,7 @@ class GPUDT_CAPABILITY Mutex {
   void lock() GPUDT_ACQUIRE() { mutex_.lock(); }
   void unlock() GPUDT_RELEASE() { mutex_.unlock(); }
   bool try_lock() GPUDT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-  /// Tells Clang that the mutex is held, where it cannot see that: in generic lambdas, whose annotations Clang 14 fails
-  /// on. Does nothing.
+  /// Shows Clang that the mutex is held in generic lambdas, whose annotations Clang 14 cannot compile. Does nothing.
   void assert_held() const GPUDT_ASSERT_CAPABILITY() {}
 
  private:
@@ -73,7 +72,7 @@ template <class M>
 class GPUDT_SCOPED_CAPABILITY LockGuard {
  public:
   explicit LockGuard(M& mutex) GPUDT_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  /// Of one that the caller holds already, as try_lock() leaves it.
+  /// Takes over a mutex that the caller holds, as after try_lock().
   LockGuard(M& mutex, std::adopt_lock_t) REQUIRES(mutex) : mutex_(mutex) {}
   ~LockGuard() GPUDT_RELEASE() { mutex_.unlock(); }
   LockGuard(const LockGuard&) = delete;
@@ -83,7 +82,7 @@ class GPUDT_SCOPED_CAPABILITY LockGuard {
   M& mutex_;
 };
 
-/// The opposite: gives up, for its life, a mutex that the caller holds.
+/// The opposite: releases, for its life, a mutex that the caller holds.
 class GPUDT_SCOPED_CAPABILITY Unlocked {
  public:
   explicit Unlocked(Mutex& mutex) GPUDT_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
@@ -95,7 +94,7 @@ class GPUDT_SCOPED_CAPABILITY Unlocked {
   Mutex& mutex_;
 };
 
-/// Holds the mutex for its life, beside others that hold it so.
+/// Holds the mutex for its life, shared with others.
 class GPUDT_SCOPED_CAPABILITY SharedLock {
  public:
   explicit SharedLock(SharedMutex& mutex) GPUDT_ACQUIRE_SHARED(mutex) : mutex_(mutex) { mutex_.lock_shared(); }
@@ -107,7 +106,7 @@ class GPUDT_SCOPED_CAPABILITY SharedLock {
   SharedMutex& mutex_;
 };
 
-/// One that can be given up meanwhile, and wait for a condition.
+/// Holds the mutex for its life, except while the caller has unlocked it or waits for a condition.
 class GPUDT_SCOPED_CAPABILITY UniqueLock {
  public:
   explicit UniqueLock(Mutex& mutex) GPUDT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
@@ -117,7 +116,7 @@ class GPUDT_SCOPED_CAPABILITY UniqueLock {
 
   void lock() GPUDT_ACQUIRE() { lock_.lock(); }
   void unlock() GPUDT_RELEASE() { lock_.unlock(); }
-  /// Once, perhaps in vain: in a loop of the caller's, whose condition Clang can then check.
+  /// Waits once; wake-ups may be spurious. The caller loops, so that Clang can check its condition.
   void wait(std::condition_variable& condition) { condition.wait(lock_); }
   template <class Time>
   std::cv_status wait_until(std::condition_variable& condition, const Time& time) {

@@ -1,4 +1,4 @@
-// The environment variables that steer the library: read once, in MPI_Init.
+// The environment variables of the library, read once, in MPI_Init.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace gpudt::interpose {
 struct Config {
   bool disable = false;               ///< GPUDT_DISABLE: pass every call straight through
   std::optional<std::string> report;  ///< GPUDT_REPORT: of rank 0 at MPI_Finalize, to this file; empty: to stderr
-  bool check = false;                 ///< GPUDT_CHECK: what the program does wrong with its memory is said
+  bool check = false;                 ///< GPUDT_CHECK: reports wrong uses of buffers
   bool trace = false;                 ///< GPUDT_TRACE: one line per choice
   bool nvtx = false;                  ///< GPUDT_NVTX: ranges for Nsight Systems
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
@@ -23,8 +23,8 @@ struct Config {
   device::Config device;        ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
 };
 
-/// Reads the environment. What is unknown or malformed is described in `complaints`, one sentence each, and the
-/// default stands in for it.
+/// Reads the environment. Unknown names and malformed values add a sentence to `complaints`; the default is used
+/// instead.
 Config read_config(std::vector<std::string>& complaints);
 
 }  // namespace gpudt::interpose

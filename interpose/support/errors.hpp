@@ -1,4 +1,5 @@
-// Errors are MPI errors: they go to the error handler of the communicator or window, with the right class.
+// Errors of the library are MPI errors: they go to the error handler of the communicator, window or file, with the
+// class that fits.
 #pragma once
 
 #include <mpi.h>
@@ -15,7 +16,7 @@
 
 namespace gpudt::interpose {
 
-/// What MPI, or another process, has failed with, or a call that cannot be carried out.
+/// A failure of MPI or of another process, or a call that cannot be done.
 class MpiError : public Exception {
  public:
   MpiError(int error_class, const std::string& what) : Exception(what), error_class_(error_class) {}
@@ -25,14 +26,14 @@ class MpiError : public Exception {
   int error_class_;
 };
 
-/// Whether this library has thrown it, and not the program, in a callback of its own (an error handler, an operator, an
-/// attribute's copy function): that passes through. It may be of a type of the same name.
+/// Whether this library has thrown the exception. Exceptions of the program's callbacks (error handlers, operators,
+/// copy functions of attributes) pass through; they may be of a type of the same name.
 bool is_own(const std::exception& error);
 
-/// The class of the MPI error that an exception becomes; MPI_ERR_INTERN for what should not have been thrown.
+/// The class of the MPI error that an exception becomes; MPI_ERR_INTERN for an unexpected one.
 int error_class(const std::exception& error);
 
-/// A window as the one whose error handler is meant: in MPICH all handles but files are of one type.
+/// Selects the error handler of a window: in MPICH all handles except files have one type.
 struct OfWindow {
   MPI_Win win;
 };
@@ -43,11 +44,12 @@ int raise(MPI_Comm comm, int code);
 int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
 
-/// A communicator of all processes of `comm`, an intracommunicator, without the program's attributes, whose copy
-/// callbacks a duplicate would call. To be called within a call that is collective over `comm`. The caller frees it.
+/// Makes a communicator of all processes of `comm`, an intracommunicator. It has no attributes: a duplicate would call
+/// the copy callbacks of the program's attributes. To be called in a call that is collective over `comm`. The caller
+/// frees it.
 MPI_Comm bare_copy(MPI_Comm comm);
-/// One of this process alone, at any time; of two calls at a time each has another `tag` (0 to 32767). The caller frees
-/// it.
+/// Makes a communicator of only this process, at any time. Simultaneous calls need different tags (0 to 32767). The
+/// caller frees it.
 MPI_Comm bare_self(int tag);
 
 /// Keeps the error handler of a communicator that is about to be freed.
@@ -60,22 +62,22 @@ class KeptHandler {
   }
   KeptHandler(const KeptHandler&) = delete;
   KeptHandler& operator=(const KeptHandler&) = delete;
-  /// Calls it with a communicator made for the purpose. Returns `code`, if the handler returns.
+  /// Calls the handler with a temporary communicator. Returns `code`, if the handler returns.
   int raise(int code) const;
 
  private:
   MPI_Errhandler handler_ = MPI_ERRHANDLER_NULL;
 };
 
-/// Whose error handler is to hear of an operation's failure: the handle that is not null; with none, the handler kept,
-/// or that of MPI_COMM_WORLD.
+/// Determines the error handler for a failed operation: that of the handle that is not null; without one the kept
+/// handler or that of MPI_COMM_WORLD.
 struct ErrorOwner {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_File file = MPI_FILE_NULL;
   MPI_Win win = MPI_WIN_NULL;
   std::shared_ptr<const KeptHandler> kept{};
 
-  /// The communicator's handle is about to become invalid: its handler stands for it.
+  /// To be called before the communicator's handle becomes invalid: the handler replaces it.
   void forget_comm(std::shared_ptr<const KeptHandler> handler) {
     comm = MPI_COMM_NULL;
     kept = std::move(handler);
@@ -90,13 +92,12 @@ int fail(const Handle& handle, const char* call, int code, std::string_view what
   return raise(handle, code);
 }
 
-/// To be called where `error` has been caught. Logs it, and returns its class; what the program has thrown is thrown
-/// again.
+/// To be called in the catch block for `error`. Logs it and returns its class; rethrows an exception of the program.
 int log_own(const char* call, const std::exception& error);
 
-/// Runs `body`, which returns an error code; what this library throws meanwhile becomes an error of that class on
-/// `handle`, which the error handler hears of when all that `body` has made is gone. What the program throws passes, as
-/// does the end of the thread (pthread_cancel, pthread_exit).
+/// Runs `body`, which returns an error code. An exception of this library becomes an MPI error on `handle`; the error
+/// handler is called when all objects of `body` are destroyed. Exceptions of the program pass, as does the end of the
+/// thread (pthread_cancel, pthread_exit).
 template <class Handle, class Body>
 int raising(const Handle& handle, const char* call, Body&& body) {
   int failure = MPI_SUCCESS;
@@ -108,7 +109,7 @@ int raising(const Handle& handle, const char* call, Body&& body) {
   return raise(handle, failure);
 }
 
-/// The same for the body of a wrapper.
+/// The same for the body of an MPI function.
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) {
   return raising(handle, call, [&] {

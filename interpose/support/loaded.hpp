@@ -1,23 +1,23 @@
-// What is in this process, however it was loaded: ld.so's global scope lacks what Python, and MPI libraries, load with
-// dlopen(RTLD_LOCAL).
+// Functions in the files of this process, however these were loaded: ld.so's global scope lacks files that Python or
+// MPI libraries load with dlopen(RTLD_LOCAL).
 #pragma once
 
 namespace gpudt::interpose {
 
-/// The first address of the file that a function is in; null if it is in none.
+/// The first address of the file that has a function; null if no file has it.
 const void* file_of(const void* function);
 
-/// The function `name` of the global scope that this library stands before, or of the program. Null if there is none.
+/// The function `name` that follows this library's in the global scope, or that of the program. Null if there is none.
 /// Thread-safe.
 void* global_function(const char* name);
 
-/// The same, else that of any file which is loaded.
+/// The same; if there is none, that of any loaded file.
 void* loaded_function(const char* name);
 
-/// The function `name` of the file that another one is in, or of those that it needs. Null if they have none.
+/// The function `name` in the file that has `other`, or in the files which that file needs. Null if there is none.
 void* function_beside(const void* other, const char* name);
 
-/// Adds the file that a function is in, and those that it needs, to the global scope for as long as the process runs.
+/// Adds the file that has a function, and the files which it needs, to the global scope, until the process ends.
 void make_global(const void* function);
 
 }  // namespace gpudt::interpose

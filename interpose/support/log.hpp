@@ -1,4 +1,4 @@
-// What the library says: errors and warnings always, traces when asked for. One line each, on stderr.
+// Messages of the library, one line each, on stderr: errors and warnings always, traces with GPUDT_TRACE=1.
 #pragma once
 
 #include <string>
@@ -6,16 +6,16 @@
 
 namespace gpudt::interpose {
 
-/// Called in MPI_Init; before it, lines carry no rank.
+/// To be called in MPI_Init; before it, lines have no rank.
 void log_start(int rank, bool trace);
 void log_stop() noexcept;
 
 void log_error(const std::string& text) noexcept;
 void log_warning(const std::string& text) noexcept;
 void log_trace(const std::string& text) noexcept;
-/// "`doing`: `what`" as an error, without memory that may not be there.
+/// Logs "`doing`: `what`" as an error, without allocating memory.
 void log_failure(const char* doing, std::string_view what) noexcept;
-/// Unless the same has been said before.
+/// Logs a trace unless the same text has been logged before.
 void log_trace_once(const std::string& text);
 
 }  // namespace gpudt::interpose

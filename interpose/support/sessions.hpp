@@ -1,5 +1,5 @@
-// MPI that is initialized by sessions alone (MPI-4.1 section 11.3), without MPI_Init: there are no MPI_COMM_WORLD and
-// no MPI_COMM_SELF then.
+// Programs that initialize MPI only by sessions (MPI-4.1 section 11.3), without MPI_Init: they have neither
+// MPI_COMM_WORLD nor MPI_COMM_SELF.
 #pragma once
 
 #include <mpi.h>
@@ -8,14 +8,14 @@ namespace gpudt::interpose {
 
 /// Whether the library has been started by a session, and MPI_Init has not been called.
 bool sessions_alone();
-/// Opens a session of the library's own, which lasts until leave_sessions(), as the program's may end at any time. An
-/// MPI error code.
+/// Opens a session of the library's own, since the program's sessions may end at any time. leave_sessions() ends it.
+/// Returns an MPI error code.
 int enter_sessions();
-/// MPI_Init has been called. Communicators that are there stay.
+/// To be called when MPI_Init has been called. Existing communicators stay.
 void enter_world();
-/// Ends the library's own session, if there is one. All communicators that were made of it have been freed.
+/// Ends the library's own session, if there is one. All communicators made from it must have been freed.
 void leave_sessions();
-/// While sessions_alone(): a communicator of this process alone, which returns errors. `tag` as bare_self() has it.
+/// While sessions_alone(): makes a communicator of only this process, which returns errors. `tag`: as for bare_self().
 MPI_Comm self_of_session(int tag);
 
 }  // namespace gpudt::interpose
