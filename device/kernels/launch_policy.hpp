@@ -58,15 +58,15 @@ struct LaunchPolicy {
   } words;
 
   struct Caches {
-    /// From this many packed bytes on, the data are taken not to fit the caches. Packing reads scattered data once,
-    /// which must not drive the lists out; nor must unpacked data drive out the packed ones. Beyond the second limit
-    /// nothing stays. (But partial sectors at random places gain from staying, however many they are: a quarter.)
+    /// Messages of at least this many packed bytes are taken not to fit the caches. Packing reads scattered data once,
+    /// which must not evict the lists; unpacked data must not evict the packed ones. Beyond the second limit nothing is
+    /// kept in the caches, except partial sectors at random places, which gain a quarter by it at any length.
     std::int64_t streaming_bytes = std::int64_t{8} << 20;
     std::int64_t all_streaming_bytes = std::int64_t{24} << 20;
-    /// What stays within this GPU's memory and is this long goes beyond its caches. Then a thread for each word is
-    /// better than threads that come back for more, which drift apart: blocks start and end in the order of memory, so
-    /// that its pages are opened once. (But to pack a list, each thread had better look up several displacements at
-    /// once.) A fence and a count for each block would cost what that gains: the flag is set behind.
+    /// Transfers of at least this length within this GPU's memory exceed its caches. Then one thread for each word is
+    /// faster than threads that loop, because these drift apart: blocks start and end in the order of memory, so that a
+    /// page of memory is opened once. (To pack a list it is faster if each thread looks up several displacements.) A
+    /// fence and a count for each block would cost what that gains, so the stream sets the flag behind the kernel.
     std::int64_t beyond_bytes = std::int64_t{48} << 20;
   } caches;
 
@@ -76,15 +76,15 @@ struct LaunchPolicy {
     std::int64_t short_run = 128;
   } thread_per_word;
 
-  /// Kernels of several blocks that move so much within this GPU's memory have their flag set behind them, too: the
-  /// last block's fences take longer, by 0.3 to 1 us.
+  /// For kernels of several blocks that move at least this many bytes within this GPU's memory the stream sets the flag
+  /// too: the last block's fences would take 0.3 to 1 us longer.
   std::int64_t flag_behind_bytes = 256 << 10;
 
-  /// Longer jobs that take the point-based traversal are not batched: kernels for lists are quicker, each by itself.
+  /// Longer jobs with the point-based traversal are not batched: a kernel for lists is faster, even by itself.
   std::int64_t most_general_batch_bytes = 64 << 10;
 
-  /// Longer jobs had better have more blocks than the one of the persistent kernel (resident_body.hpp); sooner those of
-  /// layouts that are traversed, and those that are moved by pieces of 16 bytes, which are no words.
+  /// Longer jobs are faster with more blocks than the one of the persistent kernel (resident_body.hpp). The limit is
+  /// lower for layouts that are traversed, and for jobs that move pieces of 16 bytes instead of words.
   struct Persistent {
     std::int64_t most_words = 1024, most_traversed_words = 256, most_pieces = 128;
   } persistent;

@@ -255,7 +255,7 @@ void set_within(KernelArgs& args, const LaunchPolicy& policy) {
                        : policy.thread_per_word.threads);
 }
 
-/// Which data in GPUs' memory had better not be kept in the caches.
+/// Decides which data in GPU memory are not to be kept in the caches.
 void set_streaming(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
   const bool list = args.shape.kind == ShapeKind::list;

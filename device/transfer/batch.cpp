@@ -204,8 +204,8 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
       work);
 }
 
-/// Whether a message need not be divided into copies to see that it had better be one of `jobs`: none adds less than
-/// extra_copy_us. Of a stream of short messages it would take a third of the launch.
+/// Whether a message is certainly faster as one of `jobs` of a batch than by copies, since a copy adds at least
+/// extra_copy_us. This saves dividing it into copies, which takes a third of the launch for short messages.
 bool Engine::surely_beside_others(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                                   const TransferContext& context, std::size_t jobs) const {
   const CostModel& model = gpu.tuning.model;

@@ -148,7 +148,7 @@ void Engine::about_to_wait(WaitKind kind) noexcept {
   if (gpu && gpu->resident) gpu->resident->about_to_wait(kind, /*may_launch=*/!resident_late(*gpu));
 }
 
-/// Whether the persistent kernel had better not, since kernels begin late.
+/// Whether the persistent kernel is not to be launched, because kernels start late.
 bool Engine::resident_late(const Gpu& gpu) const {
   if (resident_use_ == ResidentUse::always) return false;
   return std::any_of(std::begin(gpu.channels), std::end(gpu.channels),

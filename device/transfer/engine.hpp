@@ -228,7 +228,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Runtime& runtime() const { return *runtime_; }
   int ordinal() const { return ordinal_; }
   StreamHandle stream() const { return stream_; }
-  /// How often whoever waits asks before it lets other threads work; also after close().
+  /// Number of polls of a waiting thread before it yields to other threads; also after close().
   std::uint32_t polls_before_yield() const { return polls_before_yield_; }
 
  private:

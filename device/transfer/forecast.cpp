@@ -124,9 +124,9 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const L
   return forecast_of(gpu, channel, layouts.bytes(), context, std::move(copy_plan));
 }
 
-/// Whether a message need not be divided into calls of the copy engine to see that it had better be moved by a kernel,
-/// alone or with others: what a further copy takes less than a first one (extra_copy_us) is not looked at. Short
-/// messages would spend a fortieth of their time on it, and those of many runs more.
+/// Whether a message is certainly faster by a kernel, alone or with others, than by calls of the copy engine. This
+/// saves dividing it into such calls, which takes a fortieth of the time of short messages, and more with many runs.
+/// (It does not consider that a further copy costs less than the first, extra_copy_us.)
 bool Engine::surely_a_kernel(const Gpu& gpu, const Channel& channel, const datatype::Shape& shape, std::int64_t bytes,
                              const TransferContext& context, const datatype::Layout* layout) const {
   if (way_ != Way::automatic || trace_) return way_ == Way::kernel && !trace_;

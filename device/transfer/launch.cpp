@@ -146,13 +146,14 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layo
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
-/// Of a message that goes by copies. A process that yields its turns had better launch nothing.
+/// Whether a probe kernel pays beside a message that goes by copies. Not in a process that yields its GPU to another
+/// one.
 bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) const {
   return way_ == Way::automatic && forecast.kernel_late_us != 0 && !channel.kernels.yields() &&
          forecast.copy_us - forecast.kernel_us > worth_a_probe_us;
 }
 
-/// A message by itself. `decided`: how it had better be moved beside others.
+/// Starts a message by itself. `decided`: how it would be moved together with others.
 void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided) {
   channel.check_context();
   std::visit(

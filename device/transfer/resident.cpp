@@ -138,7 +138,7 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
     if (!leaving_ && !served_ && now - launched_ > longest_life) send_away();
     return;
   }
-  if (served_) return;  // whoever waits for it takes it back
+  if (served_) return;  // the thread that waits for the job takes it back
   ready_.store(false, std::memory_order_relaxed);
   settle();
   if (may_launch && promising(waits) && !watch_->ended()) try {

@@ -56,9 +56,9 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
   return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
 }
 
-/// Gives MPI the RTS of an offer, and returns when it has been sent. In other threads plain messages may wait for MPI
-/// to have it: a synchronous send, or one that waits for its receive, tells so too late. And while MPI sends it, the
-/// default stream is marked.
+/// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads, or a mark still to be made,
+/// it uses a nonblocking send: plain messages of other threads may wait until MPI has the RTS, which a blocking send
+/// that waits for its receive would show too late, and the default stream is marked while MPI sends.
 int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
   mark(Point::given);

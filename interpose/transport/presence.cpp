@@ -68,7 +68,7 @@ bool presence_announce(int what) {
          !alone;
 }
 
-// All are looked up now: later they may have gone, or this process may have no means to see them.
+// All processes are looked up now: later they may have ended, or this process may have no means to see them.
 void presence_start() {
   answers.store(true);
   int rank = 0, size = 0;
@@ -79,8 +79,8 @@ void presence_start() {
   started = std::vector<std::atomic<peer::Started>>(static_cast<std::size_t>(size));
   for (int other = 0; other < size; ++other) announced.push_back(peer::announced(job, other));
   const auto present = static_cast<int>(announced.size() - all_without().size());
-  if (present == 0) return announced.clear();  // what one cannot tell, nobody can
-  // Those who can have told that this process is not here: it does not answer.
+  if (present == 0) return announced.clear();  // without a file nobody sees any process: treat all as unknown
+  // Other processes do not see this one, so it must not take part.
   if (announced[static_cast<std::size_t>(rank)] == 0) return answers.store(false);
   const int here = processes_on_node();
   all_on_node = here == size;
