@@ -1,22 +1,22 @@
-// Several transfers by one kernel: what it is told, and its body, on GPU threads (cuda/batch_kernel.cu) and serially on
+// Several transfers by one kernel: its arguments and its body, on GPU threads (cuda/batch_kernel.cu) and serially on
 // the host, like those of kernel_body.hpp.
 //
 // A launch costs the processor and the stream two microseconds each, as much as moving 100 KB; the messages of a halo
-// are shorter. Each thread block of a batch finds its job by the prefix sums of blocks, and each job has a completion
-// of its own, so that a message is on its way before the others are packed. There is one kernel for all: every job goes
-// from one map to another, of which the packed side's is contiguous, and a map decides at run time what it is. This
-// needs more arithmetic than the specialised kernels, so large jobs that a specialised kernel handles are not batched.
+// are shorter. Each thread block of a batch finds its job by the prefix sums of blocks. Each job has its own
+// completion, so that a message can be sent before the others are packed. There is one kernel for all jobs: a job goes
+// from one map to another (that of a packed side is contiguous), and a map decides at run time what it is. This needs
+// more arithmetic than the specialised kernels, so large jobs for which there is one are not batched.
 #pragma once
 
 #include "device/kernels/transfer_body.hpp"
 
 namespace gpudt::device {
 
-// What a kernel takes. Toolkits before 12.1 pass less (meson.build).
+// The size of a kernel's parameters. Toolkits before 12.1 allow less (meson.build).
 #if !defined(GPUDT_PARAMETER_BYTES)
 #define GPUDT_PARAMETER_BYTES 32764
 #endif
-/// Most nested strides of a job; deeper ones, and lists, take the point-based traversal.
+/// Maximum number of nested strides of a job; deeper nests, and lists, use the point-based traversal.
 constexpr int batch_dims = 3;
 
 /// Division of 31 bits; half the size of a Divisor.
@@ -34,7 +34,7 @@ GPUDT_HD std::uint32_t divide(std::uint32_t n, const NarrowDivisor& divisor) {
   return multiply_high(n << 1, divisor.magic) >> divisor.shift;
 }
 
-/// locate(), but not inlined in each of the places where a batch's kernel calls it: it is long.
+/// locate(), not inlined, because it is long and a batch's kernel calls it in several places.
 #if defined(__CUDACC__)
 __host__ __device__ __noinline__
 #endif
@@ -43,7 +43,7 @@ __host__ __device__ __noinline__
   return datatype::locate(program, root, position);
 }
 
-/// A contiguous, strided or general form, in 32-bit arithmetic but for addresses.
+/// A contiguous, strided or general form, in 32-bit arithmetic except for addresses.
 struct BatchMap {
   using Index = std::uint32_t;
   using Tile = NoTile;
@@ -51,10 +51,10 @@ struct BatchMap {
   std::int32_t ndims;
   std::int64_t base;
   std::int32_t unit_shift;
-  std::uint32_t begin = 0, end = 0;  ///< contiguous: positions that have bytes behind them
+  std::uint32_t begin = 0, end = 0;  ///< contiguous: the positions that exist
   std::uint32_t run_bytes = 0;       ///< strided
-  NarrowDivisor inner;               ///< by what is repeated: strided: a run; general: an element
-  NarrowDivisor count[batch_dims];   ///< strided; not of the outermost
+  NarrowDivisor inner;               ///< by the size of a run (strided) or of an element (general)
+  NarrowDivisor count[batch_dims];   ///< strided: by the counts, except the outermost
   std::int64_t stride[batch_dims] = {};
   datatype::Program program;                            ///< general; the elements' stride is stride[0]
   std::uint32_t program_words = 0, program_number = 0;  ///< as KernelArgs has them
@@ -105,7 +105,7 @@ struct BatchMap {
   }
 };
 
-/// Both sides of a job. Where their maps are one but for the offset, a place is looked for once.
+/// Both sides of a job. If their maps differ only in the offset, a place is computed once.
 struct BatchPair : UnlikePair<BatchMap, BatchMap> {
   std::int32_t same;
 
@@ -121,7 +121,7 @@ struct BatchPair : UnlikePair<BatchMap, BatchMap> {
 struct BatchJob {
   BatchPair pair;
   std::uint32_t begin, end;
-  std::int32_t word;  ///< bytes per access; 0: by pieces of runs, which may be of any length and alignment
+  std::int32_t word;  ///< bytes per access; 0: pieces of runs of any length and alignment
   Completion completion;
 
   explicit BatchJob(const TransferArgs& args)
@@ -132,20 +132,20 @@ struct BatchJob {
         completion(args.to.completion) {}
 };
 
-/// Most jobs of one launch.
+/// Maximum number of jobs of one launch.
 constexpr int batch_jobs =
     std::min(32, static_cast<int>((GPUDT_PARAMETER_BYTES - 16) / (sizeof(BatchJob) + sizeof(std::uint32_t))));
 
-/// What the kernel gets, in constant space.
+/// The arguments of the kernel, in constant memory.
 struct BatchArgs {
   std::int32_t jobs;
-  std::uint32_t first_block[batch_jobs + 1] = {};  ///< of each job; then the number of all blocks
+  std::uint32_t first_block[batch_jobs + 1] = {};  ///< of each job; the last entry is the number of all blocks
   union {                                          // not initialised beyond `jobs`
     BatchJob job[batch_jobs];
   };
 
   BatchArgs() : jobs(0) {}  // with a union, there is none by default
-  /// `blocks` of block_threads threads do it. There must be room.
+  /// Adds a job for `blocks` thread blocks of block_threads threads. There must be room.
   void add(const BatchJob& added, int blocks) {
     job[jobs] = added;
     first_block[jobs + 1] = first_block[jobs] + static_cast<std::uint32_t>(blocks);

@@ -10,12 +10,12 @@
 
 namespace gpudt::device {
 
-/// What the kernel is told. Blocks are divided into pieces, of which a thread block, or a warp, copies one at a time.
+/// The arguments of the kernel. Blocks are divided into pieces; a thread block, or a warp, copies one piece at a time.
 struct CopyBlocksArgs {
   Address from[most_block_copies];
   Address to[most_block_copies];
   std::int64_t bytes[most_block_copies];
-  std::int64_t first_piece[most_block_copies + 1];  ///< of each block; behind the last one all pieces
+  std::int64_t first_piece[most_block_copies + 1];  ///< of each block; the last entry is the number of all pieces
   std::int32_t count;
   std::int32_t by_warps;     ///< each warp of the only thread block copies a piece
   std::int64_t piece_bytes;  ///< of a whole piece
@@ -24,13 +24,13 @@ struct CopyBlocksArgs {
 };
 
 inline constexpr std::int64_t copy_piece_bytes = 16 << 10;
-/// Of a warp: four words of 16 bytes for each thread.
+/// The length of a warp's piece: four words of 16 bytes for each thread.
 inline constexpr std::int64_t warp_piece_bytes = 2 << 10;
-/// The most warps that a thread block of the kernel has.
+/// Maximum number of warps in a thread block of the kernel.
 inline constexpr std::int32_t most_copy_warps = 32;
 inline constexpr std::int32_t warp_threads = 32;
 
-/// Fills `args` for a GPU with so many multiprocessors, but for its completion.
+/// Returns the arguments, without the completion, for a GPU with that number of multiprocessors.
 CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multiprocessors);
 
 /// Threads first, first + step, ... of a piece.
@@ -38,7 +38,7 @@ struct PieceThread {
   std::int64_t first, step;
 };
 
-/// Copies whole words; returns the bytes that they are. Four loads of a thread are under way at a time.
+/// Copies whole words and returns their number of bytes. A thread has four loads in flight.
 template <class Word, class Memory>
 GPUDT_HD std::int64_t copy_words(const Memory& memory, Address from, Address to, std::int64_t bytes,
                                  const PieceThread& thread) {
@@ -56,7 +56,7 @@ GPUDT_HD std::int64_t copy_words(const Memory& memory, Address from, Address to,
   return words * static_cast<std::int64_t>(sizeof(Word));
 }
 
-/// In the widest words for which both addresses are aligned, and what is left by bytes.
+/// Copies in the widest words for which both addresses are aligned, and the rest byte by byte.
 template <class Memory>
 GPUDT_HD void copy_piece(const CopyBlocksArgs& args, std::int64_t piece, const Memory& memory,
                          const PieceThread& thread) {
@@ -78,7 +78,7 @@ GPUDT_HD void copy_piece(const CopyBlocksArgs& args, std::int64_t piece, const M
                             bytes - copied, thread);
 }
 
-/// The whole launch, serially.
+/// Does the whole launch serially on the host.
 template <class Memory>
 void copy_blocks_on_host(const CopyBlocksArgs& args, const Memory& memory) {
   for (std::int64_t piece = 0; piece < args.first_piece[args.count]; ++piece) copy_piece(args, piece, memory, {0, 1});

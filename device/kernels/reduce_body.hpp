@@ -14,16 +14,16 @@
 
 namespace gpudt::device {
 
-/// What a kernel of reductions is told.
+/// The arguments of a reduction kernel.
 struct ReduceArgs {
   Address from[Reduction::most_ranks];
-  Address to[Reduction::most_ranks];  ///< 0: nothing is stored
+  Address to[Reduction::most_ranks];  ///< 0: no result is stored
   std::int64_t count;                 ///< elements
   std::int32_t ranks;
   Operator op;
   Element element;
   Result result;
-  std::int32_t wide;  ///< in words of 16 bytes, all of which are aligned; else by elements
+  std::int32_t wide;  ///< 1: in words of 16 bytes, which are all aligned; 0: by elements
   std::int32_t grid, block;
   Completion completion;
 };
@@ -35,7 +35,7 @@ struct Complex {
   Part re, im;
 };
 
-/// As MPI packs it: the whole is aligned as its `alignment` says, its parts are not.
+/// The layout in which MPI packs a pair: the whole is aligned to `alignment`, its members are not.
 template <class Value, class Index, int alignment>
 struct [[gnu::packed, gnu::aligned(alignment)]] ValueAndIndex {
   Value value;
@@ -51,7 +51,7 @@ inline constexpr bool is_pair = false;
 template <class Value, class Index, int alignment>
 inline constexpr bool is_pair<ValueAndIndex<Value, Index, alignment>> = true;
 
-/// Calls act(T{}) with the type of the element; on the host alone.
+/// Calls act(T{}) with the type of the element. Only on the host.
 template <class Act>
 auto with_element(Element element, Act act) {
   switch (element) {
@@ -117,7 +117,7 @@ inline constexpr bool defined<Operator::maxloc, T> = is_pair<T>;
 template <class T>
 inline constexpr bool defined<Operator::minloc, T> = is_pair<T>;
 
-/// Sums and products of integers wrap around, as the host's do.
+/// Sums and products of integers wrap around, as on the host.
 template <class T>
 using Wrapping = typename std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>::type;
 
@@ -139,7 +139,7 @@ GPUDT_HD T product_of(T a, T b) {
     return a * b;
 }
 
-/// Of equal values the lower index.
+/// For equal values the lower index is the result.
 template <Operator op, class T>
 GPUDT_HD T located(T a, T b) {
   const auto value_a = a.value, value_b = b.value;
@@ -148,7 +148,7 @@ GPUDT_HD T located(T a, T b) {
   return (op == Operator::maxloc ? value_b > value_a : value_b < value_a) ? b : a;
 }
 
-/// `a` is of lower ranks.
+/// Combines `a`, of lower ranks, with `b`.
 template <Operator op, class T>
 GPUDT_HD T combined(T a, T b) {
   if constexpr (op == Operator::max)
@@ -180,7 +180,7 @@ GPUDT_HD void act_if_defined(const Act& act) {
   if constexpr (defined<op, T>) act.template run<op>();
 }
 
-/// Calls act.run<op>() if the operator takes such elements.
+/// Calls act.run<op>() if the operator accepts such elements.
 template <class T, class Act>
 GPUDT_HD void with_operator(Operator op, const Act& act) {
   switch (op) {
@@ -225,7 +225,7 @@ struct alignas(16) WideWord {
 template <class T>
 inline constexpr bool has_wide_words = 16 % sizeof(T) == 0;
 
-/// Words of all ranks at first, first + step, ..., at_once of them, as far as they are before `last`.
+/// Reduces the words first, first + step, ... of all ranks: at_once of them, as far as they are before `last`.
 struct WordPlaces {
   std::int64_t first, step, last;
 
@@ -262,16 +262,16 @@ GPUDT_HD void reduce_words(const ReduceArgs& args, const Memory& memory, const W
   for (int rank = 0; rank < args.ranks; ++rank) store_words(memory, args.to[rank], places, sum);
 }
 
-/// Wide words of a launch; the elements behind them are reduced one by one.
+/// Number of wide words of a launch; the elements behind them are reduced one by one.
 template <class T>
 GPUDT_HD std::int64_t wide_words(const ReduceArgs& args) {
   return args.wide != 0 ? args.count / static_cast<std::int64_t>(16 / sizeof(T)) : 0;
 }
 
-/// Words that a thread has under way.
+/// Number of words that a thread has in flight.
 inline constexpr int reduced_at_once = 4;
 
-/// Fills `args` for a GPU with so many multiprocessors, but for its completion.
+/// Returns the arguments, without the completion, for a GPU with that number of multiprocessors.
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors);
 
 template <class T, class Memory>
@@ -292,7 +292,7 @@ struct HostReduction {
   }
 };
 
-/// The whole launch, serially.
+/// Does the whole launch serially on the host.
 template <class Memory>
 void reduce_on_host(const ReduceArgs& args, const Memory& memory) {
   with_element(args.element, [&](auto sample) {

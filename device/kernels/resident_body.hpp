@@ -1,13 +1,14 @@
-// The persistent kernel, which does short jobs as the host hands them over: what it is told, and its
-// body, on GPU threads (cuda/resident_kernel.cu) and serially on the host, like those of kernel_body.hpp.
+// The persistent kernel, which does short jobs as the host submits them: its arguments and its body, on GPU threads
+// (cuda/resident_kernel.cu) and serially on the host, like those of kernel_body.hpp.
 //
-// A launch takes two thirds of a short message's time: 3 to 5 us in the driver, 3 more until the kernel runs. A
-// kernel that runs already reads its next job from mapped memory in 1.3 us. GPUrdma (Daoud et al., section 3) and dCUDA
-// keep kernels that communicate; here a single thread block does, and only while messages keep coming (resident.hpp).
+// A launch takes two thirds of a short message's time: 3 to 5 us in the driver, and 3 us until the kernel runs. A
+// running kernel reads its next job from mapped memory in 1.3 us. GPUrdma (Daoud et al., section 3) and dCUDA keep
+// kernels running that communicate. Here it is a single thread block, and only while messages keep coming
+// (resident.hpp).
 //
-// A job is that of a batch (batch_body.hpp). Each 32 bits of it travel in a word of 64 with the job's number, so that
-// the kernel reads all words at once, by a thread each, and again until all have the number that it expects: no word
-// needs to be ordered behind another one, and one round trip over the host link does.
+// A job is that of a batch (batch_body.hpp). Each 32 bits of it travel in a word of 64 bits with the job's number. The
+// kernel reads all words at once, one by each thread, until all have the expected number. So the words need no order,
+// and one round trip over the host link is enough.
 #pragma once
 
 #include <atomic>
@@ -22,32 +23,32 @@ namespace gpudt::device {
 /// Threads of the block. More threads make the block-wide check for a new job slower, and this many already saturate
 /// one multiprocessor's peer bandwidth.
 constexpr int resident_threads = 256;
-/// Layouts that are no longer are brought to the block's own memory first, so that searches in them wait for no other.
+/// Layouts of at most this number of words are copied to shared memory first, so that searches in them are fast.
 constexpr std::uint32_t own_program_words = 1024;
 
 static_assert(std::is_trivially_copyable_v<BatchJob> && sizeof(BatchJob) % sizeof(std::uint32_t) == 0);
 constexpr int job_words = sizeof(BatchJob) / sizeof(std::uint32_t);
 static_assert(job_words <= resident_threads);
 
-/// Numbers that are no job's: of an empty mailbox, and of one that tells the kernel to end.
+/// Numbers that no job has: that of an empty mailbox, and that which ends the kernel.
 constexpr std::uint32_t no_job = 0, no_more_jobs = UINT32_MAX;
 
-/// What the host and the kernel tell each other, in mapped memory. A line that the host writes while the kernel reads
-/// it again and again costs the host a microsecond: it writes nothing but jobs.
+/// The mailbox of the host and the kernel, in mapped memory. Writing a line that the kernel polls costs the host a
+/// microsecond, so the host writes only jobs.
 struct alignas(64) Mailbox {
-  /// By the host: 32 bits of the job each, below the number of the job.
+  /// Written by the host: in each word 32 bits of the job, below the number of the job.
   std::uint64_t job[job_words];
-  /// By the kernel: the number of its launch, when it begins and when it will take no more jobs.
+  /// Written by the kernel: the number of its launch, when it begins, and when it takes no more jobs.
   alignas(64) std::uint32_t started;
   std::uint32_t ended;
 };
 
-/// What the kernel gets. Jobs are numbered from first_job on, without the two numbers above.
+/// The arguments of the kernel. Jobs are numbered from first_job on, without the two numbers above.
 struct ResidentArgs {
   Mailbox* box;
   std::uint32_t launch;
   std::uint32_t first_job;
-  std::uint32_t timeout_us;  ///< it ends so long after its beginning, or the end of its last job
+  std::uint32_t timeout_us;  ///< the kernel ends this long after it has begun, or after its last job
 };
 
 GPUDT_HD std::uint32_t job_after(std::uint32_t number) {
@@ -62,7 +63,7 @@ GPUDT_HD std::uint32_t number_of(std::uint64_t word) {
 
 namespace host {
 
-/// True if the whole job `number` is there.
+/// True if all words of job `number` have arrived.
 inline bool read_job(Mailbox& box, std::uint32_t number, std::uint32_t (&words)[job_words]) {
   for (int i = 0; i < job_words; ++i) {
     const std::uint64_t word = std::atomic_ref(box.job[i]).load(std::memory_order_acquire);
@@ -81,7 +82,7 @@ inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
 
 }  // namespace host
 
-/// As run_on_host() of a batch, until it is told to end, or has nothing to do for too long.
+/// Like run_on_host() of a batch, until the host ends it, or until it has been idle for the time-out.
 template <class Translate, class Ended>
 void run_on_host(const ResidentArgs& args, const Translate& translate, const Ended& ended) {
   using Clock = std::chrono::steady_clock;

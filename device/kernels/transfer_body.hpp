@@ -1,19 +1,19 @@
 // The bodies of the transfer kernels, which move a message from one layout to another without a packed form between
 // them: on GPU threads (cuda/transfer_kernels.cu) and serially on the host, like those of kernel_body.hpp.
 //
-// A kernel for each pair of maps would be too many. The usual exchange has the same form on both sides, perhaps at
-// another offset (a face and its ghost layer): there is a kernel for each map, and a place is computed once. Two forms
-// that differ are mostly strided. Everything else takes AnyMap on both sides, which decides at run time what it is.
+// A kernel for each pair of maps would be too many. Most exchanges have the same form on both sides, perhaps at another
+// offset (a face and its ghost layer): for these there is a kernel for each map, which computes a place once. Two
+// different forms are mostly strided. All else uses AnyMap on both sides, which decides at run time what it is.
 #pragma once
 
 #include "device/kernels/runs_body.hpp"
 
 namespace gpudt::device {
 
-/// Strided forms of up to so many dims have an instance of their own; deeper ones are moved in words or by AnyMap.
+/// Strided forms of up to this number of dims have their own instance; deeper ones are moved in words or by AnyMap.
 constexpr int transfer_dims = 3;
 
-/// Any form but a contiguous one, in 64-bit arithmetic.
+/// Any form except a contiguous one, in 64-bit arithmetic.
 struct AnyMap {
   using Index = std::uint64_t;
   using Tile = NoTile;
@@ -73,7 +73,7 @@ struct AnyMap {
 
 // --- pairs of maps --------------------------------------------------------------------------------------------------
 
-/// Where a unit lies on both sides.
+/// The places of a unit on both sides.
 struct PairPlace {
   Address from, to;
 };
@@ -82,7 +82,7 @@ inline Address user_of(const KernelArgs& args) {
   return reinterpret_cast<Address>(args.user);
 }
 
-/// Both sides have one map, but for the offset.
+/// Both sides have the same map, except for the offset.
 template <class Map_>
 struct AlikePair {
   using Map = Map_;
@@ -123,7 +123,7 @@ struct UnlikePair {
     return {from + static_cast<Address>(from_map.place(unit, tile).offset),
             to + static_cast<Address>(map.place(unit, tile).offset)};
   }
-  /// Where run `index` begins, if both sides have runs of one length.
+  /// The begin of run `index` on both sides, which must have runs of one length.
   GPUDT_HD PairPlace run_place(Index index) const {
     return {from + static_cast<Address>(from_map.run_offset(index)), to + static_cast<Address>(map.run_offset(index))};
   }
@@ -135,7 +135,7 @@ using StridedPair = UnlikePair<StridedMap<Index, most>, StridedMap<Index, most>>
 using RegularPair = UnlikePair<RegularMap<std::uint32_t>, RegularMap<std::uint32_t>>;
 using AnyPair = UnlikePair<AnyMap, AnyMap>;
 
-/// Which methods a pair has kernels for.
+/// The methods for which a pair has kernels.
 enum PairMethods : int { by_words = 1, by_gather = 2, by_runs = 4 };
 
 template <class Pair>
@@ -170,8 +170,8 @@ using AllPairs =
                StridedPair<std::uint32_t, transfer_dims>, StridedPair<std::uint32_t, datatype::max_dims>, RegularPair,
                AnyPair>;
 
-/// Returns visit(std::type_identity<Pair>()) with the pair of maps that `args` describes: plan_transfer() says by
-/// `narrow` whether there is one of its own.
+/// Returns visit(std::type_identity<Pair>()) with the pair of maps that `args` describes. plan_transfer() sets `narrow`
+/// if the pair has its own kernel.
 template <class Visit>
 auto visit_pair(const TransferArgs& args, Visit&& visit) {
   using Narrow = std::uint32_t;
@@ -205,7 +205,7 @@ auto visit_pair(const TransferArgs& args, Visit&& visit) {
 
 // --- moving ---------------------------------------------------------------------------------------------------------
 
-/// The byte of a position, where a message ends inside a word or a run.
+/// Moves the byte of one position, at an end of the message inside a word or a run.
 template <class Pair, class Memory>
 GPUDT_HD void transfer_byte(const Pair& pair, const Memory& memory, std::int64_t position) {
   const auto unit = static_cast<typename Pair::Index>(position >> pair.unit_shift());
@@ -226,7 +226,7 @@ GPUDT_HD void for_each_piece(const Map& map, const typename Map::Tile& tile, std
   }
 }
 
-/// At most 16 packed bytes from `position` on, by way of registers.
+/// Moves at most 16 packed bytes from `position` on through registers.
 template <class Pair, class Memory>
 GPUDT_HD void transfer_pieces(const Pair& pair, const Memory& memory, std::int64_t position, int bytes,
                               const typename Pair::Tile& tile) {
@@ -247,7 +247,7 @@ GPUDT_HD void transfer_pieces(const Pair& pair, const Memory& memory, std::int64
   }
 }
 
-/// Packed bytes [16 index, 16 index + 16) of those before `end`.
+/// Moves packed bytes [16 index, 16 index + 16), as far as they are before `end`.
 template <class Pair, class Memory>
 GPUDT_HD void transfer_gathered(const Pair& pair, const Memory& memory, std::int64_t index, std::int64_t end,
                                 const typename Pair::Tile& tile) {
@@ -255,7 +255,7 @@ GPUDT_HD void transfer_gathered(const Pair& pair, const Memory& memory, std::int
   transfer_pieces(pair, memory, position, end - position < 16 ? static_cast<int>(end - position) : 16, tile);
 }
 
-/// One of the equal runs of Method::runs.
+/// Moves one of the equal runs of Method::runs.
 template <class Pair, class Memory>
 GPUDT_HD void transfer_run(const Pair& pair, const Memory& memory, typename Pair::Index index) {
   const PairPlace place = pair.run_place(index);
