@@ -14,10 +14,10 @@ namespace {
 using peer::Block;
 using peer::Contribution;
 
-/// What processes tell each other of an exchange, where they tell operators of reductions.
+/// The value of Contribution::operation for an exchange; reductions have their operator there.
 constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
 
-/// From here on a block's own launch is a small part of its time.
+/// For blocks of at least this length the launch is a small part of the time.
 constexpr std::int64_t long_block = 4 << 20;
 
 /// The next block after `at` that is for or from `rank`, or the end.
@@ -74,7 +74,7 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   return mine_.on_gpu == 1;
 }
 
-/// Of the blocks, which are all contiguous.
+/// Reports the blocks, which are all contiguous.
 void BoardExchange::report() const {
   report_peer(PeerEvent::collective);
   if (tracing())

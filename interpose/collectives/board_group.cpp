@@ -49,7 +49,7 @@ CallRecord* BoardGroup::record_of(std::size_t other) {
   return found;
 }
 
-/// Of a process whose record has been found; null: it has none.
+/// The board of a process whose record has been found; null: it has none.
 Board* BoardGroup::board_of(std::size_t other) const {
   const int board = records_found_[other].load(std::memory_order_acquire)->board.load(std::memory_order_acquire);
   return board < 0 ? nullptr : &(*segments_[other])->boards[board];

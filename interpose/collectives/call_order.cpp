@@ -23,14 +23,14 @@ struct Waiting {
   std::uint64_t number;
 };
 
-/// That the program has freed, kept for the calls that wait, up to this number.
+/// A handle that the program has freed. It is kept for the waiting calls up to number `last`.
 template <class Handle>
 struct Freed {
   Handle handle;
   std::uint64_t last;
 };
 
-/// Of this process.
+/// The waiting calls of this process.
 struct Order {
   Mutex mutex;
   std::vector<Waiting> waiting GUARDED_BY(mutex);  ///< on all communicators, in the order of the calls

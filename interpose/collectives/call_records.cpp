@@ -57,7 +57,7 @@ void depart() REQUIRES(own.mutex) {
   });
 }
 
-/// Those that take no part will not tell.
+/// Whether no other process uses the key any more. Processes that take no part never note their departure.
 bool all_have_departed(const Holding& holding) {
   if (holding.record == nullptr) return true;
   const std::size_t departed = holding.record->departed.load(std::memory_order_acquire);
@@ -79,7 +79,7 @@ void reuse_retired() REQUIRES(own.mutex) {
   });
 }
 
-/// Null: all are in use, or have no memory.
+/// Takes an idle record. Null: all records are in use, or there is no memory for more.
 CallRecord* idle_record() REQUIRES(own.mutex) {
   if (!own.idle.empty()) {
     CallRecord* const record = own.idle.back();

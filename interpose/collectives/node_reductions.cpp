@@ -91,7 +91,8 @@ void NodeReduction::reserve(int ordinal) {
   for (Slot& slot : slots_) slot.memory = device::acquire(device::StagingKind::mapped, ordinal, bytes);
 }
 
-/// What must be the same in all processes: where it is not, the program is wrong, which is MPI's to find.
+/// A hash of the arguments that must be the same in all processes. If it differs, the program is wrong, and MPI gets
+/// the call.
 std::uint64_t NodeReduction::signature() const {
   std::uint64_t mixed = 0;
   const auto mix = [&mixed](std::int64_t value) { mixed = mixed * 1000003 + static_cast<std::uint64_t>(value); };
@@ -114,7 +115,8 @@ bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders)
   return leaders_ != 0 && all[1] == ~all[2];
 }
 
-/// What fails is remembered, and nothing more is done by GPUs then; fellows wait for this process all the same.
+/// Runs `action`, and stores its failure. After a failure the GPUs do nothing more, but this process still takes part
+/// in the calls that its fellows wait for.
 template <class Action>
 void NodeReduction::attempt(Action action) {
   if (failure_) return;

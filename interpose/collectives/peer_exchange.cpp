@@ -60,8 +60,8 @@ bool right(const std::vector<BlockMessage>& blocks) {
                      [](const BlockMessage& each) { return each.count >= 0 && each.type != MPI_DATATYPE_NULL; });
 }
 
-/// Of this process, without a question to the driver: whether any could be for GPUs. One that has no data waits for
-/// others only if the program is known to use device memory.
+/// Whether blocks of this process may lie in device memory, without asking the driver. A process without data waits for
+/// the others only if the program is known to use device memory.
 bool may_have_data(const BlockMessages& blocks) {
   bool empty = true;
   for (const auto* const side : {&blocks.given, &blocks.taken})
@@ -120,7 +120,7 @@ int error_in(const std::vector<MPI_Status>& statuses) {
   return failed == statuses.end() ? MPI_ERR_OTHER : failed->MPI_ERROR;
 }
 
-/// What a process gives to itself, from layout to layout.
+/// The blocks that a process sends to itself; they are copied from layout to layout.
 class OwnBlocks {
  public:
   /// Takes these out of `blocks`, unless messages alone can move them.

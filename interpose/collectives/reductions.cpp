@@ -40,7 +40,8 @@ class Operand {
   bool locate(const void* buffer, std::int64_t count, MPI_Datatype type) {
     return resolve_layout(buffer, count, type, memory_) && !memory_.division;
   }
-  /// In place, unless a copy is needed: the layout has gaps, or the elements are not aligned. Throws device::Error.
+  /// Lets the kernels use the buffer itself, or a packed copy if the layout has gaps or the elements are not aligned.
+  /// Throws device::Error.
   void place(std::int64_t alignment, bool copied = false) {
     const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
     first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);
@@ -60,7 +61,7 @@ class Operand {
     wait_for_others([&] { return memory_.after.reached(); });
     wait();
   }
-  /// What has been written comes to where it belongs, which delivered() tells.
+  /// Starts copying the result from the packed copy to the buffer; delivered() returns whether that is done.
   void start_delivery() {
     if (staging_) start(device::Direction::unpack);
   }
@@ -234,7 +235,7 @@ class Part : public BoardCall {
     }
   }
 
-  /// Of elements [first, first + count). `all`: destinations have all elements, too.
+  /// Starts the reduction of elements [first, first + count). `all`: the destinations have all elements too.
   void reduce(std::vector<device::Transfer>& kernels, std::int64_t first, std::int64_t count,
               const std::vector<void*>& to, bool all) {
     if (count == 0) return;
@@ -341,7 +342,7 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
 
 namespace {
 
-/// In a group that has room; null: this process has declined.
+/// What this process publishes in a group that has room; null: it has declined.
 std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group,
                                  const ReductionArguments& arguments, MPI_Datatype type, const Arithmetic& arithmetic) {
   auto part = std::make_unique<Part>(call, group, arguments, arithmetic);

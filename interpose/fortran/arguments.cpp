@@ -1,4 +1,4 @@
-// What Fortran passes for MPI_BOTTOM and its like, for logicals and for arrays of handles.
+// Conversion of Fortran's MPI_BOTTOM and similar constants, of logicals and of arrays of handles.
 #include "interpose/fortran/arguments.hpp"
 
 #include <algorithm>

@@ -63,7 +63,7 @@ struct Modex {
 };
 auto& modex = never_destroyed<Modex>();
 
-/// In a library that is loaded already, or what it depends on; null if it is not there.
+/// A symbol of a loaded library, or of those on which it depends. Null if there is none.
 void* symbol_of(const char* library, const char* name) {
   void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;

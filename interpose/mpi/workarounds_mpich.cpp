@@ -225,7 +225,7 @@ bool matches_persistent_by_init() {
   return false;
 }
 
-/// In a test of a request that is not complete. (Probes on a communicator of one process make none.)
+/// Tests a request that is not complete: MPICH makes progress there. (Probes on a communicator of one process do not.)
 void make_progress(MPI_Comm) {
   MPI_Request request = MPI_REQUEST_NULL;
   int ended = 0;

@@ -67,7 +67,7 @@ Value value_in(Handle handle, std::size_t offset) {
   return value;
 }
 
-/// Of the name in a predefined communicator; nothing if it is not there, or more than once.
+/// The offset of the name in a predefined communicator; nothing if it is not found, or found more than once.
 std::optional<std::size_t> place_of_name(MPI_Comm comm) {
   char name[MPI_MAX_OBJECT_NAME] = {};
   int length = 0;
@@ -362,7 +362,7 @@ std::int64_t widest_received_in_parts() {
   return library_version() == 4 ? 16 : 1;
 }
 
-/// In a library that is newer than mpi.h there may be receives that gpudt does not have.
+/// A library that is newer than mpi.h may have receives that gpudt does not wrap.
 bool all_receives_are_known() {
   const int version = library_version();
   return version == 4 || (version == 5 && OMPI_MAJOR_VERSION == 5);

@@ -129,7 +129,7 @@ int PendingAccesses::Claim::issue(const char* call) const {
   return result;
 }
 
-/// What has failed is over, too: nothing would be gained by another try.
+/// Completes the claimed accesses. Failed ones are complete too: another attempt would not help.
 void PendingAccesses::Claim::finish() const {
   struct Finished {
     const Claim& claim;

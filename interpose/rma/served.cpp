@@ -126,7 +126,7 @@ void ServedWindow::tell_memory(int disp_unit) {
   if (mine.on_gpu != 0) channel_.share_turn(node_locks_->turn(rank));
 }
 
-/// Of processes that share no memory with this one nothing is mapped.
+/// Marks processes that share no memory with this one, whose memory is not mapped.
 void ServedWindow::forget_unreached() {
   for (int& rank : world_ranks_)
     if (peer::world == nullptr || peer::reach_sender(rank) == nullptr) rank = MPI_UNDEFINED;

@@ -101,7 +101,7 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
   return result;
 }
 
-/// Those of `ranks` that have had accesses since they were flushed last.
+/// Flushes those of `ranks` that have had accesses since their last flush.
 int ServedWindow::flush_at(std::vector<int> ranks) {
   const int direct = finish_direct(ranks);
   {
@@ -118,7 +118,7 @@ int ServedWindow::report(const char* call, int code) const {
   return code == MPI_SUCCESS ? code : fail(OfWindow{win_}, call, code, "an access of this epoch has failed");
 }
 
-/// What goes wrong is returned: the others wait for this process.
+/// Returns an error code instead of throwing: the other processes wait for this one.
 int ServedWindow::marked_again() {
   try {
     memory_.mark_again();
@@ -338,8 +338,8 @@ int ServedWindow::flush_local(const char* call, int rank) {
   });
 }
 
-/// What has been applied to this process's memory is there: nothing is cached. What the program has done itself since
-/// is made visible to other threads.
+/// Accesses that have been applied to this process's memory are visible already, since nothing is cached. This makes
+/// the program's own stores visible to other threads.
 int ServedWindow::sync() {
   return guard("MPI_Win_sync", [&] {
     memory_.mark_again();

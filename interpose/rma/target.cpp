@@ -138,8 +138,8 @@ void LockQueue::release(int rank) {
   grant_waiting();
 }
 
-/// In order, but for those that share: they do not wait for one that wants the lock alone, since others that share it
-/// may wait for them.
+/// Grants in order, except to processes that share: these do not wait for one that wants the lock exclusively, since
+/// those that hold it may wait for them.
 void LockQueue::grant_waiting() {
   for (auto next = waiting_.begin(); next != waiting_.end() && exclusive_ == MPI_PROC_NULL;) {
     const Waiting granted = *next;

@@ -30,7 +30,7 @@ std::chrono::seconds long_wait() {
 class PatientWait {
  public:
   PatientWait(const char* call, bool all_answer) : call_(call), all_answer_(all_answer) {}
-  /// Null requests are complete. Not for requests that have failed: returns MPI's code then.
+  /// Waits for all requests, of which null ones are complete. If a request fails, returns the error code at once.
   template <std::size_t count>
   int operator()(std::array<MPI_Request, count>& requests) {
     for (int done = 0;;) {
@@ -61,7 +61,7 @@ int vote_by_collective(MPI_Comm comm, WindowVote& votes, PatientWait& wait) {
   return code == MPI_SUCCESS ? wait(request) : code;
 }
 
-/// In each round a process tells another one, twice as far away as in the round before, what it knows.
+/// In each round a process sends what it knows to another one, at twice the distance of the round before.
 int vote_by_messages(MPI_Comm comm, WindowVote& votes, PatientWait& wait) {
   int rank = 0, size = 0;
   PMPI_Comm_rank(comm, &rank);

@@ -1,11 +1,11 @@
-// Offers to processes that share no memory with this one, as on other nodes. What such processes tell each other by a
-// shared segment on one node (transport/peer/shared_segment.hpp), they do here by control messages, which travel where
-// the program cannot see them (hidden_send()). Each keeps an image of the segment of every process that it has
-// exchanged control messages with; what a control message says is written there.
+// Offers to processes that share no memory with this one, for example on other nodes. Instead of the shared segment of
+// a node (transport/peer/shared_segment.hpp) they use control messages, which the program cannot see (hidden_send()).
+// Each process keeps an image of the segment of every process with which it has exchanged control messages; a control
+// message updates the image.
 //
-// The data of a message come when the receiver has asked for them, in fragments, so that packing, sending, receiving
-// and unpacking overlap. The fragments of all messages from one process to another share one tag: they are sent, and
-// received, in the order in which the receiver has asked for the messages.
+// The data of a message are sent in fragments when the receiver wants them, so that packing, sending, receiving and
+// unpacking overlap. The fragments of all messages from one process to another share one tag. They are sent and
+// received in the order in which the receiver wanted the messages.
 #pragma once
 
 #include <mpi.h>
@@ -28,17 +28,17 @@
 
 namespace gpudt::interpose::peer {
 
-/// What a process says to another about a message that it offers, or is offered.
+/// The kinds of control messages.
 enum class ControlKind : std::uint32_t {
-  hello,      ///< would offer messages to those who look for RTS messages
-  welcome,    ///< looks for RTS messages, and would offer messages, too: the answer to hello
-  met,        ///< knows the other's segment: the answer to welcome
-  offer,      ///< of a descriptor, ahead of its RTS
+  hello,      ///< the sender can offer messages to processes that check for RTS messages
+  welcome,    ///< answers hello: the sender checks for RTS messages, and can offer messages too
+  met,        ///< answers welcome: the sender knows the other's segment
+  offer,      ///< a descriptor, before its RTS
   withdrawn,  ///< the offer is void
-  want,       ///< is ready for so many bytes of the message
-  done,       ///< needs nothing more of the message
-  plain,      ///< has received so many plain messages as long as the descriptor's RTS messages
-  bye,        ///< looks for RTS messages no longer
+  want,       ///< the receiver wants `bytes` bytes of the message
+  done,       ///< the receiver needs nothing more of the message
+  plain,      ///< number of plain messages that the sender has received, of the length of the descriptor's RTS
+  bye,        ///< the sender no longer checks for RTS messages
 };
 
 struct ControlMessage {
@@ -69,48 +69,49 @@ struct MpiTransfer {
   std::atomic<State> state{State::under_way};
   std::int64_t bytes = 0;  ///< received
 
-  // What MPI reads or writes meanwhile, if nobody else keeps it.
+  // Memory that MPI reads or writes during the transfer, if this object owns it.
   std::unique_ptr<ControlMessage> control_message;
   device::Staging staging;
   std::vector<std::byte> unwanted;
 };
 using MpiTransferRef = std::shared_ptr<MpiTransfer>;
 
-/// All other processes, as far as this one shares no memory with them. Thread-safe, but for what says otherwise.
+/// The processes that share no memory with this one. Thread-safe, unless a function says otherwise.
 class Remote {
  public:
   /// Needs has_hidden_messages(). From now on control messages are received, in progress().
   Remote(Segment& own, int rank);
-  /// Sends bye to all known processes and waits for theirs, up to 1 s: UCX warns in MPI_Finalize of messages that were
-  /// never received. To be called once, when nobody calls anything else any more. False if MPI still uses memory.
+  /// Sends bye to all known processes and waits for theirs, up to 1 s: UCX warns in MPI_Finalize about messages that
+  /// were never received. To be called once, as the last function. False if MPI still uses memory.
   bool stop();
 
   /// Whether progress() should be called: rarely, unless messages are under way.
   bool due();
-  /// Takes what control messages have come, and sends what is to be sent. In the engine alone. Returns their number.
+  /// Handles the control messages that have arrived, and sends queued ones. Only in the engine. Returns the number of
+  /// messages that have arrived.
   int progress();
-  /// The same from wherever it is wanted, by way of the engine.
+  /// The same from anywhere, through the engine.
   void advance();
 
   /// Says hello, once.
   void greet(int rank);
-  /// Of a process that has said hello or welcome; else null. It checks for RTS messages of this one (peer::checks())
-  /// from when it knows this one's segment: so whoever sends RTS messages is known here.
+  /// The image of a process that has sent hello or welcome; else null. The process checks for RTS messages of this one
+  /// (peer::checks()) as soon as it knows this one's segment. So a process that sends RTS messages is known here.
   Segment* image(int rank);
-  /// Whether the process has been said hello to, or has said so: it may send RTS messages.
+  /// Whether hello has been sent to the process, or received from it: it may send RTS messages.
   bool greeted(int rank);
 
   // --- of the sender
-  /// Of a descriptor that has been filled.
+  /// Sends the offer of a descriptor that has been filled.
   void offer(int index);
   void withdrawn(int index);
-  /// Plain messages as long as RTS `index` that the process has said it has received.
+  /// Number of plain messages, of the length of RTS `index`, whose receipt the process has reported.
   std::uint32_t plain_messages(int rank, int index);
 
   // --- of the receiver
-  /// The descriptor in the image of the sender. The RTS may have come before the control message.
+  /// The descriptor in the image of the sender. The RTS may arrive before the control message.
   Descriptor& expect(const RendezvousRequest& rts);
-  /// Queues the message for its turn, too. The control message goes out with the next, or by say_all().
+  /// Also queues the message for its turn. The control message is sent with the next one, or by say_all().
   void want(int rank, const MessageId& id, std::int64_t bytes);
   void say_all() noexcept;
   void done(int rank, const MessageId& id);
@@ -119,17 +120,18 @@ class Remote {
 
   // --- parts
   enum class Way { out, in };
-  /// Whether parts of this message are the next to be given to MPI.
+  /// Whether MPI gets the fragments of this message next.
   bool has_turn(Way way, int rank, const MessageId& id);
-  /// All of its parts have been.
+  /// To be called when MPI has got all its fragments.
   void end_turn(Way way, int rank);
-  /// The last `bytes` bytes of the message, if it has been wanted, are sent as empty parts, or received and dropped.
+  /// Gives up the last `bytes` bytes of the message: if they were wanted, empty fragments are sent, or fragments
+  /// received and dropped.
   void give_up_turn(Way way, int rank, const MessageId& id, std::int64_t bytes, std::int64_t fragment_bytes);
-  /// Of the message that has the turn. May throw MpiError.
+  /// Sends or receives a fragment of the message that has the turn. May throw MpiError.
   MpiTransferRef send(int rank, device::Staging staging, std::int64_t bytes);
   MpiTransferRef receive(int rank, void* data, std::int64_t bytes);
 
-  /// Messages under way, and what else is in a hurry.
+  /// Number of messages under way, and of other things that must not wait.
   std::atomic<int> under_way{0};
 
  private:

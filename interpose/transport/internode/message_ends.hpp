@@ -15,7 +15,7 @@
 
 namespace gpudt::interpose::peer {
 
-/// The sender's end of a message that goes in fragments: packs ahead, and sends when it has been asked to.
+/// The sender's end of a message that goes in fragments: it packs ahead, and sends what the receiver wants.
 class MessageOutflow : public Outflow {
  public:
   /// `rank`: of the receiver.
@@ -50,7 +50,7 @@ class MessageOutflow : public Outflow {
   bool turn_ended_ = false;
 };
 
-/// The receiver's end. What it has asked for is received, whatever happens.
+/// The receiver's end. It receives all fragments that it has asked for, also after a failure.
 class MessageInflow : public Inflow {
  public:
   /// Asks for the beginning of the message, as much as the target has room for; `fragment_bytes`:
@@ -80,14 +80,14 @@ class MessageInflow : public Inflow {
   const Target target_;
   const std::int64_t fragment_bytes_;
   std::byte* direct_ = nullptr;  ///< the user's contiguous data, into which MPI receives; null: into the ring
-  /// Of packed parts, each of which has its place until it has been unpacked.
+  /// Number of places for packed fragments, each of which is used until the fragment has been unpacked.
   std::int64_t ring_parts_ = 0;
   device::Staging ring_;         ///< for a GPU
   std::vector<std::byte> room_;  ///< the same for host memory
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;
   std::int64_t asked_ = 0, taken_ = 0;  ///< bytes
-  std::exception_ptr failure_;          ///< to be told when all has come
+  std::exception_ptr failure_;          ///< thrown when all fragments have arrived
 };
 
 }  // namespace gpudt::interpose::peer
