@@ -19,20 +19,9 @@
 
 #include "datatype/layout.hpp"
 #include "device/choice/cost_model.hpp"
+#include "device/runtime/copy_box.hpp"
 
 namespace gpudt::device {
-
-/// One side of a box: rows `pitch` bytes apart, slices `slice` bytes apart (a multiple of the pitch).
-struct BoxSide {
-  void* address;
-  std::size_t pitch, slice;
-};
-
-/// What one call of the copy engine moves: `depth` slices of `height` rows of `width` bytes.
-struct CopyBox {
-  BoxSide to, from;
-  std::size_t width, height = 1, depth = 1;
-};
 
 /// The copies that make up a range of a message, in the order of the packed stream, one for each call of its own; none
 /// if the copy engine cannot. Runs may go several by one call. Either some that are listed, or one that is repeated

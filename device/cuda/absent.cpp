@@ -1,7 +1,7 @@
 // Stands in for runtime.cpp in a build without CUDA.
 #include <dlfcn.h>
 
-#include "device/runtime.hpp"
+#include "device/cuda/make_runtime.hpp"
 
 namespace gpudt::device {
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/cuda/kernels.hpp"
+#include "device/cuda/make_runtime.hpp"
 
 namespace gpudt::device {
 

@@ -16,8 +16,8 @@
 
 #include "base/mutex.hpp"
 #include "device/cuda/driver.hpp"
-#include "device/memory/host_pages.hpp"
-#include "device/runtime.hpp"
+#include "device/runtime/host_pages.hpp"
+#include "device/runtime/runtime.hpp"
 
 namespace gpudt::device {
 
@@ -71,8 +71,7 @@ class CudaRuntime final : public Runtime {
   bool copies_runs_together() const noexcept override {
     return true;
   }
-  bool copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
-                       StreamHandle stream) override;
+  bool copy_runs_async(int ordinal, std::span<const CopyBox> runs, StreamHandle stream) override;
 #endif
   void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override;
   void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) override;

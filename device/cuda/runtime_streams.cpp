@@ -144,23 +144,20 @@ bool CudaRuntime::copy_box_async(int ordinal, const CopyBox& box, StreamHandle h
 }
 
 #if CUDART_VERSION >= 13000
-bool CudaRuntime::copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
-                                  StreamHandle stream) {
+bool CudaRuntime::copy_runs_async(int ordinal, std::span<const CopyBox> runs, StreamHandle stream) {
   const Current current(*this, ordinal);
-  std::array<void*, CopyPlan::most_together> to;
-  std::array<const void*, CopyPlan::most_together> from;
-  std::array<std::size_t, CopyPlan::most_together> bytes;
-  const auto count = static_cast<std::size_t>(last - first);
-  for (std::size_t run = 0; run < count; ++run) {
-    const CopyBox box = runs[first + static_cast<std::int64_t>(run)];
-    to[run] = box.to.address;
-    from[run] = box.from.address;
-    bytes[run] = box.width;
+  std::array<void*, most_runs> to;
+  std::array<const void*, most_runs> from;
+  std::array<std::size_t, most_runs> bytes;
+  for (std::size_t run = 0; run < runs.size(); ++run) {
+    to[run] = runs[run].to.address;
+    from[run] = runs[run].from.address;
+    bytes[run] = runs[run].width;
   }
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
   std::size_t first_alike = 0;  // of the runs that the attributes are for
-  return taken(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), count, &attributes, &first_alike, 1,
+  return taken(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), runs.size(), &attributes, &first_alike, 1,
                                     stream_of(stream)),
                "copying runs by the copy engine");
 }

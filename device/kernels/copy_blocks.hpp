@@ -1,10 +1,8 @@
 // Copies of several blocks of bytes by one kernel: what a collective moves on one GPU.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <span>
-
-#include "device/device.hpp"
 
 namespace gpudt::device {
 
@@ -16,9 +14,5 @@ struct BlockCopy {
 
 /// Blocks that one kernel copies at most.
 inline constexpr std::size_t most_block_copies = 64;
-
-/// Starts copies by one kernel of GPU `ordinal`, which must reach all of the memory. No destination may overlap a
-/// source or another destination. Thread-safe. Throws Error.
-Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
 
 }  // namespace gpudt::device

@@ -72,6 +72,10 @@ GPUDT_HD std::uint32_t divide(std::uint32_t n, const Divisor& divisor) {
 
 using Address = std::uintptr_t;
 
+inline Address address_of(const void* address) {
+  return reinterpret_cast<Address>(address);
+}
+
 /// A unit lies `offset` bytes from the user's address; its run has `before` bytes before that and `left` from there
 /// on. A map that does not know what lies before says 0.
 struct RunPlace {

@@ -7,6 +7,9 @@
 
 namespace gpudt::device {
 
+/// Thread blocks per multiprocessor of kernels that read the memory of several GPUs: many words must be under way.
+inline constexpr int blocks_for_several_gpus = 8;
+
 struct LaunchPolicy {
   /// At most so much is moved by one thread block, a word or a run's thread per thread: no counter, lowest latency.
   struct SingleBlock {

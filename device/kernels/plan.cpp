@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/choice/cost_model.hpp"
 #include "device/kernels/batch_body.hpp"
 
 namespace gpudt::device {

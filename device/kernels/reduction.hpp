@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "device/device.hpp"
-
 namespace gpudt::device {
 
 /// MPI-4.1 section 6.9.2, and MPI_MAXLOC and MPI_MINLOC of section 6.9.4.
@@ -62,9 +60,5 @@ struct Reduction {
   std::span<void* const> to;          ///< as many as sources; null: nothing is stored. Either its source's own memory,
                                       ///< or none of any source's
 };
-
-/// Starts a reduction by one kernel of GPU `ordinal`, which must reach all of the memory; each address is a multiple of
-/// element_alignment(). Thread-safe. Throws Error.
-Transfer reduce(int ordinal, const Reduction& reduction);
 
 }  // namespace gpudt::device

@@ -9,25 +9,11 @@
 #include <optional>
 #include <vector>
 
+#include "base/exception.hpp"
 #include "datatype/layout.hpp"
-#include "device/device.hpp"
+#include "device/memory/addresses.hpp"
 
 namespace gpudt::device {
-
-/// Addresses [begin, end), all in the same memory.
-struct Region {
-  std::uintptr_t begin = 0, end = 0;
-  Location location;
-
-  bool holds(std::uintptr_t first, std::uintptr_t last) const { return begin <= first && last < end; }
-};
-
-/// What is certainly in the same memory as `address`: the allocation, of GPU memory; the heap, the stack or the static
-/// variables; else an aligned block as small as granule(). One or two questions to the driver.
-Region region_of(const void* address) noexcept;
-
-/// The same of memory that was classified: one question, if it is a GPU's.
-Region region_of(const void* address, const Location& location) noexcept;
 
 /// Bytes [begin, end) of a packed stream, in one memory; `location` is host memory of some kind, or a GPU's.
 struct Part {

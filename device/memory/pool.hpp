@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "device/device.hpp"
-#include "device/runtime.hpp"
+#include "device/memory/staging.hpp"
+#include "device/runtime/runtime.hpp"
 
 namespace gpudt::device {
 

@@ -8,8 +8,8 @@
 #include "device/kernels/kernel_host.hpp"
 #include "device/kernels/reduce_body.hpp"
 #include "device/kernels/resident_body.hpp"
-#include "device/memory/host_pages.hpp"
-#include "device/runtime.hpp"
+#include "device/runtime/host_pages.hpp"
+#include "device/sim/make_runtime.hpp"
 #include "device/sim/sim_api.h"
 
 namespace gpudt::device {

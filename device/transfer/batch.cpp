@@ -11,8 +11,8 @@
 #include <span>
 #include <utility>
 
-#include "device/timeline.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/points.hpp"
 #include "device/transfer/resident.hpp"
 #include "device/transfer/upload.hpp"
 
@@ -87,7 +87,8 @@ Gathering::Gathering(std::int64_t most_bytes) noexcept
 
 Gathering::~Gathering() {
   gathered_bytes = outer_;
-  if (outer_ == 0) detail::launch_queued();
+  if (outer_ != 0) return;
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->launch_queued();
 }
 
 bool Channel::launch_queued() noexcept {
@@ -118,7 +119,7 @@ void Engine::launch_queued() noexcept {
 }
 
 Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after) {
-  mark(Point::described);
+  mark(point::described);
   StateOwner state = channel.take();
   const bool reached = after.reached();
   const LockGuard lock(channel.queue_mutex);
@@ -140,7 +141,7 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
     state->finished = false;
     state->queued.store(true, std::memory_order_release);
     any_queued_.store(true, std::memory_order_release);
-    mark(Point::queued);
+    mark(point::queued);
     if (channel.queue.size() >= batch_jobs) launch_queued(channel);
   } else {
     if (!channel.queue.empty()) launch_queued(channel);
@@ -193,10 +194,10 @@ bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::S
         TransferArgs args = job_of(gpu, channel, it, there);
         if (!there) return false;  // the job would not wait for the upload
         args.to.completion = completion_of(state);
-        mark(Point::way_chosen);
+        mark(point::way_chosen);
         if (!gpu.resident->hand_over(BatchJob(args), work, state)) return false;
         channel.handed_over(state, {&channel.kernels, gpu.tuning.model.resident_us});
-        mark(Point::handed_over);
+        mark(point::handed_over);
         kernels_.fetch_add(1, std::memory_order_relaxed);
         if (trace_) trace(gpu, work, foresee(gpu, channel, it), "the persistent kernel");
         return true;
@@ -295,9 +296,9 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
   const auto launched = std::span(added).first(static_cast<std::size_t>(batch.jobs));
   try {
     if (!launched.empty()) {
-      mark(Point::kernel_planned);
+      mark(point::kernel_planned);
       runtime_->launch(gpu.ordinal, batch, channel.stream());
-      mark(Point::kernel_launched);
+      mark(point::kernel_launched);
     }
     for (const Queued* const job : launched)
       job == launched.front() ? channel.launched(*job->state) : channel.launched_too(*job->state);

@@ -1,29 +1,21 @@
-// Transfers under way, and the channels that they are on.
+#include "device/transfer/channel.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <new>
 #include <span>
 #include <string>
-#include <thread>
 
-#include "datatype/runs.hpp"
-#include "device/timeline.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/points.hpp"
 #include "device/transfer/resident.hpp"
 
 namespace gpudt::device {
 namespace {
 
-/// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
-constexpr std::uint32_t polls_per_clock = 1024;
-/// ... and of one that tells how late its like begin, more often.
-constexpr std::uint32_t polls_per_observation = 16;
-constexpr auto error_check_period = std::chrono::milliseconds(100);
-/// Polls between two naps of wait(): the nap lets another thread of a busy machine work. While short messages are under
-/// way there is none, since it takes as long as their last steps: some 30 us.
-constexpr std::uint32_t polls_per_yield = 64;
+/// While short transfers are under way a waiting thread does not yield: that takes as long as their last steps, some
+/// 30 us.
 constexpr std::uint32_t most_polls_before_yield = 4096;
 /// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at
 /// first: each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
@@ -40,121 +32,7 @@ constexpr std::size_t chunk_states = 256;
 constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
 constexpr std::size_t counter_spacing = sector_bytes;
 static_assert(2 * Channel::probe_bytes <= flag_spacing && Channel::probe_bytes <= counter_spacing);
-/// Runs of a message in the host's memory that are on their way to its caches at a time.
-constexpr std::size_t runs_asked_for = 32;
-
-}  // namespace
-
-/// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
-void Brought::pack() {
-  struct Run {
-    const char* from;
-    char* to;
-    std::size_t bytes;
-  };
-  std::array<Run, runs_asked_for> runs;
-  std::size_t count = 0;
-  const auto take = [&] {
-    for (const Run& run : std::span(runs).first(count)) std::memcpy(run.to, run.from, run.bytes);
-    count = 0;
-  };
-  const char* const brought = static_cast<const char*>(memory.data());
-  datatype::for_each_run(*layout, 0, bytes, [&](std::int64_t at, std::int64_t position, std::int64_t length) {
-    runs[count] = {brought + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
-    __builtin_prefetch(runs[count].from);
-    if (++count == runs.size()) take();
-  });
-  take();
-  memory = {};
-}
-
-// --- states ---------------------------------------------------------------------------------------------------------
-
-bool Transfer::State::done() {
-  // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
-  if (queued.load(std::memory_order_acquire) && !channel->closed()) {
-    channel->launch_queued();
-    if (queued.load(std::memory_order_acquire)) return false;  // held
-  }
-  if (finished) return true;
-  if (failure) throw Error(*failure);
-  if (channel->closed()) {
-    channel->check_lost();
-    finished = true;
-  } else if (by_event) {
-    channel->check_context();
-    finished = channel->runtime().event_done(channel->ordinal(), event);
-  } else {
-    poll();
-  }
-  return finished;
-}
-
-void Transfer::State::poll() {
-  finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
-  if (finished) {
-    mark(Point::flag_seen);
-    if (resident) resident->done(*this);
-    if (lesson.delay) observe();
-    if (!is_probe) channel->look_after_probe();
-    if (brought.memory) brought.pack();
-    return;
-  }
-  ++polls;
-  if (polls % polls_per_observation == 1) {
-    if (lesson.delay) unfinished = std::chrono::steady_clock::now();
-    if (!is_probe) channel->look_after_probe();
-  }
-  if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
-  if (resident && resident->gone())
-    if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
-}
-
-void Transfer::State::observe() {
-  const auto microseconds = [&](auto time) {
-    return std::chrono::duration<double, std::micro>(time - started).count();
-  };
-  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
-                        microseconds(std::chrono::steady_clock::now()), lesson.roughly);
-  lesson.delay = nullptr;
-}
-
-/// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
-void Transfer::State::check_now_and_then() {
-  const auto now = std::chrono::steady_clock::now();
-  if (checked == std::chrono::steady_clock::time_point()) {
-    checked = now;
-  } else if (now - checked >= error_check_period) {
-    checked = now;
-    channel->check();
-  }
-}
-
-void Transfer::State::fail(const std::exception& why) {
-  const auto* const error = dynamic_cast<const Error*>(&why);
-  failure = error ? *error : Error(Failure::out_of_memory, why.what());  // std::bad_alloc
-}
-
-void Transfer::State::wait() {
-  const std::uint32_t timeout = channel->polls_before_yield();
-  for (std::uint32_t i = 1; !done(); ++i)
-    if (i >= timeout && i % polls_per_yield == 0) std::this_thread::yield();
-}
-
-void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
-  if (state->queued.load(std::memory_order_acquire)) state->channel->drop_held(*state);
-  try {
-    state->wait();
-  } catch (const Error&) {
-    // The GPU has failed and nothing runs on it any more; done() reports it elsewhere.
-  }
-  const std::shared_ptr<Channel> channel = std::move(state->channel);
-  channel->put(state);
-}
-
-// --- channels -------------------------------------------------------------------------------------------------------
-
-namespace {
+static_assert(CopyPlan::most_together <= static_cast<std::int64_t>(Runtime::most_runs));
 
 Lateness of_runs(Lateness lateness) {
   lateness.model_error = lateness.runs_error;
@@ -320,14 +198,14 @@ bool Channel::crowded() {
 void Channel::start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) {
   learn(state, lesson);
   if (args.flag_behind == 0) args.completion = completion_of(state);
-  mark(Point::kernel_planned);
+  mark(point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
   if (args.flag_behind != 0) set_flag_behind(state, stream_);
   kernel_launched(state);
 }
 
 void Channel::kernel_launched(Transfer::State& state) {
-  mark(Point::kernel_launched);
+  mark(point::kernel_launched);
   if (state.lesson.delay) allow_for_loading(state);
   launched(state);
 }
@@ -354,7 +232,7 @@ void Channel::set_flag_behind(const Transfer::State& state, StreamHandle stream)
 void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) {
   learn(state, lesson);
   args.to.completion = completion_of(state);
-  mark(Point::kernel_planned);
+  mark(point::kernel_planned);
   runtime_->launch(ordinal_, args, stream_);
   kernel_launched(state);
 }
@@ -375,7 +253,7 @@ StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
 template <class Give>
 bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give) {
   learn(state, lesson);
-  mark(Point::copy_planned);
+  mark(point::copy_planned);
   try {
     if (!give()) {
       state.lesson.delay = nullptr;
@@ -387,7 +265,7 @@ bool Channel::start_copies(Transfer::State& state, const Lesson& lesson, StreamH
   }
   looks_left_ = 0;
   set_flag_behind(state, stream);
-  mark(Point::copy_launched);
+  mark(point::copy_launched);
   state.way = Way::copy;
   launched(state);
   return true;
@@ -421,7 +299,10 @@ bool Channel::start_runs(Transfer::State& state, const CopyPlan& runs, const Les
   return start_copies(state, lesson, stream_, [&]() REQUIRES(queue_mutex) {
     for (std::int64_t first = 0, last = 0; first < runs.calls(); first = last) {
       last = std::min(first + (looks_left_ > 0 ? runs_between_looks : CopyPlan::most_together), runs.calls());
-      if (!runtime_->copy_runs_async(ordinal_, runs, first, last, stream_)) {
+      std::array<CopyBox, CopyPlan::most_together> boxes;
+      const auto count = static_cast<std::size_t>(last - first);
+      for (std::size_t i = 0; i < count; ++i) boxes[i] = runs[first + static_cast<std::int64_t>(i)];
+      if (!runtime_->copy_runs_async(ordinal_, std::span(boxes).first(count), stream_)) {
         drain(stream_);  // those before them are queued, and some of them may be
         return false;
       }

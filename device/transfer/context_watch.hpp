@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "device/runtime.hpp"
+#include "device/runtime/runtime.hpp"
 
 namespace gpudt::device {
 

@@ -16,7 +16,8 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "device/runtime.hpp"
+#include "device/runtime/runtime.hpp"
+#include "device/transfer/config.hpp"
 
 namespace gpudt::device {
 

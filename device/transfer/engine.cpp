@@ -3,11 +3,22 @@
 #include <algorithm>
 #include <string>
 
+#include "base/timeline.hpp"
 #include "device/choice/host_cpu.hpp"
+#include "device/kernels/copy_blocks_body.hpp"
+#include "device/kernels/reduce_body.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/resident.hpp"
 
 namespace gpudt::device {
+
+std::atomic<Engine*> process_engine{nullptr};
+
+Engine& current_engine() {
+  Engine* const engine = process_engine.load(std::memory_order_acquire);
+  if (!engine) throw Error(Failure::runtime, "no GPU runtime is in use");
+  return *engine;
+}
 
 Gpu::Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
          std::unique_ptr<Resident> its_resident)
@@ -249,6 +260,27 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
                                MemoryKind::device, !within},
                        after);
   return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);
+}
+
+// --- collectives
+// ------------------------------------------------------------------------------------------------------
+
+Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
+  if (reduction.from.empty() || reduction.from.size() > Reduction::most_ranks ||
+      reduction.from.size() != reduction.to.size() || !is_defined(reduction.op, reduction.element))
+    throw Error(Failure::runtime, "a reduction that no kernel can do");
+  if (reduction.count == 0) return {};
+  Gpu& here = gpu(ordinal);
+  ReduceArgs args = plan_reduction(reduction, here.traits.multiprocessors);
+  return start_alone(here, args);
+}
+
+Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
+  if (copies.empty() || copies.size() > most_block_copies)
+    throw Error(Failure::runtime, "more blocks, or less, than a kernel copies");
+  Gpu& here = gpu(ordinal);
+  CopyBlocksArgs args = plan_block_copies(copies, here.traits.multiprocessors);
+  return start_alone(here, args);
 }
 
 }  // namespace gpudt::device

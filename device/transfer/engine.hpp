@@ -1,9 +1,7 @@
-// The engine under device.hpp: one per start(), over one Runtime. A Gpu is created on first use. It has one Channel per
-// direction: a stream, a second stream for probes, and the states of the transfers on them.
+// The engine under device.hpp: one per start(), over one Runtime. A Gpu is created on first use.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,284 +9,23 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "device/choice/chooser.hpp"
-#include "device/choice/delay.hpp"
 #include "device/choice/tuning.hpp"
-#include "device/device.hpp"
-#include "device/kernels/kernel_args.hpp"
-#include "device/memory/host_pages.hpp"
+#include "device/kernels/copy_blocks.hpp"
+#include "device/kernels/reduction.hpp"
 #include "device/memory/peer.hpp"
 #include "device/memory/pool.hpp"
-#include "device/runtime.hpp"
-#include "device/timeline.hpp"
+#include "device/runtime/host_pages.hpp"
+#include "device/runtime/runtime.hpp"
+#include "device/transfer/channel.hpp"
+#include "device/transfer/config.hpp"
 #include "device/transfer/default_stream.hpp"
 
 namespace gpudt::device {
 
-class Channel;
-class ContextWatch;
-class Engine;
 class Resident;
-struct BatchArgs;  // batch_body.hpp
-struct BlockCopy;  // copy_blocks.hpp
-struct Reduction;  // reduction.hpp
-
-/// What to learn from the duration of a transfer: the expected duration without start delay, and the Delay to update.
-struct Lesson {
-  Delay* delay = nullptr;  ///< what is to learn; null: nothing
-  double expected_us = 0;
-  bool roughly = false;  ///< Delay::observe()
-};
-
-/// A whole extent that the copy engine copied to the host, to be packed by the host.
-struct Brought {
-  Staging memory;  ///< what has come, from the message's first byte to its last; empty: nothing is to be packed
-  const datatype::Layout* layout;
-  std::int64_t bytes;   ///< of the message
-  std::int64_t offset;  ///< of its first byte, relative to the user's address
-  void* packed;
-
-  void pack();
-};
-
-/// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
-/// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
-struct Transfer::State {
-  std::shared_ptr<Channel> channel;  ///< while lent out: keeps the state's own memory
-  State* next_idle = nullptr;
-  std::uint32_t* flag = nullptr;  ///< mapped memory, on a cache line of its own, to which a probe writes more
-  std::uint32_t sequence = 0;     ///< what the kernel sets the flag to; another value each time
-  unsigned* counter = nullptr;    ///< device memory
-  EventHandle event = nullptr;    ///< made when first needed
-  bool by_event = false;          ///< its end is seen by the event
-  Way way = Way::kernel;          ///< what moves the data; not known as long as it is queued
-  bool finished = false;
-  bool is_probe = false;  ///< Channel::probe()
-  /// It waits in its channel's queue; what else is here belongs to whoever launches it until this is false again.
-  std::atomic<bool> queued{false};
-  std::optional<Error> failure;  ///< why it could not be launched when its turn came
-  std::uint32_t polls = 0;
-  std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
-  Resident* resident = nullptr;                   ///< has the kernel that does it; null: it was launched by itself
-  Lesson lesson;
-  Brought brought;
-  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
-
-  bool done();
-  void wait();
-  void fail(const std::exception& why);
-  void poll();
-  void observe();
-  void check_now_and_then();
-  static void operator delete(State* state, std::destroying_delete_t) noexcept;
-};
-
-using StateOwner = std::unique_ptr<Transfer::State>;
-
-inline Completion completion_of(const Transfer::State& state) {
-  return {state.counter, state.flag, state.sequence};
-}
-
-/// A message, or the range of it that is to move.
-struct Packing {
-  Direction direction;
-  const datatype::Layout* layout;  ///< null: contiguous
-  datatype::Shape shape;
-  void* user;
-  std::int64_t begin, end;
-  void* packed;
-  MemoryKind packed_kind;
-  bool peer = false;  ///< one side is, or may be, another GPU's or process's
-
-  std::int64_t bytes() const { return end - begin; }
-};
-
-/// From layout to layout; neither side is contiguous.
-struct LayoutTransfer {
-  Side from, to;
-  datatype::Shape from_shape, to_shape;
-  std::int64_t bytes_;
-  bool within;  ///< on one GPU, beside what comes from others
-
-  std::int64_t bytes() const { return bytes_; }
-};
-
-using Work = std::variant<Packing, LayoutTransfer>;
-
-inline bool is_host(MemoryKind kind) {
-  return kind == MemoryKind::host || kind == MemoryKind::pinned;
-}
-/// Where a span of the user's buffer begins.
-inline std::uintptr_t first_of(const datatype::Span& span, const void* user) {
-  return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
-}
-inline bool kernels_reach(const Packing& packing) {
-  return packing.packed_kind != MemoryKind::host;
-}
-inline bool kernels_reach(const LayoutTransfer&) {
-  return true;
-}
-
-/// Work that is launched later, perhaps with other work. Its state is lent out, and stays so until then.
-struct Queued {
-  Work work;
-  Transfer::State* state;
-  StreamMark after{};
-};
-
-/// One GPU's work in one direction, in order.
-class Channel : public std::enable_shared_from_this<Channel> {
- public:
-  Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch> watch, const Lateness& lateness);
-  ~Channel() { close(); }
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-
-  /// A state to start a transfer with; number of states is bounded by memory alone.
-  StateOwner take();
-  void put(Transfer::State* state) noexcept;
-
-  void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
-  void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
-  /// Of a kernel that nothing is to be learnt of, with its arguments complete but for the completion.
-  template <class Args>
-  void start_kernel(Transfer::State& state, Args& args) REQUIRES(queue_mutex) {
-    args.completion = completion_of(state);
-    mark(Point::kernel_planned);
-    runtime_->launch(ordinal_, args, stream_);
-    kernel_launched(state);
-  }
-  /// With an event that other streams can wait for.
-  StateOwner start_copy(void* to, const void* from, std::size_t bytes);
-  /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
-  /// another way.
-  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {}) REQUIRES(queue_mutex);
-  /// The same of copies from other GPUs, which overlap with the one before: between two on one stream the link idles.
-  bool start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
-  /// The same of any number of copies for Runtime::copy_runs_async().
-  bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
-
-  /// How late this direction's work begins. Tracked per direction: on a time-sliced GPU a pack can start immediately
-  /// after an unpack had to wait, because the time slice now belongs to this process.
-  Delay kernels, copies;  ///< copies: from or to the host
-  /// Of copies of runs from the host by one call, of which some are shorter than CostModel::engine_row_bytes.
-  Delay short_runs;
-  /// Of the queue and the order of what is launched. Taken before any other lock of the device layer.
-  Mutex queue_mutex ACQUIRED_BEFORE(mutex_);
-  std::vector<Queued> queue GUARDED_BY(queue_mutex);
-  /// Until the program's default stream has come to their marks; then they are queued.
-  std::vector<Queued> held GUARDED_BY(queue_mutex);
-  /// What sets the state's flag has been given to a kernel that runs.
-  void handed_over(Transfer::State& state, const Lesson& lesson) REQUIRES(queue_mutex);
-  /// What sets the state's flag has been given to the stream.
-  void launched(Transfer::State& state) REQUIRES(queue_mutex);
-  /// The same of a further one that the latest launch is for.
-  void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
-  /// The latest launch has ended, as far as its flag says.
-  bool idle() const REQUIRES(queue_mutex);
-  /// Both of the latest two launches are under way, as far as is known, and not for long: what is queued may wait for
-  /// one of them to end, so that more goes by the next launch.
-  bool crowded() REQUIRES(queue_mutex);
-  bool may_hold() const REQUIRES(queue_mutex);
-  /// Launches what is queued and not held any more, unless the channel is crowded(). Whether something is left.
-  bool launch_queued() noexcept EXCLUDES(queue_mutex);
-  /// The same in any case: all of it is then either under way or has failed.
-  void launch_all_queued() noexcept EXCLUDES(queue_mutex);
-  /// Cancels a held transfer.
-  void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
-  /// Launches one that was under way and is not any more.
-  void launch_again(const Queued& job) noexcept EXCLUDES(queue_mutex);
-
-  /// Launches a kernel with next to nothing to do, which takes `expected_us` without start delay, to check whether
-  /// start delays persist. Nobody waits for it; threads that poll other transfers check it. No-op while the previous
-  /// probe is still running.
-  void probe(double expected_us) noexcept REQUIRES(queue_mutex);
-  static constexpr std::int64_t probe_bytes = 16;  ///< that it moves
-  void look_after_probe() noexcept;
-  void look_in_time() noexcept REQUIRES(queue_mutex);
-
-  /// Throws if the work has failed.
-  void check();
-  /// Throws if the context has ended, so that the stream is none any more.
-  void check_context() const;
-  /// The same when it is closed.
-  void check_lost() const;
-  /// That of the context, which no other one of the process has had.
-  std::uint64_t generation() const;
-
-  /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on; what the
-  /// host would have packed is not. If the context has ended there is nothing to wait for or to free, and they fail.
-  void close() noexcept;
-  bool closed() const { return closed_.load(std::memory_order_acquire); }
-
-  Runtime& runtime() const { return *runtime_; }
-  int ordinal() const { return ordinal_; }
-  StreamHandle stream() const { return stream_; }
-  /// Number of polls of a waiting thread before it yields to other threads; also after close().
-  std::uint32_t polls_before_yield() const { return polls_before_yield_; }
-
- private:
-  template <class Give>
-  bool start_copies(Transfer::State& state, const Lesson& lesson, StreamHandle stream, const Give& give)
-      REQUIRES(queue_mutex);
-  bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson, StreamHandle stream)
-      REQUIRES(queue_mutex);
-  void learn(Transfer::State& state, const Lesson& lesson);
-  void under_way(Transfer::State& state) REQUIRES(queue_mutex);
-  void kernel_launched(Transfer::State& state) REQUIRES(queue_mutex);
-  void set_flag_behind(const Transfer::State& state, StreamHandle stream);
-  void drain(StreamHandle stream) noexcept;  ///< waits for the work
-  void close_probe() noexcept;
-  static bool allow_for_loading(Transfer::State& state);
-
-  struct Chunk {
-    std::unique_ptr<Transfer::State[]> states;
-    void* flags;
-    void* counters;
-    bool counters_on_host;
-  };
-  void grow() REQUIRES(mutex_);
-  void make_counters(Chunk& chunk);
-  void free_of_gpu(const Chunk& chunk) noexcept;
-
-  Engine* const engine_;
-  Runtime* const runtime_;
-  const int ordinal_;
-  std::shared_ptr<const ContextWatch> watch_;  ///< until it is closed
-  const std::uint32_t polls_before_yield_;
-  StreamHandle stream_ = nullptr;
-  /// Made by the first start_peer_copies() that finds the other one at work.
-  std::atomic<StreamHandle> second_stream_{nullptr};
-  bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< the latest of these
-  /// By what the end of a launch is seen; flags stay where they are.
-  struct Launch {
-    std::uint32_t* flag = nullptr;
-    std::uint32_t sequence = 0;
-    bool ended() const;
-  };
-  Launch latest_ GUARDED_BY(queue_mutex), one_before_ GUARDED_BY(queue_mutex);
-  std::chrono::steady_clock::time_point latest_began_ GUARDED_BY(queue_mutex);
-  std::uint32_t crowded_polls_ GUARDED_BY(queue_mutex) = 0;  ///< since latest_began_ was looked at
-  Mutex probe_mutex_;  // tried, but in close(), for whoever has it may wait for queue_mutex
-  Transfer probe_ GUARDED_BY(probe_mutex_);
-  /// Made with the first probe: what is late must hold nothing up.
-  StreamHandle probe_stream_ GUARDED_BY(probe_mutex_) = nullptr;
-  int slow_probes_ GUARDED_BY(probe_mutex_) = 0;  ///< in a row
-  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< while whoever started the probe gives its message
-  std::atomic<bool> probing_{false};
-  Mutex mutex_;
-  Transfer::State* idle_ GUARDED_BY(mutex_) = nullptr;
-  std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
-  std::atomic<bool> unprepared_{true};  ///< true while freshly allocated states are still being cleared on the stream:
-                                        ///< the next launch is slower, so its time is not used for learning
-  std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
-  bool lost_ = false;                   ///< closed since the context has ended
-  std::atomic<bool> closed_{false};
-};
 
 struct Gpu {
   Gpu(int its_ordinal, Traits its_traits, Tuning its_tuning, std::shared_ptr<const ContextWatch> its_watch,
@@ -462,9 +199,9 @@ class Engine {
   std::atomic<bool> any_queued_{false};      ///< in some channel, or held there
 };
 
-namespace detail {
-/// Of the process's engine, if there is one.
-void launch_queued() noexcept;
-}  // namespace detail
+/// The process's engine, which start() makes and stop() ends (device.hpp); null: there is none.
+extern std::atomic<Engine*> process_engine;
+/// Throws Error if there is none.
+Engine& current_engine();
 
 }  // namespace gpudt::device

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <string>
 
-#include "device/timeline.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/points.hpp"
 #include "device/transfer/upload.hpp"
 
 namespace gpudt::device {
@@ -163,7 +163,7 @@ void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::Stat
         const bool unreachable = !kernels_reach(it);
         const bool preferred = decided == Way::automatic ? prefers_copy(forecast) : decided == Way::copy;
         const bool copy = forecast.can_copy() && (unreachable || preferred);
-        mark(Point::way_chosen);
+        mark(point::way_chosen);
         if (copy && !unreachable && worth_a_probe(channel, forecast))
           channel.probe(gpu.tuning.model.kernel_pack_to_host.base_us);
         if (copy && try_copy(gpu, channel, work, forecast, state)) return;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "device/timeline.hpp"
+#include "device/transfer/points.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -167,9 +167,9 @@ void Resident::launch() {
   const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;
   const auto its_timeout = static_cast<std::uint32_t>(wanted.count());
   const auto began = Clock::now();
-  mark(Point::resident_planned);
+  mark(point::resident_planned);
   runtime_.launch(ordinal_, ResidentArgs{box_, next_launch, job_after(job_), its_timeout}, stream_);
-  mark(Point::resident_launched);
+  mark(point::resident_launched);
   launch_ = next_launch;
   launched_ = Clock::now();
   leaving_ = settled_ = false;

@@ -16,8 +16,10 @@
 
 #include "base/mutex.hpp"
 #include "device/kernels/resident_body.hpp"
+#include "device/transfer/config.hpp"
 #include "device/transfer/context_watch.hpp"
-#include "device/transfer/engine.hpp"
+#include "device/transfer/state.hpp"
+#include "device/transfer/work.hpp"
 
 namespace gpudt::device {
 

@@ -4,6 +4,9 @@
 #include <atomic>
 #include <cstring>
 
+#include "device/transfer/channel.hpp"
+#include "device/transfer/engine.hpp"
+
 namespace gpudt::device {
 
 /// May run after stop() and in any thread. Transfers that read the image hold the layout, so none is under way.

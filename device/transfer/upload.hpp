@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/mutex.hpp"
 #include "datatype/layout.hpp"
-#include "device/transfer/engine.hpp"
+#include "device/memory/staging.hpp"
+#include "device/transfer/state.hpp"
 
 namespace gpudt::device {
+
+class Engine;
 
 class Upload final : public datatype::Attachment {
  public:

@@ -12,8 +12,8 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "base/timeline.hpp"
 #include "datatype/decode.hpp"
-#include "device/timeline.hpp"
 #include "interpose/calls/other_tools.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
@@ -84,8 +84,7 @@ void stop() {
   one_sided_stop();
   presence_stop();
   if (report_wanted) report_print(ranks_to_report());
-  if (const std::string complaint = device::timeline_stop(); !complaint.empty())
-    log_warning("GPUDT_TIMELINE: " + complaint);
+  if (const std::string complaint = timeline_stop(); !complaint.empty()) log_warning("GPUDT_TIMELINE: " + complaint);
   active.store(false);
   datatype::cache_stop();
   if (ended) device::stop();  // else its staging memory is left to the pending receives
@@ -158,7 +157,7 @@ std::optional<Settings> read_settings(Model model) try {
 }
 
 void start_timeline(const std::string& prefix, int rank) {
-  if (prefix.empty() || device::timeline_start(prefix + "." + std::to_string(rank) + ".json", rank)) return;
+  if (prefix.empty() || timeline_start(prefix + "." + std::to_string(rank) + ".json", rank)) return;
   log_warning("GPUDT_TIMELINE: there is no memory for it");
 }
 
@@ -178,7 +177,7 @@ bool start_process(const Config& config, int rank) {
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
     say_off(obstacle);
-    device::timeline_stop();
+    timeline_stop();
     device::stop();
     return false;
   }

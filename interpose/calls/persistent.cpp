@@ -10,7 +10,6 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
-#include "device/timeline.hpp"
 #include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/calls/sends.hpp"
 #include "interpose/collectives/call_order.hpp"
@@ -20,6 +19,7 @@
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -140,7 +140,7 @@ int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inne
     return code;
   }
   const Outgoing out = persistent.payload->message();
-  device::mark(persistent.kind == Operation::Kind::receive ? device::Point::posted : device::Point::given);
+  mark(persistent.kind == Operation::Kind::receive ? point::posted : point::given);
   if (persistent.kind == Operation::Kind::receive)
     return PMPI_Irecv(const_cast<void*>(out.data), out.count, out.type, persistent.peer, persistent.tag, owner.comm,
                       inner);

@@ -3,7 +3,6 @@
 #include <optional>
 #include <type_traits>
 
-#include "device/timeline.hpp"
 #include "interpose/calls/sends.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
@@ -13,15 +12,11 @@
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
-
-using device::CallOnTimeline;
-using device::mark;
-using device::Point;
-using device::timeline_now;
 
 namespace {
 
@@ -143,14 +138,14 @@ int receive_blocking(Receive pmpi, const char* call, void* buf, int asked, MPI_D
       const int code = pmpi(program, seen.get());
       return seen.refused(code) ? code : peer_received_on_host(code, call, buf, count, type, *seen, owner, pending);
     }
-    const CallOnTimeline on_timeline(began, Point::receive_entered, Point::receive_returned);
+    const CallOnTimeline on_timeline(began, point::receive_entered, point::receive_returned);
     peer_receives_on_device();
     Staged staged(operand, rts_room());
     PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
-      if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::message);
-      mark(Point::posted);
+      if constexpr (does == Does::receive) device::about_to_wait(device::WaitKind::peer_sends);
+      mark(point::posted);
       const Timed timed(Clock::mpi);
       code = receive_staged(pmpi, staged, seen.get());
     }
@@ -167,7 +162,7 @@ int start_receive(Receive pmpi, std::unique_ptr<Operation> operation, const Outg
   const PendingReceive pending(selects, operation->owner.comm);
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
-  if (on_device) mark(Point::posted);
+  if (on_device) mark(point::posted);
   const int code = pmpi(into, &reserved->inner);
   return reserved.submit_issued(code, request);
 }
@@ -222,7 +217,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
     }
     if (!on_device && (payload = unstaged_receive(operand, {buf, count, type}))) into = payload->message();
     if (!payload) return pmpi(given_unstaged(operand, into), request);
-    const CallOnTimeline on_timeline(on_device ? began : 0, Point::irecv_entered, Point::irecv_returned);
+    const CallOnTimeline on_timeline(on_device ? began : 0, point::irecv_entered, point::irecv_returned);
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;
     operation->owner = owner;
@@ -297,7 +292,7 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
       const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent,
                                         {.comm = comm}, going.located);
       if (code != MPI_SUCCESS) return code;
-      device::about_to_wait(device::WaitKind::message);
+      device::about_to_wait(device::WaitKind::peer_sends);
       return PMPI_Recv(into.room(), into.count, into.type, source, recvtag, comm, seen);
     };
     const int code = receive_blocking<Does::send_first>(exchange, call, recvbuf, recvcount, recvtype, {.comm = comm},

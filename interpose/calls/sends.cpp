@@ -3,22 +3,17 @@
 
 #include <optional>
 
-#include "device/timeline.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/support/sessions.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
-
-using device::CallOnTimeline;
-using device::mark;
-using device::Point;
-using device::timeline_now;
 
 namespace {
 
@@ -61,7 +56,7 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 /// that waits for its receive would show too late, and the default stream is marked while MPI sends.
 int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
-  mark(Point::given);
+  mark(point::given);
   if (!peer_has_threads() && !offer.marks_late()) {
     const int code = send_now(pmpi, rts, dest, tag, comm);
     offer.given();
@@ -101,15 +96,15 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       peer_sends_plain(count, type, dest, tag, comm);
       return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm);
     }
-    const CallOnTimeline on_timeline(began, Point::send_entered, Point::send_returned);
+    const CallOnTimeline on_timeline(began, point::send_entered, point::send_returned);
     if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
     if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
       engine_order(comm, dest);
       const int code = send_token(pmpi, *offer, dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
-      mark(Point::sent);
+      mark(point::sent);
       offer->start_unpack(0);
-      device::about_to_wait(device::WaitKind::receiver);
+      device::about_to_wait(device::WaitKind::peer_reads);
       offer->wait();
       return code;
     }
@@ -120,9 +115,9 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     staged.wait();
     peer_sends_plain(operand.bytes(), dest, tag, comm);
     const Timed timed(Clock::mpi);
-    mark(Point::given);
+    mark(point::given);
     const int code = send_now(pmpi, staged.message(), dest, tag, comm);
-    mark(Point::sent);
+    mark(point::sent);
     return code;
   });
 }
@@ -142,7 +137,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
       peer_sends_plain(count, type, dest, tag, comm);
       return send_now(pmpi, given_unstaged(operand, {buf, count, type}), dest, tag, comm, request);
     }
-    const CallOnTimeline on_timeline(began, Point::isend_entered, Point::isend_returned);
+    const CallOnTimeline on_timeline(began, point::isend_entered, point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
     std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
     const bool offers = payload != nullptr;
@@ -162,7 +157,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (!is_buffered(pmpi)) return reserved.submit_send(offers, request);
     engine_order(comm, dest);
     payload->wait();
-    mark(Point::given);
+    mark(point::given);
     const int code = send_now(pmpi, payload->message(), dest, tag, comm, &reserved->inner);
     return reserved.submit_issued(code, request);
   });

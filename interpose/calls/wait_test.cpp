@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "device/timeline.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -63,9 +63,9 @@ class Requests {
       if (has_operations()) engine_progress_logged(Tests::all);
       return;
     }
-    device::mark(device::Point::wait_entered);
+    mark(point::wait_entered);
     engine_progress_logged();  // what is to go out goes before this process waits for anything
-    device::about_to_wait(device::WaitKind::requests);
+    device::about_to_wait(device::WaitKind::several);
   }
 
   /// After a call that completes one request: its error, if any, is returned.
@@ -115,7 +115,7 @@ class Requests {
   static bool settle_watched(int count, const MPI_Request* user, Ends ends) {
     if (ends == Ends::when_all_done && has_operations()) {
       engine_progress_logged();  // what is to go out goes before this process waits for anything
-      device::about_to_wait(device::WaitKind::requests);
+      device::about_to_wait(device::WaitKind::several);
     }
     bool all = true;
     for (int i = 0; i < count; ++i) {
@@ -143,7 +143,7 @@ class Requests {
       look();
     }
     ~Ours() {
-      if (waits(ends)) device::mark(device::Point::wait_returned);
+      if (waits(ends)) mark(point::wait_returned);
     }
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;

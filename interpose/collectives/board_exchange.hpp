@@ -3,7 +3,7 @@
 // processes of this GPU receive.
 #pragma once
 
-#include "device/kernels/copy_blocks.hpp"
+#include "device/device.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/support/report.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "device/kernels/copy_blocks.hpp"
+#include "device/device.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

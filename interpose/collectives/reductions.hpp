@@ -17,7 +17,7 @@
 #include <optional>
 #include <vector>
 
-#include "device/kernels/reduction.hpp"
+#include "device/device.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/collectives/persistent_offer.hpp"
 #include "interpose/requests/call_buffers.hpp"

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "device/kernels/reduction.hpp"
+#include "device/device.hpp"
 
 namespace gpudt::interpose {
 

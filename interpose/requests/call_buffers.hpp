@@ -124,7 +124,7 @@ class CallBuffers {
   int run(Blocking blocking) {
     if (!staged()) return blocking();
     pack_inputs();
-    device::about_to_wait(device::WaitKind::collective);
+    device::about_to_wait(device::WaitKind::group);
     const int code = in_mpi(blocking);
     if (code == MPI_SUCCESS) unpack_outputs();
     return code;

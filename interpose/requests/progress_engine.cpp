@@ -9,11 +9,11 @@
 #include <span>
 
 #include "base/cancellation.hpp"
-#include "device/timeline.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -188,7 +188,7 @@ int ProgressEngine::issue_packed() {
 
 int ProgressEngine::give(Operation& operation) {
   const Outgoing out = operation.payload->message();
-  device::mark(device::Point::given);
+  mark(point::given);
   const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
                                   operation.channel.comm, &operation.inner);
   operation.payload->given();
@@ -318,7 +318,7 @@ void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status
     operation->cancelled = cancelled != 0;
   }
   if (operation->kind == Operation::Kind::send) {
-    device::mark(device::Point::sent);
+    mark(point::sent);
     if (operation->payload->always_unpacks() && !operation->cancelled) start_unpack(operation, 0);
     return;
   }
@@ -438,7 +438,7 @@ void ProgressEngine::complete(Operation* operation) {
   operation->checked.reset();
   if (report_wanted && operation->payload) operation->payload->ended();
   operation->payload.reset();  // the user may reuse or free everything from here on
-  device::mark(device::Point::completed);
+  mark(point::completed);
   operation->decided.store(true, std::memory_order_release);
   PMPI_Grequest_complete(operation->request);
   live_.fetch_sub(1);

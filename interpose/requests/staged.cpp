@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "device/timeline.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -51,7 +51,7 @@ Staged::Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_
     : operand_(operand), room_(receive_room ? room_for(operand, *receive_room) : operand.bytes()) {
   acquire_memory(receive_room.has_value());
   if (receive_room && operand_.protocol == Protocol::device_staging) head_ = head_copy_for(operand_);
-  device::mark(device::Point::staged);
+  mark(point::staged);
 }
 
 Staged::~Staged() = default;
@@ -77,7 +77,7 @@ bool Staged::is_readable(std::int64_t bytes) {
 }
 
 Announced Staged::announced(std::int64_t bytes) {
-  device::mark(device::Point::arrived);
+  mark(point::arrived);
   receiver_.reset();
   receiver_started_ = false;
   // MPICH 5 may tell a length that has not come.
@@ -91,7 +91,7 @@ Announced Staged::announced(std::int64_t bytes) {
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
-  device::mark(device::Point::recognised);
+  mark(point::recognised);
   return receiver_->announced(operand_.bytes());
 }
 
@@ -155,7 +155,7 @@ bool Staged::start_receiver() {
 }
 
 void Staged::start(device::Direction direction, std::int64_t bytes) {
-  device::mark(direction == device::Direction::pack ? device::Point::pack_started : device::Point::unpack_started);
+  mark(direction == device::Direction::pack ? point::pack_started : point::unpack_started);
   const bool on_device = operand_.protocol == Protocol::device_staging;
   moving_.emplace(direction == device::Direction::pack ? "pack" : "unpack", bytes);
   if (lazy_) {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "datatype/reference.hpp"
-#include "device/kernels/reduction.hpp"
+#include "device/device.hpp"
 #include "interpose/requests/arithmetic.hpp"
 #include "interpose/support/engine.hpp"
 

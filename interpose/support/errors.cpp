@@ -5,7 +5,7 @@
 #include <new>
 #include <typeinfo>
 
-#include "device/memory/division.hpp"
+#include "device/device.hpp"
 #include "interpose/support/loaded.hpp"
 #include "interpose/support/sessions.hpp"
 

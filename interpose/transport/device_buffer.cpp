@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/choose.hpp"
@@ -138,7 +138,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   operand.ordinal = location.ordinal;
   operand.division.reset();
   if (!divided) operand.mark_again();  // first: while the rest is found out it may be reached
-  device::mark(device::Point::classified);
+  mark(point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;
   operand.buffer = const_cast<void*>(buffer);
@@ -147,7 +147,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
     if (!resolve_division(operand, reach.first, location)) return false;
     operand.mark_again();
   }
-  device::mark(device::Point::laid_out);
+  mark(point::laid_out);
   return true;
 }
 

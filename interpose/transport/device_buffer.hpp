@@ -13,7 +13,6 @@
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
-#include "device/memory/division.hpp"
 #include "interpose/support/protocol.hpp"
 #include "interpose/transport/payload.hpp"
 

@@ -17,7 +17,16 @@ ALLOWED = {
     "base": [],
     "include": [],
     "datatype": ["base"],
-    "device": ["datatype", "base"],
+    # Around the memory, streams and launches that cuda/ and sim/ offer as one interface, runtime/.
+    "device/runtime": ["base"],
+    "device/kernels": ["datatype", "base"],
+    "device/choice": ["device/runtime", "datatype", "base"],
+    "device/memory": ["device/runtime", "datatype", "base"],
+    "device/cuda": ["device/kernels", "device/runtime", "base"],
+    "device/sim": ["device/kernels", "device/runtime", "base"],
+    "device/transfer": ["device/memory", "device/choice", "device/kernels", "device/runtime", "datatype", "base"],
+    "device": ["device/transfer", "device/sim", "device/cuda", "device/memory", "device/choice", "device/kernels",
+               "device/runtime", "datatype", "base"],
     "interpose/support": ["device", "datatype", "include", "base"],
     "interpose/mpi": ["interpose/support", "base"],
     "interpose/transport": ["interpose/mpi", "interpose/support", "device", "datatype", "base"],
@@ -29,8 +38,8 @@ ALLOWED = {
     "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
                         "interpose/mpi", "interpose/support", "device", "datatype", "include", "base"],
     "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "base"],
-    "pingpong": ["device", "datatype"],
-    "initiated": ["device", "datatype"],
+    "pingpong": ["device/transfer", "device/choice", "device", "datatype"],
+    "initiated": ["device/cuda", "device/kernels", "datatype"],
     "initiated/programs": ["initiated", "pingpong"],
 }
 

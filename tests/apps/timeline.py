@@ -73,6 +73,22 @@ class Files(unittest.TestCase):
                               check=False)
 
 
+class Points(unittest.TestCase):
+    """The lists of points in the source."""
+
+    LISTS = "device/transfer/points.hpp", "interpose/support/points.hpp"
+
+    def test_each_has_a_name_of_its_own(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        names = [name for path in self.LISTS
+                 for name in re.findall(r'Point \w+\{"([^"]*)"\};', (root / path).read_text(encoding="utf-8"))]
+        self.assertGreater(len(names), 40)
+        self.assertEqual(sorted(names), sorted(set(names)))
+        self.assertNotIn("", names)
+        wanted = {point for calls in (SENDS, RECEIVES) for points in calls.values() for point in points}
+        self.assertEqual(wanted - set(names), set())
+
+
 class Runs(Files):
     """Ping-pongs, by each protocol."""
 

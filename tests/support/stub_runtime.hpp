@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "device/runtime.hpp"
+#include "device/runtime/runtime.hpp"
 
 namespace gpudt::test {
 

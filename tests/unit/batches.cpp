@@ -231,7 +231,7 @@ void check_jobs_waiting(Areas& areas, Random& random, const Jobs& jobs) {
   for (Area* const area : areas.all()) area->fill(random);
   for (const auto& job : jobs)
     for (int turn = 0; turn < 2; ++turn) {
-      device::about_to_wait(device::WaitKind::message);
+      device::about_to_wait(device::WaitKind::peer_sends);
       job->start(areas).wait();
     }
   for (const auto& job : jobs) job->imitate(areas);

@@ -93,7 +93,7 @@ struct Stage {
   }
   /// A wait that lasts so long, and launches the kernel or not.
   void wait(microseconds time = {}) {
-    engine->about_to_wait(WaitKind::message);
+    engine->about_to_wait(WaitKind::peer_sends);
     const auto until = std::chrono::steady_clock::now() + time;
     while (std::chrono::steady_clock::now() < until) {
     }

@@ -61,11 +61,11 @@ class NotingRuntime final : public HostMemoryRuntime {
     return true;
   }
   bool copies_runs_together() const noexcept override { return log_.has_batches; }
-  bool copy_runs_async(int, const CopyPlan& runs, std::int64_t first, std::int64_t last, StreamHandle stream) override {
+  bool copy_runs_async(int, std::span<const CopyBox> runs, StreamHandle stream) override {
     log_.copying = stream;
     if (log_.refuse || log_.together.size() == log_.batches_taken) return false;
-    log_.together.push_back(last - first);
-    for (std::int64_t run = first; run < last; ++run) copy(runs[run]);
+    log_.together.push_back(static_cast<std::int64_t>(runs.size()));
+    for (const CopyBox& run : runs) copy(run);
     return true;
   }
   void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle) override {

@@ -1,5 +1,5 @@
 // The timeline: what is recorded, by whom and in which order it is written, and what is said where that fails.
-#include "device/timeline.hpp"
+#include "base/timeline.hpp"
 
 #include <stdlib.h>
 
@@ -12,11 +12,13 @@
 #include <thread>
 #include <vector>
 
+#include "interpose/support/points.hpp"
 #include "tests/support/catch.hpp"
 
 namespace {
 
-using namespace gpudt::device;
+using namespace gpudt;
+using namespace gpudt::interpose;
 
 class Folder {
  public:
@@ -48,21 +50,14 @@ std::vector<std::string> names(const std::vector<nlohmann::json>& points) {
 
 }  // namespace
 
-TEST_CASE("each point has a name of its own", "[chooser]") {
-  std::set<std::string> all;
-  for (int i = 0; i < timeline_points; ++i) all.insert(name_of(static_cast<Point>(i)));
-  REQUIRE(all.size() == static_cast<std::size_t>(timeline_points));
-  REQUIRE(all.count("") == 0);
-}
-
 TEST_CASE("without a timeline nothing is recorded, and nothing is written", "[chooser]") {
   const Folder folder;
-  mark(Point::given);
+  mark(point::given);
   REQUIRE(timeline_now() == 0);
   REQUIRE(timeline_stop().empty());
   REQUIRE(timeline_start(folder.file(), 0));
   REQUIRE(timeline_stop().empty());
-  mark(Point::given);
+  mark(point::given);
   REQUIRE(points(document(folder.file())).empty());
 }
 
@@ -70,11 +65,11 @@ TEST_CASE("a call that turns out to have its place on the timeline begins when i
   const Folder folder;
   REQUIRE(timeline_start(folder.file(), 7));
   const std::int64_t began = timeline_now();
-  mark(Point::classified);
+  mark(point::classified);
   {
-    const CallOnTimeline call(began, Point::send_entered, Point::send_returned);
-    const CallOnTimeline none(0, Point::receive_entered, Point::receive_returned);
-    mark(Point::given);
+    const CallOnTimeline call(began, point::send_entered, point::send_returned);
+    const CallOnTimeline none(0, point::receive_entered, point::receive_returned);
+    mark(point::given);
   }
   REQUIRE(timeline_stop().empty());
   const auto found = points(document(folder.file()));
@@ -91,7 +86,7 @@ TEST_CASE("a call that turns out to have its place on the timeline begins when i
 TEST_CASE("points beyond the room for them are counted, in the file and for whoever reads of it", "[chooser]") {
   const Folder folder;
   REQUIRE(timeline_start(folder.file(), 0, 3));
-  for (int i = 0; i < 5; ++i) mark(Point::given);
+  for (int i = 0; i < 5; ++i) mark(point::given);
   const std::string said = timeline_stop();
   REQUIRE(said.find("2 points") != std::string::npos);
   REQUIRE(said.find("room for 3") != std::string::npos);
@@ -107,7 +102,7 @@ TEST_CASE("threads record points at the same time, each under its own number", "
   std::vector<std::thread> running;
   for (int i = 0; i < threads; ++i)
     running.emplace_back([] {
-      for (int k = 0; k < each; ++k) mark(Point::given);
+      for (int k = 0; k < each; ++k) mark(point::given);
     });
   for (std::thread& thread : running) thread.join();
   REQUIRE(timeline_stop().empty());

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "device/choice/host_cpu.hpp"
+#include "device/sim/make_runtime.hpp"
 #include "device/transfer/engine.hpp"
 #include "tests/support/catch.hpp"
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -357,7 +357,7 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
 void Remote::take_want(const ControlMessage& message) {
   Descriptor& descriptor = own_->descriptors[message.index];
   if (descriptor.generation != message.generation) return;
-  device::mark(device::Point::wanted);
+  mark(point::wanted);
   const LockGuard lock(mutex_);
   descriptor.wanted_bytes.store(message.bytes, std::memory_order_release);
   Turn turn{{message.index, message.generation}};

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
+#include "interpose/support/points.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
@@ -86,7 +86,7 @@ bool SegmentOutflow::step() {
 void SegmentOutflow::reclaim() {
   for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;
        ++reclaimed_) {
-    device::mark(device::Point::part_sent);
+    mark(point::part_sent);
     if (handed_over_.front() >= 0) idle_.push_back(handed_over_.front());
     handed_over_.pop_front();
   }
@@ -98,14 +98,14 @@ void SegmentOutflow::reclaim() {
 void SegmentOutflow::publish() {
   for (; !packing_.empty() && packing_.front().packing.done(); packing_.pop_front()) {
     const Part& part = packing_.front();
-    device::mark(device::Point::part_packed);
+    mark(point::part_packed);
     if (part.staging) {
       std::byte* const to = part.chunk < 0 ? descriptor_.data_for_message() : chunks_.segment()->chunks[part.chunk];
       std::memcpy(to, part.staging.data(), static_cast<std::size_t>(part.bytes));
     }
     descriptor_.parts[produced_ % parts_in_flight] = {part.chunk, part.bytes};
     handed_over_.push_back(part.chunk);
-    device::mark(device::Point::part_handed_over);
+    mark(point::part_handed_over);
     descriptor_.produced.store(++produced_, std::memory_order_release);
   }
 }
@@ -124,7 +124,7 @@ bool SegmentOutflow::begin() {
   }
   const std::int64_t end = begun_ + part.bytes;
   packing_.push_back(std::move(part));
-  device::mark(device::Point::part_pack_started);
+  mark(point::part_pack_started);
   packing_.back().packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(),
                                           operand_.count, operand_.buffer, begun_, end, to, {}, operand_.after);
   begun_ = end;
@@ -170,7 +170,7 @@ bool SegmentInflow::step() {
   for (const std::uint64_t produced = descriptor_.produced.load(std::memory_order_acquire); parts_ < produced; ++parts_)
     take(descriptor_.parts[parts_ % parts_in_flight]);
   for (; !unpacking_.empty() && unpacking_.front().transfer.done(); unpacking_.pop_front()) {
-    device::mark(device::Point::part_unpacked);
+    mark(point::part_unpacked);
     descriptor_.consumed.store(++consumed_, std::memory_order_release);
   }
   return taken_ == descriptor_.bytes && unpacking_.empty();
@@ -178,7 +178,7 @@ bool SegmentInflow::step() {
 
 /// What is beyond the receive's room is dropped.
 void SegmentInflow::take(const Part& part) {
-  device::mark(device::Point::part_arrived);
+  mark(point::part_arrived);
   const std::byte* const data = part.chunk < 0 ? descriptor_.data : segment_->chunks[part.chunk];
   const std::int64_t begin = taken_, end = std::min(begin + part.bytes, target_.bytes);
   Unpacking unpacking;
@@ -192,7 +192,7 @@ void SegmentInflow::take(const Part& part) {
       unpacking.staging = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes);
       from = std::memcpy(unpacking.staging.data(), data, bytes);
     }
-    device::mark(device::Point::part_unpack_started);
+    mark(point::part_unpack_started);
     unpacking.transfer = device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
                                        target_.user, begin, end, from);
   }

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/support/points.hpp"
 
 namespace gpudt::interpose::peer {
 
@@ -45,7 +45,7 @@ bool MessageOutflow::begin(std::int64_t limit) {
   const std::int64_t end = std::min(begun_ + fragment_bytes_, descriptor_.bytes);
   Part part{end - begun_, {}, {}, {}};
   if (!find_staging(part)) return false;
-  device::mark(device::Point::part_pack_started);
+  mark(point::part_pack_started);
   part.packing = device::start(device::Direction::pack, operand_.ordinal, operand_.info->layout(), operand_.count,
                                operand_.buffer, begun_, end, part.staging.data(), {}, operand_.after);
   parts_.push_back(std::move(part));
@@ -77,9 +77,9 @@ bool MessageOutflow::send_next(std::int64_t wanted) {
   if (given_ == wanted || given_parts_ == parts_.size()) return false;
   Part& part = parts_[given_parts_];
   if (!part.packing.done()) return false;
-  device::mark(device::Point::part_packed);
+  mark(point::part_packed);
   part.bytes = std::min(part.bytes, wanted - given_);
-  device::mark(device::Point::part_given);
+  mark(point::part_given);
   part.sending = remote_.send(rank_, std::move(part.staging), part.bytes);
   given_ += part.bytes;
   ++given_parts_;
@@ -92,7 +92,7 @@ void MessageOutflow::reap() {
     const MpiTransfer::State state = part.sending->state.load(std::memory_order_acquire);
     if (state == MpiTransfer::State::under_way) return;
     if (state == MpiTransfer::State::failed) throw MpiError(MPI_ERR_OTHER, "a part of a message is not sent");
-    device::mark(device::Point::part_sent);
+    mark(point::part_sent);
     reaped_ += part.bytes;
     spare_ = std::move(part.sending->staging);
     parts_.pop_front();
@@ -142,8 +142,7 @@ bool MessageInflow::step() {
   ask();
   take_arrived();
   try {
-    for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front())
-      device::mark(device::Point::part_unpacked);
+    for (; !unpacking_.empty() && unpacking_.front().done(); unpacking_.pop_front()) mark(point::part_unpacked);
   } catch (const std::exception&) {
     note_failure();
   }
@@ -158,7 +157,7 @@ void MessageInflow::ask() {
   while (asked_ < target_.bytes && coming_.size() < parts_in_flight && has_slot()) {
     const std::int64_t end = std::min(asked_ + fragment_bytes_, target_.bytes);
     std::byte* const data = room_for(asked_);
-    device::mark(device::Point::part_posted);
+    mark(point::part_posted);
     coming_.push_back({asked_, end, data, remote_.receive(rank_, data, end - asked_)});
     asked_ = end;
   }
@@ -184,7 +183,7 @@ void MessageInflow::take_arrived() {
 }
 
 void MessageInflow::take(const Part& part) {
-  device::mark(device::Point::part_arrived);
+  mark(point::part_arrived);
   taken_ = part.end;
   try {
     if (part.receiving->state.load() == MpiTransfer::State::failed || part.receiving->bytes != part.end - part.begin)
@@ -197,7 +196,7 @@ void MessageInflow::take(const Part& part) {
 
 void MessageInflow::unpack(const Part& part) {
   if (direct_ != nullptr) return;
-  device::mark(device::Point::part_unpack_started);
+  mark(point::part_unpack_started);
   if (target_.ordinal < 0)
     datatype::unpack(*target_.layout, target_.count, target_.user, part.begin, part.end, part.data);
   else

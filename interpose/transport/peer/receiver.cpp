@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/choose.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
@@ -101,7 +101,7 @@ bool RendezvousReceiver::claim() {
 void RendezvousReceiver::want() {
   source_ = Source::segment;
   report_went(into_.reported, remote_ ? Went::pipelined : Went::shared);
-  device::mark(device::Point::asked);
+  mark(point::asked);
   descriptor_.state.want_fragments();
   if (remote_)
     inflow_ = std::make_unique<MessageInflow>(*world->remote, segment_->rank, id_, descriptor_.fragment_bytes, target_);
@@ -144,7 +144,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
 bool RendezvousReceiver::fetch_from_memory() {
   if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
-  device::mark(device::Point::mapped);
+  mark(point::mapped);
   source_ = Source::memory;
   report_went(into_.reported, Went::peer);
   if (tracing())
@@ -163,7 +163,7 @@ bool RendezvousReceiver::ask() {
   report_went(into_.reported, Went::peer);
   asked_at_ = SteadyClock::now();
   descriptor_.wanted_bytes.store(wanted_, std::memory_order_relaxed);
-  device::mark(device::Point::asked);
+  mark(point::asked);
   descriptor_.state.ask();
   return true;
 }
@@ -203,7 +203,7 @@ bool RendezvousReceiver::fetch_what_is_ready() {
   const std::int64_t end = std::min(ready, wanted_);
   if (fetched_ < end) {
     const device::Side to = {&into_.info->layout(), into_.count, into_.buffer};
-    device::mark(device::Point::fetching);
+    mark(point::fetching);
     transfers_.push_back(device::transfer(into_.ordinal, senders_.side(), to, fetched_, end));
     fetched_ = end;
   }
@@ -213,7 +213,7 @@ bool RendezvousReceiver::fetch_what_is_ready() {
 void RendezvousReceiver::release() {
   released_ = true;
   published_.reset();
-  device::mark(device::Point::released);  // before the sender can see it
+  mark(point::released);  // before the sender can see it
   descriptor_.state.release();
   if (remote_) world->remote->done(segment_->rank, id_);
 }

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "device/timeline.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/choose.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
@@ -201,7 +201,7 @@ std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& opera
   try {
     offer->offer(place->afar);
     report_went(operand.reported, place->remote ? Went::pipelined : Went::peer);
-    device::mark(device::Point::offered);
+    gpudt::mark(point::offered);
   } catch (const device::Error& error) {
     if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
     throw;
@@ -333,7 +333,7 @@ bool RendezvousSender::step() {
   if (remote_) return step_remote();
   switch (descriptor_.state.load()) {
     case State::done:
-      device::mark(device::Point::acknowledged);
+      gpudt::mark(point::acknowledged);
       note_what_receiver_found();
       if (!put_off_) note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
@@ -384,7 +384,7 @@ void RendezvousSender::buffer() {
   std::memcpy(descriptor_.data_for_message(), staging_.data(), static_cast<std::size_t>(descriptor_.bytes));
   if (descriptor_.state.buffer()) {
     published_.reset();
-    device::mark(device::Point::buffered);
+    gpudt::mark(point::buffered);
     report_peer(PeerEvent::buffered);
     report_went(operand_.reported, Went::shared);
   }
@@ -411,7 +411,7 @@ void RendezvousSender::answer() {
     descriptor_.state.cancel_put();
     return;
   }
-  device::mark(device::Point::fetching);
+  gpudt::mark(point::fetching);
   putting_ = device::transfer(operand_.ordinal, {&operand_.info->layout(), operand_.count, operand_.buffer},
                               receivers_.side(), 0, descriptor_.wanted_bytes.load(), operand_.after);
   report_peer(PeerEvent::put);
@@ -433,7 +433,7 @@ bool RendezvousSender::put() {
   receivers_ = {};  // before the receiver may free the memory
   if (putting_.way() == device::Way::kernel) note_turn(operand_.ordinal);
   descriptor_.state.finish_put();
-  device::mark(device::Point::acknowledged);
+  gpudt::mark(point::acknowledged);
   note_outcome(/*refused=*/false);
   return true;
 }
@@ -453,7 +453,7 @@ bool RendezvousSender::note_what_receiver_found() {
 /// The receiver cannot fetch the data: they go through the segment.
 void RendezvousSender::stream() {
   if (!outflow_) {
-    device::mark(device::Point::wanted);
+    gpudt::mark(point::wanted);
     const bool one_gpu = note_what_receiver_found();
     packing_.clear();
     packed_ = {};

@@ -10,71 +10,14 @@
 #include <cstdint>
 #include <string>
 
-namespace gpudt::device {
+namespace gpudt {
 
-enum class Point : std::uint8_t {
-  // calls of the program
-  send_entered,
-  send_returned,
-  receive_entered,
-  receive_returned,
-  isend_entered,
-  isend_returned,
-  irecv_entered,
-  irecv_returned,
-  wait_entered,
-  wait_returned,
-  completed,  ///< a nonblocking operation
-  // what is found out about their buffers
-  classified,  ///< in device memory
-  laid_out,    ///< the datatype's layout is known
-  staged,      ///< staging memory is there
-  // a message, at its sender
-  offered,       ///< the descriptor is filled
-  given,         ///< the message, or its RTS, is about to be given to MPI
-  sent,          ///< MPI's send of the message, or of its RTS, is complete
-  buffered,      ///< the data have moved to the descriptor, since nobody came for them
-  wanted,        ///< it is seen that the receiver has asked for the data
-  acknowledged,  ///< it is seen that the receiver has them
-  // at its receiver
-  posted,      ///< the receive is about to be given to MPI
-  arrived,     ///< MPI has delivered the message, or its RTS
-  recognised,  ///< as an RTS
-  mapped,      ///< the sender's memory
-  fetching,    ///< the transfer from there is being started
-  asked,       ///< the sender, for the data
-  released,    ///< the sender has been told that it is done
-  // a message's parts
-  part_pack_started,
-  part_packed,
-  part_given,        ///< to MPI
-  part_handed_over,  ///< in memory that the processes share
-  part_sent,         ///< its memory is free again
-  part_posted,
-  part_arrived,
-  part_unpack_started,
-  part_unpacked,
-  // what moves the data
-  pack_started,
-  unpack_started,
-  described,  ///< what is to move where
-  queued,     ///< to be launched with others
-  way_chosen,
-  kernel_planned,
-  kernel_launched,
-  resident_planned,  ///< the persistent kernel
-  resident_launched,
-  handed_over,  ///< to it
-  copy_planned,
-  copy_launched,
-  flag_seen,  ///< of its end
+/// Something that happens at one time; each room has a list of its own (points.hpp).
+struct Point {
+  const char* name;  ///< as the file has it
 };
-inline constexpr int timeline_points = static_cast<int>(Point::flag_seen) + 1;
 
-/// As the file has it.
-const char* name_of(Point point);
-
-/// So many points are kept (16 MiB); what comes later is counted.
+/// So many points are kept (24 MiB); further ones are only counted.
 inline constexpr std::size_t timeline_capacity = std::size_t{1} << 20;
 
 /// From now on points are recorded, for this file. False if there is no memory for them.
@@ -127,4 +70,4 @@ class CallOnTimeline {
   const Point returned_;
 };
 
-}  // namespace gpudt::device
+}  // namespace gpudt

@@ -3,19 +3,9 @@
 #include <algorithm>
 
 #include "device/kernels/copy_blocks_body.hpp"
-#include "device/timeline.hpp"
-#include "device/transfer/engine.hpp"
 
 namespace gpudt::device {
 namespace {
-
-constexpr int threads = 256;
-/// Thread blocks of so many threads per multiprocessor: reading another GPU's memory takes many words under way.
-constexpr int blocks_per_multiprocessor = 8;
-
-Address address_of(const void* address) {
-  return static_cast<Address>(reinterpret_cast<std::uintptr_t>(address));
-}
 
 /// Into pieces of so many bytes, the last one of each block perhaps shorter.
 void divide(CopyBlocksArgs& args, std::int64_t piece_bytes) {
@@ -42,18 +32,10 @@ CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multipro
     return args;
   }
   divide(args, copy_piece_bytes);
-  const std::int64_t most = std::int64_t{multiprocessors} * blocks_per_multiprocessor;
-  args.block = threads;
+  const std::int64_t most = std::int64_t{multiprocessors} * blocks_for_several_gpus;
+  args.block = block_threads;
   args.grid = static_cast<std::int32_t>(std::min(args.first_piece[args.count], most));
   return args;
-}
-
-Transfer Engine::copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
-  if (copies.empty() || copies.size() > most_block_copies)
-    throw Error(Failure::runtime, "more blocks, or less, than a kernel copies");
-  Gpu& here = gpu(ordinal);
-  CopyBlocksArgs args = plan_block_copies(copies, here.traits.multiprocessors);
-  return start_alone(here, args);
 }
 
 }  // namespace gpudt::device

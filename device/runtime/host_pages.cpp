@@ -1,10 +1,10 @@
-#include "device/memory/host_pages.hpp"
+#include "device/runtime/host_pages.hpp"
 
 #include <sys/mman.h>
 
 #include <new>
 
-#include "device/device.hpp"
+#include "device/runtime/error.hpp"
 
 namespace gpudt::device {
 

@@ -5,19 +5,22 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string>
 
-#include "device/choice/chooser.hpp"
-#include "device/device.hpp"
-#include "device/kernels/kernel_args.hpp"
+#include "device/runtime/copy_box.hpp"
+#include "device/runtime/error.hpp"
+#include "device/runtime/location.hpp"
 
 namespace gpudt::device {
 
-struct BatchArgs;       // batch_body.hpp
-struct ReduceArgs;      // reduce_body.hpp
-struct CopyBlocksArgs;  // copy_blocks_body.hpp
-struct ResidentArgs;    // resident_body.hpp
+// What kernels are given: kernels/.
+struct KernelArgs;
+struct TransferArgs;
+struct BatchArgs;
+struct ReduceArgs;
+struct CopyBlocksArgs;
+struct ResidentArgs;
 
 using StreamHandle = void*;
 using EventHandle = void*;
@@ -105,13 +108,13 @@ class Runtime {
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
   /// Whether copy_runs_async() takes less time than copy_box_async() for each run.
   virtual bool copies_runs_together() const noexcept { return false; }
-  /// copy_box_async() for the copies [first, last) of `runs`, which are of a single row each and no more than
-  /// CopyPlan::most_together, between this GPU's memory and pinned memory: by one call where the runtime has one for
-  /// that, and in any order. False if it refuses any of them; others may have been given to the stream then.
-  virtual bool copy_runs_async(int ordinal, const CopyPlan& runs, std::int64_t first, std::int64_t last,
-                               StreamHandle stream) {
-    for (std::int64_t run = first; run < last; ++run)
-      if (!copy_box_async(ordinal, runs[run], stream)) return false;
+  static constexpr std::size_t most_runs = 64;  ///< that one call of copy_runs_async() takes
+  /// copy_box_async() for each of `runs`, which are of a single row each, between this GPU's memory and pinned memory:
+  /// by one call where the runtime has one for that, and in any order. False if it refuses any of them; others may have
+  /// been given to the stream then.
+  virtual bool copy_runs_async(int ordinal, std::span<const CopyBox> runs, StreamHandle stream) {
+    for (const CopyBox& run : runs)
+      if (!copy_box_async(ordinal, run, stream)) return false;
     return true;
   }
   /// Sets *flag (mapped memory) to `value` when all work given to `stream` before is done and visible to the host.
@@ -137,12 +140,5 @@ class Runtime {
   /// All work that uses the memory must be done.
   virtual void ipc_close(int ordinal, void* address) noexcept = 0;
 };
-
-/// nullptr, and in `why` the reason and its remedy: built without CUDA, or no driver. Throws Error if built without
-/// CUDA in a process that uses the driver.
-std::unique_ptr<Runtime> make_cuda_runtime(std::string* why = nullptr);
-/// nullptr, and in `why` the reason and its remedy: libgpudt-sim.so is not loaded, or has no devices. Throws Error if
-/// it is one of another version.
-std::unique_ptr<Runtime> make_sim_runtime(std::string* why = nullptr);
 
 }  // namespace gpudt::device

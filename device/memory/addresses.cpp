@@ -1,0 +1,146 @@
+#include "device/memory/addresses.hpp"
+
+#include <link.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "device/runtime/runtime.hpp"
+
+/// Where the heap ends, as glibc has it; not there in other C libraries.
+extern void* const volatile current_break __asm__("__curbrk") __attribute__((weak));
+
+namespace gpudt::device {
+
+std::atomic<Runtime*> detail::runtime_asked{nullptr};
+
+namespace {
+
+/// Where no other memory can be: the kernel keeps the heap's place free, and a gap below the first stack; what has been
+/// loaded of the program itself is never unmapped.
+struct ProgramMemory {
+  std::uintptr_t heap_begin = UINTPTR_MAX;
+  std::uintptr_t stack_begin = 0, stack_end = 0;
+  std::uintptr_t static_begin = 0, static_end = 0;
+};
+
+constexpr std::uintptr_t stack_bytes = 8 << 20;  ///< the usual limit; the gap is larger
+
+/// The segment of the program, the first object that is visited, that can be written to: its variables.
+int find_static_memory(dl_phdr_info* object, std::size_t, void* found) {
+  auto& memory = *static_cast<ProgramMemory*>(found);
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) == 0) continue;
+    memory.static_begin = object->dlpi_addr + segment.p_vaddr;
+    memory.static_end = memory.static_begin + segment.p_memsz;
+  }
+  return 1;
+}
+
+/// From /proc/self/stat, counted behind the program's name, which is in parentheses and may contain anything.
+ProgramMemory find_program_memory() {
+  constexpr std::size_t start_stack = 28 - 3, start_brk = 47 - 3;  // proc(5); the first one behind is the third
+  std::ifstream file("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::istringstream behind(text.substr(std::min(text.rfind(')'), text.size() - 1) + 1));
+  const std::vector<std::string> fields{std::istream_iterator<std::string>(behind), {}};
+  if (fields.size() <= start_brk) return {};
+  const auto number = [&](std::size_t field) { return std::strtoull(fields[field].c_str(), nullptr, 10); };
+  ProgramMemory memory;
+  if (number(start_brk) != 0) memory.heap_begin = number(start_brk);
+  memory.stack_end = number(start_stack);
+  memory.stack_begin = memory.stack_end > stack_bytes ? memory.stack_end - stack_bytes : memory.stack_end;
+  dl_iterate_phdr(find_static_memory, &memory);
+  return memory;
+}
+
+ProgramMemory program_memory;
+
+struct Addresses {
+  std::uintptr_t begin, end;
+  bool hold(std::uintptr_t address) const { return address >= begin && address < end; }
+};
+
+Addresses stack() {
+  return {program_memory.stack_begin, program_memory.stack_end};
+}
+Addresses static_memory() {
+  return {program_memory.static_begin, program_memory.static_end};
+}
+/// Not by sbrk(0): where UCX has put its own in its place, that sets the end to what it was a moment before, while
+/// another thread's malloc() moves it.
+std::uintptr_t heap_end() {
+  if (&current_break != nullptr) return reinterpret_cast<std::uintptr_t>(current_break);
+  return static_cast<std::uintptr_t>(syscall(SYS_brk, nullptr));
+}
+/// To be asked last: it may take a call.
+Addresses heap() {
+  return {program_memory.heap_begin, heap_end()};
+}
+
+}  // namespace
+
+void ask_about_addresses(Runtime* runtime) {
+  if (runtime != nullptr) program_memory = find_program_memory();
+  detail::runtime_asked.store(runtime, std::memory_order_release);
+}
+
+Location detail::classify_by_runtime(const void* address) noexcept {
+  Runtime* const runtime = runtime_asked.load(std::memory_order_acquire);
+  return runtime != nullptr ? runtime->classify(address) : Location{};
+}
+
+std::uint64_t allocation_id(const void* address) noexcept {
+  Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);
+  return runtime != nullptr ? runtime->allocation_id(address) : 0;
+}
+
+std::size_t granule() noexcept {
+  const Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);
+  return runtime != nullptr ? runtime->granule() : 0;
+}
+
+bool surely_host(const void* address) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  return stack().hold(at) || static_memory().hold(at) || (at >= program_memory.heap_begin && heap().hold(at));
+}
+
+bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept {
+  if (stack().hold(first)) return stack().hold(last);
+  if (static_memory().hold(first)) return static_memory().hold(last);
+  return first >= program_memory.heap_begin && heap().hold(first) && heap().hold(last);
+}
+
+bool in_use() noexcept {
+  Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);
+  return runtime != nullptr && runtime->in_use();
+}
+
+Region region_of(const void* address) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  for (const Addresses& addresses : {stack(), static_memory(), heap()})
+    if (addresses.hold(at)) return {addresses.begin, addresses.end, {}};
+  if (!in_use()) return {0, UINTPTR_MAX, {}};
+  return region_of(address, classify(address));
+}
+
+Region region_of(const void* address, const Location& location) noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);
+  Allocation allocation;
+  if (runtime != nullptr && location.on_device() && runtime->allocation_of(address, allocation) &&
+      at >= allocation.base && at - allocation.base < allocation.size)
+    return {allocation.base, allocation.base + allocation.size, location};
+  const std::uintptr_t begin = at & ~(std::uintptr_t{granule()} - 1);
+  return {begin, begin + granule(), location};
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,47 @@
+// A block of staging memory, as whoever uses it holds it. The pool that it is from: pool.hpp.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace gpudt::device {
+
+enum class StagingKind {
+  mapped,  ///< pinned host memory, mapped into every GPU: the host and kernels both use it
+  device,  ///< plain cudaMalloc memory of one GPU
+};
+
+/// A block of staging memory; returns to its pool when destroyed (which may also be after stop()). Contents are
+/// undefined.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(Staging&& other) noexcept { swap(other); }
+  Staging& operator=(Staging&& other) noexcept {
+    Staging taken(std::move(other));
+    swap(taken);
+    return *this;
+  }
+  ~Staging();
+  void* data() const { return data_; }  ///< for MPI: host-readable only if mapped. At least 256-byte aligned.
+  std::size_t capacity() const { return capacity_; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  friend class Pool;
+  void swap(Staging& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    std::swap(capacity_, other.capacity_);
+  }
+  class Pool* pool_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t capacity_ = 0;
+};
+
+/// Staging memory now and at its peak, in bytes (in use, and in use + idle).
+struct StagingStatistics {
+  std::size_t in_use = 0, peak_in_use = 0, allocated = 0, peak_allocated = 0;
+};
+
+}  // namespace gpudt::device

@@ -1,0 +1,153 @@
+// Transfers under way: how their end is seen.
+#include "device/transfer/state.hpp"
+
+#include <array>
+#include <cstring>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "datatype/runs.hpp"
+#include "device/transfer/channel.hpp"
+#include "device/transfer/points.hpp"
+#include "device/transfer/resident.hpp"
+
+namespace gpudt::device {
+
+namespace {
+
+/// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
+constexpr std::uint32_t polls_per_clock = 1024;
+/// ... and of one that tells how late its like begin, more often.
+constexpr std::uint32_t polls_per_observation = 16;
+constexpr auto error_check_period = std::chrono::milliseconds(100);
+/// A waiting thread yields once in so many polls, for other threads of a busy machine.
+constexpr std::uint32_t polls_per_yield = 64;
+/// Runs of a transfer in the host's memory that are prefetched together.
+constexpr std::size_t runs_prefetched = 32;
+}  // namespace
+
+Transfer::Transfer() noexcept = default;
+Transfer::Transfer(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+Transfer::Transfer(Transfer&&) noexcept = default;
+Transfer& Transfer::operator=(Transfer&&) noexcept = default;
+Transfer::~Transfer() = default;
+
+bool Transfer::done() {
+  return !state_ || state_->done();
+}
+
+void Transfer::wait() {
+  if (state_) state_->wait();
+}
+
+Way Transfer::way() const {
+  return state_ ? state_->way : Way::automatic;
+}
+
+/// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
+void Brought::pack() {
+  struct Run {
+    const char* from;
+    char* to;
+    std::size_t bytes;
+  };
+  std::array<Run, runs_prefetched> runs;
+  std::size_t count = 0;
+  const auto take = [&] {
+    for (const Run& run : std::span(runs).first(count)) std::memcpy(run.to, run.from, run.bytes);
+    count = 0;
+  };
+  const char* const brought = static_cast<const char*>(memory.data());
+  datatype::for_each_run(*layout, 0, bytes, [&](std::int64_t at, std::int64_t position, std::int64_t length) {
+    runs[count] = {brought + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
+    __builtin_prefetch(runs[count].from);
+    if (++count == runs.size()) take();
+  });
+  take();
+  memory = {};
+}
+
+bool Transfer::State::done() {
+  // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
+  if (queued.load(std::memory_order_acquire) && !channel->closed()) {
+    channel->launch_queued();
+    if (queued.load(std::memory_order_acquire)) return false;  // held
+  }
+  if (finished) return true;
+  if (failure) throw Error(*failure);
+  if (channel->closed()) {
+    channel->check_lost();
+    finished = true;
+  } else if (by_event) {
+    channel->check_context();
+    finished = channel->runtime().event_done(channel->ordinal(), event);
+  } else {
+    poll();
+  }
+  return finished;
+}
+
+void Transfer::State::poll() {
+  finished = std::atomic_ref(*flag).load(std::memory_order_acquire) == sequence;
+  if (finished) {
+    mark(point::flag_seen);
+    if (resident) resident->done(*this);
+    if (lesson.delay) observe();
+    if (!is_probe) channel->look_after_probe();
+    if (brought.memory) brought.pack();
+    return;
+  }
+  ++polls;
+  if (polls % polls_per_observation == 1) {
+    if (lesson.delay) unfinished = std::chrono::steady_clock::now();
+    if (!is_probe) channel->look_after_probe();
+  }
+  if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
+  if (resident && resident->gone())
+    if (const std::optional<Work> work = resident->take_back(*this)) channel->launch_again({*work, this});
+}
+
+void Transfer::State::observe() {
+  const auto microseconds = [&](auto time) {
+    return std::chrono::duration<double, std::micro>(time - started).count();
+  };
+  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
+                        microseconds(std::chrono::steady_clock::now()), lesson.roughly);
+  lesson.delay = nullptr;
+}
+
+/// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
+void Transfer::State::check_now_and_then() {
+  const auto now = std::chrono::steady_clock::now();
+  if (checked == std::chrono::steady_clock::time_point()) {
+    checked = now;
+  } else if (now - checked >= error_check_period) {
+    checked = now;
+    channel->check();
+  }
+}
+
+void Transfer::State::fail(const std::exception& why) {
+  const auto* const error = dynamic_cast<const Error*>(&why);
+  failure = error ? *error : Error(Failure::out_of_memory, why.what());  // std::bad_alloc
+}
+
+void Transfer::State::wait() {
+  const std::uint32_t timeout = channel->polls_before_yield();
+  for (std::uint32_t i = 1; !done(); ++i)
+    if (i >= timeout && i % polls_per_yield == 0) std::this_thread::yield();
+}
+
+void Transfer::State::operator delete(State* state, std::destroying_delete_t) noexcept {
+  if (state->queued.load(std::memory_order_acquire)) state->channel->drop_held(*state);
+  try {
+    state->wait();
+  } catch (const Error&) {
+    // The GPU has failed and nothing runs on it any more; done() reports it elsewhere.
+  }
+  const std::shared_ptr<Channel> channel = std::move(state->channel);
+  channel->put(state);
+}
+
+}  // namespace gpudt::device

@@ -1,0 +1,93 @@
+// Transfers under way, and what is wanted of them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "datatype/layout.hpp"
+
+namespace gpudt::device {
+
+/// What moves data between a program's buffers and staging memory.
+enum class Way {
+  automatic,  ///< what the model of costs says (chooser.hpp)
+  kernel,
+  copy,  ///< the copy engine wherever it can
+};
+
+enum class Direction { pack, unpack };
+
+/// A pack or unpack under way. Movable; destroying it before it is done waits for it (the GPU still uses the
+/// buffers), or has it never begin if its mark has not been reached. Thread-compatible: one thread at a time.
+class Transfer {
+ public:
+  struct State;
+  Transfer() noexcept;
+  explicit Transfer(std::unique_ptr<State> state) noexcept;
+  Transfer(Transfer&&) noexcept;
+  Transfer& operator=(Transfer&&) noexcept;
+  ~Transfer();
+
+  /// True once the data has arrived; stays true. Throws Error if the GPU reports a failure.
+  bool done();
+  /// Polls until done().
+  void wait();
+  explicit operator bool() const { return state_ != nullptr; }
+  Way way() const;  ///< kernel or copy; automatic if there was nothing to move
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+/// One side of a transfer: `count` elements of `layout` at `user`, an address that GPUs know (Mapping::at()), possibly
+/// MPI_BOTTOM.
+struct Side {
+  const datatype::Layout* layout;
+  std::int64_t count;
+  void* user;
+};
+
+/// While it lives, what this thread starts waits, to be launched together when it ends: several transfers by one kernel
+/// where that is cheaper. Asking whether one of them is done launches those started so far. One that cannot be launched
+/// says so when it is asked.
+class Gathering {
+ public:
+  /// Transfers of one message that are to overlap with what is done to its other parts are longer.
+  static constexpr std::int64_t short_bytes = (256 << 10) - 1;
+  /// Beyond that a launch is a small part of a transfer's time, and its own kernel quicker than one for all.
+  static constexpr std::int64_t long_bytes = 4 << 20;
+  /// Longer ones do not wait.
+  explicit Gathering(std::int64_t most_bytes) noexcept;
+  ~Gathering();
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+
+ private:
+  std::int64_t outer_;
+};
+
+/// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
+/// how often one (or a probe) had a start delay, and how many were done by the persistent kernel.
+struct Movements {
+  std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0, resident = 0;
+};
+/// What a thread waits for. Waits of one kind are expected to last about as long as the one before.
+enum class WaitKind {
+  peer_reads,  ///< another process, to take data from this one
+  peer_sends,  ///< another process, to give data to this one
+  several,     ///< some of these at once
+  group,       ///< several processes, which all exchange data
+  transfer,    ///< a transfer that the thread has started
+};
+inline constexpr int wait_kinds = 5;
+
+/// A GPU that this process has used.
+struct UsedGpu {
+  int ordinal;
+  std::string name;
+  std::array<unsigned char, 16> id;  ///< tells GPUs apart, in every process
+};
+
+}  // namespace gpudt::device

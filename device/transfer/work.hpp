@@ -1,0 +1,61 @@
+// What is to move: what transfers are launched from, now or later.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "datatype/layout.hpp"
+#include "device/runtime/location.hpp"
+#include "device/transfer/stream_mark.hpp"
+#include "device/transfer/transfer.hpp"
+
+namespace gpudt::device {
+
+/// A message, or the range of it that is to move.
+struct Packing {
+  Direction direction;
+  const datatype::Layout* layout;  ///< null: contiguous
+  datatype::Shape shape;
+  void* user;
+  std::int64_t begin, end;
+  void* packed;
+  MemoryKind packed_kind;
+  bool peer = false;  ///< one side is, or may be, another GPU's or process's
+
+  std::int64_t bytes() const { return end - begin; }
+};
+
+/// From layout to layout; neither side is contiguous.
+struct LayoutTransfer {
+  Side from, to;
+  datatype::Shape from_shape, to_shape;
+  std::int64_t bytes_;
+  bool within;  ///< on one GPU, beside what comes from others
+
+  std::int64_t bytes() const { return bytes_; }
+};
+
+using Work = std::variant<Packing, LayoutTransfer>;
+
+inline bool is_host(MemoryKind kind) {
+  return kind == MemoryKind::host || kind == MemoryKind::pinned;
+}
+/// Where a span of the user's buffer begins.
+inline std::uintptr_t first_of(const datatype::Span& span, const void* user) {
+  return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
+}
+inline bool kernels_reach(const Packing& packing) {
+  return packing.packed_kind != MemoryKind::host;
+}
+inline bool kernels_reach(const LayoutTransfer&) {
+  return true;
+}
+
+/// Work that is launched later, perhaps with other work. Its state is lent out, and stays so until then.
+struct Queued {
+  Work work;
+  Transfer::State* state;
+  StreamMark after{};
+};
+
+}  // namespace gpudt::device
