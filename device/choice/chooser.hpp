@@ -11,117 +11,47 @@
 // this works for any layout that is dense enough.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "datatype/layout.hpp"
+#include "device/choice/copy_plan.hpp"
 #include "device/choice/cost_model.hpp"
-#include "device/runtime/copy_box.hpp"
 
 namespace gpudt::device {
 
-/// The copies that make up a range of a message, in the order of the packed stream, one for each call of its own; none
-/// if the copy engine cannot. Runs may go several by one call. Either some that are listed, or one that is repeated
-/// under further strides.
-class CopyPlan {
- public:
-  /// The rest of a row, whole rows, the beginning of a row: so many are listed without memory from the heap.
-  static constexpr std::size_t most_within = 3;
-  /// More would keep the host in calls for more than 3.5 ms, or 10 if each box has one of its own.
-  static constexpr std::int64_t most_calls = 4096;
-  /// Runs by one call (Runtime::copy_runs_async()).
-  static constexpr std::int64_t most_together = 64;
-  void add(const CopyBox& box);
-  /// Of those that are to be added; there may be more.
-  void reserve(std::int64_t copies);
-  /// The only box again at each place of `dims` (outermost first), which are strides of its side `user`; on the other
-  /// side each follows the one before. There must be no more than most_calls of them.
-  void repeat(std::span<const datatype::Dim> dims, BoxSide CopyBox::*user);
-
-  bool empty() const { return count_ == 0; }
-  std::int64_t calls() const { return static_cast<std::int64_t>(count_ + further_.size()) * repetitions_; }
-  std::int64_t rows() const;
-  /// Several, each of a single row.
-  bool are_runs() const { return calls() > 1 && rows() == calls(); }
-  /// Of those listed.
-  const CopyBox& first() const { return listed_[0]; }
-  /// The box of call `index`, 0 <= index < calls().
-  CopyBox operator[](std::int64_t index) const;
-
- private:
-  std::array<CopyBox, most_within> listed_ = {};
-  std::size_t count_ = 0;         ///< of listed_
-  std::vector<CopyBox> further_;  ///< beyond those
-  std::array<datatype::Dim, datatype::max_dims> dims_ = {};
-  std::size_t ndims_ = 0;
-  std::int64_t repetitions_ = 1;
-  BoxSide CopyBox::*user_ = &CopyBox::from;
-};
-
-/// Packed bytes [begin, end) of the message, whose first byte lies at `packed`. An irregular one of at most `most_runs`
-/// runs (no more than CopyPlan::most_calls) has a box for each run in the range if its layout is given.
-CopyPlan copy_plan_of(const datatype::Shape& shape, bool unpack, void* user, void* packed, std::int64_t begin,
-                      std::int64_t end, const datatype::Layout* layout = nullptr,
-                      std::int64_t most_runs = CopyPlan::most_together);
-
-/// Lower bound for the number of copy calls for `bytes` bytes; 0 if the copy engine cannot move the message (a positive
-/// result does not promise that it can). Takes less time than copy_plan_of(), and no more for many runs. Of an
-/// irregular message about so many: a few neighbours within its list may adjoin, and in a part of more than
-/// CopyPlan::most_together runs these are taken to be as long as elsewhere.
-std::int64_t least_calls(const datatype::Shape& shape, std::int64_t bytes, const datatype::Layout* layout = nullptr,
-                         std::int64_t most_runs = CopyPlan::most_together);
-
-/// Longer extents are not copied: they would need that much staging memory.
-inline constexpr std::int64_t most_span_bytes = std::int64_t{4} << 20;
-/// The span of all of a message, if it may come with what lies between its runs; else empty.
-datatype::Span span_to_bring(const datatype::Layout& layout, const datatype::Shape& shape);
-
-/// What moves the data of `from`, copies to packed memory, to where `to`, copies from packed memory, lead; none if the
-/// two are not divided alike.
-CopyPlan copy_plan_between(const CopyPlan& from, const CopyPlan& to);
-
-/// Turns rows shorter than `row_bytes` into 2-row copies, which the copy engine executes: pairs rows of equal length,
-/// or (if `in_pairs` is false or there is no partner) splits a row in two. CopyPlan of more rows, and of a single byte,
-/// stay as they are. In another order.
-CopyPlan in_two_rows(const CopyPlan& copy_plan, double row_bytes, bool in_pairs = true);
-/// Whether there is a single row of less than `row_bytes` bytes.
-bool has_short_row(const CopyPlan& copy_plan, double row_bytes);
-
-/// Where the packed side lies.
+/// In which direction the data move, and in which memory the packed side lies.
 struct TransferContext {
   bool unpack = false;
-  bool packed_is_host = false;  ///< else it is memory of the same GPU
-  bool peer = false;            ///< ... or one side is memory of another
-  bool runs_together = false;   ///< several runs go by one call (Runtime::copy_runs_async())
+  bool packed_is_host = false;  ///< false: the packed side is memory of the same GPU, or `peer` is set
+  bool peer = false;            ///< one side is memory of another GPU
+  bool runs_together = false;   ///< one call moves several runs (Runtime::copy_runs_async())
 };
 
 /// Estimated microseconds until the host sees the completion flag, for a kernel without start delay.
 double kernel_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
-/// What a message adds to a kernel that moves others, too.
+/// Estimated microseconds that a message adds to a kernel that also moves others.
 double batch_job_cost_us(const CostModel& model, std::int64_t bytes, const TransferContext& context);
+/// Estimated microseconds for the copies of `copy_plan`, without start delay.
 double copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
                     const TransferContext& context);
-/// Of all of a message that the copy engine brings to the host as a span, for the host to pack; of which the copy
-/// alone.
+/// Estimated microseconds to copy the span of a whole message to the host and pack it there.
 double span_cost_us(const CostModel& model, const datatype::Span& span, const datatype::Layout& layout,
                     const datatype::Shape& shape);
+/// The part of span_cost_us() that the copy takes.
 double span_copy_cost_us(const CostModel& model, const datatype::Span& span);
-/// No copy of `bytes` bytes of a message of such a shape in `calls` copies or more takes less.
+/// A lower bound for copy_cost_us() of `bytes` bytes of a message of this shape in at least `calls` copies.
 double least_copy_cost_us(const CostModel& model, const datatype::Shape& shape, std::int64_t bytes, std::int64_t calls,
                           const TransferContext& context);
-/// Additional cost as a copy while the channel already has work. Those from peers take as long as alone: of streams of
-/// 2 and 4 MiB, by copies of one or two CUDA streams, each took what copy_to_peer says, to 2 %.
+/// Estimated microseconds that a copy adds to a channel that already has work. Concurrent copies from peers do not
+/// overlap: each of several copies of 2 or 4 MiB, on one or two CUDA streams, took what copy_to_peer says, within 2 %.
 double extra_copy_cost_us(const CostModel& model, std::int64_t bytes, const CopyPlan& copy_plan,
                           const TransferContext& context);
 
-/// What a way takes, and by how much work that goes so begins late at the moment; when that was last seen.
+/// How long one way of moving data is expected to take.
 struct Estimate {
-  double us;
-  double late_us;
-  std::int64_t late_seen = 0;  ///< Delay::seen()
+  double us;                   ///< without start delay
+  double late_us;              ///< the start delay
+  std::int64_t late_seen = 0;  ///< when a start delay was last seen: Delay::seen()
 };
 /// Whether to move something by copies rather than by a kernel: the faster one; when both have start delays and similar
 /// estimates, the one whose start delay was observed less recently.
@@ -130,8 +60,7 @@ bool copy_is_better(const Estimate& copy, const Estimate& kernel, const Lateness
 /// Estimated microseconds that a kernel takes to pack `count` elements into memory of the same GPU.
 double packing_cost_us(const CostModel& model, const datatype::Layout& layout, std::int64_t count);
 
-/// Whether a message is fetched sooner by a peer if it is packed first (device.hpp).
-/// `span`: of all of it.
+/// Whether a peer gets a message sooner if it is packed first. `span` is that of the whole message.
 bool better_packed_for_peers(const CostModel& model, const datatype::Shape& shape, const datatype::Span& span);
 
 }  // namespace gpudt::device
