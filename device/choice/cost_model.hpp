@@ -1,5 +1,5 @@
-// What moving data costs on one GPU of one machine: the constants that every choice is made from, in one place. The
-// defaults are medians on an H200 over PCIe 5; gpudt-tune measures a machine's own (tuning.hpp reads them).
+// What moving data costs on one GPU of one machine: all constants that choices are made from. The defaults are medians
+// on an H200 over PCIe 5; gpudt-tune measures the values of a machine (tuning.hpp reads them).
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace gpudt::device {
 /// Smallest DRAM access (one sector).
 inline constexpr std::int64_t sector_bytes = 32;
 
-/// Costs of one way in one direction: a message takes base_us until the host sees the flag, CostModel::per_call_us for
-/// each call beyond the first (or per_run_us for each run that goes to the host by the same call), and the greater of
-/// what its rows and its bytes take.
+/// Costs of one way in one direction: a message takes base_us until the host sees the flag, plus CostModel::per_call_us
+/// for each call after the first (or per_run_us for each further run that the same call moves to the host), plus the
+/// time for its rows or that for its bytes, whichever is longer.
 struct Cost {
   double base_us;
   double row_ns;
@@ -21,25 +21,26 @@ struct Cost {
 
 /// When a transfer counts as having a start delay, and how long that observation is believed (delay.hpp).
 struct Lateness {
-  /// Lateness below this is noise, as is what a model that is wrong by the factor `model_error` would explain.
+  /// Lateness below this is noise; so is a time within `model_error` times the estimate.
   double significant_us = 20;
   double model_error = 3;
-  /// The same of runs from the host by one call: their time is known better, and a wait for a time slice is not much
-  /// longer than that of a hundred.
+  /// In place of model_error for runs that one call moves from the host: their time is known better, and the wait for a
+  /// time slice is not much longer than the time for a hundred runs.
   double runs_error = 1.5;
-  /// The same of long messages by kernels, whose time depends on more than their size.
+  /// In place of model_error for long messages moved by kernels, whose time depends on more than their size.
   double rough_error = 12;
-  /// A delay is believed for so many times its length, within limits; then a message tries again. Retrying costs at
-  /// most 1 % of the time, and the delay is forgotten soon after it has ended.
+  /// A delay is believed for `belief` times its length, within the two limits; then a message tries again. So retries
+  /// cost at most 1 % of the time, and a delay is forgotten soon after it has ended.
   double belief = 100;
   double shortest_belief_us = 5e3;
   double longest_belief_us = 2e6;
-  /// Two ways that are both believed late, so that they take about as long to within this factor, are tried in turn:
-  /// what makes one of them late may have gone.
+  /// If both ways are believed late and their estimates differ by less than this factor, they are tried in turn: what
+  /// delays one of them may have ended.
   double alike = 2;
-  /// What a kernel costs where another process has the GPU in turns: it waits for its own, some 145 us, and the other
-  /// one's next kernel waits as long again. How long that is expected after the other one's last use that is known.
+  /// What a kernel costs where processes take turns on the GPU: it waits some 145 us for its turn, and the other
+  /// process's next kernel waits as long for its own.
   double turn_us = 300;
+  /// For how long after the last known use by another process turns are expected.
   double turns_believed_us = 100e3;
 };
 
@@ -51,41 +52,42 @@ struct CostModel {
   Cost copy_pack_to_host = {6.1, 1.25, 54e3};
   Cost copy_unpack_from_host = {6.6, 0, 54e3};  ///< contiguous data
   Cost copy_rows_unpack_from_host = {7.6, 1.9, 53e3};
-  /// Runs by one call, which are the rows (those to the host: per_run_us). Measured, with the GPU idle and beside a
-  /// kernel of the same process that fills it: 2 runs 13.1 and 9.1 us, 4: 12.7 and 10.4, 8: 19.4 and 13.5, 16: 19.7 and
-  /// 21.2, 32: 30.2 and 32.6, 64: 56 and 63.
+  /// Runs that one call moves from the host; each counts as a row (for those to the host see per_run_us). Measured on
+  /// an idle GPU and beside a kernel of the same process that fills it: 2 runs take 13.1 and 9.1 us, 4 take 12.7
+  /// and 10.4, 8 take 19.4 and 13.5, 16 take 19.7 and 21.2, 32 take 30.2 and 32.6, 64 take 56 and 63.
   Cost copy_runs_unpack_from_host = {8.8, 850, 53e3};
-  /// Contiguous only, and only if large: kernels are quicker at everything else.
+  /// Only for large contiguous messages: kernels are quicker for all others.
   Cost copy_on_device = {9.5, 1000, 1200e3};
-  /// One side is memory of a peer.
-  /// The rows are sectors of 32 bytes, or parts of such, that are read from afar.
+  /// One side is memory of another GPU. The rows are the sectors of 32 bytes, whole or in part, that are read from
+  /// there.
   Cost kernel_to_peer = {7.9, 0.117, 360e3};
-  /// Pack before a peer fetches only if the estimate is at least this many times lower, since the receiver still has to
-  /// unpack.
+  /// A message is packed before a peer fetches it only if that is estimated to be this many times faster, since the
+  /// receiver still has to unpack.
   double packing_gain = 1.5;
   Cost copy_to_peer = {5.8, 0.6, 385e3};
 
-  /// What the host takes to pack a message that the copy engine has brought with all that lies between its runs: these
-  /// are the rows. The copy is one of a single row.
+  /// What the host takes to pack a message from a copied span; each run counts as a row. The copy of the span itself
+  /// has a single row.
   Cost host_pack = {0.1, 20, 8e3};
 
   double per_call_us = 2.4;
-  /// A further run of a message that one call packs to the host (Runtime::copy_runs_async()).
+  /// Each run after the first that one call copies to the host (Runtime::copy_runs_async()).
   double per_run_us = 0.36;
 
-  /// What one more message adds to a launch of several, besides its bytes; and a copy by itself to a stream that works
-  /// anyway: the call, what sets the flag, and the engine's pause between two.
+  /// What one more message adds to a launch of several, besides its bytes.
   double batch_job_us = 0.2;
+  /// What a copy adds to a stream that already has work, besides its bytes: the call, setting the flag, and the
+  /// engine's pause between two copies.
   double extra_copy_us = 4.0;
 
-  /// A short job of the persistent kernel (resident.hpp): what takes much longer has begun late.
+  /// A short job of the persistent kernel (resident.hpp); a job that takes much longer has begun late.
   double resident_us = 4.0;
 
-  /// Copies of one row of less than this from the host, alone or several by one call, are done by the multiprocessors'
-  /// side of the GPU, not by the copy engine: they wait where kernels wait for those of other processes, though not
-  /// where they wait for others of this one.
+  /// Copies from the host of a single row shorter than this are executed where kernels run, not by the copy
+  /// engine, also if one call moves several: they wait for time slices of other processes as kernels do, but not for
+  /// other kernels of this process.
   double engine_row_bytes = 64 << 10;
-  /// From here on, two rows are quicker besides.
+  /// Single rows from this length on are also quicker as two rows.
   double engine_quicker_bytes = 4 << 10;
 
   Lateness lateness;

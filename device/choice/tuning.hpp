@@ -3,8 +3,8 @@
 //
 //   {"gpudt_tuning": 1, "gpu": "NVIDIA H200", "cpu": "...", "costs": {"kernel_pack_to_host.base_us": 7.3, ...}, ...}
 //
-// "costs" names constants of CostModel (for_each_constant); those it does not name keep their defaults. Further members
-// are for people.
+// "costs" names constants of CostModel (for_each_constant); the others keep their defaults. Further members are only
+// for human readers.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace gpudt::device {
 
 inline constexpr int tuning_version = 1;
 
-/// What a file is for.
+/// The GPU and the processor that a file is for.
 struct TuningKey {
   std::string gpu;  ///< the model, as the runtime calls it
   std::string cpu;  ///< host_cpu()
@@ -24,11 +24,11 @@ struct TuningKey {
 /// $XDG_CACHE_HOME/gpudt/<key>.json, or below ~/.cache; empty without either variable.
 std::string tuning_path(const TuningKey& key);
 
-/// The costs to use, and how they came about.
+/// The costs to use, and where they come from.
 struct Tuning {
   CostModel model = {};
-  std::string source = "built in";  ///< or the file
-  std::string complaint = {};       ///< one sentence on a file that was not used; empty if there is nothing to say
+  std::string source = "built in";  ///< or the name of the file
+  std::string complaint = {};       ///< one sentence on why a file was not used; empty: none
 };
 
 /// `setting`: "auto" (the file of tuning_path(), if there is one), "none", or a file's name (which must exist). A file

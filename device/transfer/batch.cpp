@@ -1,8 +1,8 @@
-// What waits in a channel's queue, and how it is launched: together, by one kernel, where that is cheaper.
+// The queue of a channel: several transfers are launched together, by one kernel, where that is cheaper.
 //
-// A message that finds its channel idle is launched at once. While the channel works, further short ones wait: the
-// first poll whether one of them is done launches them all, unless two launches are under way (Channel::crowded()).
-// Within a Gathering they wait in any case. So a message waits no longer than until it is polled or waited for.
+// A transfer that finds its channel idle is launched at once. While the channel works, further short transfers wait in
+// the queue: the first poll of one of them launches them all, unless two launches are under way (Channel::crowded()).
+// Within a Gathering they always wait. So a transfer waits at most until somebody polls it or waits for it.
 #include "device/kernels/batch_body.hpp"
 
 #include <algorithm>
@@ -19,12 +19,12 @@
 namespace gpudt::device {
 namespace {
 
-/// Longer transfers do not wait just because the channel works: they may as well move while the program computes.
+/// Longer transfers are launched even while the channel works: they can move while the program computes.
 constexpr std::int64_t most_held_bytes = Gathering::short_bytes;
-/// Between GPUs longer ones take microseconds, too: of a stream of messages, several go by each kernel.
+/// Between GPUs longer transfers also take only microseconds: each kernel moves several messages of a stream.
 constexpr std::int64_t most_held_peer_bytes = Gathering::long_bytes;
 
-thread_local std::int64_t gathered_bytes = 0;  ///< of the longest transfer that this thread gathers; 0: it does not
+thread_local std::int64_t gathered_bytes = 0;  ///< the longest transfer that this thread gathers; 0: none
 
 bool batchable(const Gpu& gpu, const Packing& packing) {
   return kernels_reach(packing) && suits_batch(packing.shape, packing.begin, packing.end, gpu.policy);
@@ -34,8 +34,8 @@ bool batchable(const Gpu& gpu, const LayoutTransfer& layouts) {
          suits_batch(layouts.to_shape, 0, layouts.bytes(), gpu.policy);
 }
 
-/// Calls act(from, to) with the sides of the work. A packed one is a stream, whose address is where its position 0
-/// would lie.
+/// Calls act(from, to) with the sides of the work. A packed side is given by the address at which its position 0 would
+/// lie.
 template <class Act>
 auto with_sides(const Packing& packing, const Act& act) {
   datatype::Shape stream;
@@ -50,7 +50,7 @@ auto with_sides(const LayoutTransfer& layouts, const Act& act) {
   return act(PlanSide{layouts.from_shape, layouts.from.user}, PlanSide{layouts.to_shape, layouts.to.user});
 }
 
-/// Whether it is a job for the GPU's persistent kernel, if that is there.
+/// Whether the GPU's persistent kernel, if there is one, can do this work.
 bool is_residential(const Gpu& gpu, const Work& work) {
   const auto suits = [&](const auto& it) {
     return it.bytes() <= most_resident_bytes(gpu.policy) && batchable(gpu, it) &&
@@ -68,7 +68,7 @@ bool is_peer(const LayoutTransfer&) {
   return true;
 }
 
-/// Whether it may wait for others to be launched with.
+/// Whether it may wait in the queue, to be launched with others.
 bool may_wait(const Gpu& gpu, const Work& work, const Channel& channel) REQUIRES(channel.queue_mutex) {
   return std::visit(
       [&](const auto& it) {
@@ -98,7 +98,7 @@ bool Channel::launch_queued() noexcept {
   return !held.empty();
 }
 
-/// What comes from peers alone: packed data are waited for by messages that are to be sent.
+/// Only transfers from peers: somebody waits for packed data in order to send them.
 bool Channel::may_hold() const {
   return !queue.empty() && queue.size() < batch_jobs &&
          std::visit([](const auto& it) { return is_peer(it); }, queue.front().work);
@@ -150,8 +150,8 @@ Transfer Engine::begin(Gpu& gpu, Channel& channel, const Work& work, const Strea
   return Transfer(std::move(state));
 }
 
-/// Those that begin now are launched together, as they would have been within a Gathering; no more than one kernel
-/// takes, at a time.
+/// Held transfers whose marks are reached are launched together, like those of a Gathering, up to as many at a time as
+/// one kernel takes.
 void Engine::release_held(Gpu& gpu, Channel& channel) noexcept {
   const auto together = [&](const auto& it) { return it.bytes() <= Gathering::long_bytes && batchable(gpu, it); };
   std::erase_if(channel.held, [&](const Queued& job) REQUIRES(channel.queue_mutex) {
@@ -177,14 +177,14 @@ void Channel::drop_held(Transfer::State& state) noexcept {
   state.queued.store(false, std::memory_order_release);
 }
 
-/// What is_residential() begins by itself.
+/// Counts a transfer that is_residential().
 void Engine::note_short(Gpu& gpu) {
   recent_.store(&gpu, std::memory_order_release);
   gpu.resident->note_short();
 }
 
-/// What is_residential() to the persistent kernel, if there is one and it has nothing to do. False if the work must be
-/// launched.
+/// Gives work that is_residential() to the persistent kernel. False if there is none, or it has a job: then the work
+/// must be launched.
 bool Engine::hand_over(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state) {
   if (!gpu.resident->ready() || resident_late(gpu)) return false;
   return std::visit(
@@ -214,8 +214,8 @@ bool Engine::surely_beside_others(const Gpu& gpu, const Channel& channel, std::i
   return way_ == Way::automatic && batch_job_cost_us(model, bytes, context) + late_us <= model.extra_copy_us;
 }
 
-/// As one of `jobs` that could be a batch: the kernel's launch is paid for anyway, and all of them wait for it to
-/// begin.
+/// Whether a copy is better than being one of `jobs` of a batch, whose launch is paid for anyway, and which all wait
+/// for its start delay.
 bool Engine::prefers_copy_beside_others(const Forecast& forecast, std::size_t jobs) const {
   if (!forecast.can_copy() || way_ == Way::kernel) return false;
   if (way_ == Way::copy) return true;
@@ -323,7 +323,7 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
 
 namespace {
 
-/// The layout of a side that takes the traversal. False if it is on its way to the GPU yet, by the channel's stream.
+/// The layout of a side that is traversed. False if the channel's stream is still copying it to the GPU.
 bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, const datatype::Layout* layout) {
   if (side.shape.kind != datatype::ShapeKind::general) return true;
   Upload& upload = Upload::of(*layout, gpu.ordinal);
@@ -334,7 +334,7 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
   return upload.there();
 }
 
-/// Asked of sides that both traverse one, or that both do not.
+/// Both sides must be traversed, or neither.
 bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
   if (batch_shape(layouts.to_shape).kind != datatype::ShapeKind::general) return true;
   Upload &from = Upload::of(*layouts.from.layout, gpu.ordinal), &to = Upload::of(*layouts.to.layout, gpu.ordinal);
@@ -343,7 +343,7 @@ bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
 
 }  // namespace
 
-/// All but the completion. `there` stays true if all that the job needs is on the GPU.
+/// Everything except the completion. `there` becomes false if a layout is not on the GPU yet.
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
   const PlanHints hints = {.multiprocessors = gpu.traits.multiprocessors,
                            .packed_is_host = is_host(packing.packed_kind),

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
-#include "device/choice/chooser.hpp"
+#include "device/choice/copy_plan.hpp"
 #include "device/choice/delay.hpp"
 #include "device/kernels/kernel_args.hpp"
 #include "device/runtime/runtime.hpp"
@@ -29,13 +29,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  /// A state to start a transfer with; number of states is bounded by memory alone.
+  /// Lends a state to a new transfer. The number of states is limited only by memory.
   StateOwner take();
   void put(Transfer::State* state) noexcept;
 
   void start_kernel(Transfer::State& state, KernelArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
   void start_kernel(Transfer::State& state, TransferArgs& args, const Lesson& lesson) REQUIRES(queue_mutex);
-  /// Of a kernel that nothing is to be learnt of, with its arguments complete but for the completion.
+  /// Launches a kernel whose duration is not used for learning. `args` are complete except for the completion.
   template <class Args>
   void start_kernel(Transfer::State& state, Args& args) REQUIRES(queue_mutex) {
     args.completion = completion_of(state);
@@ -43,73 +43,76 @@ class Channel : public std::enable_shared_from_this<Channel> {
     runtime_->launch(ordinal_, args, stream_);
     kernel_launched(state);
   }
-  /// With an event that other streams can wait for.
+  /// Copies on this channel's stream and records an event that other streams can wait for.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
-  /// The same for the copy engine. False if the runtime refuses a box: nothing is lost by moving all of it again in
-  /// another way.
+  /// Gives the copies of `copy_plan` to the stream. False if the runtime refuses a box; then nothing is under way, and
+  /// the caller moves all of the data in another way.
   bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {}) REQUIRES(queue_mutex);
-  /// The same of copies from other GPUs, which overlap with the one before: between two on one stream the link idles.
+  /// start_copies() for copies from other GPUs. They alternate between two streams, so that the link does not idle
+  /// between two transfers.
   bool start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) REQUIRES(queue_mutex);
-  /// The same of any number of copies for Runtime::copy_runs_async().
+  /// start_copies() for runs, which Runtime::copy_runs_async() takes several at a time.
   bool start_runs(Transfer::State& state, const CopyPlan& runs, const Lesson& lesson) REQUIRES(queue_mutex);
 
-  /// How late this direction's work begins. Tracked per direction: on a time-sliced GPU a pack can start immediately
-  /// after an unpack had to wait, because the time slice now belongs to this process.
+  /// The start delays of this direction. They are tracked per direction: on a time-sliced GPU a pack can start
+  /// immediately after an unpack had to wait, because the time slice now belongs to this process.
   Delay kernels, copies;  ///< copies: from or to the host
-  /// Of copies of runs from the host by one call, of which some are shorter than CostModel::engine_row_bytes.
+  /// The start delay of calls that copy several runs from the host, some shorter than CostModel::engine_row_bytes.
   Delay short_runs;
-  /// Of the queue and the order of what is launched. Taken before any other lock of the device layer.
+  /// Guards the queue and the order of launches. It is taken before any other lock of device/.
   Mutex queue_mutex ACQUIRED_BEFORE(mutex_);
   std::vector<Queued> queue GUARDED_BY(queue_mutex);
-  /// Until the program's default stream has come to their marks; then they are queued.
+  /// Transfers whose mark the program's default stream has not reached; then they are queued.
   std::vector<Queued> held GUARDED_BY(queue_mutex);
-  /// What sets the state's flag has been given to a kernel that runs.
+  /// A running kernel has been given the job that sets the state's flag.
   void handed_over(Transfer::State& state, const Lesson& lesson) REQUIRES(queue_mutex);
-  /// What sets the state's flag has been given to the stream.
+  /// The stream has been given the work that sets the state's flag.
   void launched(Transfer::State& state) REQUIRES(queue_mutex);
-  /// The same of a further one that the latest launch is for.
+  /// The latest launch also sets the flag of this state.
   void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
-  /// The latest launch has ended, as far as its flag says.
+  /// Whether the flag of the latest launch is set.
   bool idle() const REQUIRES(queue_mutex);
-  /// Both of the latest two launches are under way, as far as is known, and not for long: what is queued may wait for
-  /// one of them to end, so that more goes by the next launch.
+  /// Whether the latest two launches are both under way, and have been for a short time only. Then queued transfers
+  /// wait until one of them ends, so that the next launch takes more of them.
   bool crowded() REQUIRES(queue_mutex);
   bool may_hold() const REQUIRES(queue_mutex);
-  /// Launches what is queued and not held any more, unless the channel is crowded(). Whether something is left.
+  /// Launches what is queued, and held transfers whose mark is reached, unless the channel is crowded(). Returns
+  /// whether something remains.
   bool launch_queued() noexcept EXCLUDES(queue_mutex);
-  /// The same in any case: all of it is then either under way or has failed.
+  /// Launches them even if the channel is crowded(): afterwards each is either under way or has failed.
   void launch_all_queued() noexcept EXCLUDES(queue_mutex);
   /// Cancels a held transfer.
   void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
-  /// Launches one that was under way and is not any more.
+  /// Launches a job that the persistent kernel had been given and has not done.
   void launch_again(const Queued& job) noexcept EXCLUDES(queue_mutex);
 
   /// Launches a kernel with next to nothing to do, which takes `expected_us` without start delay, to check whether
   /// start delays persist. Nobody waits for it; threads that poll other transfers check it. No-op while the previous
   /// probe is still running.
   void probe(double expected_us) noexcept REQUIRES(queue_mutex);
-  static constexpr std::int64_t probe_bytes = 16;  ///< that it moves
+  static constexpr std::int64_t probe_bytes = 16;  ///< that a probe moves
   void look_after_probe() noexcept;
   void look_in_time() noexcept REQUIRES(queue_mutex);
 
   /// Throws if the work has failed.
   void check();
-  /// Throws if the context has ended, so that the stream is none any more.
+  /// Throws if the context has ended: the stream then no longer exists.
   void check_context() const;
-  /// The same when it is closed.
+  /// Throws if the context had ended when the channel was closed.
   void check_lost() const;
-  /// That of the context, which no other one of the process has had.
+  /// The number of the GPU's context, unique within the process.
   std::uint64_t generation() const;
 
-  /// Waits for the work and frees what the runtime gave. States still lent out count as done from then on; what the
-  /// host would have packed is not. If the context has ended there is nothing to wait for or to free, and they fail.
+  /// Waits for the work and frees the runtime's resources. States that are still lent out count as done from then on,
+  /// but the host does not pack their spans any more. If the context has ended, nothing is waited for or freed, and
+  /// these states fail.
   void close() noexcept;
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   Runtime& runtime() const { return *runtime_; }
   int ordinal() const { return ordinal_; }
   StreamHandle stream() const { return stream_; }
-  /// How often whoever waits asks before it lets other threads work; also after close().
+  /// Polls of a waiting thread before it yields; valid after close(), too.
   std::uint32_t polls_before_yield() const { return polls_before_yield_; }
 
  private:
@@ -139,13 +142,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Engine* const engine_;
   Runtime* const runtime_;
   const int ordinal_;
-  std::shared_ptr<const ContextWatch> watch_;  ///< until it is closed
+  std::shared_ptr<const ContextWatch> watch_;  ///< null after close()
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
-  /// Made by the first start_peer_copies() that finds the other one at work.
+  /// Created by the first start_peer_copies() that finds the first stream at work.
   std::atomic<StreamHandle> second_stream_{nullptr};
-  bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< the latest of these
-  /// By what the end of a launch is seen; flags stay where they are.
+  bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< where the latest peer copies went
+  /// The flag value that shows the end of a launch. Flags are never freed before the channel is closed.
   struct Launch {
     std::uint32_t* flag = nullptr;
     std::uint32_t sequence = 0;
@@ -154,20 +157,20 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Launch latest_ GUARDED_BY(queue_mutex), one_before_ GUARDED_BY(queue_mutex);
   std::chrono::steady_clock::time_point latest_began_ GUARDED_BY(queue_mutex);
   std::uint32_t crowded_polls_ GUARDED_BY(queue_mutex) = 0;  ///< since latest_began_ was looked at
-  Mutex probe_mutex_;  // tried, but in close(), for whoever has it may wait for queue_mutex
+  Mutex probe_mutex_;  // only close() blocks on it: its holder may wait for queue_mutex
   Transfer probe_ GUARDED_BY(probe_mutex_);
-  /// Made with the first probe: what is late must hold nothing up.
+  /// Created for the first probe: a late probe must not delay other work.
   StreamHandle probe_stream_ GUARDED_BY(probe_mutex_) = nullptr;
-  int slow_probes_ GUARDED_BY(probe_mutex_) = 0;  ///< in a row
-  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< while whoever started the probe gives its message
+  int slow_probes_ GUARDED_BY(probe_mutex_) = 0;  ///< consecutive launches of probes that took long
+  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< looks after the probe while the copies are being given
   std::atomic<bool> probing_{false};
   Mutex mutex_;
   Transfer::State* idle_ GUARDED_BY(mutex_) = nullptr;
   std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
   std::atomic<bool> unprepared_{true};  ///< true while freshly allocated states are still being cleared on the stream:
                                         ///< the next launch is slower, so its time is not used for learning
-  std::atomic<int> lent_{0};            ///< states, but for those of uploads, which are kept long after their end
-  bool lost_ = false;                   ///< closed since the context has ended
+  std::atomic<int> lent_{0};            ///< states lent out, except to uploads, which keep theirs long after the end
+  bool lost_ = false;                   ///< the context had ended when the channel was closed
   std::atomic<bool> closed_{false};
 };
 

@@ -8,17 +8,17 @@
 
 namespace gpudt::device {
 
-/// Whether a kernel stays on the GPU for a while, for short transfers (resident.hpp).
+/// When a persistent kernel is launched for short transfers (resident.hpp).
 enum class ResidentUse {
-  automatic,  ///< where they follow each other closely
+  automatic,  ///< when short transfers follow each other closely
   never,
-  always,  ///< it is launched whenever a call waits
+  always,  ///< whenever a thread is about to wait
 };
 
-/// After what of the program's own work its memory is used (StreamMark).
+/// Which work of the program must be done before its memory is used (StreamMark).
 enum class Order {
-  default_stream,  ///< what is in the legacy default stream, which waits for all blocking streams
-  per_thread,      ///< what is in the default stream of the thread that makes the MPI call
+  default_stream,  ///< work in the legacy default stream, which waits for all blocking streams
+  per_thread,      ///< work in the default stream of the calling thread
   none,
 };
 
@@ -35,7 +35,7 @@ struct Config {
   std::string tuning = "none";  ///< where the costs come from: "auto", "none", a file (tuning.hpp)
   // Callbacks for warnings and traces; may be null. They must not throw.
   void (*warn)(const std::string& text) = nullptr;
-  void (*trace)(const std::string& text) = nullptr;  ///< one for each transfer: what moves it, and why
+  void (*trace)(const std::string& text) = nullptr;  ///< called for each transfer: what moves it, and why
 };
 
 }  // namespace gpudt::device

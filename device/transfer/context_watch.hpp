@@ -1,6 +1,5 @@
-// Detects that a GPU context has been destroyed: cudaDeviceReset and cuCtxDestroy release all its resources without
-// telling. One small allocation is checked in place of all of them: device memory, or pinned memory if the GPU has none
-// left.
+// Detects that a GPU context has been destroyed: cudaDeviceReset and cuCtxDestroy release all its resources silently.
+// One small allocation is checked in place of all of them: device memory, or pinned memory if the GPU has none left.
 #pragma once
 
 #include <atomic>
@@ -20,13 +19,13 @@ class ContextWatch {
   ContextWatch(const ContextWatch&) = delete;
   ContextWatch& operator=(const ContextWatch&) = delete;
 
-  /// Once it has ended, handles of its streams and events and addresses of its memory mean nothing, or something else.
-  /// Costs a look at the clock, now and then a question to the driver (100 ns). Thread-safe.
+  /// After the end, handles of its streams and events and addresses of its memory are invalid, or belong to others.
+  /// Reads the clock, and now and then asks the driver (100 ns). Thread-safe.
   bool ended() const noexcept;
-  /// Throws Error if it has.
+  /// Throws Error if the context has ended.
   void check() const;
   static std::string complaint(int ordinal);
-  /// No other one of the process has had it; not 0.
+  /// Unique within the process; not 0.
   std::uint64_t number() const { return number_; }
 
  private:
@@ -38,7 +37,7 @@ class ContextWatch {
   bool gone() const noexcept;
   MemoryKind kind_ = MemoryKind::device;
   void* const memory_;
-  const std::uint64_t id_;  ///< of device memory; 0: the runtime has none
+  const std::uint64_t id_;  ///< the allocation's; 0: the runtime has no ids
   mutable std::atomic<bool> ended_{false};
   mutable std::atomic<Clock::rep> asked_{0};
 };

@@ -1,14 +1,13 @@
-// Marks in the program's default streams, one of each GPU: what is done with its memory on behalf of an MPI call comes
-// after what it had put into the stream before that call (StreamMark in device.hpp).
+// Marks in the program's default stream of each GPU: its memory is used only after the work that the program had put
+// into the stream before its call (stream_mark.hpp).
 //
 // A mark in an idle stream has been reached: most programs have nothing there. Otherwise the stream writes a word of
-// mapped memory when it reaches the mark. The host polls the word and then starts the work, instead of using
-// cudaStreamWaitEvent: the streams of this library are shared by all operations, so that those behind the one that
-// waits would wait, too, for something that may need them to be over; and what a stream waits for would be taken for a
-// late start (delay.hpp).
+// mapped memory when it reaches the mark. The host polls the word and then starts the work. cudaStreamWaitEvent would
+// not do: all operations share the streams of this library, so that operations behind the waiting one would wait, too,
+// even if the program's work needs them to be over; and the wait would be mistaken for a start delay (delay.hpp).
 //
-// The query costs 1.5 to 2 us, and so does any work given to the stream. Blocking calls make their marks when MPI has
-// their message or receive (StreamMark::late), while the other process is at work.
+// The query costs 1.5 to 2 us, and so does any work given to the stream. Blocking calls make their marks late
+// (StreamMark::late), while the other process is at work.
 #pragma once
 
 #include <atomic>
@@ -29,16 +28,16 @@ class DefaultStream {
   DefaultStream(const DefaultStream&) = delete;
   DefaultStream& operator=(const DefaultStream&) = delete;
 
-  /// The number of a new mark, behind all that is in the stream; 0: there is nothing to wait for. Throws Error.
+  /// The number of a new mark at the end of the stream; 0: the stream is empty. Throws Error.
   std::uint64_t mark();
   bool reached(std::uint64_t number);
-  /// The GPU's context has ended, with all work in it: all marks have been reached.
+  /// The GPU's context has ended with all its work: all marks count as reached.
   void lose() noexcept;
 
  private:
   struct Mark {
     std::uint64_t number;
-    std::uint32_t* word;  ///< reached: the number's lower half
+    std::uint32_t* word;  ///< holds the lower half of the number when the mark is reached
     bool reached() const;
   };
   std::uint32_t* take_word() REQUIRES(mutex_);
@@ -47,13 +46,13 @@ class DefaultStream {
   Runtime& runtime_;
   const int ordinal_;
   const Order order_;
-  /// Marks up to this one have been reached; of one stream alone, since those of several have no order.
+  /// All marks up to this number have been reached. Used only with one stream: marks of several have no order.
   std::atomic<std::uint64_t> reached_{0};
   Mutex mutex_;
   std::uint64_t last_ GUARDED_BY(mutex_) = 0;
   std::vector<Mark> pending_ GUARDED_BY(mutex_);  ///< by number
   std::vector<std::uint32_t*> idle_ GUARDED_BY(mutex_);
-  std::vector<void*> pages_ GUARDED_BY(mutex_);  ///< of words
+  std::vector<void*> pages_ GUARDED_BY(mutex_);  ///< that the words lie in
 };
 
 }  // namespace gpudt::device

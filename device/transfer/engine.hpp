@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "device/choice/chooser.hpp"
 #include "device/choice/tuning.hpp"
 #include "device/kernels/copy_blocks.hpp"
 #include "device/kernels/reduction.hpp"
@@ -50,7 +51,8 @@ class Engine {
   Pool& staging() const { return *staging_; }
   Pool& uploads() const { return *uploads_; }
   Peers& peers() const { return *peers_; }
-  /// Recreated if its context has been destroyed; everything obtained from the old one fails and must not be freed.
+  /// Created on first use, and again if its context has been destroyed; everything obtained from the old one fails and
+  /// must not be freed.
   Gpu& gpu(int ordinal);
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
@@ -62,7 +64,7 @@ class Engine {
   Transfer reduce(int ordinal, const Reduction& reduction);
   Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
   bool keeps_order() const { return order_ != Order::none; }
-  /// Null: the program's work is not waited for. Throws std::bad_alloc.
+  /// Null if Config::order is none. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
   void* register_host(int ordinal, void* address, std::size_t bytes);
   Movements movements() const;
@@ -75,24 +77,25 @@ class Engine {
 
   /// Launches all that is queued.
   void launch_queued() noexcept;
-  /// The same for one channel.
+  /// Launches what one channel has queued.
   void launch_queued(Channel& channel) noexcept REQUIRES(channel.queue_mutex);
   void launch_again(Channel& channel, const Queued& job) noexcept REQUIRES(channel.queue_mutex);
-  /// Work of the GPU has failed.
+  /// Called when work of the GPU has failed.
   void failed(int ordinal) noexcept;
 
  private:
-  /// What the model says of the ways to move one message.
+  /// What the cost model expects of the ways to move one message.
   struct Forecast {
-    CopyPlan copy_plan;   ///< for the copy engine; none: it cannot move them one by one
-    datatype::Span span;  ///< that it brings for the host to pack, if that is the best way; empty: it is not
+    CopyPlan copy_plan;  ///< for the copy engine; empty: it cannot move the message run by run
+    datatype::Span
+        span;  ///< to be copied and packed by the host, if that is the best use of the copy engine; else empty
     double kernel_us, kernel_late_us, copy_us = 0, copy_late_us = 0;
     bool copy_better = false;
-    bool together = false;                 ///< the copies are runs, CopyPlan::most_together of which go by one call
-    bool short_runs = false;               ///< ... from the host: Channel::short_runs
-    bool in_pairs = false;                 ///< the copies are two runs each, where that can be
-    double span_us = 0;                    ///< that a span would take, or does; 0: there is none
-    double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch, and as a copy to other work of the stream
+    bool together = false;                 ///< one call copies up to CopyPlan::most_together runs
+    bool short_runs = false;               ///< these come from the host: Channel::short_runs applies
+    bool in_pairs = false;                 ///< each copy moves two runs, where possible
+    double span_us = 0;                    ///< estimate for copying and packing the span; 0: there is none
+    double job_us = 0, extra_copy_us = 0;  ///< what it adds to a batch; what a copy adds to a busy stream
 
     bool can_copy() const { return !copy_plan.empty() || span.bytes() != 0; }
   };
@@ -146,7 +149,7 @@ class Engine {
 
   // batch.cpp
   Transfer begin(Gpu& gpu, Channel& channel, const Work& work, const StreamMark& after);
-  /// A kernel for itself, among what comes from peers.
+  /// Launches a kernel of its own in the channel of unpacks.
   template <class Args>
   Transfer start_alone(Gpu& gpu, Args& args) {
     Channel& channel = gpu.channel(Direction::unpack);
@@ -179,24 +182,23 @@ class Engine {
   const std::string tuning_;
   void (*const warn_)(const std::string&);
   void (*const trace_)(const std::string&);
-  // The layouts' device copies have a pool of their own: they count for no limit, since they live as long as the
-  // datatypes do.
+  // The layouts' device copies have a pool of their own without a limit, since they live as long as the datatypes.
   const Pool::Owner staging_, uploads_;
   const std::unique_ptr<Peers> peers_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   Mutex registered_mutex_;
-  /// Host memory of the caller's, mapped again for each GPU: registered memory is lost with the context of the GPU that
-  /// it was registered for, and the others go on using theirs. By GPU and address; null: the runtime refuses.
+  /// Second mappings of the caller's host memory, by GPU and address; null: the runtime refuses. Each GPU has its own,
+  /// since registered memory is lost with the context that it was registered for.
   std::map<std::pair<int, void*>, void*> registered_ GUARDED_BY(registered_mutex_);
   HostPages host_views_;
-  std::atomic<Gpu*> recent_{nullptr};  ///< that did a short transfer last
+  std::atomic<Gpu*> recent_{nullptr};  ///< that did the latest short transfer
   Mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
   std::atomic<DefaultStream*> default_streams_[max_gpus] = {};
-  /// Whose contexts have ended; other threads may have hold of them.
+  /// GPUs whose contexts have ended; other threads may still use these objects.
   std::vector<std::unique_ptr<Gpu>> lost_ GUARDED_BY(gpus_mutex_);
   std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
-  std::atomic<bool> any_queued_{false};      ///< in some channel, or held there
+  std::atomic<bool> any_queued_{false};      ///< some channel has queued or held transfers
 };
 
 /// The process's engine, which start() makes and stop() ends (device.hpp); null: there is none.

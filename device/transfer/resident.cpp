@@ -14,30 +14,29 @@ using std::chrono::microseconds;
 
 /// Short transfers that begin within this of each other are one streak.
 constexpr microseconds most_between{100};
-/// So many in a streak make a launch promising.
+/// A launch is promising after this many short transfers in a streak.
 constexpr int least_streak = 4;
-/// After a kernel that was not worth its launch so many short transfers pass before the next one, in one streak or in
-/// several; after each further such kernel twice as many.
+/// After a kernel that was not worth its launch, least_passed short transfers pass before the next launch; after each
+/// further such kernel twice as many, up to most_passed.
 constexpr int least_passed = 8, most_passed = 256;
-/// A kernel was worth its launch if it did so many jobs: where it ends after each, that saves next to nothing.
+/// A kernel was worth its launch if it did at least this many jobs.
 constexpr std::int64_t worthwhile_jobs = 4;
-/// A kernel ends when it has had nothing to do for so long: the program's cudaDeviceSynchronize waits for it.
+/// A kernel ends after this time without a job, since the program's cudaDeviceSynchronize waits for it.
 constexpr microseconds timeout{40};
-/// The same where the kernel is wanted in any case, for tests and experiments.
+/// The timeout with ResidentUse::always, for tests and experiments.
 constexpr microseconds timeout_always{5000};
-/// So long before the next short transfer a launch costs no time that is needed otherwise, as far as is known before
-/// the first one. What launches take here is learnt from each, but none that was interrupted raises it by more than so
-/// much.
+/// The first estimate of how long a launch takes. If the next short transfer is further away, a launch delays nothing.
+/// The estimate is learnt from each launch, but an interrupted launch raises it by at most 1/launch_time_growth.
 constexpr microseconds launch_time{4};
-constexpr int launch_time_growth = 4;  ///< a fraction of it
-/// ... and by a launch that it has kept from being made it becomes less by such a fraction, so that it is tried again.
+constexpr int launch_time_growth = 4;
+/// Each launch that the estimate prevents lowers it by 1/launch_time_decay, so that a launch is tried again.
 constexpr int launch_time_decay = 64;
-/// A short transfer that begins so soon after a launch has probably waited for it.
+/// A short transfer that begins within this time after a launch has probably waited for the launch.
 constexpr microseconds at_once{1};
-/// After this time a kernel gets no more jobs, so that what waits for all of the GPU comes to its turn however many
-/// there are.
+/// After this time a kernel gets no more jobs, so that work that waits for the whole GPU gets its turn.
 constexpr microseconds longest_life{1000};
-/// Launches that take this long, so often, have waited for the kernel's end: by CUDA_LAUNCH_BLOCKING, or a debugger.
+/// After most_blocked launches that take this long, launches are taken to wait for the kernel's end, as they do with
+/// CUDA_LAUNCH_BLOCKING or in a debugger.
 constexpr microseconds blocked_launch = timeout;
 constexpr int most_blocked = 3;
 
@@ -76,14 +75,14 @@ std::optional<Queued> Resident::stop() noexcept {
   return Queued{*work, state};
 }
 
-/// No job is handed over any more, and the kernel ends when it has done the one that it has begun.
+/// The kernel gets no more jobs, and ends when it has done the one that it has begun.
 void Resident::send_away() {
   leaving_ = true;
   ready_.store(false, std::memory_order_relaxed);
   std::atomic_ref(box_->job[0]).store(numbered(no_more_jobs, 0), std::memory_order_release);
 }
 
-/// The state has nothing to do with the kernel any more. Its work, which is not done if the kernel has not come to it.
+/// Separates `state` from the kernel. Returns its work, which may not have been done.
 std::optional<Work> Resident::release(Transfer::State& state) {
   served_ = nullptr;
   state.resident = nullptr;
@@ -119,7 +118,7 @@ bool Resident::promising(const Waits& waits) {
   return false;
 }
 
-/// What the last kernel's life says about the next one's.
+/// Learns from the jobs of the latest kernel when to launch the next one.
 void Resident::settle() {
   if (std::exchange(settled_, true) || use_ == ResidentUse::always) return;
   const bool worthwhile = jobs_of_launch_ >= worthwhile_jobs;

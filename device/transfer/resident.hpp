@@ -1,5 +1,5 @@
-// The host's side of the persistent kernel (resident_body.hpp): when it is launched, what it is given, and how long it
-// is kept. One for each GPU.
+// The host's side of the persistent kernel (resident_body.hpp): when it is launched, which jobs it gets, and how long
+// it runs. There is one for each GPU.
 //
 // It is launched where the host is about to wait for a message anyway, if recent short transfers came so close together
 // that the next one will probably find the kernel running, and if a launch fits into the expected wait. It ends when it
@@ -30,39 +30,39 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// A short transfer begins, by whatever way: so often the kernel would have had something to do.
+  /// A short transfer begins, moved in whatever way: a running kernel could have done it.
   void note_short();
-  /// The calling thread is about to wait. `may_launch`: the kernel, if that is promising.
+  /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
 
   /// Cheap test whether a job can be handed over; may return true although hand_over() then fails.
   bool ready() const;
-  /// False if the work must be launched after all. Else `state` is under way: its flag is set when the job is done.
+  /// Gives the kernel a job, which sets the flag of `state` at its end. False if the work must be launched instead.
   bool hand_over(const BatchJob& job, const Work& work, Transfer::State& state);
-  /// Of one that has a job: whether the kernel has ended, perhaps before it came to that.
+  /// Whether the kernel that was given a job has ended, perhaps without doing it.
   bool gone() const NO_THREAD_SAFETY_ANALYSIS;  // while it has a job, there is no other launch
-  /// When it is: what is to be launched instead, unless the job is done.
+  /// After gone(): the work to be launched instead, unless the job is done.
   std::optional<Work> take_back(Transfer::State& state);
-  /// The job of `state`, if it has one here, is done, or nobody waits for it any more.
+  /// The job of `state`, if there is one, is done, or nobody waits for it any more.
   void done(Transfer::State& state) noexcept;
 
-  /// Another process uses the GPU: its kernels would wait while this one's wait for jobs.
+  /// Another process uses the GPU, and its kernels would wait for this one: it is launched no more.
   void shared_with_others() noexcept;
-  /// The GPU has failed.
+  /// Ends the kernel for good, since the GPU has failed.
   void give_up() noexcept;
-  /// Waits for the kernel, which is the last one. What is to be launched since it has not come to it.
+  /// Ends the kernel for good and waits for it. Returns the job that it has not done, which must be launched.
   std::optional<Queued> stop() noexcept;
 
   std::int64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// What is known of the waits of one kind.
+  /// What is known about the waits of one kind.
   struct Waits {
-    Clock::time_point began;        ///< the last one
-    bool open = false;              ///< no short transfer has begun since
-    bool launched = false;          ///< the kernel, so that the wait began later than the call
-    Clock::duration until_short{};  ///< from a wait's beginning to the next short transfer's, when that was last seen
+    Clock::time_point began;        ///< when the latest wait began
+    bool open = false;              ///< no short transfer has begun since then
+    bool launched = false;          ///< the kernel was launched, so that the wait began late
+    Clock::duration until_short{};  ///< latest time from the beginning of a wait to the next short transfer
   };
   bool promising(const Waits& waits) REQUIRES(mutex_);
   bool alive() const REQUIRES(mutex_);
@@ -76,23 +76,23 @@ class Resident {
   const std::shared_ptr<const ContextWatch> watch_;
   Mutex mutex_;
   std::atomic<ResidentUse> use_;
-  StreamHandle stream_ = nullptr;                       ///< made for the first launch, as is the mailbox
-  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;           ///< mapped
+  StreamHandle stream_ = nullptr;                       ///< created for the first launch, like the mailbox
+  Mailbox* box_ GUARDED_BY(mutex_) = nullptr;           ///< in mapped memory
   std::uint32_t launch_ GUARDED_BY(mutex_) = 0;         ///< number of the last launch; 0: there was none
-  bool leaving_ GUARDED_BY(mutex_) = false;             ///< that one gets no more jobs
-  bool settled_ GUARDED_BY(mutex_) = true;              ///< what became of that one has been taken into account
+  bool leaving_ GUARDED_BY(mutex_) = false;             ///< the latest launch gets no more jobs
+  bool settled_ GUARDED_BY(mutex_) = true;              ///< settle() has seen the result of the latest launch
   std::uint32_t job_ GUARDED_BY(mutex_) = 0;            ///< number of the last job
   std::int64_t jobs_of_launch_ GUARDED_BY(mutex_) = 0;  ///< done, or handed over
   Clock::time_point launched_ GUARDED_BY(mutex_), last_short_ GUARDED_BY(mutex_);
-  Clock::duration launch_time_ GUARDED_BY(mutex_);  ///< what a launch takes
+  Clock::duration launch_time_ GUARDED_BY(mutex_);  ///< how long a launch takes
   Waits waits_[wait_kinds] GUARDED_BY(mutex_);
-  int blocked_ GUARDED_BY(mutex_) = 0;  ///< launches, one after the other, that took too long
-  int streak_ GUARDED_BY(mutex_) = 0;   ///< short transfers that followed each other soon
+  int blocked_ GUARDED_BY(mutex_) = 0;  ///< consecutive launches that took too long
+  int streak_ GUARDED_BY(mutex_) = 0;   ///< short transfers that followed each other closely
   int passed_ GUARDED_BY(mutex_) = 0;   ///< short transfers since the last kernel not worth its launch
-  int to_pass_ GUARDED_BY(mutex_) = 0;  ///< so many before the next launch
-  Transfer::State* served_ GUARDED_BY(mutex_) = nullptr;  ///< whose job it has
-  std::optional<Work> work_ GUARDED_BY(mutex_);           ///< likewise
-  std::atomic<bool> ready_{false};                        ///< launched and without a job, as far as is known
+  int to_pass_ GUARDED_BY(mutex_) = 0;  ///< short transfers that must pass before the next launch
+  Transfer::State* served_ GUARDED_BY(mutex_) = nullptr;  ///< the transfer whose job the kernel has
+  std::optional<Work> work_ GUARDED_BY(mutex_);           ///< the work of served_
+  std::atomic<bool> ready_{false};                        ///< the kernel runs and has no job, as far as is known
   std::atomic<std::int64_t> jobs_{0};
 };
 

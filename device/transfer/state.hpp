@@ -24,14 +24,14 @@ class Resident;
 
 /// What to learn from the duration of a transfer: the expected duration without start delay, and the Delay to update.
 struct Lesson {
-  Delay* delay = nullptr;  ///< what is to learn; null: nothing
+  Delay* delay = nullptr;  ///< null: nothing is learnt
   double expected_us = 0;
   bool roughly = false;  ///< Delay::observe()
 };
 
 /// A whole extent that the copy engine copied to the host, to be packed by the host.
 struct Brought {
-  Staging memory;  ///< what has come, from the message's first byte to its last; empty: nothing is to be packed
+  Staging memory;  ///< the span; empty: nothing is to be packed
   const datatype::Layout* layout;
   std::int64_t bytes;   ///< of the message
   std::int64_t offset;  ///< of its first byte, relative to the user's address
@@ -40,28 +40,29 @@ struct Brought {
   void pack();
 };
 
-/// What a transfer under way needs. Belongs to its channel for good, with its flag, counter and event; a Transfer only
-/// borrows it, and `delete` (the end of Transfer's unique_ptr) gives it back.
+/// What a transfer under way needs. The channel owns it with its flag, counter and event; a Transfer borrows it, and
+/// `delete` (by Transfer's unique_ptr) gives it back to the channel.
 struct Transfer::State {
-  std::shared_ptr<Channel> channel;  ///< while lent out: keeps the state's own memory
+  std::shared_ptr<Channel> channel;  ///< while lent out: keeps the memory of the state alive
   State* next_idle = nullptr;
-  std::uint32_t* flag = nullptr;  ///< mapped memory, on a cache line of its own, to which a probe writes more
-  std::uint32_t sequence = 0;     ///< what the kernel sets the flag to; another value each time
+  std::uint32_t* flag = nullptr;  ///< mapped memory on a cache line of its own; a probe also writes behind it
+  std::uint32_t sequence = 0;     ///< the value that the kernel sets the flag to, different for each transfer
   unsigned* counter = nullptr;    ///< device memory
-  EventHandle event = nullptr;    ///< made when first needed
-  bool by_event = false;          ///< its end is seen by the event
-  Way way = Way::kernel;          ///< what moves the data; not known as long as it is queued
+  EventHandle event = nullptr;    ///< created when first needed
+  bool by_event = false;          ///< the event, not the flag, shows the end
+  Way way = Way::kernel;          ///< what moves the data; undefined while queued
   bool finished = false;
   bool is_probe = false;  ///< Channel::probe()
-  /// It waits in its channel's queue; what else is here belongs to whoever launches it until this is false again.
+  /// The transfer waits in its channel's queue. Only the thread that launches it touches the other members until this
+  /// is false again.
   std::atomic<bool> queued{false};
-  std::optional<Error> failure;  ///< why it could not be launched when its turn came
+  std::optional<Error> failure;  ///< why the launch failed
   std::uint32_t polls = 0;
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
-  Resident* resident = nullptr;                   ///< has the kernel that does it; null: it was launched by itself
+  Resident* resident = nullptr;                   ///< whose persistent kernel does it; null: a launch of its own
   Lesson lesson;
   Brought brought;
-  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: when it was last seen so
+  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: the last poll that found it so
 
   bool done();
   void wait();

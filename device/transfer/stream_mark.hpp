@@ -1,4 +1,4 @@
-// What the program has given to a GPU's default stream, as a point that transfers wait for.
+// A point in a GPU's default stream that transfers wait for: the program's own work up to there comes first.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@ namespace gpudt::device {
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
-  /// A mark recorded lazily, by make() or the first reached(). For blocking calls, which do other work first. Each copy
-  /// makes its own. Not to outlive the program's call.
+  /// A mark that is recorded later, by make() or the first reached(), for blocking calls that do other work first. Each
+  /// copy of it is recorded separately. It must not outlive the program's call.
   static StreamMark late(int ordinal);
   bool made() const { return number_ != unmade; }
   /// Throws Error.
   void make() const;
-  /// Stays true. Costs a look at memory, and a lock unless it is known.
+  /// Once true, stays true. Reads one word of memory, and takes a lock unless the answer is known.
   bool reached() const;
-  /// Polls until then.
+  /// Polls until reached().
   void wait() const;
 
  private:
@@ -25,7 +25,7 @@ class StreamMark {
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
   static constexpr std::uint64_t unmade = ~std::uint64_t{0};
   int ordinal_ = 0;
-  mutable std::uint64_t number_ = 0;  ///< see DefaultStream
+  mutable std::uint64_t number_ = 0;  ///< DefaultStream::mark()
 };
 
 /// Marks the default stream of GPU `ordinal` as it is now. To be called when the program makes its call, not later:

@@ -19,8 +19,8 @@ enum class Way {
 
 enum class Direction { pack, unpack };
 
-/// A pack or unpack under way. Movable; destroying it before it is done waits for it (the GPU still uses the
-/// buffers), or has it never begin if its mark has not been reached. Thread-compatible: one thread at a time.
+/// A transfer under way. Movable. Destroying it before it is done waits for it, since the GPU still uses the buffers;
+/// if its mark has not been reached, it is cancelled instead. Only one thread at a time may use it.
 class Transfer {
  public:
   struct State;
@@ -49,16 +49,16 @@ struct Side {
   void* user;
 };
 
-/// While it lives, what this thread starts waits, to be launched together when it ends: several transfers by one kernel
-/// where that is cheaper. Asking whether one of them is done launches those started so far. One that cannot be launched
-/// says so when it is asked.
+/// While a Gathering lives, transfers that its thread starts are queued; its end launches them together, several by one
+/// kernel where that is cheaper. Asking whether one of them is done launches those started so far. A launch that fails
+/// is reported by done() of its transfer.
 class Gathering {
  public:
-  /// Transfers of one message that are to overlap with what is done to its other parts are longer.
+  /// For transfers of single messages: the parts of a message that are to overlap with each other are longer.
   static constexpr std::int64_t short_bytes = (256 << 10) - 1;
-  /// Beyond that a launch is a small part of a transfer's time, and its own kernel quicker than one for all.
+  /// For longer transfers the launch is a small part of the time, and a kernel of their own is faster.
   static constexpr std::int64_t long_bytes = 4 << 20;
-  /// Longer ones do not wait.
+  /// Transfers longer than `most_bytes` are not queued.
   explicit Gathering(std::int64_t most_bytes) noexcept;
   ~Gathering();
   Gathering(const Gathering&) = delete;
@@ -68,8 +68,8 @@ class Gathering {
   std::int64_t outer_;
 };
 
-/// Transfers so far, by what does them; of those by kernels, how many were launched together, and by how many launches;
-/// how often one (or a probe) had a start delay, and how many were done by the persistent kernel.
+/// Numbers of transfers so far: by kernels and by copies; launches of several transfers, and the transfers in them;
+/// transfers (or probes) with a start delay; transfers that the persistent kernel has done.
 struct Movements {
   std::int64_t kernels = 0, copies = 0, batches = 0, batched = 0, late = 0, resident = 0;
 };

@@ -20,30 +20,30 @@ class Upload final : public datatype::Attachment {
   }
   ~Upload() override;
 
-  /// Where work that is given to `channel` from now on finds the layout.
+  /// The layout's address for work that is given to `channel` from now on.
   datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
   /// Unique among the first 2^32 uploads; never 0.
   std::uint32_t number() const { return static_cast<std::uint32_t>(number_ % UINT32_MAX) + 1; }
   /// Whether the last call of program() found the layout on the GPU already.
   bool there();
-  /// Whether this layout's serialised form and another's are the same, byte for byte. Compares once and remembers it of
-  /// the layout asked about last.
+  /// Whether this layout's serialised form equals another's byte for byte. The answer for the latest other layout is
+  /// remembered.
   bool same_program(const datatype::Layout& layout, const Upload& other, const datatype::Layout& others_layout);
 
  private:
   static std::uint64_t next_number();
   void make(Engine& engine, Channel& channel, const datatype::Layout& layout) REQUIRES(mutex_);
 
-  const std::uint64_t number_ = next_number();  // never that of another one
+  const std::uint64_t number_ = next_number();  // unique
   Mutex mutex_;
-  std::uint64_t compared_ GUARDED_BY(mutex_) = 0;  // number_ of the upload that it was compared with; 0: none yet
+  std::uint64_t compared_ GUARDED_BY(mutex_) = 0;  // number_ of the upload of the latest comparison; 0: none yet
   bool same_ GUARDED_BY(mutex_) = false;
-  std::uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the context that the rest belongs to; 0: none yet
+  std::uint64_t generation_ GUARDED_BY(mutex_) = 0;  // of the context that the members below belong to; 0: none yet
   datatype::Program program_ GUARDED_BY(mutex_);
-  Staging image_ GUARDED_BY(mutex_);               // on the GPU; pinned where that has no memory left
+  Staging image_ GUARDED_BY(mutex_);               // on the GPU; pinned if the GPU has no memory left
   Staging source_ GUARDED_BY(mutex_);              // pinned, until the copy has been made
-  StateOwner copying_ GUARDED_BY(mutex_);          // likewise
-  Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream makes the copy
+  StateOwner copying_ GUARDED_BY(mutex_);          // the same copy
+  Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream copies the image
 };
 
 }  // namespace gpudt::device

@@ -1,4 +1,4 @@
-// What is to move: what transfers are launched from, now or later.
+// What a transfer is to move: from here it is launched, at once or later.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace gpudt::device {
 
-/// A message, or the range of it that is to move.
+/// A pack or unpack of a message, or of a range of it.
 struct Packing {
   Direction direction;
   const datatype::Layout* layout;  ///< null: contiguous
@@ -20,17 +20,17 @@ struct Packing {
   std::int64_t begin, end;
   void* packed;
   MemoryKind packed_kind;
-  bool peer = false;  ///< one side is, or may be, another GPU's or process's
+  bool peer = false;  ///< one side is, or may be, memory of another GPU or process
 
   std::int64_t bytes() const { return end - begin; }
 };
 
-/// From layout to layout; neither side is contiguous.
+/// A move from one layout to another; neither is contiguous.
 struct LayoutTransfer {
   Side from, to;
   datatype::Shape from_shape, to_shape;
   std::int64_t bytes_;
-  bool within;  ///< on one GPU, beside what comes from others
+  bool within;  ///< both sides are memory of one GPU, and other GPUs' data arrive at the same time
 
   std::int64_t bytes() const { return bytes_; }
 };
@@ -40,7 +40,7 @@ using Work = std::variant<Packing, LayoutTransfer>;
 inline bool is_host(MemoryKind kind) {
   return kind == MemoryKind::host || kind == MemoryKind::pinned;
 }
-/// Where a span of the user's buffer begins.
+/// The address at which a span of the user's buffer begins.
 inline std::uintptr_t first_of(const datatype::Span& span, const void* user) {
   return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(span.begin);
 }
@@ -51,7 +51,7 @@ inline bool kernels_reach(const LayoutTransfer&) {
   return true;
 }
 
-/// Work that is launched later, perhaps with other work. Its state is lent out, and stays so until then.
+/// Work that is launched later, perhaps with other work. Its state remains lent out until then.
 struct Queued {
   Work work;
   Transfer::State* state;
