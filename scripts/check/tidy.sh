@@ -53,6 +53,12 @@ elif [ ${#files[@]} -eq 0 ]; then
 fi
 [ ${#files[@]} -gt 0 ] || exit 0
 
+# Without what is said of precompiled headers, which are GCC's: each file includes what it uses.
+commands=$(mktemp -d)
+trap 'rm -rf "$commands"' EXIT
+sed -E 's/ -include [^ ]*precompiled\.hpp//; s/ -fpch-preprocess//; s/ -Winvalid-pch//' \
+  "$build/compile_commands.json" >"$commands/compile_commands.json"
+
 # One file per processor at a time. What clang-tidy writes to standard error is its count of suppressed warnings.
-printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p "$build" --quiet \
+printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 clang-tidy -p "$commands" --quiet \
   --extra-arg=-Wno-unknown-warning-option 2>/dev/null
