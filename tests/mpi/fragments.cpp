@@ -39,6 +39,7 @@ TEST_CASE("long messages of one layout into another", "[fragments]") {
     for (const auto& [from, to] : {std::pair{Place::device, Place::device}, std::pair{Place::device, Place::host},
                                    std::pair{Place::host, Place::device}})
       for (int which = 0; which < 4; ++which) {
+        if (from != to && which / 2 == which % 2) continue;  // of these, what packs on one side alone will do
         const SendMode& mode = other_mode();
         if (mode.needs_posted_receive && !receive.nonblocking) continue;
         exchange(mode, receive, {types[which / 2], 1, from, types[which % 2], 1, to}, low, low + 1, tag);

@@ -264,8 +264,8 @@ void issue(int way, const Buffer& out, const Type& type, int tag, MPI_Request* r
 void keep_order(const std::string& label, bool receive_first, bool one_tag) {
   if (!all_have_partners()) return;
   auto random = random_numbers(label);
-  BsendBuffer attached(40 << 20);
-  const int sizes[] = {8, 300, 5000, 70000, 600000};
+  BsendBuffer attached(20 << 20);
+  const int sizes[] = {8, 300, 5000, 70000, 300000};
   std::deque<Type> types;
   for (const int size : sizes) types.push_back(vector(size / 8, 1, 2));
   std::vector<Buffer> in, out;

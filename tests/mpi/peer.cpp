@@ -220,7 +220,7 @@ TEST_CASE("device messages that are too long for a few numbers on the host relea
       }
 }
 
-TEST_CASE("long device messages, packed in fragments or through shared memory", "[peer]") {
+TEST_CASE("long device messages, packed in fragments or through shared memory", "[peer][long]") {
   if (!all_have_partners()) return;
   int tag = 0;
   for (const int doubles : {70000, 400000, 650000})
@@ -312,7 +312,7 @@ TEST_CASE("persistent receives from a sender that does other things meanwhile", 
   }
 }
 
-TEST_CASE("of a long device message, a short receive gets the beginning", "[peer]") {
+TEST_CASE("of a long device message, a short receive gets the beginning", "[peer][long]") {
   if (!all_have_partners() || any_host_only()) return;
   // Without offers Open MPI writes it beyond the end of the receive buffer.
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
@@ -348,7 +348,7 @@ Type irregular(int runs, int variant) {
 
 }  // namespace
 
-TEST_CASE("long lists of blocks, sent again and again", "[peer]") {
+TEST_CASE("long lists of blocks, sent again and again", "[peer][long]") {
   if (!all_have_partners()) return;
   // The first times the data are packed to be fetched, then they are fetched by the list: more lists than are kept for
   // receivers, one that is as long as one may be, and one that is longer.

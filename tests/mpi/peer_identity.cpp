@@ -192,7 +192,7 @@ TEST_CASE("device messages among host messages as long as RTS messages, on sever
     std::size_t size;
     int way;
   };
-  for (int turn = 0; turn < scaled(12); ++turn) {
+  for (int turn = 0; turn < scaled(6); ++turn) {
     const BsendBuffer attached(1 << 19);
     step("turn " + std::to_string(turn));
     std::vector<std::vector<Planned>> plans(comms.size());  // the same on both sides

@@ -2,6 +2,7 @@
 // prints its own failures. A test case that hangs is reported by a watchdog.
 #include <cuda_runtime_api.h>
 #include <mpi.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #if __has_include(<catch2/catch_session.hpp>)
@@ -61,6 +62,16 @@ long environment(const char* name, long otherwise) {
   return text != nullptr && *text != '\0' ? std::strtol(text, nullptr, 10) : otherwise;
 }
 
+/// Seconds of processor time that this process has used, with the simulated device's threads.
+double processor_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
 std::string who() {
   return "[rank " + std::to_string(session.rank) + ", seed " + std::to_string(session.seed) + "] ";
 }
@@ -98,6 +109,7 @@ class LockStep : public ListenerBase {
     setenv("GPUDT_TEST_CASE", session.test_case.c_str(), 1);  // for the recorder in tests/calls
     described_ = 0;
     started_ = PMPI_Wtime();
+    processor_started_ = processor_seconds();
     MPI_Comm_dup(MPI_COMM_WORLD, &session.current);
     PMPI_Comm_set_errhandler(session.current, MPI_ERRORS_RETURN);
   }
@@ -117,7 +129,8 @@ class LockStep : public ListenerBase {
       say(who() + std::to_string(described_ - most_described) + " more failures in this test case\n");
     if (any != 0 && session.rank == 0) say("FAILED: " + std::string(session.test_case) + "\n");
     if (session.verbose && session.rank == 0)
-      say(std::to_string(PMPI_Wtime() - started_).substr(0, 6) + " s  " + session.test_case + "\n");
+      say(std::to_string(PMPI_Wtime() - started_).substr(0, 6) + " s, of the processor " +
+          std::to_string(processor_seconds() - processor_started_).substr(0, 6) + " s  " + session.test_case + "\n");
     set_running("");
   }
 
@@ -134,7 +147,7 @@ class LockStep : public ListenerBase {
   }
 
   int described_ = 0;
-  double started_ = 0;
+  double started_ = 0, processor_started_ = 0;
 };
 
 void read_environment() {
