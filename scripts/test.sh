@@ -129,8 +129,10 @@ if [ -n "${mpich5_libraries:-}" ]; then
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Two at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
-"${prefix[@]}" meson test -C "$build" "${rebuild[@]}" --print-errorlogs --num-processes 2 "$@" 2>&1 | tee "$log"
+# Several at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
+processes=2
+have_gpu || processes=3
+"${prefix[@]}" meson test -C "$build" "${rebuild[@]}" --print-errorlogs --num-processes "$processes" "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
 
 # sum NAME...: of the numbers in the summary's lines "NAME:   number".

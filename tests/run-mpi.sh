@@ -12,6 +12,7 @@
 #                  NODE_NETWORK in the environment: the interface, or the addresses, by which they reach each other (lo)
 #   -r RANKS       with -N: so many ranks on each node (1), on the last one those that are left
 #   -w RANK        this rank of two, 0 or 1, runs without the library and on host memory alone
+# GIVE_WAY in the environment: a library to be preloaded behind that of the simulated device (support/give_way.c)
 # MPIRUN in the environment: the mpirun, of Open MPI or MPICH, that goes with the MPI library (mpirun).
 # GPUDT_TEST_MPIRUN: another one, or srun
 set -u
@@ -43,9 +44,14 @@ have_gpu() {
 }
 
 preload=$library
+plain=GPUDT_TEST_HOST=1  # the environment of a rank without the library
 if [ "$simulate" = yes ] || ! have_gpu; then
   preload=$library${library:+${sim:+:}}$sim
   environment="GPUDT_DEVICE=sim $environment"
+  if [ -e "${GIVE_WAY:-}" ]; then
+    preload=${preload:+$preload:}$GIVE_WAY
+    plain="LD_PRELOAD=$GIVE_WAY $plain"
+  fi
 fi
 # What somebody has measured on this machine decides nothing here.
 environment="GPUDT_TUNING=none $environment"
@@ -104,6 +110,6 @@ mpi() {
 # shellcheck disable=SC2086  # several settings
 case $without in
   '') mpi -n "$ranks" env $environment "$@" ;;
-  0) mpi -np 1 env GPUDT_TEST_HOST=1 "$@" : $second -np 1 env $environment "$@" ;;
-  *) mpi -np 1 env $environment "$@" : $second -np 1 env GPUDT_TEST_HOST=1 "$@" ;;
+  0) mpi -np 1 env $plain "$@" : $second -np 1 env $environment "$@" ;;
+  *) mpi -np 1 env $environment "$@" : $second -np 1 env $plain "$@" ;;
 esac
