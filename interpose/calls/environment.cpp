@@ -18,7 +18,6 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/progress.hpp"
-#include "interpose/requests/lazy_room.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -32,6 +31,7 @@
 #include "interpose/support/sessions.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/launcher.hpp"
+#include "interpose/transport/lazy_room.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/presence.hpp"
 
@@ -140,9 +140,16 @@ enum class Model { world, session };
 struct Settings {
   std::vector<std::string> complaints{};
   Config config = read_config(complaints);
+  ForcedProtocol forced{};  ///< by GPUDT_PROTOCOL
 
   explicit Settings(Model model) {
-    if (model == Model::world && !config.disable) collectives_announce(config.protocol);
+    if (const std::optional<ForcedProtocol> parsed = parse_protocol(config.protocol)) {
+      forced = *parsed;
+    } else {
+      complaints.push_back(not_understood("GPUDT_PROTOCOL", config.protocol, protocol_values()));
+      config.protocol = Config::free_protocol;
+    }
+    if (model == Model::world && !config.disable) collectives_announce(forced);
   }
 
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
@@ -172,7 +179,8 @@ void introduce(const Settings& settings, int rank) {
 constexpr int test_tag = 4;
 
 /// All that this process does by itself. False if gpudt stays off.
-bool start_process(const Config& config, int rank) {
+bool start_process(const Settings& settings, int rank) {
+  const Config& config = settings.config;
   if (!start_device(config.device, rank == 0, config.trace)) return false;
   start_timeline(config.timeline, rank);  // before there are threads that mark points
   if (const char* const obstacle = engine_start()) {
@@ -186,7 +194,7 @@ bool start_process(const Config& config, int rank) {
   if (config.nvtx && !nvtx_start() && rank == 0)
     log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");
   const bool cuda_aware = mpi_is_cuda_aware(config.cuda_aware);
-  set_forwarding(cuda_aware, config.forward_max, config.protocol);
+  set_forwarding(cuda_aware, config.forward_max, settings.forced);
   datatype::cache_start(bare_self(test_tag));
   return true;
 }
@@ -213,10 +221,10 @@ void start_with_world(const Settings& settings) {
   collectives_start();
   if (running)
     leave_own_session();
-  else if (!start_process(settings.config, rank))
+  else if (!start_process(settings, rank))
     return;
   stop_in_finalize();
-  if (std::string(device::runtime_name()) != "none") peer_start(settings.config.protocol, rank);
+  if (std::string(device::runtime_name()) != "none") peer_start(settings.forced, rank);
   run(settings.config, "MPI_Init");
 }
 
@@ -250,7 +258,7 @@ void start_with_session(const Settings& settings) {
   introduce(settings, rank);
   if (settings.config.disable) return;
   if (enter_sessions() != MPI_SUCCESS) return say_off("it cannot have a session of its own");
-  if (start_process(settings.config, rank))
+  if (start_process(settings, rank))
     run(settings.config, "MPI_Session_init");
   else
     leave_sessions();

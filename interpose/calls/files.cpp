@@ -10,10 +10,10 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/host_shadow.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -8,11 +8,11 @@
 #include "datatype/reference.hpp"
 #include "interpose/calls/sends.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/received_on_device.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/received_on_device.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 namespace {

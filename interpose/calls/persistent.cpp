@@ -14,8 +14,6 @@
 #include "interpose/calls/sends.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/received_on_device.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -23,6 +21,8 @@
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/received_on_device.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -179,14 +179,6 @@ void follow(const PersistentRef& persistent, MPI_Request before) {
   registry.insert(std::move(node));
 }
 
-/// The message of a start that goes by peer transfer; null if it does not.
-std::shared_ptr<RendezvousSender> offered(const Persistent& persistent, const Operation& operation) {
-  if (operation.kind != Operation::Kind::send || operation.lasting || is_buffered(operation.send) ||
-      persistent.operand->division)
-    return nullptr;
-  return RendezvousSender::of(*persistent.operand, operation.channel.peer, operation.tag, operation.channel.comm);
-}
-
 int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   if (persistent->active != MPI_REQUEST_NULL)
     return fail(owner, "MPI_Start", MPI_ERR_REQUEST, "the persistent request is active already");
@@ -206,13 +198,18 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
     started.use = persistent->kind == Operation::Kind::receive ? Use::written : Use::read;
     operation->checked = check_operand("MPI_Start", started);
   }
-  const auto offer = offered(*persistent, *operation);
-  if (offer) operation->payload = offer;
+  bool offers = false;
+  if (operation->kind == Operation::Kind::send && !operation->lasting) {
+    const Destination to{persistent->peer, persistent->tag, owner.comm};
+    Sender sender = sender_for(*persistent->operand, to, is_buffered(operation->send), persistent->payload);
+    operation->payload = std::move(sender.payload);
+    offers = sender.offers;
+  }
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (persistent->kind != Operation::Kind::receive) reserved->payload->start_pack();
   if (persistent->kind == Operation::Kind::send && !is_buffered(persistent->send) && !reserved->lasting)
-    return reserved.submit_send(offer != nullptr, &persistent->active);
+    return reserved.submit_send(offers, &persistent->active);
   const bool receives = persistent->kind == Operation::Kind::receive;
   const PendingReceive pending(receives ? Selects({persistent->peer, persistent->tag}) : Selects(), owner.comm);
   const int code = start_now(*persistent, owner, &reserved->inner);

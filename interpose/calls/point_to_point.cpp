@@ -7,14 +7,14 @@
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/point_to_point.hpp"
-#include "interpose/requests/received_on_device.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/received_on_device.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 

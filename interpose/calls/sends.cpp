@@ -5,13 +5,12 @@
 
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/point_to_point.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/support/sessions.hpp"
-#include "interpose/transport/peer/state.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
@@ -54,7 +53,7 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 /// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads, or a mark still to be made,
 /// it uses a nonblocking send: plain messages of other threads may wait until MPI has the RTS, which a blocking send
 /// that waits for its receive would show too late, and the default stream is marked while MPI sends.
-int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MPI_Comm comm) {
+int send_token(BlockingSend pmpi, Payload& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
   mark(point::given);
   if (!peer_has_threads() && !offer.marks_late()) {
@@ -68,19 +67,13 @@ int send_token(BlockingSend pmpi, RendezvousSender& offer, int dest, int tag, MP
   offer.given();
   if (code != MPI_SUCCESS) return code;
   try {
-    offer.mark();
+    offer.make_mark();
   } catch (...) {
     offer.start_unpack(0);  // the receiver may have the RTS, and is to hear that there is no message
     PMPI_Wait(&request, MPI_STATUS_IGNORE);
     throw;
   }
   return PMPI_Wait(&request, MPI_STATUS_IGNORE);
-}
-
-/// Null if the message does not go by peer transfer.
-template <class Pmpi>
-std::shared_ptr<RendezvousSender> offered(Pmpi pmpi, const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
-  return is_buffered(pmpi) || operand.division ? nullptr : RendezvousSender::of(operand, dest, tag, comm);
 }
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
@@ -98,25 +91,24 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     }
     const CallOnTimeline on_timeline(began, point::send_entered, point::send_returned);
     if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
-    if (const auto offer = offered(pmpi, operand, dest, tag, comm)) {
-      engine_order(comm, dest);
-      const int code = send_token(pmpi, *offer, dest, tag, comm);
+    const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
+    payload->start_pack();
+    engine_order(comm, dest);
+    if (offers) {
+      const int code = send_token(pmpi, *payload, dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
       mark(point::sent);
-      offer->start_unpack(0);
+      payload->start_unpack(0);
       device::about_to_wait(device::WaitKind::peer_reads);
-      offer->wait();
+      payload->wait();
       return code;
     }
-    Staged staged(operand);
-    staged.start_pack();
-    engine_order(comm, dest);
     device::about_to_wait(device::WaitKind::transfer);
-    staged.wait();
+    payload->wait();
     peer_sends_plain(operand.bytes(), dest, tag, comm);
     const Timed timed(Clock::mpi);
     mark(point::given);
-    const int code = send_now(pmpi, staged.message(), dest, tag, comm);
+    const int code = send_now(pmpi, payload->message(), dest, tag, comm);
     mark(point::sent);
     return code;
   });
@@ -139,12 +131,8 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     }
     const CallOnTimeline on_timeline(began, point::isend_entered, point::isend_returned);
     if (pmpi != hidden_send && !valid_target(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm, request);
-    std::shared_ptr<Payload> payload = offered(pmpi, operand, dest, tag, comm);
-    const bool offers = payload != nullptr;
-    if (!offers) {
-      payload = std::make_shared<Staged>(operand);
-      peer_sends_plain(operand.bytes(), dest, tag, comm);
-    }
+    const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
+    if (!offers) peer_sends_plain(operand.bytes(), dest, tag, comm);
     payload->start_pack();
     auto operation = std::make_unique<Operation>();
     operation->payload = payload;

@@ -83,7 +83,7 @@ void BoardExchange::report() const {
   if (!report_wanted) return;
   for (const auto* const side : {&given_, &taken_})
     for (const Block& block : *side)
-      report_buffer(call_, Went::kernels, datatype::ShapeKind::contiguous, block.bytes, ReportClock::now() - began_);
+      report_buffer(call_, went_by_kernels, datatype::ShapeKind::contiguous, block.bytes, ReportClock::now() - began_);
 }
 
 bool BoardExchange::all_agree() const {

@@ -22,7 +22,7 @@ namespace {
 // All processes must agree about the same calls, and a job may have several builds of the library. So this number must
 // change whenever the format of what is published changes, or the choice of the calls about which processes agree (over
 // several nodes also the length and order of chunks and slices: node_reductions.cpp).
-constexpr int agreement_version = 12;
+constexpr int agreement_version = 13;
 
 constexpr int most_passed = 1024;
 
@@ -43,7 +43,7 @@ std::atomic<unsigned> states_dropped{0};
 /// The number that this process announces. Processes with the same number can do collectives together.
 int announcement(ForcedProtocol forced) {
   constexpr int values = 8;
-  static_assert(protocol_names.size() < values);
+  static_assert(protocols.size() < values);
   return agreement_version * values + (forced ? 1 + static_cast<int>(*forced) : 0);
 }
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "interpose/support/protocol.hpp"
+#include "interpose/transport/protocol.hpp"
 
 namespace gpudt::interpose {
 

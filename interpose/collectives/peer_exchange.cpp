@@ -164,8 +164,8 @@ class OwnBlocks {
           !resolve_mapped(taken[i].buffer, taken[i].count, taken[i].type, call, to) || from.bytes() != to.bytes() ||
           from.division || to.division || from.ordinal != to.ordinal)
         return false;
-      report_went(from.reported, Went::kernels);
-      report_went(to.reported, Went::kernels);
+      report_went(from.reported, went_by_kernels);
+      report_went(to.reported, went_by_kernels);
     }
     return true;
   }

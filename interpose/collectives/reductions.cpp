@@ -78,7 +78,7 @@ class Operand {
     note_operand(call, memory);
     if (!memory.reported) return;
     memory.reported->begin();  // each start of a persistent call is counted
-    memory.reported->went(Went::kernels);
+    memory.reported->went(went_by_kernels);
     memory.reported->began(began);
   }
 

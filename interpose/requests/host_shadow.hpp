@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/staged.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 

@@ -10,9 +10,9 @@
 #include "datatype/layout.hpp"
 #include "device/device.hpp"
 #include "interpose/requests/operation.hpp"
-#include "interpose/requests/staged.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/pending.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 

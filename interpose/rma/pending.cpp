@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "base/never_destroyed.hpp"
-#include "interpose/requests/staged.hpp"
+#include "interpose/transport/staged.hpp"
 
 namespace gpudt::interpose {
 

@@ -133,8 +133,7 @@ void read(const char* name, Parse parse, const char* wanted, T& value, std::vect
   if (const auto parsed = parse(std::string_view(text)))
     value = static_cast<T>(*parsed);
   else
-    complaints.push_back(std::string(name) + "=" + text + " is not understood; it takes " + wanted +
-                         ". The default is used.");
+    complaints.push_back(not_understood(name, text, wanted));
 }
 
 void check_sim_variables(std::vector<std::string>& complaints) {
@@ -171,6 +170,10 @@ void complain_of_unknown(std::vector<std::string>& complaints) {
 
 }  // namespace
 
+std::string not_understood(const char* name, const std::string& value, const std::string& wanted) {
+  return std::string(name) + "=" + value + " is not understood; it takes " + wanted + ". The default is used.";
+}
+
 Config read_config(std::vector<std::string>& complaints) {
   constexpr const char* flag = "0 or 1";
   constexpr const char* bytes = "a number of bytes such as 4096, 64K, 512M or 8G";
@@ -185,7 +188,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);
   read("GPUDT_DEVICE", parse_choice, "auto, cuda, sim or none", config.device.choice, complaints);
-  read("GPUDT_PROTOCOL", parse_protocol, protocol_values().c_str(), config.protocol, complaints);
+  read("GPUDT_PROTOCOL", parse_text, "", config.protocol, complaints);
   read("GPUDT_WAY", parse_way, "auto, kernel or copy", config.device.way, complaints);
   read("GPUDT_RESIDENT", parse_resident, "auto, never or always", config.device.resident, complaints);
   read("GPUDT_ORDER", parse_order, "default-stream, per-thread or none", config.device.order, complaints);

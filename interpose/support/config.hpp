@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "device/device.hpp"
-#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
 
@@ -19,12 +18,17 @@ struct Config {
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
-  ForcedProtocol protocol{};    ///< GPUDT_PROTOCOL
-  device::Config device;        ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
+  /// GPUDT_PROTOCOL, as it is; parse_protocol() (transport/protocol.hpp) tells whether it names one.
+  std::string protocol = free_protocol;
+  static constexpr const char* free_protocol = "auto";
+  device::Config device;  ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
 };
 
 /// Reads the environment. Unknown names and malformed values add a sentence to `complaints`; the default is used
 /// instead.
 Config read_config(std::vector<std::string>& complaints);
+
+/// The complaint about a value of variable `name`, which takes what `wanted` says.
+std::string not_understood(const char* name, const std::string& value, const std::string& wanted);
 
 }  // namespace gpudt::interpose

@@ -81,7 +81,7 @@ void add_each(std::int64_t (&total)[size], const std::int64_t (&more)[size]) {
 
 void add_row(std::vector<Row>& rows, const Row& more) {
   const auto same = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
-    return row.way == more.way && row.kind == more.kind && std::strcmp(row.call, more.call) == 0;
+    return std::strcmp(row.way, more.way) == 0 && row.kind == more.kind && std::strcmp(row.call, more.call) == 0;
   });
   if (same == rows.end()) {
     rows.push_back(more);
@@ -206,8 +206,7 @@ std::vector<std::string> forced_by(const Config& config) {
   std::vector<std::string> forced;
   if (config.check) forced.emplace_back("GPUDT_CHECK=1");
   if (config.trace) forced.emplace_back("GPUDT_TRACE=1");
-  if (config.protocol)
-    forced.push_back(std::string("GPUDT_PROTOCOL=") + protocol_names[static_cast<std::size_t>(*config.protocol)].value);
+  if (config.protocol != Config::free_protocol) forced.push_back("GPUDT_PROTOCOL=" + config.protocol);
   if (config.device.way == device::Way::kernel) forced.emplace_back("GPUDT_WAY=kernel");
   if (config.device.way == device::Way::copy) forced.emplace_back("GPUDT_WAY=copy");
   if (config.device.resident == device::ResidentUse::never) forced.emplace_back("GPUDT_RESIDENT=never");

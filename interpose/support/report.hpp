@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "datatype/layout.hpp"
-#include "interpose/support/protocol.hpp"
 
 namespace gpudt::interpose {
 
@@ -26,26 +25,23 @@ inline ReportClock::time_point report_now() {
   return report_wanted ? ReportClock::now() : ReportClock::time_point();
 }
 
-/// The way that a buffer's data really went. The first are those of Protocol.
-enum class Went : std::uint8_t { direct, device_staging, mapped_staging, peer, shared, pipelined, kernels };
-inline constexpr int ways_gone = 7;
-constexpr const char* way_name(Went way) {
-  return way == Went::kernels ? "kernels" : protocol_name(static_cast<Protocol>(way));
-}
+/// Names of ways that the report itself knows; the others are those of protocols (transport/protocol.hpp).
+inline constexpr const char* went_by_kernels = "kernels";
+inline constexpr const char* went_staged = "mapped staging";
 
-/// Counts a buffer of `call`, which must be a string literal.
-void report_buffer(const char* call, Went way, datatype::ShapeKind kind, std::int64_t bytes,
+/// Counts a buffer of `call` whose data went by `way`. Both must be string literals.
+void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken);
 
 /// One buffer in device memory, from the call to which it was passed until it may be used again. All copies of its
 /// DeviceBuffer share it; the last one's end is the buffer's, if end() has not been called.
 class Reported {
  public:
-  /// `call` must be a string literal.
-  Reported(const char* call, Protocol protocol, datatype::ShapeKind kind, std::int64_t bytes)
+  /// `call` and `way` must be string literals.
+  Reported(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes)
       : call_(call),
-        way_(static_cast<Went>(protocol)),
-        chosen_(way_),
+        way_(way),
+        chosen_(way),
         kind_(kind),
         bytes_(bytes),
         open_(!std::string_view(call).ends_with("_init")) {}
@@ -64,15 +60,16 @@ class Reported {
     open_ = false;
     report_buffer(call_, way_, kind_, bytes_, ReportClock::now() - began_);
   }
-  void went(Went way) { way_ = way; }
+  /// The data really went by `way`, a string literal.
+  void went(const char* way) { way_ = way; }
   /// Of a receive: the length of the message, which may be shorter than the buffer.
   void received(std::int64_t bytes) { bytes_ = bytes; }
   void began(ReportClock::time_point at) { began_ = at; }
 
  private:
   const char* const call_;
-  Went way_;
-  const Went chosen_;
+  const char* way_;
+  const char* const chosen_;
   const datatype::ShapeKind kind_;
   std::int64_t bytes_;
   bool open_;  ///< a persistent request is but made at first
@@ -80,7 +77,7 @@ class Reported {
 };
 using ReportedRef = std::shared_ptr<Reported>;
 
-inline void report_went(const ReportedRef& buffer, Went way) {
+inline void report_went(const ReportedRef& buffer, const char* way) {
   if (buffer) buffer->went(way);
 }
 inline void report_begin(const ReportedRef& buffer) {

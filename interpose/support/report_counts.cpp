@@ -45,8 +45,10 @@ void name_entry(Entry& entry, const Entries& entries, const char* call) {
   if (entry.call[0] == '\0') report::put_text(entry.call, &entry == &entries.back() ? "others" : call);
 }
 
-bool is_named(const char (&name)[32], const char* call) {
-  return std::strncmp(name, call, sizeof name - 1) == 0;
+/// Whether put_text() would make this of `text`.
+template <std::size_t size>
+bool is_named(const char (&name)[size], const char* text) {
+  return std::strncmp(name, text, size - 1) == 0;
 }
 
 void count_wait(const char* call, std::chrono::nanoseconds taken) {
@@ -59,15 +61,15 @@ void count_wait(const char* call, std::chrono::nanoseconds taken) {
 
 }  // namespace
 
-void report_buffer(const char* call, Went way, datatype::ShapeKind kind, std::int64_t bytes,
+void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken) {
-  const auto way_number = static_cast<std::int32_t>(way), kind_number = static_cast<std::int32_t>(kind);
+  const auto kind_number = static_cast<std::int32_t>(kind);
   const LockGuard lock(mutex);
   Row& row = entry_for(rows, [&](const Row& each) {
-    return each.way == way_number && each.kind == kind_number && is_named(each.call, call);
+    return is_named(each.way, way) && each.kind == kind_number && is_named(each.call, call);
   });
   if (row.call[0] == '\0') {
-    row.way = way_number;
+    report::put_text(row.way, way);
     row.kind = kind_number;
   }
   name_entry(row, rows, call);

@@ -1,6 +1,7 @@
 // What of a run was slow, and how to avoid it.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -71,7 +72,7 @@ bool fetching_forbidden(const Summary& summary) {
 
 bool any_staged(const Summary& summary) {
   for (const Row& row : summary.rows)
-    if (static_cast<Went>(row.way) == Went::mapped_staging) return true;
+    if (std::strcmp(row.way, went_staged) == 0) return true;
   return false;
 }
 

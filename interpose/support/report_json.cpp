@@ -67,7 +67,7 @@ constexpr const char* own_lines = ",\n    ";
 std::string row_json(const Row& row) {
   return Object()
       .add("call", in_quotes(row.call))
-      .add("protocol", in_quotes(way_name(row)))
+      .add("protocol", in_quotes(row.way))
       .add("layout", in_quotes(layout_name(row)))
       .add("buffers", row.buffers)
       .add("bytes", row.bytes)

@@ -21,7 +21,8 @@ inline constexpr std::size_t name_length = 64;
 /// Buffers of one call that went one way and have one kind of layout.
 struct Row {
   char call[32];
-  std::int32_t way, kind;
+  char way[20];
+  std::int32_t kind;
   std::int64_t buffers, bytes, nanoseconds;
 };
 
@@ -108,9 +109,6 @@ inline double seconds_of(std::int64_t nanoseconds) {
 }
 inline const char* layout_name(const Row& row) {
   return datatype::shape_kind_name(static_cast<datatype::ShapeKind>(row.kind));
-}
-inline const char* way_name(const Row& row) {
-  return interpose::way_name(static_cast<Went>(row.way));
 }
 
 std::vector<Hint> hints(const Summary& summary);

@@ -81,8 +81,8 @@ std::string table(const Summary& summary) {
   for (std::size_t i = 0; i < printed; ++i) {
     const Row& row = summary.rows[i];
     const auto number = static_cast<double>(row.buffers), time = static_cast<double>(row.nanoseconds);
-    text += formatted("  %-24s %-15s %-11s %9lld %10lld %10s %10.3f %10.1f\n", row.call, way_name(row),
-                      layout_name(row), static_cast<long long>(row.buffers), static_cast<long long>(row.bytes),
+    text += formatted("  %-24s %-15s %-11s %9lld %10lld %10s %10.3f %10.1f\n", row.call, row.way, layout_name(row),
+                      static_cast<long long>(row.buffers), static_cast<long long>(row.bytes),
                       size_text(static_cast<double>(row.bytes) / number).c_str(), time * 1e-6, time * 1e-3 / number);
   }
   if (printed < summary.rows.size())

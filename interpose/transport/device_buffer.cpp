@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "datatype/reference.hpp"
@@ -13,7 +14,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/check.hpp"
-#include "interpose/transport/choose.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
@@ -33,8 +34,11 @@ void trace_choice(const char* call, const DeviceBuffer& operand, const datatype:
             datatype::shape_kind_name(shape.kind) + ") -> " + protocol_name(operand.protocol));
 }
 
+static_assert(std::string_view(protocol_name(Protocol::mapped_staging)) == went_staged);
+
 void record(const char* call, DeviceBuffer& operand, const datatype::Shape& shape) {
-  if (report_wanted) operand.reported = std::make_shared<Reported>(call, operand.protocol, shape.kind, shape.total);
+  if (report_wanted)
+    operand.reported = std::make_shared<Reported>(call, protocol_name(operand.protocol), shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
 }
 
@@ -213,6 +217,16 @@ void OperandTransfer::wait() {
   for (device::Transfer& each : others_) each.wait();
 }
 
+device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  if (operand.protocol == Protocol::device_staging) {
+    if (device::Staging staging = device::try_acquire(device::StagingKind::device, operand.ordinal, size))
+      return staging;
+    operand.protocol = Protocol::mapped_staging;
+  }
+  return device::acquire(device::StagingKind::mapped, operand.ordinal, size);
+}
+
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located, bool host_memory_only) {
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
@@ -221,15 +235,47 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   const datatype::Shape shape = operand.info->layout().shape(count);
   Route route = forwarding.route;
   route.host_memory_only = host_memory_only;
-  operand.protocol = choose({.bytes = shape.total,
-                             .contiguous = shape.kind == datatype::ShapeKind::contiguous,
-                             .divided = operand.division != nullptr},
-                            route);
+  const Message message{.bytes = shape.total,
+                        .contiguous = shape.kind == datatype::ShapeKind::contiguous,
+                        .divided = operand.division != nullptr};
+  operand.protocol = choose(message, route);
   record(call, operand, shape);
   if (!operand.is_direct()) return true;
+  if (tracing()) log_trace_once(std::string(call) + ": " + comparison(message, route));
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);
   operand.after.wait();
   return false;
+}
+
+std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes) {
+  Recognise* tried = nullptr;
+  for (const ProtocolRow& row : protocols) {
+    if (row.recognise == nullptr || row.recognise == tried) continue;
+    tried = row.recognise;
+    if (auto receiver = tried(data, bytes)) return receiver;
+  }
+  return nullptr;
+}
+
+Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
+                  const std::shared_ptr<Payload>& packs) {
+  Message message{.bytes = operand.bytes(),
+                  .divided = operand.division != nullptr,
+                  .buffered = buffered,
+                  .nonblocking = !operand.blocking};
+  Route route = forwarding.route;
+  route.receiver = Receiver::unseen;
+  route.host_memory_only = operand.protocol == Protocol::mapped_staging;
+  Sender sender{};
+  while (!sender.payload) {
+    const ProtocolRow& taken = row_of(choose(message, route));
+    const bool packed = taken.make_sender == make_packed;
+    sender = {packs && packed ? packs : taken.make_sender(operand, to, message, route), taken.recognise != nullptr};
+  }
+  if (tracing())
+    log_trace_once((route.process < 0 ? "to another process: " : "to process " + std::to_string(route.process) + ": ") +
+                   comparison(message, route));
+  return sender;
 }
 
 Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program) {

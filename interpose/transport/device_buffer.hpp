@@ -13,8 +13,8 @@
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
-#include "interpose/support/protocol.hpp"
 #include "interpose/transport/payload.hpp"
+#include "interpose/transport/protocol.hpp"
 
 namespace gpudt::interpose {
 
@@ -139,6 +139,10 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type);
 /// MPI is about to use device memory that it was given by an earlier call: returns when the default streams of the GPUs
 /// have come to where they are now. Nothing where MPI takes no device pointers. Throws device::Error.
 void order_direct();
+
+/// What MPI is given in place of the operand, of `bytes` bytes at least: of the kind that its protocol names, but where
+/// there is no device memory left, the protocol becomes Protocol::mapped_staging. Throws device::Error.
+device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes);
 
 /// Remembers what choose() is to know of every buffer: whether the MPI library takes device pointers, the limit on
 /// them, and GPUDT_PROTOCOL.

@@ -51,6 +51,9 @@ class Payload {
   virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
+  /// Of sends that need not be packed: make_mark() is to be called after given(), while MPI sends message().
+  virtual bool marks_late() const { return false; }
+  virtual void make_mark() {}
   /// Of receives, before announced(): whether the host can read what announced() needs of the `bytes` bytes that MPI
   /// has delivered. The first call may start a copy to the host; it is to be called again until it returns true.
   virtual bool is_readable(std::int64_t) { return true; }

@@ -7,7 +7,7 @@
 #   --latest COUNT  the COUNT files that were changed last; says how many others the latest 50 commits have changed. A
 #                   header that was changed stands for the source beside it of the same name
 #   FILE...         these alone (default: all)
-# e.g. tidy.sh interpose/transport/choose.cpp
+# e.g. tidy.sh interpose/transport/protocol.cpp
 set -euo pipefail
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/../common.sh"

@@ -269,7 +269,7 @@ Announced HostReceive::announced(std::int64_t bytes) {
   if (!peer_may_be_rts(bytes) || bytes > room) return {std::min(bytes, room)};
   alignas(RendezvousRequest) std::byte head[sizeof(RendezvousRequest)];
   if (!packed_) datatype::pack(info_->layout(), count_, buf_, 0, std::min<std::int64_t>(bytes, sizeof head), head);
-  receiver_ = RendezvousReceiver::recognise(packed_ ? packed_.get() : head, bytes);
+  receiver_ = recognise(packed_ ? packed_.get() : head, bytes);
   return receiver_ ? receiver_->announced(room) : Announced{bytes};
 }
 
@@ -308,7 +308,7 @@ ReceiveWithRoom::ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype typ
 
 Announced ReceiveWithRoom::announced(std::int64_t bytes) {
   const std::int64_t room = count_ * info_->layout().size(), delivered = std::min(bytes, room);
-  receiver_ = RendezvousReceiver::recognise(rts_, bytes);
+  receiver_ = recognise(rts_, bytes);
   if (receiver_) {
     const Announced announced = receiver_->announced(room);
     if (announced.error == MPI_SUCCESS) return announced;

@@ -46,10 +46,6 @@
 
 namespace gpudt::interpose {
 
-namespace peer {
-struct Traffic;  // transport/peer/state.hpp
-}
-
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
 void peer_start(ForcedProtocol forced, int world_rank);
 /// After this no message is offered. Other processes may still fetch what has been. False if MPI still uses staging
@@ -85,7 +81,7 @@ inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
 }
 
 /// Whether this process may get an RTS from one that shares no memory with it, and so must look for RTS messages in
-/// device memory, too (requests/received_on_device.hpp).
+/// device memory, too (transport/received_on_device.hpp).
 bool peer_takes_fragments();
 
 /// Whether several threads may call MPI at a time; once something has been offered.
@@ -150,8 +146,6 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 /// the receiver has the data.
 class RendezvousSender : public Payload {
  public:
-  /// Null if the message is to go another way. May throw device::Error.
-  static std::shared_ptr<RendezvousSender> of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm);
   ~RendezvousSender() override;
 
   void start_pack() override {}
@@ -161,16 +155,17 @@ class RendezvousSender : public Payload {
   /// Drives MPI's progress meanwhile.
   void wait() override;
   bool always_unpacks() const override { return true; }
-  /// The default stream is to be marked once MPI has the RTS.
-  bool marks_late() const;
-  void mark();
+  bool marks_late() const override;
+  void make_mark() override;
   Outgoing message() const override;
   void given() override;
   void ended() override;
 
  private:
+  friend MakeSender make_offer;
   struct Place;
-  static std::optional<Place> place_for(int rank, const peer::Traffic& traffic, const peer::Envelope& envelope);
+  static std::optional<Place> place_for(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                        Route& route);
   RendezvousSender(const Place& place, const DeviceBuffer& operand);
   void offer(bool afar);
   void open();
@@ -223,9 +218,6 @@ class RendezvousSender : public Payload {
 /// A message that has been announced by an RTS and is fetched.
 class RendezvousReceiver {
  public:
-  /// Null if what has come, `bytes` bytes at `data`, is the message itself. Of no more than sizeof(RendezvousRequest)
-  /// need be there. May throw device::Error.
-  static std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes);
   /// Of a message of `bytes` bytes that was too long for a receive, of which the first `there` have come: if it is the
   /// RTS of a short one, the sender goes on.
   static void release_short(const void* data, std::int64_t bytes, std::int64_t there);
@@ -242,6 +234,7 @@ class RendezvousReceiver {
  private:
   RendezvousReceiver(const peer::Segment& segment, peer::Descriptor& descriptor, const peer::MessageId& id,
                      bool remote);
+  friend Recognise recognise_offer;
   static std::unique_ptr<RendezvousReceiver> recognise_short(const void* data, std::int64_t bytes, std::int64_t there);
   bool claim();
   bool fetch(const DeviceBuffer& into);

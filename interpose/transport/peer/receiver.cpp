@@ -9,7 +9,6 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/transport/choose.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -30,9 +29,9 @@ Segment* known_segment(int rank) {
 
 }  // namespace
 
-std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise(const void* data, std::int64_t bytes) {
+std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {
   if (!peer_may_be_rts(bytes)) return nullptr;
-  if (has_short_length(bytes)) return recognise_short(data, bytes, bytes);
+  if (has_short_length(bytes)) return RendezvousReceiver::recognise_short(data, bytes, bytes);
   const int index = rts_index(bytes);
   RendezvousRequest head;
   std::memcpy(&head, data, sizeof head);
@@ -92,7 +91,7 @@ RendezvousReceiver::~RendezvousReceiver() {
 bool RendezvousReceiver::claim() {
   if (descriptor_.state.claim()) return true;
   source_ = Source::segment;  // withdrawing, or buffered
-  report_went(into_.reported, Went::shared);
+  report_went(into_.reported, protocol_name(Protocol::shared));
   return false;
 }
 
@@ -100,7 +99,7 @@ bool RendezvousReceiver::claim() {
 /// this is a refusal, after which it does not offer for a while (note_outcome()).
 void RendezvousReceiver::want() {
   source_ = Source::segment;
-  report_went(into_.reported, remote_ ? Went::pipelined : Went::shared);
+  report_went(into_.reported, protocol_name(remote_ ? Protocol::pipelined : Protocol::shared));
   mark(point::asked);
   descriptor_.state.want_fragments();
   if (remote_)
@@ -146,7 +145,7 @@ bool RendezvousReceiver::fetch_from_memory() {
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
   mark(point::mapped);
   source_ = Source::memory;
-  report_went(into_.reported, Went::peer);
+  report_went(into_.reported, protocol_name(Protocol::peer));
   if (tracing())
     log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into_.ordinal));
   fetch_what_is_ready();
@@ -160,7 +159,7 @@ bool RendezvousReceiver::ask() {
       !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
-  report_went(into_.reported, Went::peer);
+  report_went(into_.reported, protocol_name(Protocol::peer));
   asked_at_ = SteadyClock::now();
   descriptor_.wanted_bytes.store(wanted_, std::memory_order_relaxed);
   mark(point::asked);

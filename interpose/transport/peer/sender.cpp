@@ -10,7 +10,6 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/transport/choose.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "interpose/transport/peer/state.hpp"
@@ -34,24 +33,22 @@ constexpr std::size_t fetched_parts_under_way = 2;
 /// (docs/limits.md), and longer messages must still find some.
 constexpr std::size_t least_idle_for_short = descriptor_count / 2;
 
-Route route_to(int rank) REQUIRES(world->mutex) {
+/// Whether messages on `comm` may be offered at all.
+bool may_offer(MPI_Comm comm) {
+  return comm != MPI_COMM_NULL && (peer_checks() || (peer_checks_hidden() && comm == hidden_comm()));
+}
+
+/// Enters what is known of process `rank`.
+void look_at(int rank, Route& route) REQUIRES(world->mutex) {
   const Segment* const segment = reach(rank);
   const bool sharing = rank == world->rank || checks(segment);
   const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
   const auto on_own_gpu = [&]() REQUIRES(world->mutex) {
     return rank == world->rank || world->neighbours[static_cast<std::size_t>(rank)].shares_gpu;
   };
-  return {.receiver = sharing ? Receiver::sharing : other,
-          .mpi_takes_device_memory = mpi_takes_device_memory(),
-          .host_memory_only = true,
-          .expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu()),
-          .forced = world->forced};
-}
-
-/// Whether messages so long may be offered at all.
-bool may_be_offered(const DeviceBuffer& operand) {
-  const std::int64_t bytes = operand.bytes();
-  return long_enough_to_offer(bytes) || (operand.blocking && has_short_length(bytes));
+  route.process = rank;
+  route.receiver = sharing ? Receiver::sharing : other;
+  route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
 }
 
 /// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
@@ -77,13 +74,6 @@ bool is_met(int rank) {
   return false;
 }
 
-/// Once for each process and outcome.
-void trace_comparison(int rank, const Message& message, const Route& route, bool from_device) {
-  if (tracing())
-    log_trace_once("to process " + std::to_string(rank) + ": " + comparison(message, route) +
-                   (from_device ? "; not offered: sent from device memory" : ""));
-}
-
 double packing_us(const DeviceBuffer& operand) {
   return device::expected_packing_us(operand.ordinal, operand.info->layout(), operand.count);
 }
@@ -103,33 +93,36 @@ struct RendezvousSender::Place {
   bool afar;    ///< the receiver is another process, which presumably fetches what is offered
 };
 
-/// Nothing if it is to go another way. Takes a descriptor.
-std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, const Traffic& traffic,
-                                                                   const Envelope& envelope) {
+/// Takes a descriptor. Nothing if the message is to go another way, for a reason that has been entered in the facts.
+std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceBuffer& operand, const Destination& to,
+                                                                   Message& message, Route& route) {
+  const auto not_offered = [&](const char* why) {
+    route.not_offered = why;
+    return std::nullopt;
+  };
+  if (!may_offer(to.comm)) return not_offered("there are no peer transfers");
+  const int rank = world_rank_of(to.comm, to.rank);
+  const Envelope envelope = envelope_of(to.tag, to.comm);
+  const Traffic traffic{to.tag, message.bytes, &operand};
   UniqueLock lock(world->mutex);
-  Route route = route_to(rank);
+  look_at(rank, route);
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
-  Message message{.bytes = traffic.bytes};
-  const bool on_device = traffic.operand->protocol == Protocol::device_staging;
   Protocol protocol = choose(message, route);
-  if (on_device && protocol == Protocol::pipelined) {  // the estimate takes a while: for messages alone that need it
-    message.packing_us = packing_us(*traffic.operand);
+  if (protocol == Protocol::pipelined && operand.protocol == Protocol::device_staging) {
+    message.packing_us = packing_us(operand);  // it takes a while: for messages alone that need it
     protocol = choose(message, route);
   }
+  if (!row_of(protocol).recognise) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
-  // The receiver may have given MPI device memory, where RTS messages of this node are not looked for.
-  const bool unread = !remote && on_device;
-  trace_comparison(rank, message, route, unread);
-  if (!is_offered(protocol) || unread) return std::nullopt;
-  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, traffic.bytes))
-    return std::nullopt;
-  if (has_short_length(traffic.bytes)) {
+  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, message.bytes))
+    return not_offered("the receiver does not know the communicator");
+  if (has_short_length(message.bytes)) {
     reclaim_descriptors();
-    if (world->idle.count() < least_idle_for_short) return std::nullopt;
+    if (world->idle.count() < least_idle_for_short) return not_offered("as many are under way as short ones may be");
   }
   if (remote) {
     lock.unlock();  // MPI may be called
-    if (!is_met(rank)) return std::nullopt;
+    if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
   int index = take_descriptor(rank, envelope);
@@ -141,11 +134,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(int rank, con
   }
   if (index < 0) {
     report_fallback(Fallback::no_room);
-    if (tracing())
-      log_trace("message not offered to process " + std::to_string(rank) +
-                (world->idle.none() ? ": as many are already as can be"
-                                    : ": others are under way that are as long as RTS messages would be"));
-    return std::nullopt;
+    return not_offered(world->idle.none() ? "as many are under way as can be"
+                                          : "others are under way that are as long as RTS messages would be");
   }
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
@@ -191,20 +181,19 @@ void RendezvousSender::open() {
   if (remote_) world->remote->offer(index_);
 }
 
-std::shared_ptr<RendezvousSender> RendezvousSender::of(const DeviceBuffer& operand, int dest, int tag, MPI_Comm comm) {
-  const bool may_offer = peer_checks() || (peer_checks_hidden() && comm == hidden_comm());
-  if (!may_offer || operand.is_direct() || !may_be_offered(operand)) return nullptr;
-  if (comm == MPI_COMM_NULL) return nullptr;  // MPI is to complain, once
-  const auto place = place_for(world_rank_of(comm, dest), {tag, operand.bytes(), &operand}, envelope_of(tag, comm));
+std::shared_ptr<Payload> make_offer(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                    Route& route) {
+  const auto place = RendezvousSender::place_for(operand, to, message, route);
   if (!place) return nullptr;
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
   try {
     offer->offer(place->afar);
-    report_went(operand.reported, place->remote ? Went::pipelined : Went::peer);
+    report_went(operand.reported, protocol_name(place->remote ? Protocol::pipelined : Protocol::peer));
     gpudt::mark(point::offered);
   } catch (const device::Error& error) {
-    if (error.failure() == device::Failure::out_of_memory) return nullptr;  // the host may have room
-    throw;
+    if (error.failure() != device::Failure::out_of_memory) throw;
+    route.not_offered = "there is no device memory left";  // the host may have room
+    return nullptr;
   }
   return offer;
 }
@@ -310,7 +299,7 @@ bool RendezvousSender::marks_late() const {
   return !operand_.after.made();
 }
 
-void RendezvousSender::mark() {
+void RendezvousSender::make_mark() {
   operand_.after.make();
   if (!packed_ && !remote_) make_ready();
 }
@@ -386,7 +375,7 @@ void RendezvousSender::buffer() {
     published_.reset();
     gpudt::mark(point::buffered);
     report_peer(PeerEvent::buffered);
-    report_went(operand_.reported, Went::shared);
+    report_went(operand_.reported, protocol_name(Protocol::shared));
   }
 }
 
@@ -460,7 +449,7 @@ void RendezvousSender::stream() {
     published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
     report_peer(one_gpu ? PeerEvent::time_sliced : PeerEvent::refused);
-    report_went(operand_.reported, Went::shared);
+    report_went(operand_.reported, protocol_name(Protocol::shared));
   }
   outflow_->step();
 }

@@ -7,19 +7,15 @@
 #include <optional>
 
 #include "device/device.hpp"
-#include "interpose/requests/lazy_room.hpp"
-#include "interpose/requests/received_on_device.hpp"
 #include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/lazy_room.hpp"
 #include "interpose/transport/payload.hpp"
+#include "interpose/transport/received_on_device.hpp"
 
 namespace gpudt::interpose {
 
 class RendezvousReceiver;
-
-/// What MPI is given in place of the operand, of `bytes` bytes at least: of the kind that its protocol names, but where
-/// there is no device memory left, the protocol becomes Protocol::mapped_staging. Throws device::Error.
-device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes);
 
 /// Staging memory with the operand it stands for.
 class Staged : public Payload {

@@ -1,4 +1,4 @@
-#include "interpose/requests/staged.hpp"
+#include "interpose/transport/staged.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,16 +12,6 @@
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
-
-device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {
-  const auto size = static_cast<std::size_t>(bytes);
-  if (operand.protocol == Protocol::device_staging) {
-    if (device::Staging staging = device::try_acquire(device::StagingKind::device, operand.ordinal, size))
-      return staging;
-    operand.protocol = Protocol::mapped_staging;
-  }
-  return device::acquire(device::StagingKind::mapped, operand.ordinal, size);
-}
 
 namespace {
 
@@ -83,7 +73,7 @@ Announced Staged::announced(std::int64_t bytes) {
   // MPICH 5 may tell a length that has not come.
   const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
   if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
-    receiver_ = RendezvousReceiver::recognise(data(), bytes);
+    receiver_ = recognise(data(), bytes);
   else if (may_be_rts && head_)
     receiver_ = head_->recognise(bytes);
   if (room_ > most_pinned_in_advance)
@@ -202,6 +192,10 @@ void Staged::wait() {
   else
     transfer_.wait();
   moving_.reset();
+}
+
+std::shared_ptr<Payload> make_packed(const DeviceBuffer& operand, const Destination&, Message&, Route&) {
+  return std::make_shared<Staged>(operand);
 }
 
 }  // namespace gpudt::interpose

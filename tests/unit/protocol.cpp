@@ -1,8 +1,10 @@
 // The choice among protocols, and the names by which GPUDT_PROTOCOL forces one.
-#include "interpose/transport/choose.hpp"
+#include "interpose/transport/protocol.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <set>
 #include <string>
@@ -19,6 +21,30 @@ Protocol chosen(std::int64_t bytes, const Route& route) {
   return choose({.bytes = bytes}, route);
 }
 
+/// What is chosen for messages of some lengths, among them all at which a rule changes: one letter for each.
+std::string chosen_by_length(const Route& route, const Message& message = {}) {
+  constexpr std::array<std::int64_t, 12> lengths = {peer::least_short - 1,
+                                                    peer::least_short,
+                                                    peer::most_short,
+                                                    peer::most_short + 1,
+                                                    peer::least_offered - 1,
+                                                    peer::least_offered,
+                                                    peer::longest_buffered,
+                                                    peer::longest_buffered + 1,
+                                                    long_bytes,
+                                                    (4 << 20) - 1,
+                                                    4 << 20,
+                                                    very_long_bytes};
+  std::string letters;
+  for (const std::int64_t bytes : lengths) {
+    Message sent = message;
+    sent.bytes = bytes;
+    const Protocol taken = choose(sent, route);
+    letters += taken == Protocol::mapped_staging ? '-' : *protocol_name(taken);
+  }
+  return letters;
+}
+
 std::string read_text(const std::string& name) {
   std::ifstream file(GPUDT_SOURCE_ROOT "/" + name);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -26,13 +52,10 @@ std::string read_text(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("each protocol has one row, and the last of the table can always be taken", "[datatype][choose]") {
-  std::set<Protocol> seen;
-  for (const ProtocolRow& row : protocols) seen.insert(row.protocol);
-  CHECK(seen.size() == protocol_names.size());
-  for (std::size_t i = 0; i < protocol_names.size(); ++i)
-    CHECK(static_cast<std::size_t>(protocol_names[i].protocol) == i);
-  CHECK(protocols.back().obstacle({}, {}) == nullptr);
+TEST_CASE("each protocol has a name of its own", "[datatype][choose]") {
+  std::set<std::string> names;
+  for (const ProtocolRow& row : protocols) names.insert(row.name);
+  CHECK(names.size() == protocols.size());
 }
 
 TEST_CASE("an MPI that takes device pointers gets them, unless the message is too long or divided",
@@ -91,6 +114,54 @@ TEST_CASE("only long messages to other nodes go in fragments", "[datatype][choos
   CHECK(chosen(peer::longest_buffered + 1, route) == Protocol::pipelined);
 }
 
+TEST_CASE("the choice at every length and setting", "[datatype][choose]") {
+  // "-" mapped staging, "d" direct or device staging, "p" peer or pipelined, "s" shared
+  const std::string staged = "------------", offered = "-----ppppppp", with_short = "-pp--ppppppp",
+                    through_segment = "-----sssssss", fragments = "----------pp", fragments_forced = "-------ppppp";
+  const ForcedProtocol free;
+  struct Expected {
+    Receiver receiver;
+    ForcedProtocol forced;
+    std::string chosen;
+  };
+  for (const Expected& row : std::initializer_list<Expected>{
+           {Receiver::none, free, staged},
+           {Receiver::none, Protocol::peer, staged},
+           {Receiver::none, Protocol::pipelined, staged},
+           {Receiver::unreachable, free, staged},
+           {Receiver::unreachable, Protocol::peer, staged},
+           {Receiver::unreachable, Protocol::pipelined, staged},
+           {Receiver::sharing, free, offered},
+           {Receiver::sharing, Protocol::mapped_staging, staged},
+           {Receiver::sharing, Protocol::peer, offered},
+           {Receiver::sharing, Protocol::shared, through_segment},
+           {Receiver::sharing, Protocol::pipelined, offered},
+           {Receiver::remote, free, fragments},
+           {Receiver::remote, Protocol::mapped_staging, staged},
+           {Receiver::remote, Protocol::peer, fragments},
+           {Receiver::remote, Protocol::shared, fragments},
+           {Receiver::remote, Protocol::pipelined, fragments_forced},
+       }) {
+    INFO(static_cast<int>(row.receiver) << ", forced: " << (row.forced ? protocol_name(*row.forced) : "none"));
+    const Route route{.receiver = row.receiver, .forced = row.forced};
+    CHECK(chosen_by_length(route) == row.chosen);
+    CHECK(chosen_by_length(route, {.contiguous = true}) == row.chosen);
+    CHECK(chosen_by_length(route, {.divided = true}) == staged);
+    Route other = route;
+    other.backing_off = true;
+    CHECK(chosen_by_length(other) == (row.receiver == Receiver::sharing ? staged : row.chosen));
+    other = route;
+    other.mpi_takes_device_memory = other.host_memory_only = true;
+    CHECK(chosen_by_length(other, {.contiguous = true}) == row.chosen);
+  }
+  CHECK(chosen_by_length({.receiver = Receiver::sharing, .expects_short = true}) == with_short);
+  CHECK(chosen_by_length({.receiver = Receiver::sharing, .expects_short = true, .forced = Protocol::shared}) ==
+        "-ss--sssssss");
+  CHECK(chosen_by_length({.receiver = Receiver::remote, .expects_short = true}) == fragments);
+  CHECK(chosen_by_length({.mpi_takes_device_memory = true}) == "dddddddddddd");
+  CHECK(chosen_by_length({.mpi_takes_device_memory = true, .forward_max = peer::longest_buffered}) == "ddddddd-----");
+}
+
 TEST_CASE("GPUDT_PROTOCOL forces a protocol where it can be taken", "[datatype][choose]") {
   const auto to = [](Receiver receiver, Protocol forced) {
     return chosen(very_long_bytes, {.receiver = receiver, .forced = forced});
@@ -101,25 +172,42 @@ TEST_CASE("GPUDT_PROTOCOL forces a protocol where it can be taken", "[datatype][
   CHECK(to(Receiver::sharing, Protocol::shared) == Protocol::shared);
   CHECK(to(Receiver::remote, Protocol::shared) == Protocol::pipelined);
   CHECK(to(Receiver::sharing, Protocol::pipelined) == Protocol::peer);  // a message to oneself: all others are remote
-  CHECK(to(Receiver::unknown, Protocol::peer) == Protocol::mapped_staging);
+  CHECK(to(Receiver::none, Protocol::peer) == Protocol::mapped_staging);
 }
 
 TEST_CASE("the trace tells of each protocol what is in its way", "[datatype][choose]") {
   CHECK(comparison({.bytes = long_bytes}, {.receiver = Receiver::sharing, .forced = Protocol::shared}) ==
-        "direct: MPI takes no device pointers; device staging: MPI takes no device pointers; peer: GPUDT_PROTOCOL; "
-        "shared: taken; pipelined: the receiver shares memory; mapped staging: possible");
+        "direct: MPI takes no device pointers; peer: GPUDT_PROTOCOL; shared: taken; pipelined: the receiver shares "
+        "memory; device staging: MPI takes no device pointers; mapped staging: possible");
+}
+
+TEST_CASE("what keeps a single message from being offered", "[datatype][choose]") {
+  const auto to_peer = [](const Message& message, const Route& route) {
+    const Obstacle obstacle = row_of(Protocol::peer).obstacle(message, route);
+    return std::string(obstacle != nullptr ? obstacle : "");
+  };
+  const Route unseen{.receiver = Receiver::unseen};
+  CHECK(to_peer({.bytes = long_bytes}, unseen).empty());
+  CHECK(to_peer({.bytes = peer::least_short}, unseen).empty());
+  CHECK(to_peer({.bytes = long_bytes, .buffered = true}, unseen) == "the send is buffered");
+  CHECK(to_peer({.bytes = peer::least_short, .nonblocking = true}, unseen) ==
+        "too short: only blocking sends offer such messages");
+  CHECK(to_peer({.bytes = long_bytes}, {.receiver = Receiver::sharing, .not_offered = "as found"}) == "as found");
+  const Route on_device{.receiver = Receiver::sharing, .mpi_takes_device_memory = true};
+  CHECK_FALSE(to_peer({.bytes = long_bytes}, on_device).empty());
+  CHECK(choose({.bytes = long_bytes}, on_device) == Protocol::device_staging);
 }
 
 TEST_CASE("GPUDT_PROTOCOL takes what the table and the documentation name", "[datatype][choose]") {
   CHECK_FALSE(parse_protocol("auto").value().has_value());
   CHECK_FALSE(parse_protocol("").value().has_value());
   CHECK_FALSE(parse_protocol("direct").has_value());
-  CHECK(protocol_values() == "auto, staging, peer, shared or pipelined");
+  CHECK(protocol_values() == "auto, peer, shared, pipelined or staging");
   const std::string page = read_text("docs/variables.md");
   const std::size_t row = page.find("| `GPUDT_PROTOCOL` |");
   REQUIRE(row != std::string::npos);
   const std::string line = page.substr(row, page.find('\n', row) - row);
-  for (const ProtocolName& name : protocol_names) {
+  for (const ProtocolRow& name : protocols) {
     if (name.value == nullptr) continue;
     INFO(name.value);
     CHECK(parse_protocol(name.value).value() == name.protocol);

@@ -1,4 +1,4 @@
-#include "interpose/requests/received_on_device.hpp"
+#include "interpose/transport/received_on_device.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -48,7 +48,7 @@ std::unique_ptr<RendezvousReceiver> HeadCopy::recognise(std::int64_t bytes) {
   started_ = false;
   peer::RendezvousRequest head;
   std::memcpy(&head, memory_.data(), sizeof head);
-  return (head.flags & peer::rts_remote) != 0 ? RendezvousReceiver::recognise(memory_.data(), bytes) : nullptr;
+  return (head.flags & peer::rts_remote) != 0 ? interpose::recognise(memory_.data(), bytes) : nullptr;
 }
 
 DirectReceive::DirectReceive(const DeviceBuffer& operand, const Outgoing& program)

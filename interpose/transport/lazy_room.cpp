@@ -1,4 +1,4 @@
-#include "interpose/requests/lazy_room.hpp"
+#include "interpose/transport/lazy_room.hpp"
 
 #include <sys/mman.h>
 

@@ -1,0 +1,60 @@
+#include "interpose/transport/protocol.hpp"
+
+#include <utility>
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr bool rows_are_in_order() {
+  for (std::size_t i = 0; i < protocols.size(); ++i)
+    if (static_cast<std::size_t>(protocols[i].protocol) != i) return false;
+  return protocols.back().protocol == Protocol::mapped_staging;
+}
+static_assert(rows_are_in_order());
+
+/// Without a loop, so that the compiler sees which functions are called: it takes a few nanoseconds of every message.
+template <std::size_t... row>
+Protocol first_possible(const Message& message, const Route& route, std::index_sequence<row...>) {
+  Protocol taken = Protocol::mapped_staging;
+  static_cast<void>(
+      ((protocols[row].obstacle(message, route) == nullptr && (taken = protocols[row].protocol, true)) || ...));
+  return taken;
+}
+
+}  // namespace
+
+Protocol choose(const Message& message, const Route& route) {
+  return first_possible(message, route, std::make_index_sequence<protocols.size()>());
+}
+
+std::string comparison(const Message& message, const Route& route) {
+  const Protocol taken = choose(message, route);
+  std::string text;
+  for (const ProtocolRow& row : protocols) {
+    const Obstacle obstacle = row.obstacle(message, route);
+    text += (text.empty() ? "" : "; ") + std::string(row.name) + ": " +
+            (row.protocol == taken ? "taken"
+             : obstacle != nullptr ? obstacle
+                                   : "possible");
+  }
+  return text;
+}
+
+std::optional<ForcedProtocol> parse_protocol(std::string_view value) {
+  if (value == "auto" || value.empty()) return ForcedProtocol();
+  for (const ProtocolRow& row : protocols)
+    if (row.value != nullptr && value == row.value) return row.protocol;
+  return std::nullopt;
+}
+
+std::string protocol_values() {
+  std::string text, last = "auto";
+  for (const ProtocolRow& row : protocols) {
+    if (row.value == nullptr) continue;
+    text += (text.empty() ? "" : ", ") + last;
+    last = row.value;
+  }
+  return text + " or " + last;
+}
+
+}  // namespace gpudt::interpose

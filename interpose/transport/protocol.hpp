@@ -1,0 +1,219 @@
+// The protocols: the ways in which a message, or another buffer in device memory, goes. A protocol is a row of the
+// table `protocols`; choose() takes the first one without an obstacle. All here is pure: what is known is in the
+// arguments.
+//
+// The choice is made when a buffer has been resolved (device_buffer.cpp; the receiver, if any, is not looked at yet),
+// by the sender of a message that MPI cannot have as it is (sender_for()), and by its receiver (peer/receiver.cpp),
+// which alone can tell whether its GPU reaches the sender's memory.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "interpose/transport/peer/short_rts.hpp"
+
+namespace gpudt::interpose {
+
+/// In order of preference, as in the table below. Buffers in host memory are passed on as they are, and have none.
+enum class Protocol : std::uint8_t {
+  direct,          ///< a CUDA-aware MPI takes the contiguous device buffer as it is
+  peer,            ///< offered: the receiver's GPU fetches it if it can, else it comes as by `shared`
+  shared,          ///< offered: in fragments through memory that the two processes share
+  pipelined,       ///< offered to a process of another node: in fragments, each of them a message
+  device_staging,  ///< packed into device staging memory, which a CUDA-aware MPI takes
+  mapped_staging,  ///< packed into mapped host memory (zero-copy), which any MPI takes
+};
+
+/// The protocol that GPUDT_PROTOCOL forces wherever it can be taken; none: the choice is free ("auto").
+using ForcedProtocol = std::optional<Protocol>;
+
+/// What is known of a message, or of another buffer that MPI is to have.
+struct Message {
+  std::int64_t bytes = 0;
+  bool contiguous = false;
+  bool divided = false;      ///< among several memories
+  bool buffered = false;     ///< by MPI_Bsend or its like
+  bool nonblocking = false;  ///< or persistent
+  /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
+  /// staged in host memory, or the time is not known.
+  double packing_us = -1;
+};
+
+/// What is known of the receiver.
+enum class Receiver : std::uint8_t {
+  none,         ///< there is not one process alone
+  unseen,       ///< one process, not looked at yet: the best is supposed
+  unreachable,  ///< it has no gpudt, or is on another node and cannot be told about messages
+  sharing,      ///< it looks for RTS messages, and shares memory with this process
+  remote,       ///< it shares no memory, and may look for RTS messages
+};
+
+/// What is known of the way there.
+struct Route {
+  Receiver receiver = Receiver::none;
+  bool mpi_takes_device_memory = false;
+  /// MPI is to have host memory: the message may be an RTS of a process of this node, or MPI reads the data on the
+  /// host.
+  bool host_memory_only = false;
+  /// It looks for the RTS of a short message, and uses another GPU, or all is to be offered.
+  bool expects_short = false;
+  std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any
+  ForcedProtocol forced{};
+  bool backing_off = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now
+  /// Why this message cannot be offered after all, found by the sender that was to do so; null: nothing is known.
+  const char* not_offered = nullptr;
+  int process = -1;  ///< the receiver's rank in MPI_COMM_WORLD, for the trace; negative: not known
+};
+
+// --- obstacles: why a message cannot go by a protocol, in a few words; null: it can ----------------------------------
+
+using Obstacle = const char*;
+
+constexpr Obstacle obstacle_to_device_staging(const Message& message, const Route& route) {
+  if (!route.mpi_takes_device_memory) return "MPI takes no device pointers";
+  if (message.divided) return "the buffer lies in several memories";
+  if (route.forward_max != 0 && static_cast<std::size_t>(message.bytes) > route.forward_max)
+    return "longer than GPUDT_FORWARD_MAX";
+  return route.host_memory_only ? "MPI is to have host memory" : nullptr;
+}
+
+constexpr Obstacle obstacle_to_direct(const Message& message, const Route& route) {
+  if (const Obstacle obstacle = obstacle_to_device_staging(message, route)) return obstacle;
+  return message.contiguous ? nullptr : "not contiguous";
+}
+
+constexpr Obstacle obstacle_to_offer(const Message& message, const Route& route) {
+  if (route.forced == Protocol::mapped_staging) return "GPUDT_PROTOCOL";
+  if (route.receiver == Receiver::none) return "not a message to one process";
+  if (route.receiver == Receiver::unreachable) return "the receiver cannot be told about it";
+  if (message.buffered) return "the send is buffered";
+  if (message.divided) return "the buffer lies in several memories";
+  if (message.bytes >= peer::least_offered) return nullptr;
+  if (!peer::has_short_length(message.bytes)) return "too short";
+  if (message.nonblocking) return "too short: only blocking sends offer such messages";
+  if (route.expects_short || route.receiver == Receiver::unseen) return nullptr;
+  return "too short: the receiver does not look for such messages, or uses the same GPU";
+}
+
+constexpr Obstacle obstacle_to_shared(const Message& message, const Route& route) {
+  if (const Obstacle obstacle = obstacle_to_offer(message, route)) return obstacle;
+  if (route.receiver == Receiver::remote) return "the receiver shares no memory";
+  if (obstacle_to_device_staging(message, route) == nullptr)
+    return "the receiver may give MPI device memory, where it looks for no RTS of this node";
+  return route.backing_off ? "the receiver could not fetch earlier ones" : route.not_offered;
+}
+
+constexpr Obstacle obstacle_to_peer(const Message& message, const Route& route) {
+  if (route.forced == Protocol::shared) return "GPUDT_PROTOCOL";
+  return obstacle_to_shared(message, route);
+}
+
+constexpr Obstacle obstacle_to_pipelined(const Message& message, const Route& route) {
+  /// From here on messages to processes that share no memory with this one are offered: others are quicker
+  /// unfragmented.
+  constexpr std::int64_t least_remote = std::int64_t{4} << 20;
+  /// If all are to go so, those that programs expect to be sent without a receiver still are not.
+  constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
+  /// Messages that a GPU packs into device memory in less time than this are sent unfragmented: to request fragments,
+  /// and what each of them costs in MPI, would take longer than the overlap saves.
+  constexpr double least_packing_us = 30;
+  if (const Obstacle obstacle = obstacle_to_offer(message, route)) return obstacle;
+  if (route.receiver == Receiver::sharing) return "the receiver shares memory";
+  const bool forced = route.forced == Protocol::pipelined;
+  if (message.bytes < (forced ? least_remote_forced : least_remote)) return "too short";
+  const bool quick = message.packing_us >= 0 && message.packing_us < least_packing_us;
+  return quick && !forced ? "packing takes too little time for fragments to pay" : route.not_offered;
+}
+
+// --- senders and receivers -------------------------------------------------------------------------------------------
+
+struct DeviceBuffer;
+class Payload;
+class RendezvousReceiver;
+
+/// Where a message goes.
+struct Destination {
+  int rank;
+  int tag;
+  MPI_Comm comm;
+};
+
+/// Makes the payload of a message that is to go by a protocol. Null if it cannot after all: then what is in the way has
+/// been entered in the facts, so that another protocol is chosen. May throw device::Error.
+using MakeSender = std::shared_ptr<Payload>(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                            Route& route);
+/// As recognise(), of this protocol's messages.
+using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int64_t bytes);
+
+// Weak, for the unit tests of the choice have none of these.
+[[gnu::weak]] MakeSender make_packed;  // staged.cpp
+[[gnu::weak]] MakeSender make_offer;   // peer/sender.cpp
+[[gnu::weak]] Recognise recognise_offer;
+
+// --- the table -------------------------------------------------------------------------------------------------------
+
+struct ProtocolRow {
+  Protocol protocol;
+  const char* name;   ///< in the report and the trace
+  const char* value;  ///< of GPUDT_PROTOCOL, which forces it; null: none does
+  Obstacle (*obstacle)(const Message&, const Route&);
+  MakeSender* make_sender;  ///< null: MPI is given the buffer itself
+  /// Of protocols whose messages are offered: MPI brings an RTS, not the data. Else null.
+  Recognise* recognise;
+};
+
+/// Mapped staging, the last one, has no obstacle.
+inline constexpr auto protocols = std::to_array<ProtocolRow>({
+    {Protocol::direct, "direct", nullptr, obstacle_to_direct, nullptr, nullptr},
+    {Protocol::peer, "peer", "peer", obstacle_to_peer, make_offer, recognise_offer},
+    {Protocol::shared, "shared", "shared", obstacle_to_shared, make_offer, recognise_offer},
+    {Protocol::pipelined, "pipelined", "pipelined", obstacle_to_pipelined, make_offer, recognise_offer},
+    {Protocol::device_staging, "device staging", nullptr, obstacle_to_device_staging, make_packed, nullptr},
+    {Protocol::mapped_staging, "mapped staging", "staging", [](auto&, auto&) -> Obstacle { return nullptr; },
+     make_packed, nullptr},
+});
+
+constexpr const ProtocolRow& row_of(Protocol protocol) {
+  return protocols[static_cast<std::size_t>(protocol)];
+}
+
+constexpr const char* protocol_name(Protocol protocol) {
+  return row_of(protocol).name;
+}
+
+/// The first of the table that has no obstacle.
+Protocol choose(const Message& message, const Route& route);
+
+/// What choose() compares, for the trace: "direct: MPI takes no device pointers; peer: taken; ...".
+std::string comparison(const Message& message, const Route& route);
+
+/// How a message goes.
+struct Sender {
+  std::shared_ptr<Payload> payload;
+  bool offers;  ///< MPI is given an RTS: no plain message is sent, and nothing is packed first
+};
+
+/// Chooses the protocol of a message, now that its receiver is known, and makes its payload. `buffered`: by MPI_Bsend
+/// or its like. `packs`: what packs a persistent request's messages, which is returned if this one is to be packed. May
+/// throw device::Error.
+Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
+                  const std::shared_ptr<Payload>& packs = nullptr);
+
+/// What the `bytes` bytes at `data` stand for, of which no more than sizeof(peer::RendezvousRequest) need be there, by
+/// whatever protocol they have come; null if they are the message itself. May throw device::Error.
+std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes);
+
+/// Null if `value`, of GPUDT_PROTOCOL, is not understood.
+std::optional<ForcedProtocol> parse_protocol(std::string_view value);
+
+/// What GPUDT_PROTOCOL may be: "auto, staging ... or pipelined".
+std::string protocol_values();
+
+}  // namespace gpudt::interpose
