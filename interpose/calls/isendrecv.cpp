@@ -232,10 +232,11 @@ struct Half {
     payload = std::make_shared<Staged>(operand, receive_room);
     return true;
   }
-  /// Of a receive that is not staged: makes the payload that looks for an RTS in it.
+  /// Of a receive that is not staged: makes the payload that looks for an RTS in it. It gets room for one at once, as
+  /// persistent ones do: nobody watches what MPI has of MPI_Isendrecv.
   void check() {
     if (payload || peer == MPI_PROC_NULL) return;
-    payload = unstaged_receive(operand, {buf, count, type});
+    payload = unstaged_receive(operand, {buf, count, type}, /*lasts=*/true);
   }
   /// Of a send from host memory.
   void copy() {

@@ -98,7 +98,7 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
       persistent->operand = &staged->operand();
       given = staged->message();
     } else if (form.kind == Operation::Kind::receive && form.peer != MPI_PROC_NULL) {
-      persistent->payload = unstaged_receive(operand, given);
+      persistent->payload = unstaged_receive(operand, given, /*lasts=*/true);
       if (persistent->payload) given = persistent->payload->message();
     }
     if (!persistent->payload) given = given_unstaged(operand, given);

@@ -181,6 +181,12 @@ int start_watched(Receive pmpi, const Outgoing& into, const WatchedBuffer& buffe
   return code;
 }
 
+/// Where MPI does not tell how long a message was that was too long for a receive: the receive's communicator is needed
+/// then to find the sender, which only a watched receive knows.
+bool watches_all() {
+  return !truncated_statuses_tell && peer_checks();
+}
+
 /// `pmpi(into, request)` starts the receive. `from`: as `selects` says, or of a hidden receive or a matched message,
 /// which select nothing that a probe could see.
 template <class Receive>
@@ -192,7 +198,7 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type);
   const bool from_nobody = selects && selects->source == MPI_PROC_NULL;
-  if (from_nobody || (comes_as_it_is_now(peek) && peer_may_pass_unchecked(peek.bytes_on_host)))
+  if (from_nobody || (comes_as_it_is_now(peek) && !watches_all() && peer_may_pass_unchecked(peek.bytes_on_host)))
     return pmpi(into, request);
   if (peek.bytes_on_host >= 0 && peer_checks())
     return guarded(owner, call, [&] {
@@ -216,6 +222,10 @@ int receive_nonblocking(Receive pmpi, const char* call, void* buf, int asked, MP
                              request);
     }
     if (!on_device && (payload = unstaged_receive(operand, {buf, count, type}))) into = payload->message();
+    if (!payload && watches_all() && !operand.is_direct() && into.count > 0 && into.type != MPI_DATATYPE_NULL) {
+      if (const datatype::TypeInfoRef info = datatype::type_info(type))
+        return start_watched(pmpi, into, {into, info, count * info->layout().size()}, owner, selects, request);
+    }
     if (!payload) return pmpi(given_unstaged(operand, into), request);
     const CallOnTimeline on_timeline(on_device ? began : 0, point::irecv_entered, point::irecv_returned);
     auto operation = std::make_unique<Operation>();

@@ -19,8 +19,8 @@ inline std::int64_t received_bytes(const MPI_Status& status) {
 std::int64_t received_bytes(const MPI_Status& status);
 #endif
 
-/// Whether the status of a receive that failed because the message was too long has the message's length. MPICH leaves
-/// the status as it was.
+/// Whether the status of a receive that failed because the message was too long has the message's length. MPICH sets
+/// source and tag alone.
 #ifdef OPEN_MPI
 inline constexpr bool truncated_statuses_tell = true;
 #else

@@ -330,7 +330,7 @@ void ProgressEngine::read_outcome(Operation* operation, const MPI_Status& status
   operation->bytes = bytes;
   if (operation->kind != Operation::Kind::receive) return;
   if (operation->error != MPI_SUCCESS) {
-    operation->truncated = truncated_statuses_tell && is_truncation(operation->error) && peer_may_be_rts(bytes);
+    operation->truncated = is_truncation(operation->error) && (!truncated_statuses_tell || peer_may_be_rts(bytes));
     if (operation->truncated) ++truncated_;
     return;
   }

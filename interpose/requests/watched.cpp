@@ -253,7 +253,8 @@ void WatchedReceive::resolve(int code, const MPI_Status& status) {
   int cancelled = 0;
   if (!failed) PMPI_Test_cancelled(&status, &cancelled);
   const bool whole = !failed && cancelled == 0;
-  if ((whole && !is_settled(bytes)) || !get_status_leaves_status())
+  const bool truncated = failed && !truncated_statuses_tell && is_truncation(code);
+  if (truncated || (whole && !is_settled(bytes)) || !get_status_leaves_status())
     replace(code, status, bytes, cancelled != 0);
   else if (whole && buffer_.with_room)
     buffer_.with_room->deliver(bytes);
@@ -273,7 +274,8 @@ void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t by
   operation->bytes = bytes;
   operation->cancelled = cancelled;
   operation->context = request_context(request_);
-  operation->truncated = bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
+  operation->truncated =
+      is_truncation(code) || bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
   operation->error = operation->truncated ? MPI_ERR_TRUNCATE : code;
   operation->reading = operation->error == MPI_SUCCESS && !cancelled;
   Reservation reserved(std::move(operation));

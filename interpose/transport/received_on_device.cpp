@@ -94,17 +94,17 @@ void DirectReceive::ended() {
   report_end(operand_.reported);
 }
 
-std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program) {
+std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool lasts) {
   if (!peer_checks() || program.count < 0 || program.type == MPI_DATATYPE_NULL) return nullptr;
-  if (!peer_wants_room(program.count * datatype::size_of(program.type))) return nullptr;
+  if (!peer_wants_room(program.count * datatype::size_of(program.type), lasts)) return nullptr;
   const datatype::TypeInfoRef info = datatype::type_info(program.type);
   if (!info) return nullptr;
   return std::make_shared<ReceiveWithRoom>(program.room(), program.count, program.type, info, /*on_host=*/true);
 }
 
-std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program) {
+std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts) {
   if (!operand.is_direct()) {
-    if (auto receive = receive_with_room(program)) return receive;
+    if (auto receive = receive_with_room(program, lasts)) return receive;
     return peer_host_receive(program.room(), program.count, program.type);
   }
   if (!may_get_rts(operand)) return nullptr;

@@ -67,13 +67,13 @@ class DirectReceive : public Payload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
-/// The payload of a receive of `program` into host memory, if MPI is to be given more room (peer_wants_room()); else
-/// null. May throw std::bad_alloc.
-std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program);
+/// The payload of a receive of `program` into host memory, if MPI is to be given more room (peer_wants_room(), which
+/// tells of `lasts`); else null. May throw std::bad_alloc.
+std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool lasts = false);
 
 /// The payload of a nonblocking or persistent receive of `program` that is not staged, `operand` being what resolve()
 /// has made of it; null if MPI can have the request itself. A truncated RTS is then a matter for peer_truncated_in().
 /// May throw device::Error and std::bad_alloc.
-std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program);
+std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts = false);
 
 }  // namespace gpudt::interpose

@@ -24,6 +24,8 @@ std::atomic<bool> peer_checking{false}, peer_collecting{false};
 namespace {
 
 constexpr int self_tag = 3;
+/// So long an RTS may be on its way on one node when its sender's offer is open.
+constexpr std::chrono::milliseconds rts_arrival{1};
 constexpr unsigned polls_before_progress = 32;
 
 constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
@@ -215,12 +217,41 @@ bool release_found(const Envelope& envelope, int index, Find find) {
 
 }  // namespace
 
+namespace {
+
+/// The next message of process `sender` with this envelope that MPI has and no receive has got yet; -1: none.
+std::int64_t bytes_of_next(MPI_Comm comm, const Envelope& envelope) {
+  MPI_Status status{};
+  int found = 0;
+  const auto deadline = SteadyClock::now() + rts_arrival;
+  while (found == 0 && SteadyClock::now() < deadline) PMPI_Iprobe(envelope.source, envelope.tag, comm, &found, &status);
+  return found == 0 ? -1 : received_bytes(status);
+}
+
+/// Where MPI does not tell how long the message was: it is taken for the oldest one that has been offered with this
+/// envelope, unless that may not have been received yet.
+void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
+  const auto find = [&] { return oldest_offer(sender, envelope); };
+  if (!find()) return;
+  const Offered offered = find_unreceived(envelope, find);
+  if (!offered) return;
+  const auto index = static_cast<int>(offered.descriptor - (*reach_sender(sender))->descriptors);
+  const std::int64_t next = bytes_of_next(comm, envelope);
+  const bool is_behind = next != length_of_rts(offered.descriptor->bytes, index) &&
+                         (next < 0 || is_rts_of_open_offer(sender, envelope, next));
+  if (is_behind) release_sender(offered, index);
+}
+
+}  // namespace
+
 void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
-  const std::int64_t bytes = received_bytes(status);
-  const int index = rts_index(bytes);
-  if (!truncated_statuses_tell || !peer_checks() || index < 0 || comm == MPI_COMM_NULL) return;
+  if (!peer_checks() || comm == MPI_COMM_NULL) return;
   const int sender = world_rank_of(comm, status.MPI_SOURCE);
   const Envelope envelope{context_of(comm), status.MPI_SOURCE, status.MPI_TAG};
+  if (!truncated_statuses_tell) return release_oldest(comm, sender, envelope);
+  const std::int64_t bytes = received_bytes(status);
+  const int index = rts_index(bytes);
+  if (index < 0) return;
   if (release_found(envelope, index, [&] { return open_offer(sender, envelope, index); })) return;
   if (!may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }

@@ -321,12 +321,14 @@ bool peer_was_offered();
 /// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
 /// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
 inline std::int64_t rts_room() {
-  return hidden_messages_share_comm && peer_checks() && peer_was_offered() ? peer::longest_rts : 0;
+  return !truncated_statuses_tell && peer_checks() ? peer::longest_rts : 0;
 }
-/// Whether MPI is to be given more room than the `bytes` bytes of a receive for that. In processes that look for the
-/// RTS messages of short messages these must be readable, too, over all MPI libraries.
-inline bool peer_wants_room(std::int64_t bytes) {
-  return bytes < rts_room() || (bytes < peer::least_short && peer_expects_short() && peer_checks());
+/// Whether MPI is to be given more room than the `bytes` bytes of a receive into host memory for that, which costs a
+/// copy: only if this process may be sent an RTS by now or, `lasts`, if the receive is started again and again. In
+/// processes that look for the RTS messages of short messages these must be readable, too, over all MPI libraries.
+inline bool peer_wants_room(std::int64_t bytes, bool lasts = false) {
+  return (bytes < rts_room() && (lasts || peer_was_offered())) ||
+         (bytes < peer::least_short && peer_expects_short() && peer_checks());
 }
 /// The same of receives of collectives.
 inline std::int64_t hidden_rts_room() {

@@ -284,7 +284,7 @@ void RendezvousSender::give_up() {
 
 Outgoing RendezvousSender::message() const {
   descriptor_.issue.store(Issue::being_issued);
-  return {descriptor_.rts, static_cast<int>(is_short() ? descriptor_.bytes : rts_bytes(index_)), MPI_BYTE};
+  return {descriptor_.rts, static_cast<int>(length_of_rts(descriptor_.bytes, index_)), MPI_BYTE};
 }
 
 void RendezvousSender::given() {

@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 16;
+inline constexpr std::uint32_t peer_version = 17;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 128;
 /// The length of an ordinary RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only
@@ -80,7 +80,7 @@ inline constexpr std::uint32_t found_not_now =
     2;  ///< kernels currently have a start delay; a later message may succeed
 
 /// Size of Descriptor::data, for a layout or a short message.
-inline constexpr std::size_t descriptor_data = 6784;
+inline constexpr std::size_t descriptor_data = 6720;
 /// A message of at most this length is copied to the segment if it is not fetched for a while, so that its send can
 /// end: programs expect this of short messages.
 inline constexpr std::int64_t longest_buffered = 4096;
@@ -107,6 +107,7 @@ struct alignas(64) Descriptor {
   RendezvousState state;
   std::uint32_t generation;
   std::int32_t destination;  ///< rank in MPI_COMM_WORLD
+  std::uint64_t number;      ///< counts the messages that the process has offered
   Envelope envelope;
   std::atomic<Issue> issue;
   std::atomic<std::uint32_t> matched;  ///< the receiver has the RTS, or MPI_Mprobe has matched it

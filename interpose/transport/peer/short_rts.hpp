@@ -25,6 +25,11 @@ constexpr bool has_short_length(std::int64_t bytes) {
   return bytes >= least_short && bytes <= most_short;
 }
 
+/// The length of the RTS of a message of `bytes` bytes that descriptor `index` describes.
+constexpr std::int64_t length_of_rts(std::int64_t bytes, int index) {
+  return has_short_length(bytes) ? bytes : rts_bytes(index);
+}
+
 /// The RTS as MPI sends it, cut off after the length of the message, or followed by any bytes.
 struct ShortRequest {
   std::uint64_t name;  ///< mark, sender's rank, descriptor, some bits of the key

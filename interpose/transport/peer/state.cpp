@@ -335,6 +335,7 @@ int take_descriptor(int rank, const Envelope& envelope) {
   world->idle.reset(static_cast<std::size_t>(index));
   Descriptor& descriptor = (*world->own)->descriptors[index];
   ++descriptor.generation;
+  descriptor.number = ++world->offers;
   descriptor.destination = rank;
   descriptor.envelope = envelope;
   descriptor.issue.store(Issue::not_yet, std::memory_order_relaxed);
@@ -353,10 +354,23 @@ void put_descriptor(int index, bool done, device::Staging packed, PublishedRef p
 namespace {
 
 /// Whether the descriptor is of a message with this envelope whose RTS this process may have, and has not received.
-bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
+bool is_unreceived(const Descriptor& descriptor, const Envelope& envelope) {
   return descriptor.destination == world->rank && descriptor.envelope == envelope &&
-         descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0 &&
-         descriptor.bytes >= least_offered;
+         descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0;
+}
+
+/// The same of a message with an ordinary RTS.
+bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
+  return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered;
+}
+
+/// Calls `act(descriptor, index)` for each open offer of the segment's process with this envelope.
+template <class Act>
+void for_each_offer(Segment* segment, const Envelope& envelope, Act act) {
+  for (int index = 0; segment != nullptr && index < descriptor_count; ++index) {
+    Descriptor& descriptor = (*segment)->descriptors[index];
+    if (descriptor.state.is_open() && is_unreceived(descriptor, envelope)) act(descriptor, index);
+  }
 }
 
 /// In a segment, or the image of one; null if it has none.
@@ -377,6 +391,22 @@ Offered open_offer(int sender, const Envelope& envelope, int index) {
 Offered open_offer(const Envelope& envelope, int index) {
   Offered found;
   for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, index);
+  return found;
+}
+
+Offered oldest_offer(int sender, const Envelope& envelope) {
+  Offered oldest;
+  for_each_offer(reach_sender(sender), envelope, [&](Descriptor& descriptor, int) {
+    if (!oldest || descriptor.number < oldest.descriptor->number) oldest.descriptor = &descriptor;
+  });
+  return oldest;
+}
+
+bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes) {
+  bool found = false;
+  for_each_offer(reach_sender(sender), envelope, [&](const Descriptor& descriptor, int index) {
+    found = found || bytes == length_of_rts(descriptor.bytes, index);
+  });
   return found;
 }
 

@@ -107,6 +107,7 @@ struct World {
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
   std::bitset<descriptor_count> idle GUARDED_BY(mutex);   ///< descriptors
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
+  std::uint64_t offers GUARDED_BY(mutex) = 0;  ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
   std::map<int, Turns> turns GUARDED_BY(mutex);            ///< by GPU
@@ -203,6 +204,11 @@ struct Offered {
 Offered open_offer(int sender, const Envelope& envelope, int index);
 /// The same for any sender, which the context and the source in the envelope determine.
 Offered open_offer(const Envelope& envelope, int index);
+/// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
+/// open_offer() it also finds offers of short messages.
+Offered oldest_offer(int sender, const Envelope& envelope);
+/// Whether one of these offers has an RTS of `bytes` bytes.
+bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
 /// Whether process `sender` may have sent such an RTS, also if it has given up the message since.
 bool may_have_issued(int sender, const Envelope& envelope, int index);
 
