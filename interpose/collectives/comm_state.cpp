@@ -98,9 +98,16 @@ CommState& attached_state(MPI_Comm comm) {
   const bool on_node = all_are(can_be_asked, ranks);
   made->together = on_node && collectives_take_part() && has_common_context(comm);
   made->over_nodes = !on_node && world_over_nodes && all_are(is_in_world, ranks);
-  if (made->together) made->members = members_of(comm, std::move(ranks));
   if (PMPI_Comm_set_attr(comm, keyval, made.get()) != MPI_SUCCESS) throw std::bad_alloc();
-  return *made.release();
+  CommState& state = *made.release();
+  if (!state.together) return state;
+  try {  // last: processes that count a communicator more often than others would wait for them
+    state.members = members_of(comm, std::move(ranks));
+  } catch (...) {
+    PMPI_Comm_delete_attr(comm, keyval);
+    throw;
+  }
+  return state;
 }
 
 }  // namespace

@@ -78,7 +78,13 @@ template <class List>
 std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list) {
   if (!collective_messages::asked(call, comm, flow, known)) return std::nullopt;
   BlockMessages blocks;
-  const bool listed = !collective_messages::surely_on_host() && list(blocks);
+  bool listed = false;
+  try {
+    listed = !collective_messages::surely_on_host() && list(blocks);
+  } catch (const std::exception&) {  // the others are told that this process declines
+    collective_messages::exchange(call, comm, flow, known, {}, /*listed=*/false);
+    throw;
+  }
   return collective_messages::exchange(call, comm, flow, known, std::move(blocks), listed);
 }
 

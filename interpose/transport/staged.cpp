@@ -86,7 +86,13 @@ Announced Staged::announced(std::int64_t bytes) {
 }
 
 void Staged::truncated(std::int64_t bytes) {
+  note_all_written();
   if (operand_.protocol == Protocol::mapped_staging) RendezvousReceiver::release_short(data(), bytes, operand_.bytes());
+}
+
+/// MPI does not tell how much it has written.
+void Staged::note_all_written() {
+  if (lazy_) lazy_.note_written(static_cast<std::size_t>(room_));
 }
 
 bool Staged::done() {
@@ -104,6 +110,7 @@ bool Staged::is_fetched() {
 }
 
 void Staged::abandon() {
+  note_all_written();
   if (head_) head_->reset();
   receiver_.reset();
   fetching_ = 0;

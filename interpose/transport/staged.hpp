@@ -43,6 +43,7 @@ class Staged : public Payload {
 
  private:
   void start(device::Direction direction, std::int64_t bytes);
+  void note_all_written();
   void acquire_memory(bool receives);
   bool is_fetched();
   bool start_receiver();
