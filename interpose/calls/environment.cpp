@@ -240,13 +240,13 @@ void start_if_possible(const std::optional<Settings>& settings, void (*start)(co
     active.store(false);
     log_failure("gpudt is off", error.what());
   }
-  collectives_tell_started();
 }
 
 int begin_world(int code, const std::optional<Settings>& settings) {
   if (code != MPI_SUCCESS) return code;
   enter_world();
   start_if_possible(settings, start_with_world);
+  collectives_tell_started();
   return code;
 }
 
