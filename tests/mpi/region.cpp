@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/support/mpi_world.hpp"
+
 namespace gpudt::test {
 namespace {
 
@@ -76,7 +78,7 @@ void Region::unpack(std::vector<char>& image, const Stream& packed) const {
   for (const Block& block : blocks_)
     if (block.count != 0)
       PMPI_Unpack(packed.data(), static_cast<int>(packed.size()), &position, image.data() + origin_ + block.displ,
-                  static_cast<int>(block.count), block.type, MPI_COMM_WORLD);
+                  static_cast<int>(block.count), block.type, world());
 }
 
 Stream Region::packed() const {
@@ -85,7 +87,7 @@ Stream Region::packed() const {
   for (const Block& block : blocks_)
     if (block.count != 0 && !packed.empty())
       PMPI_Pack(initial_.data() + origin_ + block.displ, static_cast<int>(block.count), block.type, packed.data(),
-                static_cast<int>(packed.size()), &position, MPI_COMM_WORLD);
+                static_cast<int>(packed.size()), &position, world());
   return packed;
 }
 

@@ -1,7 +1,9 @@
 // A program with sessions and without MPI_Init: messages, collectives and accesses to windows with strided device
 // memory. Exit status: how many kinds of calls have gone wrong.
 //
-// usage: session_alone [again]   again: the session is made, used and ended twice, as not all MPI libraries allow
+// usage: session_alone [again | outlives]
+//   again: the session is made, used and ended twice, as not all MPI libraries allow
+//   outlives: the session is used again after MPI_Finalize; MPI_Init was called before it began
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
@@ -108,11 +110,9 @@ void window(const Ring& ring) {
   MPI_Win_free(&win);
 }
 
-void in_a_session(const char* name) {
-  MPI_Session session = MPI_SESSION_NULL;
+void communicate(MPI_Session session, const char* name) {
   MPI_Group group = MPI_GROUP_NULL;
   Ring ring{};
-  MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
   MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
   MPI_Comm_create_from_group(group, name, MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &ring.comm);
   MPI_Group_free(&group);
@@ -125,13 +125,34 @@ void in_a_session(const char* name) {
   window(ring);
   MPI_Type_free(&ring.type);
   MPI_Comm_free(&ring.comm);
+}
+
+void in_a_session(const char* name) {
+  MPI_Session session = MPI_SESSION_NULL;
+  MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
+  communicate(session, name);
+  MPI_Session_finalize(&session);
+}
+
+void outliving_the_world() {
+  MPI_Session session = MPI_SESSION_NULL;
+  MPI_Init(nullptr, nullptr);
+  MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
+  communicate(session, "beside");
+  MPI_Finalize();
+  communicate(session, "after");
   MPI_Session_finalize(&session);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  in_a_session("first");
-  if (argc > 1 && std::string(argv[1]) == "again") in_a_session("second");
+  const std::string how = argc > 1 ? argv[1] : "";
+  if (how == "outlives") {
+    outliving_the_world();
+  } else {
+    in_a_session("first");
+    if (how == "again") in_a_session("second");
+  }
   return wrong;
 }

@@ -96,7 +96,8 @@ TEST_CASE("a nonblocking receive into host memory before any into device memory"
   check_status(status, partner(), 2, type, 100);
   in.expect(stream_of(type, 100, key_of(partner(), 2)));
   CHECK(in.difference() == "");
-  if (!host_only() && own_segment() != nullptr) CHECK(own_segment()->expects_short == 0);
+  // Over MPICH all receives are watched, whatever their length.
+  if (!host_only() && own_segment() != nullptr) CHECK(own_segment()->expects_short == (mpich ? 1 : 0));
 }
 
 TEST_CASE("short device messages meet every kind of receive", "[.][short]") {

@@ -22,6 +22,7 @@
 
 #include "tests/random/session.hpp"
 #include "tests/support/mpi_quirks.hpp"
+#include "tests/support/mpi_world.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -160,24 +161,20 @@ int gpu_count() {
 int main(int argc, char** argv) {
   using namespace gpudt::test;
   read_arguments(argc, argv);
-  int provided = 0;
-  if (session.threads > 1)
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
-  else
-    MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &session.rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &session.ranks);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  begin_world(&argc, &argv, session.threads > 1);
+  MPI_Comm_rank(world(), &session.rank);
+  MPI_Comm_size(world(), &session.ranks);
+  MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
   Totals totals, all;
   if (choose_gpu())
     totals = run();
   else
     std::fprintf(stderr, "no GPU: preload libgpudt-sim.so or set GPUDT_TEST_HOST=1\n");
-  PMPI_Allreduce(&totals, &all, 3, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+  PMPI_Allreduce(&totals, &all, 3, MPI_INT64_T, MPI_SUM, world());
   if (session.rank == 0)
     std::printf("seed %llu: %lld failures, %lld messages, %lld collectives\n",
                 static_cast<unsigned long long>(session.seed), static_cast<long long>(all.failures),
                 static_cast<long long>(all.messages), static_cast<long long>(all.collectives));
-  MPI_Finalize();
+  end_world();
   return all.failures != 0 ? 1 : 0;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tests/random/layout.hpp"
+#include "tests/support/mpi_world.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -65,7 +66,7 @@ std::string Arenas::difference(std::size_t& wrong) const {
 }
 
 Context::Context(std::uint64_t seed_, int thread_, int threads) : seed(seed_), thread(thread_), threads_(threads) {
-  PMPI_Comm_dup(MPI_COMM_WORLD, &control);
+  PMPI_Comm_dup(world(), &control);
   make_communicators();
 }
 

@@ -14,6 +14,7 @@
 
 #include "pingpong/common/driver.hpp"
 #include "tests/support/mpi_quirks.hpp"
+#include "tests/support/mpi_world.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -270,8 +271,7 @@ Stream stream_of(const Type& type, std::int64_t count, std::uint64_t key) {
   Stream stream(static_cast<std::size_t>(type.size() * count));
   int position = 0;
   if (!stream.empty())
-    PMPI_Pack(image.base(), as_count(count), type, stream.data(), static_cast<int>(stream.size()), &position,
-              MPI_COMM_WORLD);
+    PMPI_Pack(image.base(), as_count(count), type, stream.data(), static_cast<int>(stream.size()), &position, world());
   return stream;
 }
 
@@ -286,9 +286,9 @@ void unpack_into(Image& image, const Type& type, std::int64_t count, const Strea
   Image other = image;
   const std::vector<char> before = image.bytes();
   int position = 0;
-  PMPI_Unpack(first.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, MPI_COMM_WORLD);
+  PMPI_Unpack(first.data(), static_cast<int>(full), &position, image.base(), as_count(count), type, world());
   position = 0;
-  PMPI_Unpack(second.data(), static_cast<int>(full), &position, other.base(), as_count(count), type, MPI_COMM_WORLD);
+  PMPI_Unpack(second.data(), static_cast<int>(full), &position, other.base(), as_count(count), type, world());
   for (std::size_t i = 0; i < before.size(); ++i)
     if (image.bytes()[i] != other.bytes()[i]) image.bytes()[i] = before[i];
 }

@@ -10,6 +10,7 @@
 //   GPUDT_TEST_THREADS=1  MPI_Init_thread with MPI_THREAD_MULTIPLE instead of MPI_Init
 //   GPUDT_TEST_VERBOSE=1  the time of each test case
 //   GPUDT_TEST_HUGE=1     also the tests that need several GiB
+//   GPUDT_TEST_SESSION=1  a session in place of MPI_Init and MPI_COMM_WORLD (mpi_world.hpp)
 //   GPUDT_TEST_DEVICE_IS, GPUDT_TEST_HOST_IS=kind  (a place_name) what Place::device and Place::host stand for: all
 //                         tests with another kind of memory
 #pragma once

@@ -33,6 +33,7 @@ using AssertionEnded = bool;
 #include "tests/support/catch_session.hpp"
 #include "tests/support/mpi_harness.hpp"
 #include "tests/support/mpi_quirks.hpp"
+#include "tests/support/mpi_world.hpp"
 
 namespace gpudt::test {
 namespace {
@@ -110,7 +111,7 @@ class LockStep : public ListenerBase {
     described_ = 0;
     started_ = PMPI_Wtime();
     processor_started_ = processor_seconds();
-    MPI_Comm_dup(MPI_COMM_WORLD, &session.current);
+    MPI_Comm_dup(world(), &session.current);
     PMPI_Comm_set_errhandler(session.current, MPI_ERRORS_RETURN);
   }
 
@@ -168,15 +169,11 @@ bool choose_gpu() {
 }
 
 void start_mpi(int* argc, char*** argv) {
-  int provided = 0;
-  if (environment("GPUDT_TEST_THREADS", 0) != 0)
-    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
-  else
-    MPI_Init(argc, argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &session.rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &session.ranks);
-  PMPI_Comm_dup(MPI_COMM_WORLD, &session.control);
-  if (!requests_have_handlers)
+  begin_world(argc, argv, environment("GPUDT_TEST_THREADS", 0) != 0);
+  MPI_Comm_rank(world(), &session.rank);
+  MPI_Comm_size(world(), &session.ranks);
+  PMPI_Comm_dup(world(), &session.control);
+  if (!requests_have_handlers && world() == MPI_COMM_WORLD)
     for (const MPI_Comm comm : {MPI_COMM_WORLD, MPI_COMM_SELF}) PMPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   const int mine = session.host_only ? 1 : 0;
   int any = 0;
@@ -276,6 +273,6 @@ int main(int argc, char** argv) {
   int result = all_ready != 0 ? run_session(argc, argv) : 2, worst = 0;
   PMPI_Allreduce(&result, &worst, 1, MPI_INT, MPI_MAX, session.control);
   PMPI_Comm_free(&session.control);
-  MPI_Finalize();
+  end_world();
   return worst;
 }

@@ -1,0 +1,69 @@
+#include "tests/support/mpi_world.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace gpudt::test {
+
+namespace {
+
+#ifdef GPUDT_TEST_SESSIONS
+
+MPI_Session session = MPI_SESSION_NULL;
+MPI_Comm in_session = MPI_COMM_NULL;
+
+void begin_session(bool threads) {
+  MPI_Info info = MPI_INFO_NULL;
+  MPI_Group group = MPI_GROUP_NULL;
+  PMPI_Info_create(&info);
+  PMPI_Info_set(info, "thread_level", threads ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SINGLE");
+  MPI_Session_init(info, MPI_ERRORS_RETURN, &session);
+  PMPI_Info_free(&info);
+  MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+  MPI_Comm_create_from_group(group, "gpudt tests", MPI_INFO_NULL, MPI_ERRORS_RETURN, &in_session);
+  PMPI_Group_free(&group);
+}
+
+void end_session() {
+  MPI_Comm_free(&in_session);
+  MPI_Session_finalize(&session);
+}
+
+#else
+
+constexpr MPI_Comm in_session = MPI_COMM_NULL;
+
+void begin_session(bool) {
+  std::fputs("this MPI library has no sessions\n", stderr);
+  std::exit(5);
+}
+
+void end_session() {}
+
+#endif
+
+bool wants_session() {
+  return std::getenv("GPUDT_TEST_SESSION") != nullptr;
+}
+
+}  // namespace
+
+void begin_world(int* argc, char*** argv, bool threads) {
+  int provided = 0;
+  if (wants_session())
+    begin_session(threads);
+  else if (threads)
+    MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
+  else
+    MPI_Init(argc, argv);
+}
+
+MPI_Comm world() {
+  return wants_session() ? in_session : MPI_COMM_WORLD;
+}
+
+void end_world() {
+  wants_session() ? end_session() : static_cast<void>(MPI_Finalize());
+}
+
+}  // namespace gpudt::test
