@@ -61,7 +61,7 @@ void start_hidden() {
 
 /// From now on messages are offered to this process.
 void start_messages(ForcedProtocol forced) {
-  if (!find_request_contexts(world->self))
+  if (truncated_statuses_tell && !find_request_contexts(world->self))
     log_trace(
         "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
         "a few bytes do not release their senders");
