@@ -17,6 +17,8 @@
 
 #include "datatype/tree.hpp"
 #include "device/choice/host_cpu.hpp"
+#include "device/cuda/make_runtime.hpp"
+#include "device/sim/make_runtime.hpp"
 #include "device/transfer/engine.hpp"
 #include "pingpong/common/machine.hpp"
 #include "pingpong/common/options.hpp"
