@@ -31,7 +31,7 @@ void end_session() {
 
 #else
 
-constexpr MPI_Comm in_session = MPI_COMM_NULL;
+const MPI_Comm in_session = MPI_COMM_NULL;
 
 void begin_session(bool) {
   std::fputs("this MPI library has no sessions\n", stderr);
