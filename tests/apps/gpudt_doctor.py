@@ -231,7 +231,7 @@ class GpudtDoctor(Installed):
 
     def test_all_variables(self):
         """It knows those that the page of variables names."""
-        page = (pathlib.Path(self.script).parent.parent / "docs" / "variables.md").read_text(encoding="utf-8")
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/variables.md").read_text(encoding="utf-8")
         names = set(re.findall("`(GPUDT_[A-Z_]+)`", page))
         self.assertGreater(len(names), 15)
         self.environment.update(dict.fromkeys(names, "0"))
