@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/mpi_world.hpp"
 
 using namespace gpudt::test;
 
@@ -180,6 +181,7 @@ TEST_CASE("messages to self", "[matching]") {
           const std::string text = std::string(place_name(send)) + " to " + place_name(receive) + ", " + type.text();
           INFO(text);
           step(text);
+          if (where == MPI_COMM_SELF && world() != MPI_COMM_WORLD) continue;  // a session has none
           const int self = where == MPI_COMM_SELF ? 0 : rank();
           Buffer out(send, type, 1), in(receive, type, 1), again(receive, type, 1);
           out.fill(seed());
