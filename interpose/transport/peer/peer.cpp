@@ -25,7 +25,9 @@ namespace {
 
 constexpr int self_tag = 3;
 /// So long an RTS may be on its way on one node when its sender's offer is open.
-constexpr std::chrono::milliseconds rts_arrival{1};
+constexpr std::chrono::milliseconds rts_arrival{5};
+/// So long its sender may take to have given it to MPI.
+constexpr std::chrono::seconds rts_issue{1};
 constexpr unsigned polls_before_progress = 32;
 
 constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
@@ -236,6 +238,9 @@ void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
   const Offered offered = find_unreceived(envelope, find);
   if (!offered) return;
   const auto index = static_cast<int>(offered.descriptor - (*reach_sender(sender))->descriptors);
+  const auto deadline = SteadyClock::now() + rts_issue;
+  while (offered.descriptor->issue.load() != Issue::issued)
+    if (SteadyClock::now() > deadline) return;
   const std::int64_t next = bytes_of_next(comm, envelope);
   const bool is_behind = next != length_of_rts(offered.descriptor->bytes, index) &&
                          (next < 0 || is_rts_of_open_offer(sender, envelope, next));
