@@ -7,6 +7,7 @@ FAMILY is that of the MPI library, openmpi or mpich; the HAS-WORDs say what it h
 table. What follows are runs as calls.py takes them.
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -27,7 +28,8 @@ def cases(program, selections):
     """The names of the test cases that any of the selections has the program run; an empty one: all but hidden ones."""
     wanted = ",".join(selection or "~[.]" for selection in selections)
     for option in (["--list-test-names-only"], ["--list-tests", "--verbosity", "quiet"]):  # Catch2 2 and 3
-        done = subprocess.run([program, *option, wanted], capture_output=True, text=True, check=False)
+        done = subprocess.run([program, *option, wanted], capture_output=True, text=True, check=False,
+                              env={**os.environ, "GPUDT_TEST_HOST": "1"})  # no GPU is needed for a list
         names = {line.strip() for line in done.stdout.splitlines() if line.strip() and " passed, " not in line}
         if names:
             return names
