@@ -31,7 +31,7 @@ std::uint64_t allocation_id(const void* address) noexcept;
 /// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
 /// variables, so that no runtime need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
 bool surely_host(const void* address) noexcept;
-/// The same of all addresses from the first to the last.
+/// As above, of all addresses from the first to the last.
 bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept;
 
 /// Alignment (a power of two) at which memory of different GPUs and of the host never share a block, except within one
@@ -53,7 +53,7 @@ struct Region {
 /// variables; else an aligned block as small as granule(). One or two questions to the driver.
 Region region_of(const void* address) noexcept;
 
-/// The same of memory that was classified: one question, if it is a GPU's.
+/// As above, of memory that was classified before. GPU memory costs one question to the driver.
 Region region_of(const void* address, const Location& location) noexcept;
 
 }  // namespace gpudt::device

@@ -1,4 +1,4 @@
-// A block of staging memory, as whoever uses it holds it. The pool that it is from: pool.hpp.
+// A block of staging memory, held by its user until it goes back to its pool (pool.hpp).
 #pragma once
 
 #include <cstddef>

@@ -112,7 +112,7 @@ StateOwner Channel::take() {
 }
 
 void Channel::put(Transfer::State* state) noexcept {
-  if (state->brought.memory) state->brought.memory = {};  // nobody has waited until it was packed
+  if (state->copied_span.memory) state->copied_span.memory = {};  // nobody has waited until it was packed
   if (state->resident) state->resident->done(*state);
   const LockGuard lock(mutex_);
   state->next_idle = idle_;

@@ -91,7 +91,7 @@ bool Engine::start_span(Gpu& gpu, Channel& channel, const Packing& packing, cons
   CopyPlan row;
   row.add({{memory.data(), bytes, bytes}, {first, bytes, bytes}, bytes});
   if (!channel.start_copies(state, row, {&channel.copies, span_copy_cost_us(gpu.tuning.model, span)})) return false;
-  state.brought = {std::move(memory), packing.layout, packing.bytes(), span.begin, packing.packed};
+  state.copied_span = {std::move(memory), packing.layout, packing.bytes(), span.begin, packing.packed};
   return true;
 }
 

@@ -46,7 +46,7 @@ Way Transfer::way() const {
 }
 
 /// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
-void Brought::pack() {
+void CopiedSpan::pack() {
   struct Run {
     const char* from;
     char* to;
@@ -58,9 +58,9 @@ void Brought::pack() {
     for (const Run& run : std::span(runs).first(count)) std::memcpy(run.to, run.from, run.bytes);
     count = 0;
   };
-  const char* const brought = static_cast<const char*>(memory.data());
+  const char* const copied = static_cast<const char*>(memory.data());
   datatype::for_each_run(*layout, 0, bytes, [&](std::int64_t at, std::int64_t position, std::int64_t length) {
-    runs[count] = {brought + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
+    runs[count] = {copied + (at - offset), static_cast<char*>(packed) + position, static_cast<std::size_t>(length)};
     __builtin_prefetch(runs[count].from);
     if (++count == runs.size()) take();
   });
@@ -95,7 +95,7 @@ void Transfer::State::poll() {
     if (resident) resident->done(*this);
     if (lesson.delay) observe();
     if (!is_probe) channel->look_after_probe();
-    if (brought.memory) brought.pack();
+    if (copied_span.memory) copied_span.pack();
     return;
   }
   ++polls;

@@ -30,7 +30,7 @@ struct Lesson {
 };
 
 /// A whole extent that the copy engine copied to the host, to be packed by the host.
-struct Brought {
+struct CopiedSpan {
   Staging memory;  ///< the span; empty: nothing is to be packed
   const datatype::Layout* layout;
   std::int64_t bytes;   ///< of the message
@@ -61,7 +61,7 @@ struct Transfer::State {
   std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
   Resident* resident = nullptr;                   ///< whose persistent kernel does it; null: a launch of its own
   Lesson lesson;
-  Brought brought;
+  CopiedSpan copied_span;
   std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: the last poll that found it so
 
   bool done();
