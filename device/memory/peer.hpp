@@ -4,7 +4,6 @@
 // mappings by who exports and where.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -14,6 +13,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/mutex.hpp"
 #include "device/memory/mapping.hpp"
 #include "device/runtime/runtime.hpp"
@@ -45,15 +45,13 @@ class Peers {
   /// What the runtime has refused. It may have been for want of something that is there later: so it is asked again,
   /// after twice as many questions each time.
   struct Refusal {
-    static constexpr int first_pause = 16, longest_pause = 4096;
     std::string why;
-    int asked = 0, pause = first_pause;
+    Backoff<32, 4096> asking{};
     /// Whether the refusal still stands, so that the runtime is not asked again yet.
-    bool stands() { return ++asked < pause; }
+    bool stands() { return asking.passes(); }
     void again(const char* reason) {
       why = reason;
-      asked = 0;
-      pause = std::min(2 * pause, longest_pause);
+      asking.failed();
     }
   };
   struct Export {

@@ -16,9 +16,6 @@ using std::chrono::microseconds;
 constexpr microseconds most_between{100};
 /// A launch is promising after this many short transfers in a streak.
 constexpr int least_streak = 4;
-/// After a kernel that was not worth its launch, least_passed short transfers pass before the next launch; after each
-/// further such kernel twice as many, up to most_passed.
-constexpr int least_passed = 8, most_passed = 256;
 /// A kernel was worth its launch if it did at least this many jobs.
 constexpr std::int64_t worthwhile_jobs = 4;
 /// A kernel ends after this time without a job, since the program's cudaDeviceSynchronize waits for it.
@@ -98,7 +95,7 @@ void Resident::note_short() {
   const auto now = Clock::now();
   const LockGuard lock(mutex_);
   streak_ = now - last_short_ <= most_between ? std::min(streak_ + 1, least_streak) : 0;
-  passed_ = std::min(passed_ + 1, most_passed);
+  launching_.passes();
   last_short_ = now;
   for (Waits& waits : waits_) {
     if (!std::exchange(waits.open, false)) continue;
@@ -111,7 +108,7 @@ void Resident::note_short() {
 
 bool Resident::promising(const Waits& waits) {
   if (use_ == ResidentUse::always) return true;
-  if (streak_ < least_streak || passed_ < to_pass_ || waits.until_short < launch_time || waits.until_short > timeout)
+  if (streak_ < least_streak || launching_.waits() || waits.until_short < launch_time || waits.until_short > timeout)
     return false;
   if (waits.until_short >= launch_time_) return true;
   launch_time_ -= launch_time_ / launch_time_decay;
@@ -122,8 +119,8 @@ bool Resident::promising(const Waits& waits) {
 void Resident::settle() {
   if (std::exchange(settled_, true) || use_ == ResidentUse::always) return;
   const bool worthwhile = jobs_of_launch_ >= worthwhile_jobs;
-  to_pass_ = worthwhile ? 0 : std::clamp(2 * to_pass_, least_passed, most_passed);
-  if (!worthwhile) streak_ = passed_ = 0;
+  worthwhile ? launching_.worked() : launching_.failed();
+  if (!worthwhile) streak_ = 0;
 }
 
 void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {

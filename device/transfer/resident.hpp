@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/backoff.hpp"
 #include "base/mutex.hpp"
 #include "device/kernels/resident_body.hpp"
 #include "device/transfer/config.hpp"
@@ -88,8 +89,9 @@ class Resident {
   Waits waits_[wait_kinds] GUARDED_BY(mutex_);
   int blocked_ GUARDED_BY(mutex_) = 0;  ///< consecutive launches that took too long
   int streak_ GUARDED_BY(mutex_) = 0;   ///< short transfers that followed each other closely
-  int passed_ GUARDED_BY(mutex_) = 0;   ///< short transfers since the last kernel not worth its launch
-  int to_pass_ GUARDED_BY(mutex_) = 0;  ///< short transfers that must pass before the next launch
+  /// Short transfers that pass after a kernel that was not worth its launch, in one streak or in several; twice as many
+  /// after each further such kernel.
+  Backoff<8, 256> launching_ GUARDED_BY(mutex_);
   Transfer::State* served_ GUARDED_BY(mutex_) = nullptr;  ///< the transfer whose job the kernel has
   std::optional<Work> work_ GUARDED_BY(mutex_);           ///< the work of served_
   std::atomic<bool> ready_{false};                        ///< the kernel runs and has no job, as far as is known

@@ -32,7 +32,7 @@ enum class Access { read, write };
 
 /// A device buffer of a file operation, on the host for as long as the operation lasts; (data, type) is what MPI sees.
 struct FileBuffer {
-  std::shared_ptr<Payload> payload;  ///< null: MPI can have the buffer as it is
+  std::shared_ptr<CallPayload> payload;  ///< null: MPI can have the buffer as it is
   void* data;
   MPI_Datatype type;
 
@@ -103,9 +103,9 @@ int nonblocking(Access access, const char* call, MPI_File file, const void* buf,
     FileBuffer buffer = prepare(call, file, buf, count, type);
     if (!buffer) return pmpi(buffer.data, buffer.type, request);
     auto operation = std::make_unique<Operation>();
-    operation->kind = access == Access::read ? Operation::Kind::receive : Operation::Kind::deliver_status;
     operation->owner.file = file;
-    operation->payload = std::move(buffer.payload);
+    operation->moved = {access == Access::read ? Operation::Kind::read : Operation::Kind::write,
+                        std::move(buffer.payload)};
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();
     const int code = pmpi(buffer.data, buffer.type, &reserved->inner);

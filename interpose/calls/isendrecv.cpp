@@ -6,20 +6,21 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "interpose/calls/sends.hpp"
 #include "interpose/requests/operation.hpp"
+#include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/received_on_device.hpp"
 #include "interpose/transport/staged.hpp"
+#include "interpose/transport/staged_receive.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
 /// A copy of what goes out of host memory that a receive is about to overwrite; not in staging memory, so that programs
 /// that use host memory alone touch no GPU.
-class PackedCopy : public Payload {
+class PackedCopy : public SendPayload {
  public:
   PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)
       : count_(count),
@@ -28,10 +29,7 @@ class PackedCopy : public Payload {
     datatype::pack(info.layout(), count, buf, 0, count * info.layout().size(), packed_.get());
   }
   Outgoing message() const override { return {packed_.get(), count_, type_}; }
-  void start_pack() override {}
-  void start_unpack(std::int64_t) override {}
   bool done() override { return true; }
-  void wait() override {}
 
  private:
   int count_;
@@ -64,12 +62,13 @@ struct ReplaceArguments {
 
 constexpr const char* replace_call = "MPI_Sendrecv_replace";
 
-int received(int code, Payload& in, const ReplaceArguments& args, const SeenStatus& seen, PendingReceive& pending) {
+int received(int code, ReceivePayload& in, const ReplaceArguments& args, const SeenStatus& seen,
+             PendingReceive& pending) {
   return finish_receive(code, replace_call, in, seen, {.comm = args.comm}, pending);
 }
 
 /// Sends `out`, a copy, and receives into `in`. The send is waited for last (ReplaceArguments::may_deadlock()).
-int exchange(const ReplaceArguments& args, const Outgoing& out, Payload& in, const SeenStatus& seen,
+int exchange(const ReplaceArguments& args, const Outgoing& out, ReceivePayload& in, const SeenStatus& seen,
              PendingReceive& pending) {
   const Outgoing into = in.message();
   struct Sent {
@@ -102,12 +101,10 @@ int replace_on_host(const ReplaceArguments& args, const SeenStatus& seen, Pendin
   if (const auto packed = peer_blocking_receive(args.buf, args.count, args.type, /*apart=*/true))
     return received(args.call_sendrecv(program, packed->message(), seen.get()), *packed, args, seen, pending);
   const int code = args.call_replace(program, seen.get());
-  if (seen.refused(code)) return code;
-  return peer_received_on_host(code, replace_call, args.buf, args.count, args.type, *seen, {.comm = args.comm},
-                               pending);
+  return finish_host_receive(code, replace_call, program, seen, {.comm = args.comm}, pending);
 }
 
-void pack(Staged& out) {
+void pack(StagedSend& out) {
   out.start_pack();
   device::about_to_wait(device::WaitKind::transfer);
   out.wait();
@@ -116,14 +113,12 @@ void pack(Staged& out) {
 int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& operand, const SeenStatus& seen,
                          PendingReceive& pending) {
   peer_receives_on_device();
-  Staged staged(operand);
-  pack(staged);
-  const bool has_room = rts_room() <= operand.bytes();
-  if (has_room && !args.may_deadlock(operand.bytes()))
-    return received(args.call_replace(staged.message(), seen.get()), staged, args, seen, pending);
-  Staged in(operand, rts_room());
-  if (has_room) return exchange(args, staged.message(), in, seen, pending);
-  return received(args.call_sendrecv(staged.message(), in.message(), seen.get()), in, args, seen, pending);
+  StagedSend out(operand);
+  pack(out);
+  StagedReceive in(operand, rts_room());
+  if (rts_room() <= operand.bytes() && args.may_deadlock(operand.bytes()))
+    return exchange(args, out.message(), in, seen, pending);
+  return received(args.call_sendrecv(out.message(), in.message(), seen.get()), in, args, seen, pending);
 }
 
 /// Packs into device memory: MPI_Sendrecv_replace would copy the outgoing data on the host (mpi_takes_device_memory()).
@@ -131,14 +126,14 @@ int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& ope
                            PendingReceive& pending) {
   DeviceBuffer copied = operand;
   copied.protocol = Protocol::device_staging;
-  Staged out(copied);
+  StagedSend out(copied);
   pack(out);
   const Outgoing program{args.buf, args.count, args.type};
-  std::unique_ptr<Payload> in;
+  std::unique_ptr<ReceivePayload> in;
   if (operand.is_direct())
     in = std::make_unique<DirectReceive>(operand, program);
   else
-    in = std::make_unique<Staged>(operand, rts_room());
+    in = std::make_unique<StagedReceive>(operand, rts_room());
   if (args.may_deadlock(operand.bytes())) return exchange(args, out.message(), *in, seen, pending);
   return received(args.call_sendrecv(out.message(), in->message(), seen.get()), *in, args, seen, pending);
 }
@@ -175,98 +170,95 @@ namespace gpudt::interpose {
 namespace {
 
 /// What comes in, with a send that must be complete, too, before the two are.
-class ReceivedAndSent : public Payload {
+class ReceivedAndSent : public ReceivePayload {
  public:
-  ReceivedAndSent(std::shared_ptr<Payload> out, std::shared_ptr<Payload> in)
+  ReceivedAndSent(std::shared_ptr<SendPayload> out, std::shared_ptr<ReceivePayload> in)
       : out_(std::move(out)), in_(std::move(in)) {}
   /// Only after an error is the send still under way.
   ~ReceivedAndSent() override { PMPI_Wait(&send, MPI_STATUS_IGNORE); }
-  void start_pack() override {
-    if (out_) out_->start_pack();
-  }
+  Outgoing message() const override { return in_ ? in_->message() : Outgoing{nullptr, 0, MPI_BYTE}; }
   bool is_readable(std::int64_t bytes) override { return !in_ || in_->is_readable(bytes); }
   Announced announced(std::int64_t bytes) override { return in_ ? in_->announced(bytes) : Announced{bytes}; }
   void truncated(std::int64_t bytes) override {
     if (in_) in_->truncated(bytes);
   }
   void start_unpack(std::int64_t bytes) override {
-    if (in_ && bytes != 0) in_->start_unpack(bytes);
+    if (in_) in_->start_unpack(bytes);
   }
   bool done() override {
     int sent = 1;
     PMPI_Test(&send, &sent, MPI_STATUS_IGNORE);
     return sent != 0 && (!in_ || in_->done());
   }
-  void wait() override {
-    for (const auto& half : {out_, in_})
-      if (half) half->wait();
-  }
   void abandon() override {
     if (in_) in_->abandon();
   }
   void ended() override {
-    for (const auto& half : {out_, in_})
-      if (half) half->ended();
+    if (out_) out_->ended();
+    if (in_) in_->ended();
   }
-  bool always_unpacks() const override { return true; }
 
   MPI_Request send = MPI_REQUEST_NULL;
 
  private:
-  std::shared_ptr<Payload> out_, in_;
+  std::shared_ptr<SendPayload> out_;
+  std::shared_ptr<ReceivePayload> in_;
 };
 
-/// One half of it, and what MPI is given in place of the program's buffer, if that is needed.
+/// One half of it, and what MPI is given in place of the program's buffer, if that is needed: a SendPayload or a
+/// ReceivePayload.
+template <class Sort>
 struct Half {
   const void* buf;
   int count;
   MPI_Datatype type;
   int peer;
   int tag;
-  std::shared_ptr<Payload> payload{};
+  std::shared_ptr<Sort> payload{};
   DeviceBuffer operand{};
 
-  /// True of a buffer in device memory that MPI cannot have; `receive_room` as Staged has it. May throw device::Error.
-  bool stage(const char* call, bool host_memory_only, std::optional<std::int64_t> receive_room = {}) {
+  /// Makes the payload of a buffer in device memory that MPI cannot have. May throw device::Error.
+  template <class Staging, class... More>
+  bool stage(const char* call, bool host_memory_only, More... more) {
     if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand, {}, host_memory_only)) return false;
-    payload = std::make_shared<Staged>(operand, receive_room);
+    payload = std::make_shared<Staging>(operand, more...);
     return true;
-  }
-  /// Of a receive that is not staged: makes the payload that looks for an RTS in it. It gets room for one at once, as
-  /// persistent ones do: nobody watches what MPI has of MPI_Isendrecv.
-  void check() {
-    if (payload || peer == MPI_PROC_NULL) return;
-    payload = unstaged_receive(operand, {buf, count, type}, /*lasts=*/true);
-  }
-  /// Of a send from host memory.
-  void copy() {
-    const datatype::TypeInfoRef info = count > 0 && peer != MPI_PROC_NULL ? datatype::type_info(type) : nullptr;
-    if (!payload && info) payload = std::make_shared<PackedCopy>(buf, count, *info);
   }
   Outgoing given() const { return payload ? payload->message() : given_unstaged(operand, {buf, count, type}); }
 };
 
+/// Of what goes out of host memory that is replaced; null if there is nothing to send.
+std::shared_ptr<SendPayload> copy_of(const Half<SendPayload>& out) {
+  const datatype::TypeInfoRef info =
+      out.count > 0 && out.peer != MPI_PROC_NULL ? datatype::type_info(out.type) : nullptr;
+  return info ? std::make_shared<PackedCopy>(out.buf, out.count, *info) : nullptr;
+}
+
 /// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi(out, in)` if MPI can have
 /// both buffers as they are; not of device memory that is replaced, as above.
 template <class Pmpi>
-int isendrecv(const char* call, Half out, Half in, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {
+int isendrecv(const char* call, Half<SendPayload> out, Half<ReceivePayload> in, MPI_Comm comm, MPI_Request* request,
+              Pmpi pmpi) {
   return guarded(comm, call, [&] {
     const bool replaces = out.buf == in.buf;
-    const bool sends = out.stage(call, replaces || peer_exchanges_rts(out.peer, comm));
-    const bool receives = in.stage(call, replaces || peer_exchanges_rts(in.peer, comm), rts_room());
-    in.check();
+    const bool sends = out.stage<StagedSend>(call, replaces || peer_exchanges_rts(out.peer, comm));
+    const bool receives = in.stage<StagedReceive>(call, replaces || peer_exchanges_rts(in.peer, comm), rts_room());
+    // With room for an RTS at once, as persistent ones: nobody watches what MPI has of MPI_Isendrecv.
+    if (!receives && in.peer != MPI_PROC_NULL)
+      in.payload = unstaged_receive(in.operand, {in.buf, in.count, in.type}, /*lasts=*/true);
     engine_order(comm, out.peer);
     peer_sends_plain(out.count, out.type, out.peer, out.tag, comm);
     if (!out.payload && !in.payload) return pmpi(out.given(), in.given());
-    if (replaces) out.copy();
+    if (replaces && !out.payload) out.payload = copy_of(out);
     auto operation = std::make_unique<Operation>();
     const auto payload = std::make_shared<ReceivedAndSent>(out.payload, in.payload);
-    operation->kind = Operation::Kind::receive;
+    operation->moved = payload;
     operation->owner.comm = comm;
-    operation->payload = payload;
     operation->on_device = sends || receives;
-    payload->start_pack();
-    payload->wait();
+    if (out.payload) {
+      out.payload->start_pack();
+      out.payload->wait();
+    }
     const PendingReceive pending(Selector{in.peer, in.tag}, comm);
     Reservation reserved(std::move(operation));
     if (reserved.error() != MPI_SUCCESS) return reserved.error();

@@ -2,8 +2,6 @@
 // and the last is mostly received first.
 #include "interpose/requests/matched.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -11,6 +9,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/support/export.hpp"
@@ -73,6 +72,27 @@ void matched_stop() {
 
 namespace {
 
+/// Calls `look(&flag)`, a probe that does not wait, once the engine has advanced.
+template <class Look>
+int look_once(int* flag, Look look) {
+  if constexpr (!probes_make_progress) engine_progress();
+  return look(flag);
+}
+
+/// A probe that waits: `wait()`, or `look(&flag)` until it has found a message or failed. If only an error handler has
+/// been told of a failure, the flag stays as it is.
+template <class Wait, class Look>
+int look_until_found(Wait wait, Look look) {
+  if constexpr (probes_make_progress) return wait();
+  int flag = -1, code = MPI_SUCCESS;
+  wait_until([&] {
+    flag = -1;
+    code = look(&flag);
+    return code != MPI_SUCCESS || flag != 0;
+  });
+  return code;
+}
+
 /// A message that MPI has matched: it can be received, whatever fails on the way to the program.
 struct Found {
   MPI_Message message;
@@ -112,32 +132,37 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
   int found = 1;
   if (!peer_matching())
-    return match_message("MPI_Mprobe", comm, &found, message, status,
-                         [&](MPI_Status* seen) { return mprobe(source, tag, comm, message, seen); });
+    return match_message("MPI_Mprobe", comm, &found, message, status, [&](MPI_Status* seen) {
+      return look_until_found([&] { return PMPI_Mprobe(source, tag, comm, message, seen); },
+                              [&](int* flag) { return PMPI_Improbe(source, tag, comm, flag, message, seen); });
+    });
   // The lock is not held while there is none.
-  while (true) {
+  int code = MPI_SUCCESS;
+  wait_until([&] {
     found = -1;  // stays if MPI refuses to look, and tells an error handler alone
-    const int code = match_message("MPI_Mprobe", comm, &found, message, status,
-                                   [&](MPI_Status* seen) { return improbe(source, tag, comm, &found, message, seen); });
-    if (code != MPI_SUCCESS || found != 0) return code;
-    sched_yield();
-  }
+    code = match_message("MPI_Mprobe", comm, &found, message, status,
+                         [&](MPI_Status* seen) { return PMPI_Improbe(source, tag, comm, &found, message, seen); });
+    return code != MPI_SUCCESS || found != 0;
+  });
+  return code;
 }
 
 GPUDT_EXPORT int MPI_Improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  return match_message("MPI_Improbe", comm, flag, message, status,
-                       [&](MPI_Status* seen) { return improbe(source, tag, comm, flag, message, seen); });
+  return match_message("MPI_Improbe", comm, flag, message, status, [&](MPI_Status* seen) {
+    return look_once(flag, [&](int* found) { return PMPI_Improbe(source, tag, comm, found, message, seen); });
+  });
 }
 
 GPUDT_EXPORT int MPI_Probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
   const SeenStatus seen(status);
-  const int code = probe(source, tag, comm, seen.get());
+  const int code = look_until_found([&] { return PMPI_Probe(source, tag, comm, seen.get()); },
+                                    [&](int* flag) { return PMPI_Iprobe(source, tag, comm, flag, seen.get()); });
   return code == MPI_SUCCESS ? probed("MPI_Probe", comm, status, seen) : code;
 }
 
 GPUDT_EXPORT int MPI_Iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
   const SeenStatus seen(status);
-  const int code = iprobe(source, tag, comm, flag, seen.get());
+  const int code = look_once(flag, [&](int* found) { return PMPI_Iprobe(source, tag, comm, found, seen.get()); });
   if (code != MPI_SUCCESS || flag == nullptr || *flag == 0) return code;
   return probed("MPI_Iprobe", comm, status, seen);
 }

@@ -18,7 +18,7 @@ namespace {
 /// Gives an access to MPI by `pmpi()`, on what `buffers` has staged, and remembers it until it is complete.
 template <class Call>
 int access(CallBuffers& buffers, int rank, MPI_Win win, Call pmpi) {
-  const std::shared_ptr<Payload> staged = buffers.hand_over();
+  const std::shared_ptr<CallPayload> staged = buffers.hand_over();
   const int code = pmpi();
   if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_result(rank, staged));
   return code;
@@ -27,7 +27,7 @@ int access(CallBuffers& buffers, int rank, MPI_Win win, Call pmpi) {
 /// The same by `pmpi(request)`, for an access that a request completes.
 template <class Call>
 int access(CallBuffers& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
-  const std::shared_ptr<Payload> staged = buffers.hand_over();
+  const std::shared_ptr<CallPayload> staged = buffers.hand_over();
   const int code = buffers.start(request, pmpi);
   if (staged && code == MPI_SUCCESS) pending_accesses.add(win, pending_request(rank, staged));
   return code;

@@ -30,12 +30,12 @@ struct SecondArgument<int(First, Second, Others...)> {
 };
 using Partitions = SecondArgument<decltype(MPI_Pready_list)>::type;
 
-class Partitioned : public Payload {
+class Partitioned : public CallPayload {
  public:
   /// `operand` is all partitions.
   Partitioned(const DeviceBuffer& operand, int partitions, Operation::Kind kind)
       : operand_(operand),
-        receives_(kind == Operation::Kind::receive),
+        receives_(kind == Operation::Kind::read),
         each_(operand.bytes() / partitions),
         staging_(acquire_staging(operand_, operand.bytes())),
         states_(static_cast<std::size_t>(partitions)) {}
@@ -68,8 +68,8 @@ class Partitioned : public Payload {
     operand_.mark_again();
     for (std::atomic<State>& state : states_) state = State::waiting;
   }
-  void start_pack() override {}
   void start_unpack(std::int64_t) override {
+    if (!receives_) return;
     arrived_ = true;
     for (int begin = 0; begin < partitions(); ++begin) {  // as few transfers as there can be
       int end = begin;
@@ -79,6 +79,7 @@ class Partitioned : public Payload {
     }
   }
   bool done() override {
+    if (!receives_) return true;
     std::erase_if(moving_, [&](Moving& moving) {
       if (!moving.transfer.done()) return false;
       for (int partition = moving.begin; partition < moving.end; ++partition) state_of(partition) = State::unpacked;
@@ -89,7 +90,6 @@ class Partitioned : public Payload {
   }
   void wait() override {}
   void ended() override { report_end(operand_.reported); }
-  bool always_unpacks() const override { return receives_; }
 
  private:
   enum class State { waiting, claimed, unpacked };
@@ -149,7 +149,7 @@ int init(Operation::Kind kind, const char* call, const void* buf, int partitions
     MPI_Request real = MPI_REQUEST_NULL;
     const int code = pmpi(payload->data(), operand.packed_type(), &real);
     if (code != MPI_SUCCESS) return code;
-    persistent_adopt(kind, std::move(payload), comm, real);
+    persistent_adopt({kind, std::move(payload)}, comm, real);
     *request = real;
     return code;
   });
@@ -175,7 +175,7 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Psend_init(const void* buf, int partitions, MPI_Count count, MPI_Datatype type, int dest, int tag,
                                 MPI_Comm comm, MPI_Info info, MPI_Request* request) {
-  return init(Operation::Kind::send, "MPI_Psend_init", buf, partitions, count, type, dest, comm, request,
+  return init(Operation::Kind::fill, "MPI_Psend_init", buf, partitions, count, type, dest, comm, request,
               [&](void* from, MPI_Datatype as, MPI_Request* real) {
                 return PMPI_Psend_init(from, partitions, count, as, dest, tag, comm, info, real);
               });
@@ -183,7 +183,7 @@ GPUDT_EXPORT int MPI_Psend_init(const void* buf, int partitions, MPI_Count count
 
 GPUDT_EXPORT int MPI_Precv_init(void* buf, int partitions, MPI_Count count, MPI_Datatype type, int source, int tag,
                                 MPI_Comm comm, MPI_Info info, MPI_Request* request) {
-  return init(Operation::Kind::receive, "MPI_Precv_init", buf, partitions, count, type, source, comm, request,
+  return init(Operation::Kind::read, "MPI_Precv_init", buf, partitions, count, type, source, comm, request,
               [&](void* to, MPI_Datatype as, MPI_Request* real) {
                 return PMPI_Precv_init(to, partitions, count, as, source, tag, comm, info, real);
               });

@@ -60,11 +60,11 @@ class Requests {
     if (!waits(ours_->ends)) {
       // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
       // before this call, as a receive by a synchronous send to oneself, must be seen by it.
-      if (has_operations()) engine_progress_logged(Tests::all);
+      if (has_operations()) engine_progress(Tests::all);
       return;
     }
     mark(point::wait_entered);
-    engine_progress_logged();  // what is to go out goes before this process waits for anything
+    engine_progress();  // what is to go out goes before this process waits for anything
     device::about_to_wait(device::WaitKind::several);
   }
 
@@ -114,7 +114,7 @@ class Requests {
   /// Looks at watched receives, which are requests like others once they have ended. True if all have.
   static bool settle_watched(int count, const MPI_Request* user, Ends ends) {
     if (ends == Ends::when_all_done && has_operations()) {
-      engine_progress_logged();  // what is to go out goes before this process waits for anything
+      engine_progress();  // what is to go out goes before this process waits for anything
       device::about_to_wait(device::WaitKind::several);
     }
     bool all = true;

@@ -167,10 +167,10 @@ bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uin
 bool by_gpus(BoardCall& call, bool fit, AskBackoff& backoff) {
   if (!call.tell_when_possible(fit)) return false;
   BoardCall::Decision decision = BoardCall::Decision::open;
-  wait_for_others([&] { return (decision = call.decide()) != BoardCall::Decision::open; });
+  wait_until([&] { return (decision = call.decide()) != BoardCall::Decision::open; }, for_others);
   if (decision == BoardCall::Decision::otherwise) return false;
-  backoff.reset();  // before anything can fail in this process alone
-  wait_for_others([&] { return call.complete(); });
+  backoff.worked();  // before anything can fail in this process alone
+  wait_until([&] { return call.complete(); }, for_others);
   return true;
 }
 

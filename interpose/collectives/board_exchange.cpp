@@ -44,7 +44,7 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
       return false;
     half.ordinal = buffer.ordinal;
     entries.push_back({block.rank, buffer.bytes(), address});
-    wait_for_others([&] { return buffer.after.reached(); });
+    wait_until([&] { return buffer.after.reached(); }, for_others);
   }
   return true;
 }

@@ -97,7 +97,7 @@ BoardGroup::Room BoardGroup::room() {
 
 bool BoardGroup::await_room() {
   Room found = Room::later;
-  wait_for_others([&] { return (found = room()) != Room::later; });
+  wait_until([&] { return (found = room()) != Room::later; }, for_others);
   return found == Room::now;
 }
 

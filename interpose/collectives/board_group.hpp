@@ -14,7 +14,7 @@
 
 #include "base/mutex.hpp"
 #include "interpose/collectives/comm_state.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/transport/peer/board.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -101,16 +101,5 @@ const std::shared_ptr<BoardGroup>& boards_of(CommState& state);
 /// Whether this process may publish its next call, a nonblocking one: there may be data for GPUs, there is room, and
 /// no other process is known to have declined.
 bool may_offer(BoardGroup& group);
-
-/// Returns when `condition()` holds; drives MPI's progress and the engine meanwhile. Only the condition throws.
-template <class Condition>
-void wait_for_others(Condition condition) {
-  constexpr unsigned polls_before_progress = 64;  // some 2 us: over UCX, MPI's progress takes one
-  for (unsigned polls = 1; !condition(); ++polls) {
-    if (polls % polls_before_progress != 0) continue;
-    if (peer::world != nullptr) peer::progress_mpi();
-    if (engine_progress_logged() == 0) std::this_thread::yield();
-  }
-}
 
 }  // namespace gpudt::interpose

@@ -92,7 +92,7 @@ void leave(const void* call) {
 }
 
 /// A nonblocking call, or a start, from when it is made until it is complete.
-class WaitingCall : public Payload {
+class WaitingCall : public CallPayload {
  public:
   WaitingCall(const char* name, MPI_Comm comm, Place place, std::unique_ptr<BoardCall> offered, StartInMpi start,
               Operation& operation)
@@ -109,17 +109,12 @@ class WaitingCall : public Payload {
     if (late_.inner != MPI_REQUEST_NULL && !is_persistent()) PMPI_Request_free(&late_.inner);
   }
 
-  void start_pack() override {}
-  void start_unpack(std::int64_t) override {}
   /// Advances as far as it can without waiting.
   bool done() override {
     if (waits_ && !advance()) return false;
     if (offered_) return offered_complete();
     if (late_.inner != MPI_REQUEST_NULL && !ended_in_mpi()) return false;
     return operation_.error != MPI_SUCCESS || !late_.staged || late_.staged->done();
-  }
-  void wait() override {
-    wait_for_others([this] { return done(); });
   }
   void ended() override {
     if (late_.staged) late_.staged->ended();
@@ -198,16 +193,18 @@ bool collectives_wait(MPI_Comm comm) {
 
 void settle_collectives(MPI_Comm comm) {
   if (!collectives_wait(comm) || engine_within()) return;
-  wait_for_others([comm] { return !collectives_wait(comm); });
+  wait_until([comm] { return !collectives_wait(comm); }, for_others);
 }
 
 void settle_starts(MPI_Comm comm) {
   if (engine_within()) return;
-  wait_for_others([comm] {
-    const LockGuard lock(order.mutex);
-    return std::none_of(order.starts.begin(), order.starts.end(),
-                        [comm](const Waiting& each) { return each.comm == comm; });
-  });
+  wait_until(
+      [comm] {
+        const LockGuard lock(order.mutex);
+        return std::none_of(order.starts.begin(), order.starts.end(),
+                            [comm](const Waiting& each) { return each.comm == comm; });
+      },
+      for_others);
 }
 
 namespace {
@@ -216,16 +213,16 @@ int submit(const Call& call, const ErrorOwner& owner, Place place, std::unique_p
            std::shared_ptr<void> keep) {
   BoardCall* const told = offered.get();
   auto operation = std::make_unique<Operation>();
-  operation->kind = Operation::Kind::fill;
   operation->owner = owner;
   operation->keep = std::move(keep);
-  operation->payload =
-      std::make_shared<WaitingCall>(call.name, owner.comm, place, std::move(offered), std::move(start), *operation);
+  operation->moved = {
+      Operation::Kind::fill,
+      std::make_shared<WaitingCall>(call.name, owner.comm, place, std::move(offered), std::move(start), *operation)};
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (told != nullptr) told->tell();
   const int code = reserved.submit(/*issued=*/true, call.request);
-  engine_progress_logged();  // the last one to be told of may begin
+  engine_progress();  // the last one to be told of may begin
   return code;
 }
 

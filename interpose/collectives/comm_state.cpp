@@ -24,8 +24,6 @@ namespace {
 // several nodes also the length and order of chunks and slices: node_reductions.cpp).
 constexpr int agreement_version = 13;
 
-constexpr int most_passed = 1024;
-
 std::atomic<bool> asking{false}, takes_part{false};
 bool world_over_nodes = false;  ///< all processes of MPI_COMM_WORLD can take part, and are on several nodes
 ForcedProtocol announced_protocol = Protocol::mapped_staging;
@@ -126,8 +124,8 @@ Members members_of(MPI_Comm comm, std::vector<int> world_ranks) {
   return members;
 }
 
-void AskBackoff::grow() {
-  if (announced_protocol != Protocol::peer) left = passing = passing == 0 ? 2 : std::min(2 * passing, most_passed);
+void AskBackoff::failed() {
+  if (announced_protocol != Protocol::peer) Backoff::failed();
 }
 
 AskBackoff& CommState::backoff_for(std::string_view call, int length) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "interpose/transport/protocol.hpp"
 
 namespace gpudt::interpose {
@@ -33,15 +34,13 @@ ForcedProtocol collectives_forced();
 
 /// Back-off: how many similar calls go to MPI before GPUs are considered again. The number doubles each time, and is
 /// even, so that of two alternating calls each gets its turn.
-struct AskBackoff {
+struct AskBackoff : Backoff<2, 1024> {
+  AskBackoff(std::string_view call_name, int block_length) : call(call_name), length(block_length) {}
+  /// To be called after a call that GPUs could not do. Does nothing if GPUDT_PROTOCOL=peer.
+  void failed();
+
   std::string_view call;
   int length;  ///< of a block: number of bits of its length in bytes; negative: not known
-  int passing = 0, left = 0;
-
-  bool passes() { return left > 0 && left-- > 0; }
-  /// To be called after a call that GPUs could not do. Does nothing if GPUDT_PROTOCOL=peer.
-  void grow();
-  void reset() { passing = left = 0; }
 };
 
 class BoardGroup;  // board_group.hpp

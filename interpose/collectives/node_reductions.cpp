@@ -166,7 +166,7 @@ void NodeReduction::begin(const NodeOperands& operands, Slot& slot, const Chunk&
 /// Also after a failure: what has been started uses memory of other processes until it has ended.
 void NodeReduction::settle(Slot& slot) {
   try {
-    wait_for_others([&slot] { return slot.work.done(); });
+    wait_until([&slot] { return slot.work.done(); }, for_others);
   } catch (const std::exception&) {
     if (!failure_) failure_ = std::current_exception();
   }

@@ -319,7 +319,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                             bool listed) {
   CommState& comm_state = comm_state_of(comm);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  backoff.grow();  // unless it goes so
+  backoff.failed();  // unless it goes so
   const std::shared_ptr<BoardGroup> group = comm_state.together ? boards_of(comm_state) : nullptr;
   const bool all_right = listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
   if (group != nullptr && !all_right) {
@@ -344,7 +344,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   } else if (!all_want_messages(comm, !fit, weight)) {
     return std::nullopt;
   }
-  backoff.reset();
+  backoff.worked();
   report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
   const int code = move(call.name, comm, group.get(), blocks);

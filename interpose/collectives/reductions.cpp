@@ -58,7 +58,7 @@ class Operand {
   /// The program's work on it is over, and what is to be read is there.
   void prepare(bool is_read) {
     if (staging_ && is_read) start(device::Direction::pack);
-    wait_for_others([&] { return memory_.after.reached(); });
+    wait_until([&] { return memory_.after.reached(); }, for_others);
     wait();
   }
   /// Starts copying the result from the packed copy to the buffer; delivered() returns whether that is done.
@@ -92,7 +92,7 @@ class Operand {
     transfer_ = OperandTransfer(direction, memory_, 0, bytes(), staging_.data(), device::MemoryKind::device);
   }
   void wait() {
-    wait_for_others([&] { return transfer_.done(); });
+    wait_until([&] { return transfer_.done(); }, for_others);
   }
 
   DeviceBuffer memory_;
@@ -324,7 +324,7 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   NodeGroups* const nodes = state.together ? nullptr : node_groups(comm);
   if (nodes == nullptr && !state.together) return std::nullopt;
   const std::shared_ptr<BoardGroup>& group = nodes != nullptr ? nodes->boards() : boards_of(state);
-  backoff.grow();  // unless GPUs do it
+  backoff.failed();  // unless GPUs do it
   if (nodes == nullptr && surely_on_host(arguments)) {
     group->decline();
     return std::nullopt;
@@ -397,7 +397,7 @@ bool reduce_locally(const char* call, const void* inbuf, void* inoutbuf, std::in
   void* const to[] = {nullptr, inout.as_pointer()};
   device::reduce(in.memory().ordinal, {arithmetic->op, arithmetic->element, Result::total, count, from, to}).wait();
   inout.start_delivery();
-  wait_for_others([&] { return inout.delivered(); });
+  wait_until([&] { return inout.delivered(); }, for_others);
   for (const Operand* const each : {&in, &inout}) each->note(call, began);
   return true;
 }

@@ -56,6 +56,14 @@ inline constexpr bool returns_handled_errors = true;
 inline constexpr bool returns_handled_errors = false;
 #endif
 
+/// Whether errors of requests go to the error handlers of their communicators. Those of MPICH's go to that of
+/// MPI_COMM_WORLD.
+#ifdef OPEN_MPI
+inline constexpr bool requests_have_handlers = true;
+#else
+inline constexpr bool requests_have_handlers = false;
+#endif
+
 /// Whether MPI refuses all collectives whose send and receive buffers have the same address and type. Open MPI refuses
 /// only MPI_Allreduce and MPI_Reduce.
 #ifdef OPEN_MPI
@@ -64,8 +72,8 @@ inline constexpr bool refuses_all_aliases = false;
 inline constexpr bool refuses_all_aliases = true;
 #endif
 
-/// Lets MPI make progress. `self`: a communicator of only this process, on which no messages are sent.
-void make_progress(MPI_Comm self);
+/// Lets MPI make progress.
+void make_progress();
 
 /// Finds at run time the offsets of the context id in a communicator object and of the communicator in a request
 /// object. To be called once, in MPI_Init. `own`: a communicator that this library has made from MPI_COMM_SELF. False
@@ -195,10 +203,12 @@ int hidden_tag(std::uint64_t number);
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request);
 int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request);
 
-/// PMPI_Probe, PMPI_Iprobe, PMPI_Mprobe and PMPI_Improbe, in which pending operations advance.
-int probe(int source, int tag, MPI_Comm comm, MPI_Status* status);
-int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status);
-int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status);
-int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status);
+/// Whether MPI makes progress in all probes. On a communicator of one process, MPICH's look again and again, or once,
+/// and make none.
+#ifdef OPEN_MPI
+inline constexpr bool probes_make_progress = true;
+#else
+inline constexpr bool probes_make_progress = false;
+#endif
 
 }  // namespace gpudt::interpose

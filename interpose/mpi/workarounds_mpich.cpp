@@ -1,8 +1,6 @@
 // What MPICH 4 does wrongly.
 #include "interpose/mpi/workarounds.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -14,7 +12,6 @@
 #include "base/mixed.hpp"
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
-#include "interpose/support/engine.hpp"
 #include "interpose/support/sessions.hpp"
 
 namespace gpudt::interpose {
@@ -129,18 +126,6 @@ int known_version() {
   return known;
 }
 
-/// Calls `look(&flag)` until it has found a message or failed, and drives the engine in between. If a call fails with
-/// MPI_SUCCESS and only calls an error handler, it leaves the flag unchanged.
-template <class Look>
-int until_found(Look look) {
-  while (true) {
-    int flag = -1;
-    const int code = look(&flag);
-    if (code != MPI_SUCCESS || flag != 0) return code;
-    if (engine_progress() == 0) sched_yield();
-  }
-}
-
 }  // namespace
 
 std::int64_t received_bytes(const MPI_Status& status) {
@@ -183,26 +168,6 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
   return error_class == MPI_ERR_IN_STATUS ? MPI_ERR_IN_STATUS : code;
 }
 
-// On a communicator of one process MPICH's probes look again and again, or once, and make no progress.
-
-int probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
-  return until_found([&](int* flag) { return PMPI_Iprobe(source, tag, comm, flag, status); });
-}
-
-int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  engine_progress();
-  return PMPI_Iprobe(source, tag, comm, flag, status);
-}
-
-int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
-  return until_found([&](int* flag) { return PMPI_Improbe(source, tag, comm, flag, message, status); });
-}
-
-int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  engine_progress();
-  return PMPI_Improbe(source, tag, comm, flag, message, status);
-}
-
 /// MPICH 4 and 5: by way of PMI, whose barriers all processes of a node take part in.
 bool init_waits_for_all() {
   return is_known_version();
@@ -226,7 +191,7 @@ bool matches_persistent_by_init() {
 }
 
 /// Tests a request that is not complete: MPICH makes progress there. (Probes on a communicator of one process do not.)
-void make_progress(MPI_Comm) {
+void make_progress() {
   MPI_Request request = MPI_REQUEST_NULL;
   int ended = 0;
   const int code =

@@ -277,12 +277,10 @@ bool matches_persistent_by_init() {
   return true;
 }
 
-void make_progress(MPI_Comm self) {
+void make_progress() {
   // Over UCX a probe drives all of MPI's progress, this library's part of it too, once in a hundred times.
   static const auto drive = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "opal_progress"));
-  if (drive != nullptr) return drive();
-  int flag = 0;
-  PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, self, &flag, MPI_STATUS_IGNORE);
+  if (drive != nullptr) drive();  // as in any Open MPI in which progress_start() has succeeded
 }
 
 bool init_waits_for_all() {
@@ -338,22 +336,6 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
   static const SilentTestsome testsome = find_testsome();
   if (testsome == nullptr) return PMPI_Testsome(count, requests, done, indices, statuses);
   return testsome(static_cast<std::size_t>(count), requests, done, indices, statuses);
-}
-
-int probe(int source, int tag, MPI_Comm comm, MPI_Status* status) {
-  return PMPI_Probe(source, tag, comm, status);
-}
-
-int iprobe(int source, int tag, MPI_Comm comm, int* flag, MPI_Status* status) {
-  return PMPI_Iprobe(source, tag, comm, flag, status);
-}
-
-int mprobe(int source, int tag, MPI_Comm comm, MPI_Message* message, MPI_Status* status) {
-  return PMPI_Mprobe(source, tag, comm, message, status);
-}
-
-int improbe(int source, int tag, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* status) {
-  return PMPI_Improbe(source, tag, comm, flag, message, status);
 }
 
 /// Open MPI 4 unpacks a part of an element in 16 bytes, and writes beyond them; Open MPI 5 takes a byte of the gap

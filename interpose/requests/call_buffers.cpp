@@ -19,7 +19,7 @@ namespace gpudt::interpose {
 namespace {
 
 /// Blocks of one buffer argument, of which one at least is in device memory.
-class StagedBlocks : public Payload {
+class StagedBlocks : public CallPayload {
  public:
   /// Acquires `bytes` bytes of staging memory; may throw device::Error.
   StagedBlocks(std::vector<StagedBlock> blocks, std::int64_t bytes)
@@ -85,14 +85,14 @@ constexpr std::int64_t block_alignment = 128;
 }  // namespace
 
 /// Everything that must live until the collective has completed, or the persistent request has been freed.
-class CallBuffers::Buffers : public Payload {
+class CallBuffers::Buffers : public CallPayload {
  public:
   void restart() override {
     for (const auto& payload : moved) payload->restart();
   }
   void start_pack() override {
     const device::Gathering gathering(device::Gathering::long_bytes);
-    for (Payload* input : inputs) input->start_pack();
+    for (CallPayload* input : inputs) input->start_pack();
   }
   /// Always everything: the status of a collective tells no number of bytes.
   void start_unpack(std::int64_t) override {
@@ -110,7 +110,7 @@ class CallBuffers::Buffers : public Payload {
     for (const auto& payload : moved) payload->ended();
   }
 
-  void add(Role role, std::int64_t bytes, std::unique_ptr<Payload> payload) {
+  void add(Role role, std::int64_t bytes, std::unique_ptr<CallPayload> payload) {
     if (role != Role::out) inputs.push_back(payload.get());
     if (role != Role::in) outputs.emplace_back(payload.get(), bytes);
     moved.push_back(std::move(payload));
@@ -123,9 +123,9 @@ class CallBuffers::Buffers : public Payload {
     return lists.back().data();
   }
 
-  std::vector<std::unique_ptr<Payload>> moved;
-  std::vector<Payload*> inputs;
-  std::vector<std::pair<Payload*, std::int64_t>> outputs;  ///< with all their bytes
+  std::vector<std::unique_ptr<CallPayload>> moved;
+  std::vector<CallPayload*> inputs;
+  std::vector<std::pair<CallPayload*, std::int64_t>> outputs;  ///< with all their bytes
   bool packed = false;
   // What MPI may look at until then.
   std::tuple<std::vector<std::vector<int>>, std::vector<std::vector<MPI_Aint>>> displs;
@@ -330,7 +330,7 @@ void CallBuffers::pack_inputs() {
   buffers_->wait();
 }
 
-std::shared_ptr<Payload> CallBuffers::hand_over() {
+std::shared_ptr<CallPayload> CallBuffers::hand_over() {
   pack_inputs();
   return buffers_;
 }
@@ -343,14 +343,13 @@ void CallBuffers::unpack_outputs() {
 
 std::unique_ptr<Operation> CallBuffers::operation() const {
   auto operation = std::make_unique<Operation>();
-  operation->kind = Operation::Kind::fill;
-  operation->payload = buffers_;
+  operation->moved = {Operation::Kind::fill, buffers_};
   operation->owner = owner_;
   return operation;
 }
 
 void CallBuffers::adopt(MPI_Request inner, MPI_Request* request) {
-  persistent_adopt(Operation::Kind::fill, buffers_, owner_.comm, inner);
+  persistent_adopt({Operation::Kind::fill, buffers_}, owner_.comm, inner);
   *request = inner;
 }
 

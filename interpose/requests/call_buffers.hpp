@@ -55,8 +55,8 @@ inline const void* shifted(const void* address, std::int64_t bytes) {
 
 /// A nonblocking call that MPI has been given later than the program made it.
 struct LateCall {
-  MPI_Request inner = MPI_REQUEST_NULL;  ///< MPI's
-  std::shared_ptr<Payload> staged{};     ///< its buffers, inputs packed; null if none is
+  MPI_Request inner = MPI_REQUEST_NULL;   ///< MPI's
+  std::shared_ptr<CallPayload> staged{};  ///< its buffers, inputs packed; null if none is
 };
 
 /// Which of the three forms of a collective the user calls.
@@ -152,7 +152,7 @@ class CallBuffers {
 
   /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are
   /// unpacked by start_unpack() of any number of bytes.
-  std::shared_ptr<Payload> hand_over();
+  std::shared_ptr<CallPayload> hand_over();
 
  private:
   class Buffers;

@@ -12,7 +12,7 @@ namespace gpudt::interpose {
 
 /// Packing brings the operand's data here by way of staging memory, unpacking brings all of it back. Gaps between
 /// blocks are not touched on either side.
-class HostShadow : public Payload {
+class HostShadow : public CallPayload {
  public:
   /// Memory for the span of `operand`, aligned as the user's; undefined contents. That of a divided operand takes but
   /// addresses, as far as between memories, and pages where there are data. May throw std::bad_alloc and device::Error.

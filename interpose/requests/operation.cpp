@@ -12,14 +12,14 @@
 #include "base/never_destroyed.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/requests/progress_engine.hpp"
+#include "interpose/requests/operations.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
-ProgressEngine& engine = never_destroyed<ProgressEngine>();
+Operations& operations = never_destroyed<Operations>();
 
 namespace {
 
@@ -29,16 +29,17 @@ std::atomic<int> held{0};  ///< generalized requests not yet freed
 
 /// A receive that the program has given up may never be matched; everything else comes to its end.
 bool may_never_end(const Operation& operation) {
-  return operation.kind == Operation::Kind::receive && operation.owner.file == MPI_FILE_NULL;
+  return operation.moved.is(Operation::Kind::receive) ||
+         (operation.moved.is(Operation::Kind::read) && operation.owner.file == MPI_FILE_NULL);
 }
 
 int query(void* extra, MPI_Status* status) {
   auto* const operation = static_cast<Operation*>(extra);
   static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI asks when the request is complete
-  status->MPI_SOURCE = operation->from;
-  status->MPI_TAG = operation->received_tag;
+  status->MPI_SOURCE = operation->arrived.source;
+  status->MPI_TAG = operation->arrived.tag;
   status->MPI_ERROR = MPI_SUCCESS;  // MPICH takes it for the result, and leaves it undefined before
-  PMPI_Status_set_elements_x(status, MPI_BYTE, operation->bytes);
+  PMPI_Status_set_elements_x(status, MPI_BYTE, operation->arrived.bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
   if (operation->error == MPI_SUCCESS) return MPI_SUCCESS;
   operation->retain();
@@ -54,14 +55,14 @@ int query(void* extra, MPI_Status* status) {
 int free_operation(void* extra) {
   auto* const operation = static_cast<Operation*>(extra);
   held.fetch_sub(1);
-  engine.remove(operation);
-  engine.retire(operation);
+  operations.remove(operation);
+  operations.retire(operation);
   return MPI_SUCCESS;
 }
 
 }  // namespace
 
-int ProgressEngine::reserve(Operation* operation) {
+int Operations::reserve(Operation* operation) {
   {
     const LockGuard lock(mutex_);
     operation->place = operations_.size();
@@ -80,7 +81,7 @@ int ProgressEngine::reserve(Operation* operation) {
       [](void* extra, int complete) {
         if (complete == 0) {
           static_cast<Operation*>(extra)->cancel_wanted.store(true);
-          engine.cancels_.fetch_add(1);
+          operations.cancels_.fetch_add(1);
         }
         return int(MPI_SUCCESS);
       },
@@ -89,14 +90,14 @@ int ProgressEngine::reserve(Operation* operation) {
   return error;
 }
 
-void ProgressEngine::remove(Operation* operation) {
+void Operations::remove(Operation* operation) {
   const LockGuard lock(mutex_);
   operations_.back()->place = operation->place;
   operations_[operation->place] = operations_.back();
   operations_.pop_back();
 }
 
-void ProgressEngine::submit(Operation* operation, bool issued) {
+void Operations::submit(Operation* operation, bool issued) {
   const LockGuard lock(mutex_);
   if (!issued) {
     operation->number = ++last_number_;
@@ -111,7 +112,7 @@ void ProgressEngine::submit(Operation* operation, bool issued) {
 
 /// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
 /// its lock there if the program has threads, and may not be called.
-void ProgressEngine::retire(Operation* operation) {
+void Operations::retire(Operation* operation) {
   static_cast<void>(operation->decided.load(std::memory_order_acquire));  // what the engine wrote comes before
   if (!operation->needs_mpi_to_end()) return operation->release();
   operation->next_retired = retired_.load(std::memory_order_relaxed);
@@ -120,18 +121,18 @@ void ProgressEngine::retire(Operation* operation) {
   progress_wake();
 }
 
-void ProgressEngine::release_retired() {
+void Operations::release_retired() {
   Operation* operation = retired_.exchange(nullptr, std::memory_order_acquire);
   while (operation != nullptr) std::exchange(operation, operation->next_retired)->release();
 }
 
-bool ProgressEngine::is_issued(const SendChannel& channel, std::uint64_t number) {
+bool Operations::is_issued(const SendChannel& channel, std::uint64_t number) {
   const LockGuard lock(mutex_);
   const auto entry = deferred_by_channel_.find(channel);
   return entry == deferred_by_channel_.end() || entry->second.issued >= number;
 }
 
-bool ProgressEngine::defers(const SendChannel& channel) {
+bool Operations::defers(const SendChannel& channel) {
   if (!defers()) return false;
   const LockGuard lock(mutex_);
   return deferred_by_channel_.contains(channel);
@@ -139,8 +140,8 @@ bool ProgressEngine::defers(const SendChannel& channel) {
 
 // Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
 // Within the engine (an error handler that communicates) waiting would be waiting for oneself.
-void ProgressEngine::order(const SendChannel& channel) {
-  if (!defers() || ProgressEngine::inside) return;
+void Operations::order(const SendChannel& channel) {
+  if (!defers() || engine_within()) return;
   std::uint64_t number = 0;
   {
     const LockGuard lock(mutex_);
@@ -148,23 +149,22 @@ void ProgressEngine::order(const SendChannel& channel) {
     if (entry == deferred_by_channel_.end()) return;
     number = entry->second.submitted;
   }
-  while (!is_issued(channel, number)) progress();
+  wait_until([&] { return is_issued(channel, number); });
 }
 
 template <class Wanted>
-void ProgressEngine::order_each(Wanted wanted) {
-  if (!defers() || ProgressEngine::inside) return;
+void Operations::order_each(Wanted wanted) {
+  if (!defers() || engine_within()) return;
   std::vector<std::pair<SendChannel, std::uint64_t>> numbers;
   {
     const LockGuard lock(mutex_);
     for (const auto& [channel, deferred] : deferred_by_channel_)
       if (wanted(channel)) numbers.emplace_back(channel, deferred.submitted);
   }
-  for (const auto& [channel, number] : numbers)
-    while (!is_issued(channel, number)) progress();
+  for (const auto& each : numbers) wait_until([&] { return is_issued(each.first, each.second); });
 }
 
-void ProgressEngine::forget_comm(MPI_Comm comm) {
+void Operations::forget_comm(MPI_Comm comm) {
   order_each([&](const SendChannel& channel) { return channel.comm == comm; });
   watched_forget_comm(comm);
   if (held.load() == 0 && live() == 0) return;
@@ -174,71 +174,43 @@ void ProgressEngine::forget_comm(MPI_Comm comm) {
     for (Operation* operation : operations_)
       if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
   }
-  let_pass_end();  // which may have taken the handle before
+  engine_let_poll_end();  // which may have taken the handle before
 }
 
-void ProgressEngine::forget_win(MPI_Win win) {
+void Operations::forget_win(MPI_Win win) {
   if (held.load() == 0 && live() == 0) return;
   const LockGuard lock(mutex_);
   for (Operation* operation : operations_)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
 }
 
-ErrorOwner ProgressEngine::owner(const Operation& operation) {
+ErrorOwner Operations::owner(const Operation& operation) {
   const LockGuard lock(mutex_);
   return operation.owner;
 }
 
-void ProgressEngine::serve(EngineService service) {
-  service_.store(service);
-  progress_wake();
-  let_pass_end();
-}
-
-void ProgressEngine::serve(const EngineBackground* background) {
-  background_.store(background);
-  let_pass_end();
-}
-
-/// What has been set holds when the engine runs from here on.
-void ProgressEngine::let_pass_end() {
-  if (ProgressEngine::inside) return;  // called by an error handler: waiting would be waiting for oneself
-  while (busy_.exchange(true, std::memory_order_acquire)) {
-  }
-  busy_.store(false, std::memory_order_release);
-}
-
-const char* ProgressEngine::hook() {
-  return progress_start({[] {
-                           if (!engine.pending() && !engine.has_background())
-                             return 0;                       // here, for MPI asks in every turn of its loops
-                           return engine_progress_logged();  // MPI's progress engine is C
-                         },
-                         [] { return engine.pending() || watched_count() != 0; }});
-}
-
-bool ProgressEngine::only_receives() const {
-  return packing_.empty() && unpacking_.empty() &&
-         std::all_of(inner_operations_.begin(), inner_operations_.end(),
+bool Operations::only_receives() const {
+  return packing_.empty() && following_.empty() &&
+         std::all_of(inner_.owners().begin(), inner_.owners().end(),
                      [](const Operation* operation) { return may_never_end(*operation); });
 }
 
 /// On the device, or the others: these are generalized requests only because a message of another way may come to them,
 /// and without this library MPI_Finalize would not wait for them.
-void ProgressEngine::cancel_receives(bool on_device) {
-  for (Operation* operation : inner_operations_)
+void Operations::cancel_receives(bool on_device) {
+  for (Operation* operation : inner_.owners())
     if (may_never_end(*operation) && operation->on_device == on_device) operation->cancel_wanted = true;
   cancels_.fetch_add(1);
 }
 
-bool ProgressEngine::stop() {
+bool Operations::stop() {
   order_each([](const SendChannel&) { return true; });
-  progress(Tests::all);  // what has come is received
+  engine_progress(Tests::all);  // what has come is received
   cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
   bool cancelled = false;
   while (live() != 0) {
-    progress();
+    engine_progress();
     const auto now = std::chrono::steady_clock::now();
     if (now >= timeout && only_receives() && !std::exchange(cancelled, true)) {
       log_warning("MPI_Finalize: " + std::to_string(live()) +
@@ -247,7 +219,7 @@ bool ProgressEngine::stop() {
     }
     if (now >= timeout + stop_timeout && only_receives()) break;
   }
-  progress_stop();
+  engine_unhook();
   watched_stop();
   failed_here().clear();
   release_retired();
@@ -263,14 +235,16 @@ std::vector<Failed>& failed_here() {
 }
 
 const char* engine_start() {
-  return engine.hook();
+  if (const char* const obstacle = engine_hook()) return obstacle;
+  engine_register(EnginePart::operations, &operations);
+  return nullptr;
 }
 bool engine_stop() {
-  return engine.stop();
+  return operations.stop();
 }
 
 Reservation::Reservation(std::unique_ptr<Operation> operation)
-    : operation_(operation.get()), error_(engine.reserve(operation.get())) {
+    : operation_(operation.get()), error_(operations.reserve(operation.get())) {
   static_cast<void>(operation.release());
 }
 
@@ -286,15 +260,15 @@ Reservation::~Reservation() {
 
 int Reservation::submit(bool issued, MPI_Request* request) {
   const MPI_Request made = operation_->request;
-  engine.submit(operation_, issued);
+  operations.submit(operation_, issued);
   operation_ = nullptr;
   *request = made;
   return MPI_SUCCESS;
 }
 
 int Reservation::submit_send(bool packed, MPI_Request* request) {
-  if (!packed || engine.defers(operation_->channel)) return submit(/*issued=*/false, request);
-  const int code = ProgressEngine::give(*operation_);
+  if (!packed || operations.defers(operation_->channel)) return submit(/*issued=*/false, request);
+  const int code = Operations::give(*operation_);
   if (code != MPI_SUCCESS && operation_->send == hidden_send) return raise(operation_->owner.comm, code);
   return submit_issued(code, request);
 }
@@ -306,44 +280,20 @@ int Reservation::submit_issued(int code, MPI_Request* request) {
   return code;
 }
 
-int finish_receive(int code, const char* call, Payload& payload, const SeenStatus& seen, const ErrorOwner& owner,
-                   PendingReceive& pending) {
-  return seen.refused(code) ? code : peer_received(code, call, payload, *seen, owner, pending);
-}
-
-int engine_progress(Tests tests) {
-  return engine.progress(tests);
-}
-void engine_settle() {
-  engine.settle();
-}
-int engine_progress_logged(Tests tests) try { return engine.progress(tests); } catch (const std::exception& error) {
-  log_own("progress", error);
-  return 0;
-}
 void engine_order(MPI_Comm comm, int peer) {
-  engine.order({comm, peer});
+  operations.order({comm, peer});
 }
 bool engine_defers() {
-  return engine.defers();
+  return operations.defers();
 }
 void engine_forget_comm(MPI_Comm comm) {
-  engine.forget_comm(comm);
+  operations.forget_comm(comm);
 }
 void engine_order_all() {
-  engine.order_each([](const SendChannel&) { return true; });
+  operations.order_each([](const SendChannel&) { return true; });
 }
 void engine_forget_win(MPI_Win win) {
-  engine.forget_win(win);
-}
-void engine_service(EngineService service) {
-  engine.serve(service);
-}
-void engine_background(const EngineBackground* background) {
-  engine.serve(background);
-}
-bool engine_within() {
-  return ProgressEngine::inside;
+  operations.forget_win(win);
 }
 int engine_held() {
   return held.load(std::memory_order_relaxed);
@@ -351,10 +301,10 @@ int engine_held() {
 
 int tell(Operation& operation) {
   if (std::exchange(operation.told, true)) return operation.error;
-  const ErrorOwner owner = engine.owner(operation);
+  const ErrorOwner owner = operations.owner(operation);
   // Open MPI would find no handler in a communicator that has been freed, and takes that of MPI_COMM_WORLD for
   // collectives.
-  const bool collective = operation.kind == Operation::Kind::fill && owner.comm != MPI_COMM_NULL;
+  const bool collective = operation.moved.is(Operation::Kind::fill) && owner.comm != MPI_COMM_NULL;
   if (collective && operation.inner != MPI_REQUEST_NULL) PMPI_Request_free(&operation.inner);
   if (operation.inner == MPI_REQUEST_NULL || owner.kept) return raise(owner, operation.error);
   const int code = PMPI_Wait(&operation.inner, MPI_STATUS_IGNORE);  // it has ended: MPI calls the handler

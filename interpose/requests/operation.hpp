@@ -1,6 +1,5 @@
-// A nonblocking operation on a device buffer, and the engine that drives all of them.
-//
-// The user holds a generalized request (MPI-4.1 section 13.2). The engine runs from the MPI library's own progress:
+// A nonblocking operation on a device buffer. The user holds a generalized request (MPI-4.1 section 13.2); the engine
+// (engine/engine.hpp) takes the operation on:
 //
 //   send:     pack -> (in program order per peer) start the real send on staging memory -> it completes -> complete
 //   receive:  real receive into staging memory -> it completes -> unpack what arrived -> complete
@@ -20,56 +19,20 @@
 #include <mpi.h>
 
 #include <atomic>
-#include <limits>
+#include <concepts>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/device.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/requests/arrival.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/payload.hpp"
 
 namespace gpudt::interpose {
-
-/// The status that a call fills in for this library to read. Where MPI's return code tells of errors it is the
-/// program's, or another one if it wants none. Else it is another one, which shows whether MPI has filled it in, and is
-/// copied to the program's in the end.
-class SeenStatus {
- public:
-  explicit SeenStatus(MPI_Status* user) : user_(user) {
-    if constexpr (returns_handled_errors) return;
-    own_ = {};
-    own_.MPI_SOURCE = nobody;
-    if (wanted()) own_.MPI_ERROR = user->MPI_ERROR;  // which calls with one status leave alone
-  }
-  ~SeenStatus() {
-    if (!returns_handled_errors && wanted() && own_.MPI_SOURCE != nobody) *user_ = own_;
-  }
-  SeenStatus(const SeenStatus&) = delete;
-  SeenStatus& operator=(const SeenStatus&) = delete;
-  /// What MPI is to fill in, or to complain of: a null pointer that does not mean "ignore".
-  MPI_Status* get() const { return is_users() || is_wrong() ? user_ : &own_; }
-  MPI_Status& operator*() const { return is_users() ? *user_ : own_; }
-  /// Of a call that has returned `code`: it has failed, which an error handler has been told of.
-  bool refused(int code) const { return !returns_handled_errors && code == MPI_SUCCESS && own_.MPI_SOURCE == nobody; }
-
- private:
-  static constexpr int nobody = std::numeric_limits<int>::min();  // nor MPI_PROC_NULL or MPI_ANY_SOURCE
-
-  bool wanted() const { return user_ != MPI_STATUS_IGNORE && user_ != nullptr; }
-  bool is_users() const { return returns_handled_errors && wanted(); }
-  bool is_wrong() const { return user_ == nullptr && user_ != MPI_STATUS_IGNORE; }
-
-  mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
-  MPI_Status* const user_;
-};
-
-class PendingReceive;
-/// peer_received(), unless the receive, which has returned `code`, was refused. Returns what the call is to return.
-int finish_receive(int code, const char* call, Payload& payload, const SeenStatus& seen, const ErrorOwner& owner,
-                   PendingReceive& pending);
 
 /// A PMPI_Isend and its like.
 using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
@@ -89,16 +52,56 @@ struct SendChannel {
   bool operator==(const SendChannel&) const = default;
 };
 
-struct Operation {
+/// What an operation does, and the payload of that sort.
+class Moved {
+ public:
   enum class Kind {
-    send,            ///< delivers nothing; the status is empty
-    deliver_status,  ///< delivers nothing but a status: a write to a file
-    receive,         ///< delivers what the status of the real operation says
-    fill,            ///< delivers all bytes: a collective, whose status is empty
+    send,     ///< delivers nothing; the status is empty
+    receive,  ///< delivers what the status of the real operation says
+    fill,     ///< delivers all bytes: a collective, whose status is empty
+    read,     ///< delivers what the status says: an access to a file, or a partitioned receive
+    write,    ///< delivers nothing but a status: an access to a file
   };
 
-  Kind kind = Kind::send;
-  std::shared_ptr<Payload> payload;
+  Moved() = default;
+  template <std::derived_from<SendPayload> Sort>
+  Moved(std::shared_ptr<Sort> payload) : kind_(Kind::send), out_(payload.get()), payload_(std::move(payload)) {}
+  template <std::derived_from<ReceivePayload> Sort>
+  Moved(std::shared_ptr<Sort> payload) : kind_(Kind::receive), in_(payload.get()), payload_(std::move(payload)) {}
+  Moved(Kind kind, std::shared_ptr<CallPayload> payload)
+      : kind_(kind), call_(payload.get()), payload_(std::move(payload)) {}
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  explicit operator bool() const { return payload_ != nullptr; }
+  Payload* operator->() const { return payload_.get(); }
+  const std::shared_ptr<Payload>& payload() const { return payload_; }
+  std::shared_ptr<SendPayload> shared_out() const { return {payload_, out_}; }
+  /// Of what is neither a send nor a receive.
+  std::shared_ptr<CallPayload> shared_call() const { return {payload_, call_}; }
+  /// Of a send, of a receive, of the others.
+  SendPayload& out() const { return *out_; }
+  ReceivePayload& in() const { return *in_; }
+  CallPayload& call() const { return *call_; }
+  /// Starts bringing the user's data to where MPI takes it; nothing for a receive.
+  void start_pack() const {
+    if (out_ != nullptr) out_->start_pack();
+    if (call_ != nullptr) call_->start_pack();
+  }
+  void reset() { payload_.reset(); }
+
+ private:
+  Kind kind_ = Kind::send;
+  SendPayload* out_ = nullptr;
+  ReceivePayload* in_ = nullptr;
+  CallPayload* call_ = nullptr;
+  std::shared_ptr<Payload> payload_;
+};
+
+struct Operation {
+  using Kind = Moved::Kind;
+
+  Moved moved;
   ErrorOwner owner;     ///< its handle goes when the user frees it: engine_forget_comm
   SendChannel channel;  ///< send
   int tag = 0;
@@ -111,17 +114,20 @@ struct Operation {
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 
   // The outcome, written by the engine before the generalized request completes.
-  int from = MPI_ANY_SOURCE;
-  int received_tag = MPI_ANY_TAG;
-  std::int64_t bytes = 0;
+  Arrival arrived;  ///< what the status says
   bool cancelled = false;
   int error = MPI_SUCCESS;
-  bool told = false;     ///< the error handler has been called
-  bool unpacks = false;  ///< an unpack was started
-  /// MPI has not delivered all of a message that may have been an RTS: see ProgressEngine::release_sender.
-  bool truncated = false;
+  bool told = false;  ///< the error handler has been called
+  /// What follows when the real operation has ended.
+  enum class Step {
+    none,
+    reading,   ///< the first bytes of the message are being copied to the host (ReceivePayload::is_readable())
+    starting,  ///< it is known what has come (or that all has been sent), and the data are to be moved
+    moving,    ///< the payload says when it is done
+    lost,      ///< MPI has not delivered all of a message that may have been an RTS (Arrival::release())
+  };
+  Step step = Step::none;
   std::int64_t context = -1;  ///< of a receive without `inner`: that of its communicator (request_context())
-  bool reading = false;       ///< the first bytes of the message are being copied to the host (Payload::is_readable())
 
   /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to
   /// the operation then happens before what the thread does that sees it complete, whatever MPI does in between.
@@ -151,7 +157,7 @@ struct Operation {
   std::atomic<int> references_{1};
 };
 
-// --- the engine ------------------------------------------------------------------------------------------------------
+// --- all operations --------------------------------------------------------------------------------------------------
 
 /// Hooks into MPI's progress. Null, or why that is impossible.
 const char* engine_start();

@@ -9,16 +9,69 @@
 #include <mpi.h>
 
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "base/mutex.hpp"
 #include "interpose/requests/operation.hpp"
 
 namespace gpudt::interpose {
 
-/// Makes a persistent request of ours from `real`, a persistent request of MPI's on the payload's memory, which is also
-/// the handle for the user. Each start starts `real`; Operation::Kind::fill: a collective, whose inputs are packed
-/// before.
-void persistent_adopt(Operation::Kind kind, std::shared_ptr<Payload> payload, MPI_Comm comm, MPI_Request real);
+class PersistentOffer;  // collectives/persistent_offer.hpp
+
+/// Of all persistent requests of ours.
+extern Mutex persistent_mutex;
+
+struct Persistent {
+  Moved moved;
+  const DeviceBuffer* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
+  /// The communicator or, once the user has freed it, its error handler.
+  ErrorOwner owner GUARDED_BY(persistent_mutex);
+  std::thread::id starter GUARDED_BY(persistent_mutex);  ///< the thread that is starting it, if one is
+  int peer = MPI_PROC_NULL;
+  int tag = 0;
+  NonblockingSend send = nullptr;
+  MPI_Request real = MPI_REQUEST_NULL;     ///< on the staging memory; also the user's handle
+  MPI_Request active = MPI_REQUEST_NULL;   ///< the generalized request while started
+  std::shared_ptr<PersistentOffer> offer;  ///< of a collective whose starts all processes are asked about
+  bool has_answered = false;               ///< about a start that has failed, to be made again
+
+  explicit Persistent(MPI_Comm comm) : owner{.comm = comm} {}
+  Persistent(const Persistent&) = delete;
+  Persistent& operator=(const Persistent&) = delete;
+  ~Persistent() {
+    if (real != MPI_REQUEST_NULL) PMPI_Request_free(&real);
+  }
+};
+
+using PersistentRef = std::shared_ptr<Persistent>;
+
+/// Makes a persistent request of ours known by its `real`, a persistent request of MPI's on the payload's memory, which
+/// is also the handle for the user.
+void persistent_enter(PersistentRef persistent);
+/// The same of a call whose starts all start `real`, inputs being packed before.
+void persistent_adopt(Moved moved, MPI_Comm comm, MPI_Request real);
+/// Null if `request` is none of ours.
+PersistentRef persistent_find(MPI_Request request);
+/// It is known no longer. An active operation keeps it until it has completed. Null if `request` is none of ours.
+PersistentRef persistent_remove(MPI_Request request);
+/// The request is known by the handle that MPI has given it in place of `before`.
+void persistent_follow(const PersistentRef& persistent, MPI_Request before);
+
+/// While it lives, the communicator of a persistent request that is being started stays: another thread that frees it
+/// waits.
+class PersistentStarting {
+ public:
+  explicit PersistentStarting(Persistent& persistent);
+  ~PersistentStarting();
+  PersistentStarting(const PersistentStarting&) = delete;
+  PersistentStarting& operator=(const PersistentStarting&) = delete;
+  const ErrorOwner& owner() const { return owner_; }
+
+ private:
+  Persistent& persistent_;
+  ErrorOwner owner_;
+};
 
 /// What `request`, a persistent one of ours, moves; null if it is none.
 std::shared_ptr<Payload> persistent_payload(MPI_Request request);

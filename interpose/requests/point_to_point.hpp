@@ -1,9 +1,100 @@
-// What collectives that go as messages (collectives/peer_exchange.hpp) send and receive.
+// Sends and receives, blocking and nonblocking: what the MPI functions of chapter 3 do with the program's buffers, and
+// collectives that go as messages.
 #pragma once
 
 #include <mpi.h>
 
+#include <memory>
+
+#include "base/function_ref.hpp"
+#include "interpose/requests/arrival.hpp"
+#include "interpose/requests/operation.hpp"
+#include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
 namespace gpudt::interpose {
+
+/// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once, not
+/// when the deferred send is issued.
+bool valid_target(MPI_Comm comm, int peer, int tag);
+/// The same for a receive.
+bool valid_source(MPI_Comm comm, int peer, int tag);
+
+// --- sends (sends.cpp) -----------------------------------------------------------------------------------------------
+
+/// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
+inline bool goes_as_it_is(const BufferPeek& peek) {
+  return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
+}
+
+/// Whether MPI is to have host memory: the message may be an RTS, or MPI would read the data on the host
+/// (mpi_takes_device_memory()).
+template <class Pmpi>
+bool needs_host_memory(Pmpi pmpi, int dest, MPI_Comm comm) {
+  return is_buffered(pmpi) || peer_exchanges_rts(dest, comm);
+}
+
+/// MPI_Send and its like, by `pmpi`.
+int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
+                  MPI_Comm comm);
+/// MPI_Isend and its like, by `pmpi`. `owner`: who hears of errors; `located`: where `buf` lies, if that is known.
+int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
+                     int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located = {});
+
+// --- receives (receives.cpp) -----------------------------------------------------------------------------------------
+
+/// The program's buffer.
+struct ReceiveBuffer {
+  void* address;
+  int count;
+  MPI_Datatype type;
+  Located located{};  ///< where it lies, if that is known
+};
+
+/// Gives MPI a receive into `into`, which is the program's buffer or memory in its place.
+using ReceiveNow = FunctionRef<int(const Outgoing& into, MPI_Status* status)>;
+using StartReceive = FunctionRef<int(const Outgoing& into, MPI_Request* request)>;
+
+/// How a blocking receive is given to MPI.
+struct BlockingReceive {
+  ReceiveNow receive;
+  /// The same, if it can be started, and waited for then, with errors for the same handler: the default stream is
+  /// marked meanwhile. Over MPICH errors of requests go to the handler of MPI_COMM_WORLD.
+  const StartReceive* start = nullptr;
+  bool sends_first = false;  ///< receive() also sends
+};
+
+/// Whether a blocking receive into a buffer like that is certainly given to MPI as it is.
+bool comes_as_it_is(const BufferPeek& peek);
+/// After such a receive, which has returned `code`: what the call is to return.
+int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen, const ErrorOwner& owner);
+/// Elements that a receive may bring.
+inline int most_from(const Selects& selects, int count) {
+  return selects && selects->source == MPI_PROC_NULL ? 0 : count;
+}
+
+/// The bytes that come are brought to the program's buffer, the others stay as they were.
+int receive_blocking(const BlockingReceive& pmpi, const char* call, const ReceiveBuffer& buffer,
+                     const ErrorOwner& owner, const Selects& selects, MPI_Status* status);
+
+/// The sender of a receive, as far as it is known.
+struct From {
+  int source = MPI_ANY_SOURCE;
+  MPI_Comm comm = MPI_COMM_NULL;
+
+  /// Whether the message may be an RTS of a process of this node, which is read in host memory.
+  bool may_be_rts() const { return peer_exchanges_rts(source, comm); }
+};
+
+/// `from`: as `selects` says, or of a hidden receive or a matched message, which select nothing that a probe could see.
+/// `room`: of MPI at least, in bytes, in a receive into device memory.
+int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer& buffer, const ErrorOwner& owner,
+                        const Selects& selects, const From& from, MPI_Request* request, std::int64_t room = rts_room());
+/// Starts a receive of `payload`'s as an operation. `on_device`: the program's buffer is in device memory.
+int start_receive(StartReceive pmpi, std::shared_ptr<ReceivePayload> payload, const ErrorOwner& owner,
+                  const Selects& selects, bool on_device, MPI_Request* request);
+
+// --- of collectives that go as messages (collectives/peer_exchange.hpp) ----------------------------------------------
 
 /// How the hidden messages between two processes are sent (mpi/workarounds.hpp).
 struct HiddenWay {

@@ -269,22 +269,20 @@ bool WatchedReceive::is_settled(std::int64_t bytes) const {
 /// By an operation whose message has come: the engine finds out what it stands for.
 void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled) {
   std::unique_ptr<Operation> operation = as_operation();
-  operation->from = status.MPI_SOURCE;
-  operation->received_tag = status.MPI_TAG;
-  operation->bytes = bytes;
+  operation->arrived = {status.MPI_SOURCE, status.MPI_TAG, bytes};
   operation->cancelled = cancelled;
   operation->context = request_context(request_);
-  operation->truncated =
-      is_truncation(code) || bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
-  operation->error = operation->truncated ? MPI_ERR_TRUNCATE : code;
-  operation->reading = operation->error == MPI_SUCCESS && !cancelled;
+  const bool lost = is_truncation(code) || bytes > (buffer_.with_room ? ReceiveWithRoom::most_room : buffer_.bytes);
+  operation->error = lost ? MPI_ERR_TRUNCATE : code;
+  if (operation->error == MPI_SUCCESS && !cancelled) operation->step = Operation::Step::reading;
+  if (lost) operation->step = Operation::Step::lost;
   Reservation reserved(std::move(operation));
   if (reserved.error() != MPI_SUCCESS) throw MpiError(reserved.error(), "a generalized request cannot be had");
   reserved.submit(/*issued=*/true, &stand_in_);
 }
 
 std::unique_ptr<Operation> WatchedReceive::as_operation() const {
-  std::shared_ptr<Payload> payload = buffer_.with_room;
+  std::shared_ptr<ReceivePayload> payload = buffer_.with_room;
   if (!payload) {
     const Outgoing& program = buffer_.program;
     auto in_place = std::make_shared<HostReceive>(program.room(), program.count, program.type,
@@ -293,8 +291,7 @@ std::unique_ptr<Operation> WatchedReceive::as_operation() const {
     payload = std::move(in_place);
   }
   auto operation = std::make_unique<Operation>();
-  operation->kind = Operation::Kind::receive;
-  operation->payload = std::move(payload);
+  operation->moved = std::move(payload);
   operation->owner = owner_;
   operation->on_device = false;
   return operation;

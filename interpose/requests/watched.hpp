@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "datatype/decode.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/payload.hpp"
 

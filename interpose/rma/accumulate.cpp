@@ -5,21 +5,21 @@
 
 #include "datatype/reference.hpp"
 #include "device/device.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/requests/arithmetic.hpp"
-#include "interpose/support/engine.hpp"
 
 namespace gpudt::interpose {
 namespace {
 
 void finish(device::Transfer& transfer) {
-  drive_until([&] { return transfer.done(); });
+  wait_until([&] { return transfer.done(); });
 }
 
 /// While it lives, this process alone accumulates to the target's memory.
 class Turn {
  public:
   explicit Turn(peer::WindowLock& lock) : lock_(lock) {
-    drive_safely_until([&] { return lock_.try_enter(/*exclusive=*/true); });
+    wait_until([&] { return lock_.try_enter(/*exclusive=*/true); });
   }
   ~Turn() { lock_.leave(/*exclusive=*/true); }
   Turn(const Turn&) = delete;
@@ -83,7 +83,7 @@ class Accumulate {
   void run(peer::WindowLock& lock) {
     there_ = {&target_.type->layout(), target_.count, target_.address(mapping_)};
     for (Buffer* const each : {&given_, &fetched_, &compared_})
-      if (each->on_device) drive_until([&] { return each->device.after.reached(); });
+      if (each->on_device) wait_until([&] { return each->device.after.reached(); });
     if (compared_.origin != nullptr) return compare_and_swap(lock);
     const device::Staging packed = given_.origin != nullptr ? pack(given_) : device::Staging();
     const device::Staging old = fetched_.origin != nullptr && !fetched_.on_device ? mapped() : device::Staging();

@@ -15,7 +15,6 @@ namespace {
 constexpr int message_tag = 0;     ///< of messages; their large data have tags of their own
 constexpr int data_tags = 32767;   ///< how many: MPI promises at least that many tags
 constexpr int receive_burst = 16;  ///< messages taken in one pass
-constexpr int test_window = 64;    ///< requests looked at in one pass
 constexpr std::size_t cached_layouts = 256;
 
 }  // namespace
@@ -81,40 +80,17 @@ datatype::LayoutRef LayoutCache::find(std::span<const std::byte> bytes) {
 
 // --- requests --------------------------------------------------------------------------------------------------------
 
-void RequestSet::add(int code, MPI_Request request, std::function<void(int)> then) {
+void WindowChannel::follow(int code, MPI_Request request, Then then) {
   if (code != MPI_SUCCESS) return then(code);
-  requests_.push_back(request);
-  then_.push_back(std::move(then));
+  requests_.add(request, std::move(then));
 }
 
-/// A window of the requests at a time. Testsome, not one Test each: it enters MPI's progress once.
-int RequestSet::poll() {
-  if (requests_.empty()) return 0;
-  if (next_ >= requests_.size()) next_ = 0;
-  const std::size_t count = std::min<std::size_t>(test_window, requests_.size() - next_);
-  int indices[test_window];
-  MPI_Status statuses[test_window];
-  int done = 0;
-  const int code = PMPI_Testsome(static_cast<int>(count), requests_.data() + next_, &done, indices, statuses);
-  if (done == MPI_UNDEFINED) done = 0;
-  std::vector<std::pair<std::function<void(int)>, int>> completed;
-  for (int i = 0; i < done; ++i) {
-    std::function<void(int)>& then = then_[next_ + static_cast<std::size_t>(indices[i])];
-    completed.emplace_back(std::exchange(then, nullptr),
-                           code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS);
-  }
-  std::size_t kept = next_;
-  for (std::size_t at = next_; at < requests_.size(); ++at) {
-    if (!then_[at]) continue;
-    requests_[kept] = requests_[at];
-    if (kept != at) then_[kept] = std::move(then_[at]);
-    ++kept;
-  }
-  requests_.resize(kept);
-  then_.resize(kept);
-  next_ += count - static_cast<std::size_t>(done);
-  for (const auto& [then, error] : completed) then(error);
-  return done;
+int WindowChannel::test_requests() {
+  return requests_.test(Tests::some, [](const RequestSet<Then>::Ended& ended) {
+    MPI_Request failed = ended.error == MPI_SUCCESS ? MPI_REQUEST_NULL : ended.request;
+    if (failed != MPI_REQUEST_NULL) PMPI_Request_free(&failed);
+    ended.owner(ended.error);
+  });
 }
 
 // --- the channel -----------------------------------------------------------------------------------------------------
@@ -177,7 +153,7 @@ int WindowChannel::progress() {
   if (mail_.load(std::memory_order_acquire)) take_mailbox();
   int events = send_ready();
   events += receive();
-  events += requests_.poll();
+  events += test_requests();
   events += finish_unpacked();
   return events + apply();
 }
@@ -250,7 +226,7 @@ void WindowChannel::send(const OriginOperationRef& operation) {
   MPI_Request request = MPI_REQUEST_NULL;
   const int code =
       PMPI_Isend(source->address(), source->count(), source->type(), operation->rank, header.data_tag, comm_, &request);
-  requests_.add(code, request, then);
+  follow(code, request, then);
 }
 
 void WindowChannel::send_message(int rank, MessageHeader header, const std::vector<std::byte>& layout,
@@ -264,7 +240,7 @@ void WindowChannel::send_message(int rank, MessageHeader header, const std::vect
   MPI_Request request = MPI_REQUEST_NULL;
   const int code =
       PMPI_Isend(body->data(), static_cast<int>(body->size()), MPI_BYTE, rank, message_tag, comm_, &request);
-  requests_.add(code, request, [body, then = std::move(then)](int error) { then(error); });
+  follow(code, request, [body, then = std::move(then)](int error) { then(error); });
 }
 
 void WindowChannel::send_answer(int rank, MessageHeader header, Block data) {
@@ -278,7 +254,7 @@ void WindowChannel::send_answer(int rank, MessageHeader header, Block data) {
   const auto bytes = std::make_shared<Bytes>(block->bytes());
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = PMPI_Isend(block->data(), bytes->count(), bytes->type(), rank, header.data_tag, comm_, &request);
-  requests_.add(code, request, [block, bytes, then](int error) { then(error); });
+  follow(code, request, [block, bytes, then](int error) { then(error); });
 }
 
 void WindowChannel::sent(const OriginOperationRef& operation, int error) {
@@ -322,7 +298,7 @@ int WindowChannel::receive() {
     queue.push_back(incoming);
     MPI_Request request = MPI_REQUEST_NULL;
     const int code = PMPI_Imrecv(incoming->body.data(), bytes, MPI_BYTE, &message, &request);
-    requests_.add(code, request, [this, incoming](int) { arrived(incoming); });
+    follow(code, request, [this, incoming](int) { arrived(incoming); });
   }
   return taken;
 }
@@ -361,7 +337,7 @@ void WindowChannel::access_arrived(const std::shared_ptr<Incoming>& message) {
   const auto bytes = std::make_shared<Bytes>(header.bytes);
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = PMPI_Irecv(to, bytes->count(), bytes->type(), source, header.data_tag, comm_, &request);
-  requests_.add(code, request, [message, bytes](int) { message->data_pending = false; });
+  follow(code, request, [message, bytes](int) { message->data_pending = false; });
 }
 
 void WindowChannel::answer_arrived(const Incoming& message) {
@@ -388,7 +364,7 @@ void WindowChannel::result_arrived(const OriginOperationRef& operation, const In
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = PMPI_Irecv(destination.address(), destination.count(), destination.type(), message.source,
                               header.data_tag, comm_, &request);
-  requests_.add(code, request, [this, operation](int error) { start_unpack(operation, error); });
+  follow(code, request, [this, operation](int error) { start_unpack(operation, error); });
 }
 
 void WindowChannel::start_unpack(const OriginOperationRef& operation, int error) {

@@ -20,6 +20,7 @@
 
 #include "base/mutex.hpp"
 #include "datatype/decode.hpp"
+#include "interpose/engine/request_set.hpp"
 #include "interpose/rma/data.hpp"
 #include "interpose/rma/direct.hpp"
 #include "interpose/rma/message.hpp"
@@ -79,19 +80,6 @@ class WindowMemory {
   std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
 };
 
-/// Pending MPI requests, each with a function to be called when it is complete.
-class RequestSet {
- public:
-  /// `code`: the result of the MPI call that made the request. If it is an error, `then` is called with it at once.
-  void add(int code, MPI_Request request, std::function<void(int error)> then);
-  int poll();
-
- private:
-  std::vector<MPI_Request> requests_;
-  std::vector<std::function<void(int)>> then_;
-  std::size_t next_ = 0;
-};
-
 /// Layouts that have come in messages. A cached layout keeps its copy on the device.
 class LayoutCache {
  public:
@@ -146,6 +134,12 @@ class WindowChannel {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
+  /// What follows the end of a request of MPI's.
+  using Then = std::function<void(int error)>;
+  /// `code`: what the call that made the request returned; `then` gets it at once if it is an error.
+  void follow(int code, MPI_Request request, Then then);
+  int test_requests();
+
   // Out.
   void take_mailbox();
   int send_ready();
@@ -181,7 +175,7 @@ class WindowChannel {
   std::atomic<bool> mail_{false};
 
   // The engine's alone.
-  RequestSet requests_;
+  RequestSet<Then> requests_;
   std::unordered_map<std::uint64_t, OriginOperationRef> expected_;
   std::vector<OriginOperationRef> unpacking_;
   std::vector<int> sending_, applying_;  ///< peers with something outgoing, or incoming

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
@@ -128,7 +128,7 @@ int DirectAccesses::finish(int rank) {
     for (const Entry& entry : entries_)
       if (entry.rank == rank) accesses.push_back(entry.access);
   }
-  for (const DirectAccessRef& access : accesses) drive_until([&] { return access->done(); });
+  for (const DirectAccessRef& access : accesses) wait_until([&] { return access->done(); });
   const LockGuard lock(mutex_);
   if (!accesses.empty()) remove_done();
   return std::exchange(errors_[static_cast<std::size_t>(rank)], MPI_SUCCESS);

@@ -47,14 +47,14 @@ class PendingPut : public PendingAccess {
 
 class PendingResult : public PendingAccess {
  public:
-  PendingResult(int rank, std::shared_ptr<Payload> buffers) : PendingAccess(rank), buffers_(std::move(buffers)) {}
+  PendingResult(int rank, std::shared_ptr<CallPayload> buffers) : PendingAccess(rank), buffers_(std::move(buffers)) {}
   void start_finish() override { buffers_->start_unpack(0); }
   void finish() override {
-    while (!buffers_->done()) std::this_thread::yield();
+    wait_until([this] { return buffers_->done(); });
   }
 
  private:
-  std::shared_ptr<Payload> buffers_;
+  std::shared_ptr<CallPayload> buffers_;
 };
 
 class PendingRequest : public PendingAccess {
@@ -62,7 +62,7 @@ class PendingRequest : public PendingAccess {
   PendingRequest(int rank, const std::shared_ptr<Payload>& buffers) : PendingAccess(rank), buffers_(buffers) {}
   /// The engine lets go of the buffers when it completes the request.
   void finish() override {
-    while (!over()) engine_progress();
+    wait_until([this] { return over(); });
   }
   bool over() const override { return buffers_.expired(); }
 
@@ -144,14 +144,14 @@ void PendingAccesses::Claim::finish() const {
     for (const auto& access : mine_) access->finish();
   }
   for (const auto& access : theirs_)
-    while (access->claimed_.load() && !access->finished_.load()) engine_progress();
+    wait_until([&access = *access] { return !access.claimed_.load() || access.finished_.load(); });
 }
 
 std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target) {
   return std::make_shared<PendingPut>(operand, target);
 }
 
-std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers) {
+std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<CallPayload> buffers) {
   return std::make_shared<PendingResult>(rank, std::move(buffers));
 }
 

@@ -112,7 +112,7 @@ extern PendingAccesses& pending_accesses;
 /// A put whose data are being packed.
 std::shared_ptr<PendingAccess> pending_put(const DeviceBuffer& operand, const Target& target);
 /// An access that MPI has got, with the staged buffers.
-std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<Payload> buffers);
+std::shared_ptr<PendingAccess> pending_result(int rank, std::shared_ptr<CallPayload> buffers);
 /// An access that has a request (MPI_Rput and others); synchronisation completes it as well.
 std::shared_ptr<PendingAccess> pending_request(int rank, const std::shared_ptr<Payload>& buffers);
 

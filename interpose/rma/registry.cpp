@@ -28,17 +28,22 @@ int driven_once(ServedWindow& window) {
   }
 }
 
-int progress() {
-  std::vector<std::shared_ptr<ServedWindow>> driven;
-  {
-    const SharedLock lock(mutex);
-    driven.reserve(windows.size());
-    for (const auto& [handle, window] : windows) driven.push_back(window);
+class AllWindows : public Polled {
+ public:
+  bool due() override { return true; }
+  int poll(Tests) override {
+    std::vector<std::shared_ptr<ServedWindow>> driven;
+    {
+      const SharedLock lock(mutex);
+      driven.reserve(windows.size());
+      for (const auto& [handle, window] : windows) driven.push_back(window);
+    }
+    int events = 0;
+    for (const auto& window : driven) events += driven_once(*window);
+    return events;
   }
-  int events = 0;
-  for (const auto& window : driven) events += driven_once(*window);
-  return events;
-}
+};
+auto& all_windows = never_destroyed<AllWindows>();
 
 }  // namespace
 
@@ -55,7 +60,7 @@ void registry_add(MPI_Win win, std::shared_ptr<ServedWindow> window) {
     windows[win] = std::move(window);
     count.store(windows.size(), std::memory_order_release);
   }
-  engine_service(progress);
+  engine_register(EnginePart::windows, &all_windows);
 }
 
 void registry_remove(MPI_Win win) {
@@ -71,11 +76,11 @@ void registry_remove(MPI_Win win) {
     count.store(windows.size(), std::memory_order_release);
   }
   window->close();
-  if (last) engine_service(nullptr);
+  if (last) engine_register(EnginePart::windows, nullptr);
 }
 
 void registry_clear() {
-  engine_service(nullptr);
+  engine_register(EnginePart::windows, nullptr);
   const LockGuard lock(mutex);
   for (const auto& [handle, window] : windows) window->close();
   windows.clear();

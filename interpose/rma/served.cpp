@@ -11,19 +11,14 @@ namespace gpudt::interpose {
 namespace {
 
 /// An access as the payload of the request that completes it.
-class AccessRequest : public Payload {
+class AccessRequest : public CallPayload {
  public:
   AccessRequest(OriginOperationRef access, Operation* operation) : access_(std::move(access)), operation_(operation) {}
-  void start_pack() override {}
-  void start_unpack(std::int64_t) override {}
   bool done() override {
     const DirectAccess* const direct = access_->direct.get();
     if (direct != nullptr ? !access_->direct->done() : !access_->complete.load(std::memory_order_acquire)) return false;
     operation_->error = direct != nullptr ? direct->error() : access_->error;
     return true;
-  }
-  void wait() override {
-    drive_until([this] { return done(); });
   }
 
  private:
@@ -157,9 +152,9 @@ int ServedWindow::progress() {
 
 void ServedWindow::settle() {
   for (const int rank : all()) direct_.finish(rank);
-  drive_until([this] { return channel_.quiet(); });
+  wait_until([this] { return channel_.quiet(); });
   PMPI_Barrier(channel_.comm());
-  drive_until([this] { return channel_.quiet(); });
+  wait_until([this] { return channel_.quiet(); });
 }
 
 void ServedWindow::close() {
@@ -217,7 +212,7 @@ void ServedWindow::may_access(int rank, bool with_request) {
   }
   if (locks_[at] == Lock::asked) {
     guard.unlock();
-    drive_until([&] {
+    wait_until([&] {
       const LockGuard lock(mutex_);
       return locks_[at] != Lock::asked;
     });
@@ -242,9 +237,8 @@ int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* reque
     return MPI_SUCCESS;
   }
   auto requested = std::make_unique<Operation>();
-  requested->kind = Operation::Kind::fill;
   requested->owner.win = win_;
-  requested->payload = std::make_shared<AccessRequest>(operation, requested.get());
+  requested->moved = {Operation::Kind::fill, std::make_shared<AccessRequest>(operation, requested.get())};
   Reservation reserved(std::move(requested));
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   hand_over();

@@ -15,12 +15,12 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/accumulate.hpp"
 #include "interpose/rma/channel.hpp"
 #include "interpose/rma/direct.hpp"
 #include "interpose/rma/window_locks.hpp"
-#include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {

@@ -39,11 +39,11 @@ OriginOperationRef ServedWindow::tell(MessageKind kind, int rank, int lock_type)
 }
 
 void ServedWindow::wait_for(const OriginOperation& operation) {
-  drive_until([&] { return operation.complete.load(std::memory_order_acquire); });
+  wait_until([&] { return operation.complete.load(std::memory_order_acquire); });
 }
 
 void ServedWindow::wait_local(int rank) {
-  drive_until([&] { return channel_.outstanding(rank) == 0; });
+  wait_until([&] { return channel_.outstanding(rank) == 0; });
 }
 
 void ServedWindow::acquire(int rank, int type) {
@@ -171,7 +171,7 @@ int ServedWindow::start(MPI_Group group, int assert) {
     if ((assert& MPI_MODE_NOCHECK) != 0) return MPI_SUCCESS;
     for (const int rank : targets) {
       int& used = posts_used_[static_cast<std::size_t>(rank)];
-      drive_until([&] { return channel_.posts(rank) > used; });
+      wait_until([&] { return channel_.posts(rank) > used; });
       ++used;
     }
     return MPI_SUCCESS;
@@ -207,7 +207,7 @@ int ServedWindow::end_exposure() {
 
 int ServedWindow::wait() {
   return guard("MPI_Win_wait", [&] {
-    drive_until([&] { return exposure_over(); });
+    wait_until([&] { return exposure_over(); });
     return end_exposure();
   });
 }

@@ -6,7 +6,7 @@
 #include <bitset>
 
 #include "base/mutex.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -35,7 +35,7 @@ OwnWindowLock::~OwnWindowLock() {
 void WindowLocks::acquire(int rank, int type) {
   const auto at = static_cast<std::size_t>(rank);
   const bool exclusive = type == MPI_LOCK_EXCLUSIVE;
-  drive_safely_until([&] { return locks_[at]->memory.try_enter(exclusive); });
+  wait_until([&] { return locks_[at]->memory.try_enter(exclusive); });
   exclusive_[at] = exclusive ? 1 : 0;
 }
 
@@ -47,7 +47,7 @@ void WindowLocks::acquire_all() {
     while (held-- > 0) locks_[held]->memory.leave(/*exclusive=*/false);
     return false;
   };
-  drive_safely_until(try_all);
+  wait_until(try_all);
   std::fill(exclusive_.begin(), exclusive_.end(), 0);
 }
 

@@ -258,7 +258,7 @@ std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t byt
 }
 
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
-                  const std::shared_ptr<Payload>& packs) {
+                  const std::shared_ptr<SendPayload>& packs) {
   Message message{.bytes = operand.bytes(),
                   .divided = operand.division != nullptr,
                   .buffered = buffered,

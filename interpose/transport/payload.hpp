@@ -1,9 +1,13 @@
-// The data of an MPI operation, independent of the transport.
+// The data of an MPI operation, independent of the transport: of sends, of receives, and of calls whose buffers MPI
+// reads and writes as a whole.
 #pragma once
 
 #include <mpi.h>
 
 #include <cstdint>
+
+#include "interpose/engine/engine.hpp"
+#include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 
@@ -23,8 +27,7 @@ struct Announced {
   bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
 };
 
-/// What an operation moves: how it gets ready for MPI, and back into device memory. All may throw device::Error
-/// and MpiError.
+/// What an operation moves. All functions of it and of those below may throw device::Error and MpiError.
 class Payload {
  public:
   Payload() = default;
@@ -33,35 +36,62 @@ class Payload {
   virtual ~Payload() = default;
   /// A persistent operation is about to be started.
   virtual void restart() {}
-  /// Starts bringing the user's data to where MPI takes it.
-  virtual void start_pack() = 0;
-  /// Starts bringing the first `bytes` bytes that MPI has delivered to the user's buffers.
-  virtual void start_unpack(std::int64_t bytes) = 0;
-  /// True when the pack or unpack started last is done.
+  /// True when what has been started last is done.
   virtual bool done() = 0;
   /// Returns when done() is true.
-  virtual void wait() = 0;
+  virtual void wait() {
+    const Timed timed(Clock::transfer);
+    wait_until([this] { return done(); }, for_message);
+  }
   /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
   virtual void abandon() {}
   /// The operation is over; a persistent one may be started again. For the report.
   virtual void ended() {}
-  /// start_unpack() is wanted even if MPI has delivered nothing.
-  virtual bool always_unpacks() const { return false; }
-  /// Of sends, once they are packed.
-  virtual Outgoing message() const { return {nullptr, 0, MPI_BYTE}; }
+};
+
+/// What a send moves.
+class SendPayload : public Payload {
+ public:
+  /// Starts bringing the user's data to where MPI takes it.
+  virtual void start_pack() {}
+  /// What MPI is given once that is done.
+  virtual Outgoing message() const = 0;
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
   /// Of sends that need not be packed: make_mark() is to be called after given(), while MPI sends message().
   virtual bool marks_late() const { return false; }
   virtual void make_mark() {}
-  /// Of receives, before announced(): whether the host can read what announced() needs of the `bytes` bytes that MPI
-  /// has delivered. The first call may start a copy to the host; it is to be called again until it returns true.
+  /// MPI has sent message(). True if the operation is over only when done() says so again.
+  virtual bool sent() { return false; }
+};
+
+/// What a receive moves (requests/arrival.hpp).
+class ReceivePayload : public Payload {
+ public:
+  /// The memory that MPI is given.
+  virtual Outgoing message() const = 0;
+  /// Whether the host can read what announced() needs of the `bytes` bytes that MPI has delivered. The first call may
+  /// start a copy to the host; it is to be called again until it returns true.
   virtual bool is_readable(std::int64_t) { return true; }
-  /// Of receives, before start_unpack(): what `bytes` bytes that MPI has delivered stand for.
+  /// After is_readable(), once: what `bytes` bytes that MPI has delivered stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
-  /// In place of announced(), of a receive that has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it
-  /// was the RTS of a short message, its sender is released.
+  /// In place of announced(), if the receive has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it was
+  /// the RTS of a short message, its sender is released.
   virtual void truncated(std::int64_t) {}
+  /// After announced(), which has said so many bytes: starts bringing them to the user's buffer.
+  virtual void start_unpack(std::int64_t bytes) = 0;
+  /// Whether start_unpack() is wanted even if no bytes have come.
+  virtual bool always_unpacks() const { return false; }
+};
+
+/// The buffers of a call that MPI reads and writes in their own good time: a collective, an access to a file.
+class CallPayload : public Payload {
+ public:
+  /// Starts bringing the user's data to where MPI takes it, before the call.
+  virtual void start_pack() {}
+  /// Starts bringing what MPI has delivered to the user's buffers, after the call: of a file access the first `bytes`
+  /// bytes, else all.
+  virtual void start_unpack(std::int64_t) {}
 };
 
 }  // namespace gpudt::interpose

@@ -135,7 +135,7 @@ constexpr Obstacle obstacle_to_pipelined(const Message& message, const Route& ro
 // --- senders and receivers -------------------------------------------------------------------------------------------
 
 struct DeviceBuffer;
-class Payload;
+class SendPayload;
 class RendezvousReceiver;
 
 /// Where a message goes.
@@ -147,8 +147,8 @@ struct Destination {
 
 /// Makes the payload of a message that is to go by a protocol. Null if it cannot after all: then what is in the way has
 /// been entered in the facts, so that another protocol is chosen. May throw device::Error.
-using MakeSender = std::shared_ptr<Payload>(const DeviceBuffer& operand, const Destination& to, Message& message,
-                                            Route& route);
+using MakeSender = std::shared_ptr<SendPayload>(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                                Route& route);
 /// As recognise(), of this protocol's messages.
 using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int64_t bytes);
 
@@ -196,7 +196,7 @@ std::string comparison(const Message& message, const Route& route);
 
 /// How a message goes.
 struct Sender {
-  std::shared_ptr<Payload> payload;
+  std::shared_ptr<SendPayload> payload;
   bool offers;  ///< MPI is given an RTS: no plain message is sent, and nothing is packed first
 };
 
@@ -204,7 +204,7 @@ struct Sender {
 /// or its like. `packs`: what packs a persistent request's messages, which is returned if this one is to be packed. May
 /// throw device::Error.
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
-                  const std::shared_ptr<Payload>& packs = nullptr);
+                  const std::shared_ptr<SendPayload>& packs = nullptr);
 
 /// What the `bytes` bytes at `data` stand for, of which no more than sizeof(peer::RendezvousRequest) need be there, by
 /// whatever protocol they have come; null if they are the message itself. May throw device::Error.

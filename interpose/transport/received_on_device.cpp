@@ -81,10 +81,6 @@ bool DirectReceive::done() {
   return !receiver_ || receiver_->done();
 }
 
-void DirectReceive::wait() {
-  wait_with_progress(*this);
-}
-
 void DirectReceive::abandon() {
   if (head_) head_->reset();
   receiver_.reset();
@@ -102,7 +98,7 @@ std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool
   return std::make_shared<ReceiveWithRoom>(program.room(), program.count, program.type, info, /*on_host=*/true);
 }
 
-std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts) {
+std::shared_ptr<ReceivePayload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts) {
   if (!operand.is_direct()) {
     if (auto receive = receive_with_room(program, lasts)) return receive;
     return peer_host_receive(program.room(), program.count, program.type);

@@ -41,7 +41,7 @@ class HeadCopy {
 std::optional<HeadCopy> head_copy_for(const DeviceBuffer& operand);
 
 /// A receive into contiguous device memory that MPI is given itself.
-class DirectReceive : public Payload {
+class DirectReceive : public ReceivePayload {
  public:
   /// May throw device::Error.
   DirectReceive(const DeviceBuffer& operand, const Outgoing& program);
@@ -50,13 +50,11 @@ class DirectReceive : public Payload {
   Outgoing message() const override { return given_; }
   /// The program's work on the default stream comes before MPI writes to the buffer.
   void restart() override;
-  void start_pack() override {}
   bool is_readable(std::int64_t bytes) override;
   Announced announced(std::int64_t bytes) override;
   /// Fragments come to the program's buffer, too.
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
-  void wait() override;
   void abandon() override;
   void ended() override;
 
@@ -74,6 +72,7 @@ std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool
 /// The payload of a nonblocking or persistent receive of `program` that is not staged, `operand` being what resolve()
 /// has made of it; null if MPI can have the request itself. A truncated RTS is then a matter for peer_truncated_in().
 /// May throw device::Error and std::bad_alloc.
-std::shared_ptr<Payload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program, bool lasts = false);
+std::shared_ptr<ReceivePayload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program,
+                                                 bool lasts = false);
 
 }  // namespace gpudt::interpose

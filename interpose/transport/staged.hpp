@@ -1,74 +1,59 @@
-// A device buffer's staging memory: what MPI sends and receives in the buffer's place.
+// A device buffer's staging memory: what MPI sends from, or reads and writes, in the buffer's place. Receives have
+// staging memory of their own (staged_receive.hpp).
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 
 #include "device/device.hpp"
 #include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
-#include "interpose/transport/lazy_room.hpp"
 #include "interpose/transport/payload.hpp"
-#include "interpose/transport/received_on_device.hpp"
 
 namespace gpudt::interpose {
 
-class RendezvousReceiver;
-
 /// Staging memory with the operand it stands for.
-class Staged : public Payload {
+class Staged : public CallPayload {
  public:
-  /// Acquires the staging memory; may throw device::Error. `receive_room`: of receives alone, the bytes that MPI is
-  /// given if the operand is shorter; then this, not MPI, tells that a message is too long (rts_room()). A long receive
-  /// to which an RTS may come gets pageable memory, of which only what comes takes pages.
-  explicit Staged(const DeviceBuffer& operand, std::optional<std::int64_t> receive_room = {});
-  ~Staged() override;
+  /// Acquires the staging memory; may throw device::Error.
+  explicit Staged(const DeviceBuffer& operand);
   void restart() override;
-  void start_pack() override;
-  /// Bytes of the message beyond the first `bytes` stay untouched in the user's buffer.
+  void start_pack() override { start(device::Direction::pack, operand_.bytes()); }
+  /// Bytes beyond the first `bytes` stay untouched in the user's buffer.
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void wait() override;
-  Outgoing message() const override;
   void abandon() override;
   void ended() override;
-  bool is_readable(std::int64_t bytes) override;
-  /// An RTS that has come to the staging memory is recognised.
-  Announced announced(std::int64_t bytes) override;
-  void truncated(std::int64_t bytes) override;
-  void* data() const { return lazy_ ? lazy_.data() : staging_.data(); }
+  Outgoing message() const { return {data(), static_cast<int>(operand_.count), operand_.packed_type()}; }
+  void* data() const { return staging_.data(); }
   const DeviceBuffer& operand() const { return operand_; }
 
  private:
   void start(device::Direction direction, std::int64_t bytes);
-  void note_all_written();
-  void acquire_memory(bool receives);
-  bool is_fetched();
-  bool start_receiver();
-  bool is_unpacked();
-  void unpack_next();
 
   DeviceBuffer operand_;
-  const std::int64_t room_;  ///< bytes of lazy_ or staging_
-  LazyRoom lazy_;            ///< pageable memory, in the place of staging_
   device::Staging staging_;
-  std::optional<HeadCopy> head_;  ///< of staging_, if that is device memory and RTS messages may come there
-  OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
-  /// A part of an ordinary message on its way from pageable memory to the operand.
-  struct Piece {
-    device::Staging staging;
-    OperandTransfer transfer;
-  };
-  std::deque<Piece> pieces_;                      ///< oldest first
-  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from lazy_ to pieces_, and in all
-  std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
-  std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
-  bool receiver_started_ = false;      ///< it has been started
+  OperandTransfer transfer_;           // after staging_: it must end before the memory goes back
   std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
 };
 
-using StagedRef = std::shared_ptr<Staged>;
+/// A message that is packed on its way to MPI.
+class StagedSend : public SendPayload {
+ public:
+  explicit StagedSend(const DeviceBuffer& operand) : staged_(operand) {}
+  void restart() override { staged_.restart(); }
+  void start_pack() override { staged_.start_pack(); }
+  bool done() override { return staged_.done(); }
+  void wait() override { staged_.wait(); }
+  Outgoing message() const override { return staged_.message(); }
+  void abandon() override { staged_.abandon(); }
+  void ended() override { staged_.ended(); }
+  const DeviceBuffer& operand() const { return staged_.operand(); }
+
+ private:
+  Staged staged_;
+};
 
 }  // namespace gpudt::interpose

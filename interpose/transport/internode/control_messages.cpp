@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/points.hpp"
@@ -70,7 +70,7 @@ bool Remote::due() {
   return under_way.load(std::memory_order_relaxed) != 0 || ++turns % idle_turns == 0;
 }
 
-int Remote::progress() {
+int Remote::poll(Tests) {
   int taken = 0;
   for (test(); taken < control_burst && receive_failures_ < most_receive_failures; test()) {
     const MpiTransfer::State state = listening_->state.load();
@@ -89,58 +89,47 @@ int Remote::progress() {
   return taken;
 }
 
+void Remote::settle() {
+  while (poll(Tests::all) != 0) {
+  }
+}
+
 void Remote::advance() {
   if (engine_within())
-    progress();
+    poll(Tests::some);
   else
     engine_progress();
 }
 
 void Remote::take_new() {
   const LockGuard lock(mutex_);
-  for (Watched& watched : new_) {
-    requests_.push_back(watched.request);
-    handed_.push_back(std::move(watched.handed));
-  }
+  for (auto& [request, handed] : new_) requests_.add(request, std::move(handed));
   new_.clear();
   any_new_.store(false, std::memory_order_relaxed);
 }
 
-/// MPI is asked once about all that it has: each time that nothing is done it makes progress for everybody.
+/// MPI is asked once about all that it has: each time that nothing has ended it makes progress for everybody.
 void Remote::test() {
   if (any_new_.load(std::memory_order_acquire)) take_new();
-  indices_.resize(requests_.size());
-  statuses_.resize(requests_.size());
-  int done = 0;
-  const int code =
-      test_some(static_cast<int>(requests_.size()), requests_.data(), &done, indices_.data(), statuses_.data());
-  if (done <= 0) return;  // MPI_UNDEFINED, if there is none
-  for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
-    const auto at = static_cast<std::size_t>(indices_[i]);
-    const bool failed = code == MPI_ERR_IN_STATUS && statuses_[i].MPI_ERROR != MPI_SUCCESS;
-    if (failed) {
-      log_error("a message between two processes' libraries has failed");
-      if (requests_[at] != MPI_REQUEST_NULL) PMPI_Request_free(&requests_[at]);
-    }
-    const MpiTransferRef handed = std::move(handed_[at]);
-    handed->bytes = received_bytes(statuses_[i]);
-    handed->state.store(failed ? MpiTransfer::State::failed : MpiTransfer::State::done, std::memory_order_release);
+  requests_.test(Tests::all, [this](const RequestSet<MpiTransferRef>::Ended& each) { ended(each); });
+}
+
+void Remote::ended(const RequestSet<MpiTransferRef>::Ended& ended) {
+  const bool failed = ended.error != MPI_SUCCESS;
+  if (failed) {
+    log_error("a message between two processes' libraries has failed");
+    MPI_Request request = ended.request;
+    if (request != MPI_REQUEST_NULL) PMPI_Request_free(&request);
   }
-  std::size_t kept = 0;
-  for (std::size_t at = 0; at < handed_.size(); ++at) {
-    if (!handed_[at]) continue;
-    requests_[kept] = requests_[at];
-    handed_[kept++] = std::move(handed_[at]);
-  }
-  requests_.resize(kept);
-  handed_.resize(kept);
+  ended.owner->bytes = received_bytes(ended.status);
+  ended.owner->state.store(failed ? MpiTransfer::State::failed : MpiTransfer::State::done, std::memory_order_release);
 }
 
 /// Whether nothing is under way but the next control message.
 bool Remote::quiet() {
   const LockGuard lock(mutex_);
   const bool listening = listening_->state.load() == MpiTransfer::State::under_way;
-  return new_.empty() && !any_given_up_.load() && handed_.size() <= (listening ? 1 : 0);
+  return new_.empty() && !any_given_up_.load() && requests_.size() <= (listening ? 1 : 0);
 }
 
 /// Whether every process that has an image of this one's segment has said bye.
@@ -160,12 +149,11 @@ bool Remote::stop() {
   }
   const auto deadline = Clock::now() + stop_timeout;
   do {
-    progress();
+    poll(Tests::all);
   } while (!(quiet() && all_gone()) && Clock::now() < deadline);
-  for (std::size_t at = 0; at < handed_.size(); ++at) {
-    if (handed_[at] != listening_) continue;
-    PMPI_Cancel(&requests_[at]);
-    PMPI_Wait(&requests_[at], MPI_STATUS_IGNORE);
+  if (MPI_Request request = requests_.request_of(listening_); request != MPI_REQUEST_NULL) {
+    PMPI_Cancel(&request);
+    PMPI_Wait(&request, MPI_STATUS_IGNORE);
   }
   return quiet();
 }

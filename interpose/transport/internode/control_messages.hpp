@@ -22,6 +22,8 @@
 
 #include "base/mutex.hpp"
 #include "device/device.hpp"
+#include "interpose/engine/engine.hpp"
+#include "interpose/engine/request_set.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/fragments.hpp"
 #include "interpose/transport/peer/shared_segment.hpp"
@@ -63,7 +65,7 @@ struct MessageId {
   bool operator==(const MessageId&) const = default;
 };
 
-/// A send or receive in flight inside MPI; Remote::progress() tests all of them with one call.
+/// A send or receive in flight inside MPI; Remote::poll() tests all of them with one call.
 struct MpiTransfer {
   enum class State { under_way, done, failed };
   std::atomic<State> state{State::under_way};
@@ -77,19 +79,21 @@ struct MpiTransfer {
 using MpiTransferRef = std::shared_ptr<MpiTransfer>;
 
 /// The processes that share no memory with this one. Thread-safe, unless a function says otherwise.
-class Remote {
+class Remote : public Polled {
  public:
-  /// Needs has_hidden_messages(). From now on control messages are received, in progress().
+  /// Needs has_hidden_messages(). From now on control messages are received, in poll().
   Remote(Segment& own, int rank);
   /// Sends bye to all known processes and waits for theirs, up to 1 s: UCX warns in MPI_Finalize about messages that
   /// were never received. To be called once, as the last function. False if MPI still uses memory.
   bool stop();
 
-  /// Whether progress() should be called: rarely, unless messages are under way.
-  bool due();
-  /// Handles the control messages that have arrived, and sends queued ones. Only in the engine. Returns the number of
-  /// messages that have arrived.
-  int progress();
+  /// Rarely, unless messages are under way.
+  bool due() override;
+  bool may_become_due() override { return true; }
+  /// Handles the control messages that have arrived, and sends queued ones. Returns the number of messages that have
+  /// arrived.
+  int poll(Tests tests) override;
+  void settle() override;
   /// The same from anywhere, through the engine.
   void advance();
 
@@ -149,10 +153,6 @@ class Remote {
     std::deque<Turn> out, in;
     std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
   };
-  struct Watched {
-    MPI_Request request;
-    MpiTransferRef handed;
-  };
   struct GivenUp {
     Way way;
     int rank;
@@ -168,6 +168,7 @@ class Remote {
   void listen();
   void take_new();
   void test();
+  void ended(const RequestSet<MpiTransferRef>::Ended& ended);
   bool quiet();
   bool all_gone();
   void take(const ControlMessage& message);
@@ -181,15 +182,12 @@ class Remote {
   Segment& own_;
   const int rank_;
 
-  // progress() alone
+  // poll() alone
   ControlMessage received_ = {};
   MpiTransferRef listening_;
   int receive_failures_ = 0;  ///< in a row, to post the receive of the next control message
   bool stopping_ = false;
-  std::vector<MPI_Request> requests_;
-  std::vector<MpiTransferRef> handed_;  ///< likewise
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
+  RequestSet<MpiTransferRef> requests_;
 
   std::atomic<bool> saying_{false};
 
@@ -199,7 +197,7 @@ class Remote {
   Mutex mutex_;
   std::unordered_map<int, Partner> partners_ GUARDED_BY(mutex_);
   std::deque<std::pair<int, ControlMessage>> outbox_ GUARDED_BY(mutex_);
-  std::vector<Watched> new_ GUARDED_BY(mutex_);
+  std::vector<std::pair<MPI_Request, MpiTransferRef>> new_ GUARDED_BY(mutex_);
 };
 
 }  // namespace gpudt::interpose::peer

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "datatype/reference.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/support/engine.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/launcher.hpp"
@@ -28,9 +28,6 @@ constexpr int self_tag = 3;
 constexpr std::chrono::milliseconds rts_arrival{5};
 /// So long its sender may take to have given it to MPI.
 constexpr std::chrono::seconds rts_issue{1};
-constexpr unsigned polls_before_progress = 32;
-
-constexpr EngineBackground notices = {[] { return world->remote->progress(); }, [] { return world->remote->due(); }};
 
 void start_remote(int processes) {
   if (!has_hidden_messages() || hidden_messages_share_comm) {
@@ -38,7 +35,7 @@ void start_remote(int processes) {
     return;
   }
   world->remote.emplace(*world->own, world->rank);
-  engine_background(&notices);
+  engine_register(EnginePart::transport, &*world->remote);
   if (world->forced != Protocol::pipelined) return;
   for (int rank = 0; rank < processes; ++rank)
     if (rank != world->rank) world->remote->greet(rank);
@@ -132,7 +129,7 @@ bool peer_stop() {
   peer_checking.store(false);
   peer_collecting.store(false);
   (*world->own)->checking.store(0, std::memory_order_release);
-  engine_background(nullptr);
+  engine_register(EnginePart::transport, nullptr);
   const bool quiet = !world->remote || world->remote->stop();
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);
@@ -323,18 +320,6 @@ void HostReceive::start_unpack(std::int64_t bytes) {
     datatype::unpack(info_->layout(), count_, buf_, 0, bytes, packed_.get());
 }
 
-bool HostReceive::done() {
-  return !receiver_ || receiver_->done();
-}
-
-void HostReceive::wait() {
-  wait_with_progress(*this);
-}
-
-void HostReceive::abandon() {
-  receiver_.reset();
-}
-
 ReceiveWithRoom::ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info,
                                  bool on_host)
     : buf_(buf),
@@ -359,10 +344,6 @@ void ReceiveWithRoom::start_unpack(std::int64_t) {
   if (receiver_) receiver_->start(info_->layout_ref(), count_, buf_);
 }
 
-void ReceiveWithRoom::wait() {
-  wait_with_progress(*this);
-}
-
 void ReceiveWithRoom::deliver(std::int64_t bytes) const {
   if (!on_device_) return datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
   const device::Staging staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, most_room);
@@ -382,7 +363,7 @@ std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatyp
   return info ? std::make_shared<HostReceive>(buf, count, type, std::move(info), apart) : nullptr;
 }
 
-std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
+std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart) {
   if (type == MPI_DATATYPE_NULL || count < 0) return nullptr;
   const std::int64_t bytes = bytes_in(count, type);
   const bool wants_room = peer_wants_room(bytes);
@@ -399,57 +380,6 @@ bool is_truncation(int code) {
   int error_class = MPI_SUCCESS;
   PMPI_Error_class(code, &error_class);
   return error_class == MPI_ERR_TRUNCATE;
-}
-
-namespace {
-
-template <class Done>
-void poll(Done done) {
-  for (unsigned polls = 1; !done(); ++polls) {
-    if (polls % polls_before_progress == 0) progress_mpi();
-  }
-}
-
-}  // namespace
-
-int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
-                  PendingReceive& pending) {
-  if (code != MPI_SUCCESS) {
-    if (!is_truncation(code)) return code;
-    payload.truncated(received_bytes(status));
-    peer_truncated(owner.comm, status);
-    return code;
-  }
-  const std::int64_t bytes = received_bytes(status);
-  try {
-    poll([&] { return payload.is_readable(bytes); });
-  } catch (...) {
-    peer_truncated(owner.comm, status);  // if it is an RTS, its sender goes on
-    throw;
-  }
-  const Announced announced = payload.announced(bytes);
-  pending.over();
-  if (!announced.fetched) peer_received_plain(bytes, status.MPI_SOURCE, owner.comm);
-  if (announced.bytes != bytes) PMPI_Status_set_elements_x(&status, MPI_BYTE, announced.bytes);
-  payload.start_unpack(announced.bytes);
-  payload.wait();
-  if (announced.error == MPI_SUCCESS) return code;
-  return fail(
-      owner, call, announced.error,
-      "the message is longer than the " + std::to_string(announced.bytes) + " bytes that the receive has room for");
-}
-
-int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
-                          const ErrorOwner& owner, PendingReceive& pending) {
-  if (code == MPI_SUCCESS && !peer_may_be_rts(received_bytes(status))) return code;
-  const bool readable = code == MPI_SUCCESS || is_truncation(code);
-  HostReceive receive(buf, count, type, readable ? datatype::type_info(type) : nullptr);
-  receive.came_in_place();
-  return peer_received(code, call, receive, status, owner, pending);
-}
-
-void wait_with_progress(Payload& payload) {
-  poll([&] { return payload.done(); });
 }
 
 }  // namespace gpudt::interpose

@@ -142,19 +142,15 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status);
 /// The same where only the context of the communicator is known (request_context()); negative: nor is that.
 void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
-/// The sender side of a rendezvous message. As a Payload, packing is immediate (only the RTS), and done() is true when
-/// the receiver has the data.
-class RendezvousSender : public Payload {
+/// The sender side of a rendezvous message: MPI is given the RTS alone, and done() is true when the receiver has the
+/// data.
+class RendezvousSender : public SendPayload {
  public:
   ~RendezvousSender() override;
 
-  void start_pack() override {}
-  /// The RTS has been sent.
-  void start_unpack(std::int64_t) override;
   bool done() override;
-  /// Drives MPI's progress meanwhile.
-  void wait() override;
-  bool always_unpacks() const override { return true; }
+  /// The RTS has been sent.
+  bool sent() override;
   bool marks_late() const override;
   void make_mark() override;
   Outgoing message() const override;
@@ -277,7 +273,7 @@ class RendezvousReceiver {
 /// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one
 /// into the buffer: it may end amid an element (widest_received_in_parts()). Then the receive gets bytes: the buffer's
 /// if they lie side by side, else packed memory.
-class HostReceive : public Payload {
+class HostReceive : public ReceivePayload {
  public:
   /// `apart`: bytes come to memory apart from the program's buffer, in any case.
   HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart = false);
@@ -288,12 +284,10 @@ class HostReceive : public Payload {
   bool is_as_it_is() const { return is_in_place() && bytes_at_ == nullptr; }
   /// Whether it is the program's buffer.
   bool is_in_place() const { return packed_ == nullptr; }
-  void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
-  bool done() override;
-  void wait() override;
-  void abandon() override;
+  bool done() override { return !receiver_ || receiver_->done(); }
+  void abandon() override { receiver_.reset(); }
   /// MPI has had the program's buffer after all.
   void came_in_place() {
     packed_.reset();
@@ -338,18 +332,16 @@ inline std::int64_t hidden_rts_room() {
 /// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. What the RTS of a short
 /// message stands for is fetched, into host memory; where it stands for a message that is too long, the receive is
 /// truncated and the sender released.
-class ReceiveWithRoom : public Payload {
+class ReceiveWithRoom : public ReceivePayload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
   /// May throw device::Error. `on_host`: the buffer is known to be in host memory.
   ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
   /// What MPI is to have in place of the program's buffer.
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
-  void start_pack() override {}
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !receiver_ || receiver_->done(); }
-  void wait() override;
   void abandon() override { receiver_.reset(); }
   /// The first `bytes` bytes of an ordinary message, to the program's buffer.
   void deliver(std::int64_t bytes) const;
@@ -369,19 +361,8 @@ bool peer_may_reach_host(int count, MPI_Datatype type);
 /// The payload for such a receive; null if none may come.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
 /// The payload for a blocking one, if it is to be received as bytes or with more room; else null.
-std::shared_ptr<Payload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
-
-/// After a blocking receive that has returned `code` and `status`: what has come is brought to the user's buffer, which
-/// may mean to fetch it. Returns what the call is to return.
-int peer_received(int code, const char* call, Payload& payload, MPI_Status& status, const ErrorOwner& owner,
-                  PendingReceive& pending);
-/// The same for a receive into host memory.
-int peer_received_on_host(int code, const char* call, void* buf, int count, MPI_Datatype type, MPI_Status& status,
-                          const ErrorOwner& owner, PendingReceive& pending);
+std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
 
 bool is_truncation(int code);
-
-/// Polls `payload` until it is done, and drives MPI's progress meanwhile.
-void wait_with_progress(Payload& payload);
 
 }  // namespace gpudt::interpose

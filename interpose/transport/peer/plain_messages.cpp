@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
@@ -56,8 +56,7 @@ void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
       ++plain->messages[static_cast<std::size_t>(index)];
   }
   const Envelope envelope = envelope_of(tag, comm);
-  while (!engine_within() && is_being_issued(rank, index, envelope))
-    if (engine_progress() == 0) sched_yield();
+  if (!engine_within()) wait_until([&] { return !is_being_issued(rank, index, envelope); });
 }
 
 /// -1 if it is no plain message.

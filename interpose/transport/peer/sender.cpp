@@ -181,8 +181,8 @@ void RendezvousSender::open() {
   if (remote_) world->remote->offer(index_);
 }
 
-std::shared_ptr<Payload> make_offer(const DeviceBuffer& operand, const Destination& to, Message& message,
-                                    Route& route) {
+std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                        Route& route) {
   const auto place = RendezvousSender::place_for(operand, to, message, route);
   if (!place) return nullptr;
   std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
@@ -304,18 +304,14 @@ void RendezvousSender::make_mark() {
   if (!packed_ && !remote_) make_ready();
 }
 
-void RendezvousSender::start_unpack(std::int64_t) {
+bool RendezvousSender::sent() {
   sent_ = true;
   offered_at_ = SteadyClock::now();
+  return true;
 }
 
 bool RendezvousSender::done() {
   return !sent_ || step();
-}
-
-void RendezvousSender::wait() {
-  const Timed timed(Clock::transfer);
-  wait_with_progress(*this);
 }
 
 bool RendezvousSender::step() {

@@ -5,25 +5,14 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
-#include "interpose/support/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
-
-/// After so many messages in a row that could not be fetched, the sender takes other ways for 1, 2, 4 ... messages.
-constexpr int refusals_borne = 1;
-/// Likewise after so many kernels in a row that have begun late: the first one does wherever the other process has used
-/// the GPU for something else.
-constexpr int late_turns_borne = 2;
-constexpr int longest_abstention = 64;
-
-int abstention_after(int times, int borne) {
-  return times < borne ? 0 : std::min(1 << std::min(times - borne, 20), longest_abstention);
-}
 
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
@@ -86,9 +75,9 @@ Segment* segment_of(int rank) REQUIRES(world->mutex) {
   if (rank == world->rank) return world->own.get();
   if (!is_process(rank)) return nullptr;
   PeerProcess& neighbour = world->neighbours[static_cast<std::size_t>(rank)];
-  if (!neighbour.segment && neighbour.attempts++ >= neighbour.next_attempt) {
-    neighbour.next_attempt = 2 * neighbour.attempts;
+  if (!neighbour.segment && !neighbour.opening.passes()) {
     neighbour.segment = Segment::open(world->job, rank);
+    if (!neighbour.segment) neighbour.opening.failed();
   }
   return neighbour.segment.get();
 }
@@ -110,13 +99,13 @@ Segment* reach_remote(int rank) {
 
 Segment* reach_sender(int rank) {
   const LockGuard lock(world->mutex);
-  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].opening.worked();
   return reach(rank);
 }
 
 Segment* segment_of_rts_sender(int rank) {
   UniqueLock lock(world->mutex);
-  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].next_attempt = 0;
+  if (is_process(rank)) world->neighbours[static_cast<std::size_t>(rank)].opening.worked();
   Segment* const segment = segment_of(rank);
   lock.unlock();
   if (segment == nullptr && is_process(rank) && Segment::is_there(world->job, rank))
@@ -161,30 +150,26 @@ std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
 
 }  // namespace
 
-Backoff& PeerProcess::backoff(const Traffic& traffic) {
-  if (!backoffs) backoffs = std::make_unique<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>>();
-  return (*backoffs)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
+Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
+  if (!refusals) refusals = std::make_unique<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>>();
+  return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
                      sort_of(traffic, shares_gpu)];
 }
 
 bool abstains(int rank, const Traffic& traffic) {
   if (rank == world->rank || world->forced) return false;
   if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
-  Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
-  if (backoff.abstain == 0) return false;
-  --backoff.abstain;
-  return true;
+  return world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic).passes();
 }
 
 bool has_refused(int rank, const Traffic& traffic) {
-  return world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic).refusals != 0;
+  return world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic).failing();
 }
 
 void note_outcome(int rank, const Traffic& traffic, bool refused) {
   const LockGuard lock(world->mutex);
-  Backoff& backoff = world->neighbours[static_cast<std::size_t>(rank)].backoff(traffic);
-  backoff.refusals = refused ? backoff.refusals + 1 : 0;
-  if (refused) backoff.abstain = abstention_after(backoff.refusals, refusals_borne);
+  Refusals& refusals = world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic);
+  refused ? refusals.failed() : refusals.worked();
 }
 
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
@@ -212,18 +197,14 @@ Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, s
   if (has_few_copies(layout, count))
     return device::kernels_late(ordinal) || device::yields_turns(ordinal) ? Turn::copies : Turn::ours;
   const LockGuard lock(world->mutex);
-  Turns& turns = world->turns[ordinal];
-  if (turns.left == 0) return Turn::ours;
-  --turns.left;
-  return Turn::not_now;
+  return world->turns[ordinal].passes() ? Turn::not_now : Turn::ours;
 }
 
 void note_turn(int ordinal) {
   const bool late = device::kernels_late(ordinal);
   const LockGuard lock(world->mutex);
-  Turns& turns = world->turns[ordinal];
-  turns.late = late ? turns.late + 1 : 0;
-  turns.left = abstention_after(turns.late, late_turns_borne);
+  LateTurns& turns = world->turns[ordinal];
+  late ? turns.failed() : turns.worked();
 }
 
 // --- where data lie --------------------------------------------------------------------------------------------------
@@ -417,10 +398,6 @@ bool may_have_issued(int sender, const Envelope& envelope, int index) {
 }
 
 // --- control messages ------------------------------------------------------------------------------------------------
-
-void progress_mpi() {
-  if (world->self != MPI_COMM_NULL) make_progress(world->self);  // not after peer_stop()
-}
 
 void receive_control_messages() {
   ++world->remote->under_way;

@@ -16,8 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/backoff.hpp"
 #include "base/mutex.hpp"
-#include "interpose/support/engine.hpp"
+#include "interpose/engine/engine.hpp"
 #include "interpose/transport/peer/layout_exchange.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -44,17 +45,12 @@ inline constexpr std::size_t backoffs_by_tag = 16;
 /// Up to this many copy calls, the copy engine is faster than a kernel that must wait for a time slice.
 inline constexpr std::int64_t few_copies = 4;
 
-/// Back-off state for one neighbour and tag class: receives with one tag mostly use one kind of memory.
-struct Backoff {
-  int refusals = 0;  ///< in a row
-  int abstain = 0;   ///< number of messages that are still to be sent without an offer
-};
-
-/// How punctually kernels have started that this process has launched for itself and another one on its GPU.
-struct Turns {
-  int late = 0;  ///< kernels in a row that started late
-  int left = 0;  ///< number of messages that are still to avoid kernels
-};
+/// Back-off for one neighbour and tag class after messages that could not be fetched: receives with one tag mostly use
+/// one kind of memory.
+using Refusals = Backoff<1, 64>;
+/// Back-off after kernels for this process and another one on its GPU that have started late. The first one is late
+/// whenever the other process has used the GPU for something else.
+using LateTurns = Backoff<1, 64, 2>;
 
 /// The properties by which refusals are counted: receivers may treat such messages differently.
 struct Traffic {
@@ -73,12 +69,12 @@ struct PlainSent {
 /// A process of this job, as this one sees it.
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
-  bool awaited_in_vain = false;             ///< a wait for its control message has timed out
-  bool shares_gpu = false;                  ///< it uses a GPU of this process, as its messages have shown
-  unsigned attempts = 0, next_attempt = 0;  ///< attempts to open the segment, which may not exist yet, or ever
+  bool awaited_in_vain = false;  ///< a wait for its control message has timed out
+  bool shares_gpu = false;       ///< it uses a GPU of this process, as its messages have shown
+  Backoff<1, 1 << 20> opening;   ///< attempts to open the segment, which may not exist yet, or ever
   static constexpr std::size_t backoffs_of_tag = 4;
-  std::unique_ptr<std::array<Backoff, backoffs_of_tag * backoffs_by_tag>> backoffs;  ///< made when first needed
-  Backoff& backoff(const Traffic& traffic);
+  std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
+  Refusals& refusals_of(const Traffic& traffic);
   std::unique_ptr<PlainSent> plain;  ///< likewise
 };
 
@@ -110,7 +106,7 @@ struct World {
   std::uint64_t offers GUARDED_BY(mutex) = 0;  ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
-  std::map<int, Turns> turns GUARDED_BY(mutex);            ///< by GPU
+  std::map<int, LateTurns> turns GUARDED_BY(mutex);        ///< by GPU
   SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory of a receiver may be opened (may_open())
 };
 
@@ -248,8 +244,6 @@ bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 
-/// Lets MPI make progress.
-void progress_mpi();
 /// Receives the control messages that have arrived.
 void receive_control_messages();
 /// The time to wait for a control message of a process that was sent before a message which has arrived.
@@ -261,7 +255,7 @@ auto find_awaiting_control_messages(std::chrono::microseconds timeout, Find find
   auto found = find();
   if (found || timeout.count() == 0) return found;
   for (const auto deadline = SteadyClock::now() + timeout; !found && SteadyClock::now() < deadline; found = find()) {
-    progress_mpi();
+    engine_pause(for_message);
     receive_control_messages();
   }
   if (found) return found;

@@ -1,6 +1,5 @@
-// The engine that drives all operations (operation.hpp), as its two sources see it: progress_engine.cpp moves
-// operations from packing to issued to unpacking to done, one thread at a time; operation.cpp has what the wrappers ask
-// of it.
+// All operations (operation.hpp), as their two sources see them: operations.cpp moves them from packing to issued to
+// unpacking to done, when the engine polls them; operation.cpp has what the wrappers ask of them.
 #pragma once
 
 #include <mpi.h>
@@ -14,6 +13,8 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "interpose/engine/engine.hpp"
+#include "interpose/engine/request_set.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/watched.hpp"
 
@@ -32,7 +33,7 @@ struct Deferred {
   std::uint64_t issued;
 };
 
-class ProgressEngine {
+class Operations : public Polled {
  public:
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);
@@ -41,33 +42,26 @@ class ProgressEngine {
   static int give(Operation& operation);
   void remove(Operation* operation);
   void retire(Operation* operation);
-  int progress(Tests tests = Tests::some);
-  void settle();
+  bool due() override {
+    return live_.load(std::memory_order_acquire) != 0 || retired_.load(std::memory_order_relaxed) != nullptr ||
+           watched_wanted();
+  }
+  bool may_become_due() override { return due() || watched_count() != 0; }
+  int poll(Tests tests) override;
+  /// Until every message that may be an RTS has been recognised.
+  void settle() override;
   void order(const SendChannel& channel);
   template <class Wanted>
   void order_each(Wanted wanted);
   void forget_comm(MPI_Comm comm);
   void forget_win(MPI_Win win);
   ErrorOwner owner(const Operation& operation);
-  void serve(EngineService service);
-  void serve(const EngineBackground* background);
-  const char* hook();
   bool stop();
-  bool pending() const {
-    return live_.load(std::memory_order_acquire) != 0 || service_.load(std::memory_order_relaxed) != nullptr ||
-           retired_.load(std::memory_order_relaxed) != nullptr || watched_wanted();
-  }
   bool defers() const { return deferred_.load(std::memory_order_acquire) != 0; }
   bool defers(const SendChannel& channel);
-  bool has_background() const { return background_.load(std::memory_order_relaxed) != nullptr; }
   int live() const { return live_.load(std::memory_order_relaxed); }
 
-  /// Whether this thread runs the engine.
-  static inline constinit thread_local bool inside = false;
-
  private:
-  int pass(Tests tests);
-  void let_pass_end();
   void take_incoming();
   void make_room() REQUIRES(mutex_);
   int issue_packed();
@@ -75,15 +69,16 @@ class ProgressEngine {
   void watch(Operation* operation);
   void follow_up(Operation* operation);
   int test_inner(Tests tests);
-  int test_while_some_end();
-  int test_next_window();
-  void inner_completed(Operation* operation, const MPI_Status& status, int error) noexcept;
+  int inner_ended(const RequestSet<Operation*>::Ended& ended) noexcept;
   void read_outcome(Operation* operation, const MPI_Status& status);
+  void note_lost(Operation* operation);
   void release_sender(const Operation& operation) noexcept;
-  void take_arrived(Operation* operation);
-  bool advance_unpacking(Operation* operation);
-  void start_unpack(Operation* operation, std::int64_t bytes);
-  int finish_unpacked();
+  void recognise(Operation* operation);
+  static void start(Operation* operation);
+  void start_arrived();
+  int look_for_lost();
+  bool is_over(Operation* operation);
+  int finish();
   int look_at_watched(Tests tests);
   void complete(Operation* operation);
   void cancel_wanted();
@@ -95,10 +90,7 @@ class ProgressEngine {
 
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
-  std::atomic<bool> busy_{false};
   std::atomic<int> cancels_{0};
-  std::atomic<EngineService> service_{nullptr};
-  std::atomic<const EngineBackground*> background_{nullptr};
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
   Mutex mutex_;                                            // also of the owners of all operations that are reserved
@@ -107,17 +99,15 @@ class ProgressEngine {
   std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_ GUARDED_BY(mutex_);
   std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of deferred sends
 
-  // Touched only by the thread that holds busy_. Of these vectors each has room for all operations that are taken
+  // Touched only by the thread that polls. Each of these but the first has room for all operations that are taken
   // (make_room()), so that none gets lost on its way for want of memory.
   std::deque<Operation*> packing_;
-  std::vector<MPI_Request> inner_;
-  std::vector<Operation*> inner_operations_;
-  std::size_t window_ = 0;
-  std::vector<Operation*> unpacking_;
-  int truncated_ = 0;  ///< of these, since they were looked at last
-  int reading_ = 0;    ///< operations in unpacking_ with Operation::reading
+  RequestSet<Operation*> inner_;
+  std::vector<Operation*> following_;  ///< whose real operations have ended, or that have none
+  int lost_ = 0;                       ///< of these, with Step::lost, since they were looked at last
+  int reading_ = 0;                    ///< of these, with Step::reading
 };
 
-extern ProgressEngine& engine;
+extern Operations& operations;
 
 }  // namespace gpudt::interpose

@@ -1,19 +1,16 @@
-// MPI-4.1 sections 3.2, 3.4 and 3.7: sends, blocking and nonblocking. Each wrapper names its PMPI function.
-#include "interpose/calls/sends.hpp"
+// Sends, blocking and nonblocking.
+#include "interpose/requests/point_to_point.hpp"
 
 #include <optional>
 
 #include "interpose/requests/call_buffers.hpp"
-#include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
-#include "interpose/support/export.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/support/sessions.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
-
 namespace {
 
 bool valid_rank(MPI_Comm comm, int peer) {
@@ -53,7 +50,7 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 /// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads, or a mark still to be made,
 /// it uses a nonblocking send: plain messages of other threads may wait until MPI has the RTS, which a blocking send
 /// that waits for its receive would show too late, and the default stream is marked while MPI sends.
-int send_token(BlockingSend pmpi, Payload& offer, int dest, int tag, MPI_Comm comm) {
+int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
   mark(point::given);
   if (!peer_has_threads() && !offer.marks_late()) {
@@ -69,12 +66,14 @@ int send_token(BlockingSend pmpi, Payload& offer, int dest, int tag, MPI_Comm co
   try {
     offer.make_mark();
   } catch (...) {
-    offer.start_unpack(0);  // the receiver may have the RTS, and is to hear that there is no message
+    offer.sent();  // the receiver may have the RTS, and is to hear that there is no message
     PMPI_Wait(&request, MPI_STATUS_IGNORE);
     throw;
   }
   return PMPI_Wait(&request, MPI_STATUS_IGNORE);
 }
+
+}  // namespace
 
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm) {
@@ -98,7 +97,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
       const int code = send_token(pmpi, *payload, dest, tag, comm);
       if (code != MPI_SUCCESS) return code;
       mark(point::sent);
-      payload->start_unpack(0);
+      payload->sent();
       device::about_to_wait(device::WaitKind::peer_reads);
       payload->wait();
       return code;
@@ -113,8 +112,6 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     return code;
   });
 }
-
-}  // namespace
 
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located) {
@@ -135,7 +132,7 @@ int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, in
     if (!offers) peer_sends_plain(operand.bytes(), dest, tag, comm);
     payload->start_pack();
     auto operation = std::make_unique<Operation>();
-    operation->payload = payload;
+    operation->moved = payload;
     operation->owner = owner;
     operation->channel = {comm, dest};
     operation->tag = tag;
@@ -157,35 +154,3 @@ int send_for_collective(const char* call, const void* buf, int count, MPI_Dataty
 }
 
 }  // namespace gpudt::interpose
-
-using namespace gpudt::interpose;
-
-GPUDT_EXPORT int MPI_Send(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Send, "MPI_Send", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Bsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Bsend, "MPI_Bsend", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Ssend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Ssend, "MPI_Ssend", buf, count, type, dest, tag, comm);
-}
-GPUDT_EXPORT int MPI_Rsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return send_blocking(PMPI_Rsend, "MPI_Rsend", buf, count, type, dest, tag, comm);
-}
-
-GPUDT_EXPORT int MPI_Isend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                           MPI_Request* request) {
-  return send_nonblocking(PMPI_Isend, "MPI_Isend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Ibsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Ibsend, "MPI_Ibsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Issend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Issend, "MPI_Issend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}
-GPUDT_EXPORT int MPI_Irsend(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                            MPI_Request* request) {
-  return send_nonblocking(PMPI_Irsend, "MPI_Irsend", buf, count, type, dest, tag, comm, request, {.comm = comm});
-}

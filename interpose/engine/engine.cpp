@@ -1,0 +1,134 @@
+#include "interpose/engine/engine.hpp"
+
+#include <sched.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <exception>
+
+#include "base/cancellation.hpp"
+#include "device/device.hpp"
+#include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/support/errors.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr std::size_t parts = 3;
+
+std::array<std::atomic<Polled*>, parts> registered{};
+std::atomic<bool> busy{false};
+constinit thread_local bool inside = false;
+
+/// While it lives, this thread alone polls, however it ends: an error handler may throw. The thread, which has
+/// operations of others in its hands, is not cancelled meanwhile.
+class Hold {
+ public:
+  /// busy has been set.
+  Hold() { inside = true; }
+  ~Hold() {
+    inside = false;
+    busy.store(false, std::memory_order_release);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  const CancellationPutOff undisturbed_{};
+};
+
+bool take() {
+  return !busy.exchange(true, std::memory_order_acquire);
+}
+
+/// Whether one of them is due: a bit for each.
+unsigned due_parts() {
+  unsigned due = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    Polled* const polled = registered[part].load(std::memory_order_acquire);
+    if (polled != nullptr && polled->due()) due |= 1U << part;
+  }
+  return due;
+}
+
+bool may_become_due() {
+  for (const auto& each : registered) {
+    Polled* const polled = each.load(std::memory_order_acquire);
+    if (polled != nullptr && polled->may_become_due()) return true;
+  }
+  return false;
+}
+
+int poll_due(unsigned due, Tests tests) {
+  // What has arrived together is moved together.
+  const device::Gathering gathering(device::Gathering::short_bytes);
+  int ended = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    if ((due & 1U << part) == 0) continue;
+    if (Polled* const polled = registered[part].load(std::memory_order_acquire)) ended += polled->poll(tests);
+  }
+  return ended;
+}
+
+int advance() {
+  return engine_progress();
+}
+
+}  // namespace
+
+void engine_register(EnginePart part, Polled* polled) {
+  registered[static_cast<std::size_t>(part)].store(polled, std::memory_order_release);
+  if (polled != nullptr) progress_wake();
+  engine_let_poll_end();
+}
+
+const char* engine_hook() {
+  return progress_start({advance, may_become_due});
+}
+
+void engine_unhook() {
+  progress_stop();
+}
+
+bool engine_within() {
+  return inside;
+}
+
+int engine_progress(Tests tests) {
+  if (inside) return 0;
+  const unsigned due = due_parts();
+  if (due == 0 || !take()) return 0;
+  const Hold hold;
+  try {
+    return poll_due(due, tests);
+  } catch (const std::exception& failure) {
+    log_own("progress", failure);
+    return 0;
+  }
+}
+
+void engine_settle() {
+  if (inside || !may_become_due()) return;
+  while (!take()) sched_yield();
+  const Hold hold;
+  const device::Gathering gathering(device::Gathering::short_bytes);
+  for (const auto& each : registered)
+    if (Polled* const polled = each.load(std::memory_order_acquire)) polled->settle();
+}
+
+void engine_let_poll_end() {
+  if (inside) return;  // called by an error handler
+  while (!take()) {
+  }
+  busy.store(false, std::memory_order_release);
+}
+
+void engine_pause(const Pause& pause) {
+  if (pause.drives_mpi) make_progress();
+  const int ended = engine_progress();
+  if (pause.yields && ended == 0) sched_yield();
+}
+
+}  // namespace gpudt::interpose

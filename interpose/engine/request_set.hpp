@@ -1,0 +1,114 @@
+// Requests of MPI that are under way, each with what it belongs to.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "interpose/engine/engine.hpp"
+#include "interpose/mpi/workarounds.hpp"
+
+namespace gpudt::interpose {
+
+/// Not thread-safe. `Owner` is cheap to move, and has a default.
+template <class Owner>
+class RequestSet {
+ public:
+  /// A request that has ended. It stays valid if it has failed, unless MPI has freed it (test_some()).
+  struct Ended {
+    Owner owner;
+    MPI_Request request;
+    MPI_Status status;
+    int error;
+  };
+
+  std::size_t size() const { return requests_.size(); }
+  const std::vector<Owner>& owners() const { return owners_; }
+  /// MPI_REQUEST_NULL if there is none of this owner.
+  MPI_Request request_of(const Owner& owner) const {
+    const auto at = std::find(owners_.begin(), owners_.end(), owner);
+    return at == owners_.end() ? MPI_REQUEST_NULL : requests_[static_cast<std::size_t>(at - owners_.begin())];
+  }
+  /// Makes room for so many, seldom: add() takes no memory up to there.
+  void reserve(std::size_t size) {
+    if (requests_.capacity() >= size && owners_.capacity() >= size) return;
+    requests_.reserve(std::max(size, 2 * requests_.capacity()));
+    owners_.reserve(std::max(size, 2 * owners_.capacity()));
+  }
+  void add(MPI_Request request, Owner owner) {
+    owners_.push_back(std::move(owner));
+    requests_.push_back(request);
+  }
+
+  /// Takes out what has ended, of all or of a window of them, which moves on from call to call; calls `take(ended)` for
+  /// each, which may add others. Returns how many.
+  ///
+  /// Looks again once some have ended, until nothing more has: MPI may bring messages one at a time, as UCX does after
+  /// idle polls, and their data are better moved together. A look at which nothing has ended lets MPI bring more, which
+  /// the next one sees.
+  template <class Take>
+  int test(Tests tests, Take take) {
+    constexpr int looks_in_vain = 2;
+    int ended = 0;
+    if (tests == Tests::all) next_ = 0;
+    for (int left = 1; tests == Tests::all ? next_ < requests_.size() : left > 0;) {
+      const int now = test_window(take);
+      ended += now;
+      left = now != 0 ? looks_in_vain : left - 1;
+    }
+    return ended;
+  }
+
+ private:
+  static constexpr std::size_t window = 64;  ///< bounds what a look costs when very many are under way
+
+  /// By MPI_Testsome, not one Test each: it enters MPI's progress once. The window is the same again if some have
+  /// ended.
+  template <class Take>
+  int test_window(Take& take) {
+    if (requests_.empty()) return 0;
+    if (next_ >= requests_.size()) next_ = 0;
+    const std::size_t count = std::min(window, requests_.size() - next_);
+    int indices[window];
+    MPI_Status statuses[window];
+    int done = 0;
+    const int code = test_some(static_cast<int>(count), requests_.data() + next_, &done, indices, statuses);
+    if (done <= 0) {  // MPI_UNDEFINED, if there is none
+      next_ += count;
+      return 0;
+    }
+    std::array<Ended, window> ended;
+    std::bitset<window> gone;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) {
+      const auto at = static_cast<std::size_t>(indices[i]);
+      gone.set(at);
+      const int error = code == MPI_ERR_IN_STATUS ? statuses[i].MPI_ERROR : MPI_SUCCESS;
+      // Open MPI's own numbers are negative; it translates them for handlers.
+      ended[i] = {std::move(owners_[next_ + at]), requests_[next_ + at], statuses[i],
+                  error < 0 ? MPI_ERR_OTHER : error};
+    }
+    // The last ones take the places, so that a long list is not gone through.
+    for (std::size_t at = count; at-- > 0;)
+      if (gone.test(at)) remove(next_ + at);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) take(ended[i]);
+    return done;
+  }
+
+  void remove(std::size_t at) {
+    requests_[at] = requests_.back();
+    if (at + 1 != owners_.size()) owners_[at] = std::move(owners_.back());
+    requests_.pop_back();
+    owners_.pop_back();
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<Owner> owners_;
+  std::size_t next_ = 0;  ///< where the next window begins
+};
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,86 @@
+// What follows when MPI has delivered a message to a receive: the same steps for blocking receives, which take them in
+// finish_receive(), and for nonblocking ones, which take them in the engine (operations.cpp), together for all messages
+// that have arrived.
+//
+//   payload.is_readable()   until its first bytes can be read on the host
+//   recognise()             finds out what has come: the message itself, or an RTS for which it is to be fetched
+//   payload.start_unpack()  starts bringing it to the user's buffer
+//   payload.done()          until it is there
+//
+// If MPI has not delivered all of a message, or it cannot be read, release() takes the place of these.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <limits>
+
+#include "base/function_ref.hpp"
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/transport/payload.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+
+/// A message that MPI has delivered, or has failed to.
+struct Arrival {
+  int source = MPI_ANY_SOURCE;
+  int tag = MPI_ANY_TAG;
+  std::int64_t bytes = 0;   ///< that MPI has delivered; once it is recognised, those that the receive gets
+  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: it is longer than that
+
+  void note(const MPI_Status& status);
+
+  /// `comm` tells the communicator, MPI_COMM_NULL if it has been freed. Throws what the payload does.
+  void recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm);
+
+  /// Of a receive that has failed with `code`: whether the message may have been an RTS, whose sender is to be
+  /// released.
+  bool may_be_lost_rts(int code) const;
+  /// Releases it. `context`: of the communicator, if that has been freed (request_context()).
+  void release(ReceivePayload& payload, MPI_Comm comm, std::int64_t context = -1) const;
+};
+
+/// The status that a call fills in for this library to read. Where MPI's return code tells of errors it is the
+/// program's, or another one if it wants none. Else it is another one, which shows whether MPI has filled it in, and is
+/// copied to the program's in the end.
+class SeenStatus {
+ public:
+  explicit SeenStatus(MPI_Status* user) : user_(user) {
+    if constexpr (returns_handled_errors) return;
+    own_ = {};
+    own_.MPI_SOURCE = nobody;
+    if (wanted()) own_.MPI_ERROR = user->MPI_ERROR;  // which calls with one status leave alone
+  }
+  ~SeenStatus() {
+    if (!returns_handled_errors && wanted() && own_.MPI_SOURCE != nobody) *user_ = own_;
+  }
+  SeenStatus(const SeenStatus&) = delete;
+  SeenStatus& operator=(const SeenStatus&) = delete;
+  /// What MPI is to fill in, or to complain of: a null pointer that does not mean "ignore".
+  MPI_Status* get() const { return is_users() || is_wrong() ? user_ : &own_; }
+  MPI_Status& operator*() const { return is_users() ? *user_ : own_; }
+  /// Of a call that has returned `code`: it has failed, which an error handler has been told of.
+  bool refused(int code) const { return !returns_handled_errors && code == MPI_SUCCESS && own_.MPI_SOURCE == nobody; }
+
+ private:
+  static constexpr int nobody = std::numeric_limits<int>::min();  // nor MPI_PROC_NULL or MPI_ANY_SOURCE
+
+  bool wanted() const { return user_ != MPI_STATUS_IGNORE && user_ != nullptr; }
+  bool is_users() const { return returns_handled_errors && wanted(); }
+  bool is_wrong() const { return user_ == nullptr && user_ != MPI_STATUS_IGNORE; }
+
+  mutable MPI_Status own_;  // MPI fills in a constant SeenStatus, too
+  MPI_Status* const user_;
+};
+
+/// After a blocking receive that has returned `code`: what has come is brought to the user's buffer. Returns what the
+/// call is to return.
+int finish_receive(int code, const char* call, ReceivePayload& payload, const SeenStatus& seen, const ErrorOwner& owner,
+                   PendingReceive& pending);
+/// The same of a receive into host memory that MPI has been given as it is.
+int finish_host_receive(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
+                        const ErrorOwner& owner, PendingReceive& pending);
+
+}  // namespace gpudt::interpose

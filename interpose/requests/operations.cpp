@@ -1,0 +1,361 @@
+// Moves operations from packing to issued to unpacking to done.
+#include "interpose/requests/operations.hpp"
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "interpose/mpi/workarounds.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/log.hpp"
+#include "interpose/support/points.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
+
+namespace gpudt::interpose {
+
+using Kind = Operation::Kind;
+using Step = Operation::Step;
+
+namespace {
+
+// Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
+constexpr std::size_t blocked_peers_max = 16;
+
+/// The operation fails with what has been caught, unless the program has thrown it. Whatever memory is left.
+void fail_operation(Operation& operation, const char* doing, const std::exception& failure) {
+  operation.error = log_own(doing, failure);
+}
+
+/// A walk through a list, of which it keeps some entries; those that it has not come to stay, however it ends.
+class Sieve {
+ public:
+  explicit Sieve(std::vector<Operation*>& list) : list_(list) {}
+  ~Sieve() { list_.erase(list_.begin() + kept_, list_.begin() + at_); }
+  Sieve(const Sieve&) = delete;
+  Sieve& operator=(const Sieve&) = delete;
+
+  /// The entry that it has come to; null at the end.
+  Operation* entry() const { return at_ < std::ssize(list_) ? list_[static_cast<std::size_t>(at_)] : nullptr; }
+  void keep() { list_[static_cast<std::size_t>(kept_++)] = list_[static_cast<std::size_t>(at_++)]; }
+  void drop() { ++at_; }
+
+ private:
+  std::vector<Operation*>& list_;
+  std::ptrdiff_t kept_ = 0, at_ = 0;
+};
+
+}  // namespace
+
+void Operations::settle() {
+  do {
+    if (watched_wanted()) watched_look(Tests::all, /*waits=*/true);
+    poll(Tests::all);
+  } while (reading_ != 0);
+}
+
+int Operations::poll(Tests tests) {
+  // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
+  const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
+  release_retired();
+  int completions = look_at_watched(tests);
+  take_incoming();
+  if (cancels) cancel_wanted();
+  completions += issue_packed();
+  completions += test_inner(tests);
+  completions += look_for_lost();
+  start_arrived();
+  return completions + finish();
+}
+
+/// Those that there is no memory for stay.
+void Operations::take_incoming() {
+  const LockGuard lock(mutex_);
+  if (incoming_.empty()) return;
+  make_room();
+  std::size_t taken = 0;
+  try {
+    for (const auto& [operation, issued] : incoming_) {
+      if (!issued)
+        packing_.push_back(operation);
+      else if (operation->inner == MPI_REQUEST_NULL)
+        follow_up(operation);
+      else
+        watch(operation);
+      ++taken;
+    }
+  } catch (const std::bad_alloc&) {
+    incoming_.erase(incoming_.begin(), incoming_.begin() + static_cast<std::ptrdiff_t>(taken));
+    throw;
+  }
+  incoming_.clear();
+}
+
+/// What has come, or what there is no request for.
+void Operations::follow_up(Operation* operation) {
+  if (operation->step == Step::none) operation->step = Step::moving;
+  if (operation->step == Step::reading) ++reading_;
+  if (operation->step == Step::lost) ++lost_;
+  following_.push_back(operation);
+}
+
+void Operations::make_room() {
+  const std::size_t all = packing_.size() + inner_.size() + following_.size() + incoming_.size();
+  inner_.reserve(all);
+  if (following_.capacity() < all) following_.reserve(std::max(all, 2 * following_.capacity()));
+}
+
+/// Hands packed sends to MPI, in program order for each peer.
+int Operations::issue_packed() {
+  int completions = 0;
+  std::array<SendChannel, blocked_peers_max> blocked;
+  auto blocked_end = blocked.begin();
+  for (auto entry = packing_.begin(); entry != packing_.end() && blocked_end != blocked.end();) {
+    Operation* operation = *entry;
+    const SendChannel& channel = operation->channel;
+    if (std::find(blocked.begin(), blocked_end, channel) != blocked_end) {
+      ++entry;
+      continue;
+    }
+    bool packed = true;
+    try {
+      packed = operation->moved->done();
+    } catch (const std::exception& error) {
+      fail_operation(*operation, "packing a message", error);
+    }
+    if (!packed) {
+      *blocked_end++ = channel;
+      ++entry;
+      continue;
+    }
+    issue(operation);
+    entry = packing_.erase(entry);
+    if (operation->inner == MPI_REQUEST_NULL) {
+      complete(operation);
+      ++completions;
+    }
+  }
+  return completions;
+}
+
+int Operations::give(Operation& operation) {
+  SendPayload& payload = operation.moved.out();
+  const Outgoing out = payload.message();
+  mark(point::given);
+  const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
+                                  operation.channel.comm, &operation.inner);
+  payload.given();
+  return code;
+}
+
+void Operations::issue(Operation* operation) {
+  const MPI_Comm comm = owner(*operation).comm;
+  if (operation->error == MPI_SUCCESS && operation->cancel_wanted.load()) {
+    operation->cancelled = true;  // MPI has not seen the message yet: nothing to undo
+  } else if (operation->error == MPI_SUCCESS && comm == MPI_COMM_NULL) {
+    operation->error = MPI_ERR_COMM;  // an error handler within the engine has freed it
+  } else if (operation->error == MPI_SUCCESS) {
+    operation->error = MPI_ERR_OTHER;  // stays if an error handler throws: the next pass ends the operation
+    operation->told = true;
+    try {
+      operation->error = give(*operation);
+      operation->told = operation->error != MPI_SUCCESS && operation->send != hidden_send;
+    } catch (const std::exception& failure) {
+      fail_operation(*operation, "sending a message", failure);
+      operation->told = false;
+    }
+  }
+  issued(*operation);
+  if (operation->error != MPI_SUCCESS || operation->cancelled) operation->inner = MPI_REQUEST_NULL;
+  if (operation->inner != MPI_REQUEST_NULL)
+    watch(operation);  // none: a failure that MPICH 5 has told the handler alone
+}
+
+void Operations::issued(const Operation& operation) {
+  const LockGuard lock(mutex_);
+  const auto entry = deferred_by_channel_.find(operation.channel);
+  entry->second.issued = operation.number;
+  if (operation.number == entry->second.submitted) deferred_by_channel_.erase(entry);
+  deferred_.fetch_sub(1);
+}
+
+void Operations::watch(Operation* operation) {
+  inner_.add(operation->inner, operation);
+}
+
+int Operations::test_inner(Tests tests) {
+  int completions = 0;
+  inner_.test(tests, [&](const RequestSet<Operation*>::Ended& ended) { completions += inner_ended(ended); });
+  return completions;
+}
+
+int Operations::inner_ended(const RequestSet<Operation*>::Ended& ended) noexcept {
+  Operation* const operation = ended.owner;
+  operation->inner = operation->lasting ? MPI_REQUEST_NULL : ended.request;
+  operation->error = ended.error;
+  try {
+    read_outcome(operation, ended.status);
+  } catch (const std::exception& failure) {
+    if (operation->error == MPI_SUCCESS) fail_operation(*operation, "receiving a message", failure);
+  }
+  if (operation->step != Step::none) {
+    following_.push_back(operation);
+    return 0;
+  }
+  complete(operation);
+  return 1;
+}
+
+void Operations::read_outcome(Operation* operation, const MPI_Status& status) {
+  const bool failed = operation->error != MPI_SUCCESS;
+  const Moved& moved = operation->moved;
+  if (moved.is(Kind::fill)) {
+    if (!failed) operation->step = Step::starting;
+    return;
+  }
+  if (operation->owner.file == MPI_FILE_NULL) {  // Open MPI leaves this undefined in the status of a file access
+    int cancelled = 0;
+    PMPI_Test_cancelled(&status, &cancelled);
+    operation->cancelled = cancelled != 0;
+  }
+  if (moved.is(Kind::send)) {
+    mark(point::sent);
+    if (!failed && !operation->cancelled && moved.out().sent()) operation->step = Step::moving;
+    return;
+  }
+  operation->arrived.note(status);
+  if (operation->cancelled)
+    operation->arrived.bytes = 0;
+  else if (moved.is(Kind::receive))
+    failed ? note_lost(operation) : recognise(operation);
+  else if (moved.is(Kind::read) && !failed)
+    operation->step = Step::starting;
+}
+
+/// RTS messages before it must have been recognised before its sender is released, or it would be taken for one of
+/// these.
+void Operations::note_lost(Operation* operation) {
+  if (!operation->arrived.may_be_lost_rts(operation->error)) return;
+  operation->step = Step::lost;
+  ++lost_;
+}
+
+void Operations::release_sender(const Operation& operation) noexcept try {
+  const MPI_Comm comm = owner(operation).comm;
+  const bool asks_request = comm == MPI_COMM_NULL && operation.inner != MPI_REQUEST_NULL;
+  operation.arrived.release(operation.moved.in(), comm,
+                            asks_request ? request_context(operation.inner) : operation.context);
+} catch (const std::exception& failure) {
+  log_failure("receiving a message", failure.what());
+}
+
+/// What has come may stand for a message that is to be fetched.
+void Operations::recognise(Operation* operation) {
+  ReceivePayload& payload = operation->moved.in();
+  operation->step = Step::none;
+  try {
+    if (!payload.is_readable(operation->arrived.bytes)) operation->step = Step::reading;
+  } catch (const std::exception& failure) {
+    fail_operation(*operation, "receiving a message", failure);
+    operation->step = Step::lost;  // if it is an RTS, its sender goes on
+  }
+  if (operation->step == Step::reading) ++reading_;
+  if (operation->step != Step::none) return;
+  operation->arrived.recognise(payload, [&] { return owner(*operation).comm; });
+  operation->step = Step::starting;
+}
+
+void Operations::start(Operation* operation) {
+  operation->step = Step::none;
+  const std::int64_t bytes = operation->arrived.bytes;
+  operation->moved.is(Kind::receive) ? operation->moved.in().start_unpack(bytes)
+                                     : operation->moved.call().start_unpack(bytes);
+  operation->step = Step::moving;
+  operation->error = operation->arrived.error;
+}
+
+/// All that has arrived is known here, before any of it is moved: what the payloads start goes to the GPU together
+/// (engine.cpp).
+void Operations::start_arrived() {
+  for (Operation* const operation : following_) {
+    try {
+      if (operation->step == Step::reading) {
+        --reading_;
+        recognise(operation);
+      }
+      if (operation->step == Step::starting) start(operation);
+    } catch (const std::exception& failure) {
+      fail_operation(*operation, "unpacking a message", failure);
+    }
+  }
+}
+
+/// Of nothing that has been offered an RTS can have come.
+int Operations::look_at_watched(Tests tests) {
+  return watched_wanted() ? watched_look(tests) : 0;
+}
+
+/// What has arrived before a message that has been lost is looked at before it.
+int Operations::look_for_lost() {
+  int completions = 0;
+  while (std::exchange(lost_, 0) != 0) {
+    completions += look_at_watched(Tests::all);
+    take_incoming();
+    completions += test_inner(Tests::all);
+  }
+  return completions;
+}
+
+/// Whether nothing is left to do for it.
+bool Operations::is_over(Operation* operation) {
+  switch (operation->step) {
+    case Step::moving:
+      return operation->moved->done();
+    case Step::lost:
+      if (reading_ == 0) release_sender(*operation);
+      return reading_ == 0;
+    case Step::none:  // it has failed
+      return true;
+    default:
+      return false;
+  }
+}
+
+int Operations::finish() {
+  int completions = 0;
+  for (Sieve sieve(following_); Operation* const operation = sieve.entry();) {
+    bool over = true;
+    try {
+      over = is_over(operation);
+    } catch (const std::exception& error) {
+      fail_operation(*operation, "moving the data of a message", error);
+    }
+    if (!over) {
+      sieve.keep();
+      continue;
+    }
+    sieve.drop();
+    complete(operation);
+    ++completions;
+  }
+  return completions;
+}
+
+void Operations::complete(Operation* operation) {
+  if (operation->error != MPI_SUCCESS && operation->moved) operation->moved->abandon();
+  operation->checked.reset();
+  if (report_wanted && operation->moved) operation->moved->ended();
+  operation->moved.reset();  // the user may reuse or free everything from here on
+  mark(point::completed);
+  operation->decided.store(true, std::memory_order_release);
+  PMPI_Grequest_complete(operation->request);
+  live_.fetch_sub(1);
+  operation->release();
+}
+
+void Operations::cancel_wanted() {
+  for (Operation* operation : inner_.owners())
+    if (operation->cancel_wanted.exchange(false)) PMPI_Cancel(&operation->inner);
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,203 @@
+// Receives, blocking and nonblocking.
+#include <optional>
+
+#include "interpose/requests/point_to_point.hpp"
+#include "interpose/requests/watched.hpp"
+#include "interpose/support/errors.hpp"
+#include "interpose/support/points.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/received_on_device.hpp"
+#include "interpose/transport/staged_receive.hpp"
+
+namespace gpudt::interpose {
+
+namespace {
+
+/// Of data of a basic type that have come to host memory.
+bool may_be_short_rts(const Outgoing& into, const MPI_Status& status) {
+  return peer_expects_short() && peer::has_short_length(received_bytes(status)) && peer::may_name_offer(into.data);
+}
+
+}  // namespace
+
+/// No RTS has room in short ones but those of short messages.
+bool comes_as_it_is(const BufferPeek& peek) {
+  return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts && !peer_wants_room(peek.bytes_on_host);
+}
+
+/// An RTS may have been too long for it, or that of a short message may be there.
+int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
+                  const ErrorOwner& owner) {
+  if (!peer_checks()) return code;
+  if (seen.refused(code) || (code == MPI_SUCCESS && !may_be_short_rts(program, *seen))) return code;
+  return guarded(owner, call, [&] {
+    PendingReceive none({}, MPI_COMM_NULL);
+    return finish_host_receive(code, call, program, seen, owner, none);
+  });
+}
+
+namespace {
+
+/// Of a receive that MPI has, and that cannot be carried on with: no message comes to the staging memory any more.
+void end_receive(MPI_Request request, StagedReceive& staged) {
+  MPI_Status status{};
+  int cancelled = 0;
+  MPI_Count bytes = 0;
+  PMPI_Cancel(&request);
+  if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
+  PMPI_Test_cancelled(&status, &cancelled);
+  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+  try {
+    while (cancelled == 0 && !staged.is_readable(bytes)) {  // waits for the copy of its first bytes
+    }
+    if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
+  } catch (const std::exception&) {               // the first failure is told
+  }
+  staged.abandon();
+}
+
+/// Into staging memory. The default stream is marked while the message may be under way.
+int receive_staged(const BlockingReceive& pmpi, StagedReceive& staged, MPI_Status* status) {
+  if (pmpi.start == nullptr || staged.operand().after.made()) return pmpi.receive(staged.message(), status);
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (const int code = (*pmpi.start)(staged.message(), &request); code != MPI_SUCCESS) return code;
+  try {
+    staged.operand().after.make();
+  } catch (...) {
+    end_receive(request, staged);
+    throw;
+  }
+  return PMPI_Wait(&request, status);
+}
+
+}  // namespace
+
+int receive_blocking(const BlockingReceive& pmpi, const char* call, const ReceiveBuffer& buffer,
+                     const ErrorOwner& owner, const Selects& selects, MPI_Status* status) {
+  const SeenStatus seen(status);
+  const Outgoing program{buffer.address, buffer.count, buffer.type};
+  const int count = most_from(selects, buffer.count);
+  const std::int64_t began = timeline_now();
+  const BufferPeek peek(buffer.address, count, buffer.type, buffer.located);
+  if (!pmpi.sends_first && comes_as_it_is(peek))
+    return came_as_it_is(pmpi.receive(program, seen.get()), call, program, seen, owner);
+  return guarded(owner, call, [&] {
+    DeviceBuffer operand{.use = Use::written, .blocking = pmpi.start != nullptr};
+    const From from{selects ? selects->source : MPI_ANY_SOURCE, owner.comm};
+    if (!resolve(buffer.address, count, buffer.type, call, operand, peek.located, from.may_be_rts())) {
+      if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments()))
+        return pmpi.receive(given_unstaged(operand, program), status);
+      // Direct ones of any length, unlike nonblocking ones: a truncated RTS must release its sender.
+      const std::shared_ptr<ReceivePayload> payload = operand.is_direct()
+                                                          ? std::make_shared<DirectReceive>(operand, program)
+                                                          : peer_blocking_receive(buffer.address, count, buffer.type);
+      PendingReceive pending(selects, owner.comm);
+      const int code = pmpi.receive(payload ? payload->message() : program, seen.get());
+      return payload ? finish_receive(code, call, *payload, seen, owner, pending)
+                     : finish_host_receive(code, call, {buffer.address, count, buffer.type}, seen, owner, pending);
+    }
+    const CallOnTimeline on_timeline(began, point::receive_entered, point::receive_returned);
+    peer_receives_on_device();
+    StagedReceive staged(operand, rts_room());
+    PendingReceive pending(selects, owner.comm);
+    int code = MPI_SUCCESS;
+    {
+      if (!pmpi.sends_first) device::about_to_wait(device::WaitKind::peer_sends);
+      mark(point::posted);
+      const Timed timed(Clock::mpi);
+      code = receive_staged(pmpi, staged, seen.get());
+    }
+    return finish_receive(code, call, staged, seen, owner, pending);
+  });
+}
+
+int start_receive(StartReceive pmpi, std::shared_ptr<ReceivePayload> payload, const ErrorOwner& owner,
+                  const Selects& selects, bool on_device, MPI_Request* request) {
+  const Outgoing into = payload->message();
+  auto operation = std::make_unique<Operation>();
+  operation->moved = std::move(payload);
+  operation->owner = owner;
+  operation->on_device = on_device;
+  const PendingReceive pending(selects, owner.comm);
+  Reservation reserved(std::move(operation));
+  if (reserved.error() != MPI_SUCCESS) return reserved.error();
+  if (on_device) mark(point::posted);
+  const int code = pmpi(into, &reserved->inner);
+  return reserved.submit_issued(code, request);
+}
+
+namespace {
+
+/// Starts a receive into the program's buffer on the host as a watched receive.
+int start_watched(StartReceive pmpi, const Outgoing& into, const WatchedBuffer& buffer, const ErrorOwner& owner,
+                  const Selects& selects, MPI_Request* request) {
+  const PendingReceive pending(selects, owner.comm);
+  WatchedPlace place(buffer, owner);
+  MPI_Request made = MPI_REQUEST_NULL;
+  const int code = pmpi(into, &made);
+  if (code != MPI_SUCCESS) return code;
+  if (made != MPI_REQUEST_NULL) place.enter(made);  // none: MPICH 5 has told an error handler alone
+  *request = made;
+  return code;
+}
+
+/// Where MPI does not tell how long a message was that was too long for a receive: the receive's communicator is needed
+/// then to find the sender, which only a watched receive knows.
+bool watches_all() {
+  return !truncated_statuses_tell && peer_checks();
+}
+
+}  // namespace
+
+int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer& buffer, const ErrorOwner& owner,
+                        const Selects& selects, const From& from, MPI_Request* request, std::int64_t room) {
+  const auto& [buf, asked, type, located] = buffer;
+  const Outgoing program{buf, asked, type};
+  const int count = most_from(selects, asked);
+  const std::int64_t began = timeline_now();
+  const BufferPeek peek(buf, count, type, located);
+  const bool from_nobody = selects && selects->source == MPI_PROC_NULL;
+  if (from_nobody || (comes_as_it_is(peek) && !watches_all() && peer_may_pass_unchecked(peek.bytes_on_host)))
+    return pmpi(program, request);
+  if (peek.bytes_on_host >= 0 && peer_checks())
+    return guarded(owner, call, [&] {
+      const std::shared_ptr<ReceiveWithRoom> with_room = receive_with_room(program);
+      return start_watched(pmpi, with_room ? with_room->message() : program,
+                           {program, nullptr, peek.bytes_on_host, with_room}, owner, selects, request);
+    });
+  return guarded(owner, call, [&, buf = buf, type = type] {
+    DeviceBuffer operand{.use = Use::written};
+    if (resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
+      const CallOnTimeline on_timeline(began, point::irecv_entered, point::irecv_returned);
+      peer_receives_on_device();
+      return start_receive(pmpi, std::make_shared<StagedReceive>(operand, room), owner, selects, /*on_device=*/true,
+                           request);
+    }
+    if (!operand.is_direct() && peer_may_reach_host(count, type)) {
+      const datatype::TypeInfoRef info = datatype::type_info(type);
+      const HostReceive in_place(buf, count, type, info);
+      if (info && in_place.is_in_place())
+        return start_watched(pmpi, in_place.message(), {program, info, count * info->layout().size()}, owner, selects,
+                             request);
+    }
+    const std::shared_ptr<ReceivePayload> payload = unstaged_receive(operand, {buf, count, type});
+    if (!payload && watches_all() && !operand.is_direct() && asked > 0 && type != MPI_DATATYPE_NULL) {
+      if (const datatype::TypeInfoRef info = datatype::type_info(type))
+        return start_watched(pmpi, program, {program, info, count * info->layout().size()}, owner, selects, request);
+    }
+    if (!payload) return pmpi(given_unstaged(operand, program), request);
+    return start_receive(pmpi, payload, owner, selects, /*on_device=*/false, request);
+  });
+}
+
+int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, const HiddenWay& way,
+                           MPI_Comm comm, MPI_Request* request) {
+  return receive_nonblocking(
+      [&](const Outgoing& into, MPI_Request* real) {
+        const int code = hidden_receive(into.room(), into.count, into.type, way.peer, way.tag, way.comm, real);
+        return code == MPI_SUCCESS ? code : raise(comm, code);
+      },
+      call, {buf, count, type}, {.comm = comm}, Selects{}, From{way.peer, way.comm}, request, hidden_rts_room());
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,191 @@
+#include "interpose/transport/staged_receive.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "interpose/support/points.hpp"
+#include "interpose/support/report.hpp"
+#include "interpose/transport/peer/peer.hpp"
+#include "interpose/transport/staged.hpp"
+
+namespace gpudt::interpose {
+
+namespace {
+
+/// Receives of no more take pinned memory at once: it costs little, and an ordinary message is unpacked sooner.
+constexpr std::int64_t most_pinned_in_advance = 64 << 10;
+/// An ordinary message goes from pageable memory to the GPU in pieces, of which so many are under way.
+constexpr std::int64_t longest_piece = 4 << 20, shortest_piece = 64 << 10;
+constexpr std::size_t pieces_under_way = 2;
+
+/// Whether the last message to a receive of about that length was an ordinary one that took much of it: so may the next
+/// be. It is received into pinned memory then, from which the GPU unpacks it by itself.
+std::atomic<bool>& last_was_ordinary(std::int64_t bytes) {
+  static std::array<std::atomic<bool>, 64> by_length{};
+  return by_length[static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes))) % by_length.size()];
+}
+
+/// For an RTS, too.
+std::int64_t room_for(const DeviceBuffer& operand, std::int64_t receive_room) {
+  const bool on_host = operand.protocol == Protocol::mapped_staging;
+  const std::int64_t least = on_host && peer_wants_room(operand.bytes()) ? peer::longest_rts : 0;
+  return std::max({operand.bytes(), receive_room, least});
+}
+
+}  // namespace
+
+StagedReceive::StagedReceive(const DeviceBuffer& operand, std::int64_t least_room)
+    : operand_(operand), room_(room_for(operand, least_room)) {
+  acquire_memory();
+  if (operand_.protocol == Protocol::device_staging) head_ = head_copy_for(operand_);
+  mark(point::staged);
+}
+
+StagedReceive::~StagedReceive() = default;
+
+/// MPI must have room for an ordinary message of that length, but mostly an RTS comes instead.
+void StagedReceive::acquire_memory() {
+  const auto bytes = static_cast<std::size_t>(room_);
+  const bool lazy = operand_.protocol == Protocol::mapped_staging && peer_checks() && room_ > most_pinned_in_advance;
+  if (lazy && last_was_ordinary(room_).load(std::memory_order_relaxed))
+    staging_ = device::try_acquire(operand_.staging_kind(), operand_.ordinal, bytes);
+  if (lazy && !staging_) lazy_ = LazyRoom::of(bytes);
+  if (!lazy_ && !staging_) staging_ = acquire_staging(operand_, room_);
+}
+
+Outgoing StagedReceive::message() const {
+  if (room_ > operand_.bytes()) return {data(), static_cast<int>(room_), MPI_BYTE};
+  return {data(), static_cast<int>(operand_.count), operand_.packed_type()};
+}
+
+bool StagedReceive::is_readable(std::int64_t bytes) {
+  return !head_ || head_->is_copied(data(), bytes);
+}
+
+Announced StagedReceive::announced(std::int64_t bytes) {
+  mark(point::arrived);
+  receiver_.reset();
+  receiver_started_ = false;
+  // MPICH 5 may tell a length that has not come.
+  const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
+  if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
+    receiver_ = recognise(data(), bytes);
+  else if (may_be_rts && head_)
+    receiver_ = head_->recognise(bytes);
+  if (room_ > most_pinned_in_advance)
+    last_was_ordinary(room_).store(!receiver_ && bytes > room_ / 2, std::memory_order_relaxed);
+  // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
+  const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
+  if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
+  mark(point::recognised);
+  return receiver_->announced(operand_.bytes());
+}
+
+/// MPI does not tell how much it has written.
+void StagedReceive::note_all_written() {
+  if (lazy_) lazy_.note_written(static_cast<std::size_t>(room_));
+}
+
+void StagedReceive::truncated(std::int64_t bytes) {
+  note_all_written();
+  if (operand_.protocol == Protocol::mapped_staging) RendezvousReceiver::release_short(data(), bytes, operand_.bytes());
+}
+
+bool StagedReceive::done() {
+  if (!is_fetched() || !is_unpacked() || !transfer_.done()) return false;
+  moving_.reset();
+  return true;
+}
+
+/// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
+bool StagedReceive::is_fetched() {
+  if (!receiver_) return true;
+  if (!start_receiver() || !receiver_->done()) return false;
+  if (fetching_ != 0) unpack(std::exchange(fetching_, 0));
+  return true;
+}
+
+void StagedReceive::abandon() {
+  note_all_written();
+  if (head_) head_->reset();
+  receiver_.reset();
+  fetching_ = 0;
+  pieces_.clear();
+  unpacked_ = to_unpack_ = 0;
+  transfer_ = {};
+  moving_.reset();
+}
+
+void StagedReceive::restart() {
+  report_begin(operand_.reported);
+  operand_.mark_again();
+}
+
+void StagedReceive::ended() {
+  report_end(operand_.reported);
+}
+
+void StagedReceive::start_unpack(std::int64_t bytes) {
+  if (operand_.reported) operand_.reported->received(bytes);
+  if (!receiver_) return unpack(bytes);
+  if (operand_.division) fetching_ = bytes;
+  start_receiver();
+}
+
+/// Not before the program's own work is over: another process may be asked to write to the buffer.
+bool StagedReceive::start_receiver() {
+  if (receiver_started_ || !operand_.after.reached()) return receiver_started_;
+  receiver_started_ = true;  // also if it fails: then it is not tried again
+  if (operand_.division)
+    receiver_->start(datatype::decode(operand_.packed_type()), operand_.count, data());
+  else
+    receiver_->start(operand_);
+  return true;
+}
+
+void StagedReceive::unpack(std::int64_t bytes) {
+  mark(point::unpack_started);
+  moving_.emplace("unpack", bytes);
+  if (lazy_) {
+    lazy_.note_written(static_cast<std::size_t>(bytes));
+    unpacked_ = 0;
+    to_unpack_ = bytes;
+    return unpack_next();
+  }
+  const bool on_device = operand_.protocol == Protocol::device_staging;
+  transfer_ = OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging_.data(),
+                              on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
+}
+
+/// Of an ordinary message in pageable memory: goes on, as far as there is pinned memory.
+void StagedReceive::unpack_next() {
+  while (unpacked_ < to_unpack_ && pieces_.size() < pieces_under_way) {
+    std::int64_t bytes = std::min(to_unpack_ - unpacked_, longest_piece);
+    Piece piece;
+    const auto acquired = [&](auto acquire) {
+      piece.staging = acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(bytes));
+      return bool{piece.staging};
+    };
+    while (!acquired(device::try_acquire) && bytes > shortest_piece) bytes = std::max(bytes / 4, shortest_piece);
+    if (!piece.staging && !pieces_.empty()) return;
+    if (!piece.staging) acquired(device::acquire);  // says what is wrong
+    std::memcpy(piece.staging.data(), lazy_.data() + unpacked_, static_cast<std::size_t>(bytes));
+    piece.transfer = OperandTransfer(device::Direction::unpack, operand_, unpacked_, unpacked_ + bytes,
+                                     piece.staging.data(), device::MemoryKind::pinned);
+    pieces_.push_back(std::move(piece));
+    unpacked_ += bytes;
+  }
+}
+
+bool StagedReceive::is_unpacked() {
+  for (; !pieces_.empty() && pieces_.front().transfer.done(); pieces_.pop_front()) {
+  }
+  if (unpacked_ < to_unpack_) unpack_next();
+  return pieces_.empty() && unpacked_ == to_unpack_;
+}
+
+}  // namespace gpudt::interpose
