@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Check which part of the source includes which: only along the arrows of the table below, which docs/ARCHITECTURE.md
-shows, too. Says each include that goes another way, and exits with 1 if there is one.
+"""Check which part of the source uses which: only along the arrows of the table below, which docs/ARCHITECTURE.md shows,
+too. Says each include that goes another way and, of a build folder, each symbol: a function may be declared in a room
+below the one that it lives in. Exits with 1 if there is one.
 
+  arrows.py              includes
+  arrows.py BUILD...     and the symbols of these build folders' object files, as far as they have been built
   arrows.py --table
 """
 import argparse
 import collections
+import json
 import pathlib
 import re
+import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -29,15 +34,19 @@ ALLOWED = {
                "device/runtime", "datatype", "base"],
     "interpose/support": ["device", "datatype", "include", "base"],
     "interpose/mpi": ["interpose/support", "base"],
-    "interpose/transport": ["interpose/mpi", "interpose/support", "device", "datatype", "base"],
-    "interpose/requests": ["interpose/transport", "interpose/mpi", "interpose/support", "device", "datatype", "base"],
-    "interpose/collectives": ["interpose/requests", "interpose/transport", "interpose/mpi", "interpose/support",
-                              "device", "datatype", "base"],
-    "interpose/rma": ["interpose/requests", "interpose/transport", "interpose/mpi", "interpose/support", "device",
-                      "datatype", "base"],
+    "interpose/engine": ["interpose/mpi", "interpose/support", "device", "base"],
+    "interpose/transport": ["interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "base"],
+    "interpose/requests": ["interpose/transport", "interpose/engine", "interpose/mpi", "interpose/support", "device",
+                           "datatype", "base"],
+    "interpose/collectives": ["interpose/requests", "interpose/transport", "interpose/engine", "interpose/mpi",
+                              "interpose/support", "device", "datatype", "base"],
+    "interpose/rma": ["interpose/requests", "interpose/transport", "interpose/engine", "interpose/mpi",
+                      "interpose/support", "device", "datatype", "base"],
     "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
-                        "interpose/mpi", "interpose/support", "device", "datatype", "include", "base"],
-    "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "base"],
+                        "interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "include",
+                        "base"],
+    "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "device",
+                          "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
     "pingpong": ["device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
     "initiated": ["device/cuda", "device/kernels", "datatype"],
@@ -69,6 +78,52 @@ def arrows():
                     yield room, other, name, included
 
 
+def objects(build):
+    """Path, room and source of each object file of a room that has been built."""
+    for command in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        path, source = build / command["output"], (build / command["file"]).resolve()
+        room = room_of(source.relative_to(ROOT).as_posix()) if source.is_relative_to(ROOT) else None
+        if room and path.suffix == ".o" and path.exists():
+            yield str(path), room, source.relative_to(ROOT).as_posix()
+
+
+def symbol_arrows(build):
+    """(room, room whose function or variable it uses, file, symbol) of every use from one room in another; and the
+    number of object files."""
+    found = {path: (room, source) for path, room, source in objects(build)}
+    # A program of a test or benchmark may have functions of the same name as another.
+    found = {path: at for path, at in found.items() if at[0].split("/")[0] in ("interpose", "device", "datatype")}
+    if not found:
+        sys.exit(f"arrows: no object files of this checkout in {build}")
+    listing = subprocess.run(["nm", "-A", "-P", *found], capture_output=True, text=True, check=True).stdout
+    defined, used = {}, []
+    for line in listing.splitlines():
+        path, _, rest = line.partition(": ")
+        symbol, kind = rest.split()[:2]
+        if kind in "TDBR":
+            defined[symbol] = found[path][0]
+        elif kind == "U":
+            used.append((path, symbol))
+    arrows_found = [(found[path][0], defined[symbol], found[path][1], symbol) for path, symbol in used
+                    if defined.get(symbol, found[path][0]) != found[path][0]]
+    return arrows_found, len(found)
+
+
+def demangled(symbol):
+    return subprocess.run(["c++filt", symbol], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def check_symbols(build):
+    """Says what goes against the table. Returns how much does."""
+    found, count = symbol_arrows(build)
+    # A room that may include device/ may use what device/'s headers declare, wherever in device/ that is defined.
+    wrong = [arrow for arrow in found if not {arrow[1], arrow[1].split("/")[0]} & {*ALLOWED[arrow[0]]}]
+    for room, other, name, symbol in wrong:
+        print(f"{name}: uses {demangled(symbol)} of {other}, which {room} may not")
+    print(f"arrows: {len(found)} symbols between rooms in {count} object files, {len(wrong)} against the table")
+    return len(wrong)
+
+
 def print_table(counts):
     print("| room | may include |\n|---|---|")
     for room, others in ALLOWED.items():
@@ -80,6 +135,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true",
                         help="print the table as Markdown, with the number of includes along each arrow")
+    parser.add_argument("builds", nargs="*", type=pathlib.Path, metavar="BUILD",
+                        help="a build folder, whose symbols are checked, too")
     arguments = parser.parse_args()
     found = list(arrows())
     if arguments.table:
@@ -89,7 +146,8 @@ def main():
         print(f"{name}: includes {included}, but {room} may not include {other}")
     if not arguments.table:
         print(f"arrows: {len(found)} includes between rooms, {len(wrong)} against the table")
-    return 1 if wrong else 0
+    wrong_symbols = sum(check_symbols(build.resolve()) for build in arguments.builds)
+    return 1 if wrong or wrong_symbols else 0
 
 
 if __name__ == "__main__":
