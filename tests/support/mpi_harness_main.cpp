@@ -183,8 +183,12 @@ void start_mpi(int* argc, char*** argv) {
 
 int run_session(int argc, char** argv) {
   std::vector<const char*> arguments(argv, argv + argc);
-  arguments.push_back("-o");  // the listener does the talking
-  arguments.push_back("/dev/null");
+  const bool lists =
+      std::any_of(argv, argv + argc, [](const char* word) { return std::strncmp(word, "--list", 6) == 0; });
+  if (!lists) {                 // which Catch2 3 writes there, too
+    arguments.push_back("-o");  // the listener does the talking
+    arguments.push_back("/dev/null");
+  }
   std::thread watchdog(watch);
   const int result = run_catch(static_cast<int>(arguments.size()), arguments.data());
   {
