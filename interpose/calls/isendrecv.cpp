@@ -52,12 +52,11 @@ struct ReplaceArguments {
     return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
                          comm, status);
   }
+  /// False: MPI_Sendrecv_replace itself is to complain, by its own name.
+  bool are_valid() const { return valid_target(comm, dest, sendtag) && valid_source(comm, source, recvtag); }
   /// Whether the other process may wait for this one to take what comes, an RTS, while this one waits for what it
-  /// sends, `bytes` bytes, to be received: MPI sends short messages before. False of what MPI is to complain of.
-  bool may_deadlock(std::int64_t bytes) const {
-    return peer_checks() && bytes > peer::longest_buffered && valid_target(comm, dest, sendtag) &&
-           valid_source(comm, source, recvtag);
-  }
+  /// sends, `bytes` bytes, to be received: MPI sends short messages before.
+  bool may_deadlock(std::int64_t bytes) const { return peer_checks() && bytes > peer::longest_buffered && are_valid(); }
 };
 
 constexpr const char* replace_call = "MPI_Sendrecv_replace";
@@ -115,6 +114,7 @@ int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& opera
   peer_receives_on_device();
   StagedSend out(operand);
   pack(out);
+  if (!args.are_valid()) return args.call_replace(out.message(), seen.get());
   StagedReceive in(operand, rts_room());
   if (rts_room() <= operand.bytes() && args.may_deadlock(operand.bytes()))
     return exchange(args, out.message(), in, seen, pending);
@@ -128,6 +128,7 @@ int replace_through_device(const ReplaceArguments& args, const DeviceBuffer& ope
   copied.protocol = Protocol::device_staging;
   StagedSend out(copied);
   pack(out);
+  if (!args.are_valid()) return args.call_replace(out.message(), seen.get());
   const Outgoing program{args.buf, args.count, args.type};
   std::unique_ptr<ReceivePayload> in;
   if (operand.is_direct())
