@@ -50,12 +50,67 @@ class PredefinedTable {
 };
 
 PredefinedTable predefined;
+
+/// The attribute of a derived type. Its memory is used for other types' attributes alone, when the type has been freed.
+struct Attribute {
+  std::atomic<MPI_Datatype> type{MPI_DATATYPE_NULL};
+  TypeInfoRef info;
+  Attribute* next_unused = nullptr;
+};
+
+/// Attributes that have been used lately, by the handles of their types: to ask MPI takes a tenth of a microsecond. A
+/// thread that looks for one type may come across the attribute of another, which another thread frees; hence memory
+/// that stays an attribute's.
+class LatelyUsed {
+ public:
+  const TypeInfoRef* find(MPI_Datatype type) const {
+    const Attribute* const attribute = slot(type).load(std::memory_order_acquire);
+    const bool its = attribute != nullptr && attribute->type.load(std::memory_order_acquire) == type;
+    return its ? &attribute->info : nullptr;
+  }
+  void enter(MPI_Datatype type, Attribute* attribute) { slot(type).store(attribute, std::memory_order_release); }
+
+  Attribute* make(MPI_Datatype type, TypeInfoRef info) {
+    const LockGuard lock(mutex_);
+    Attribute* const made = unused_ != nullptr ? std::exchange(unused_, unused_->next_unused) : new Attribute;
+    made->info = std::move(info);
+    made->type.store(type, std::memory_order_release);
+    return made;
+  }
+  void put(Attribute* attribute) {
+    const MPI_Datatype type = attribute->type.exchange(MPI_DATATYPE_NULL);
+    Attribute* expected = attribute;
+    slot(type).compare_exchange_strong(expected, nullptr);
+    const TypeInfoRef freed = std::move(attribute->info);  // may call MPI
+    const LockGuard lock(mutex_);
+    attribute->next_unused = std::exchange(unused_, attribute);
+  }
+
+ private:
+  static constexpr int slot_bits = 12;
+
+  /// Handles that a program makes one after the other lie at equal distances, by some of which slot_of() would give
+  /// most of them the same places.
+  static std::size_t place_of(MPI_Datatype type) noexcept {
+    const std::uint64_t handle = std::hash<MPI_Datatype>{}(type);
+    const std::uint64_t mixed = (handle ^ (handle >> 12)) * 0xbf58476d1ce4e5b9;
+    return ((mixed ^ (mixed >> 29)) * 0x94d049bb133111eb) >> (64 - slot_bits);
+  }
+  std::atomic<Attribute*>& slot(MPI_Datatype type) { return slots_[place_of(type)]; }
+  const std::atomic<Attribute*>& slot(MPI_Datatype type) const { return slots_[place_of(type)]; }
+
+  std::array<std::atomic<Attribute*>, std::size_t(1) << slot_bits> slots_ = {};
+  Mutex mutex_;
+  Attribute* unused_ GUARDED_BY(mutex_) = nullptr;
+};
+
+constinit LatelyUsed lately_used;
 int key = MPI_KEYVAL_INVALID;
 MPI_Comm test_comm = MPI_COMM_NULL;  ///< returns errors; nothing is ever sent on it
 std::atomic<bool> finalizing = false;
 
 int drop_reference(MPI_Datatype, int, void* value, void*) {
-  delete static_cast<TypeInfoRef*>(value);
+  lately_used.put(static_cast<Attribute*>(value));
   return MPI_SUCCESS;
 }
 
@@ -65,11 +120,15 @@ bool is_committed(MPI_Datatype type) {
 }
 
 const TypeInfoRef* find(MPI_Datatype type) {
+  if (const TypeInfoRef* info = lately_used.find(type)) return info;
   if (const TypeInfoRef* info = predefined.find(type)) return info;
   void* value = nullptr;
   int found = 0;
   PMPI_Type_get_attr(type, key, &value, &found);
-  return found ? static_cast<const TypeInfoRef*>(value) : nullptr;
+  if (!found) return nullptr;
+  auto* const attribute = static_cast<Attribute*>(value);
+  lately_used.enter(type, attribute);
+  return &attribute->info;
 }
 
 /// A committed type of `size` bytes without gaps; MPI_DATATYPE_NULL if there are none.
@@ -104,8 +163,8 @@ TypeInfoRef build(MPI_Datatype type) {
   if (is_predefined(type)) {
     predefined.add(type, info);
   } else {
-    auto held = std::make_unique<TypeInfoRef>(info);  // drop_reference() deletes it
-    if (PMPI_Type_set_attr(type, key, held.get()) == MPI_SUCCESS) static_cast<void>(held.release());
+    Attribute* const attribute = lately_used.make(type, info);  // drop_reference() gives it back
+    if (PMPI_Type_set_attr(type, key, attribute) != MPI_SUCCESS) lately_used.put(attribute);
   }
   return info;
 }

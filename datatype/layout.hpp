@@ -106,6 +106,11 @@ class Layout {
   /// The form of `count` elements. No allocation; a few dozen instructions.
   Shape shape(std::int64_t count) const;
 
+  /// Whether that is ShapeKind::contiguous, as most questions want to know.
+  bool is_contiguous(std::int64_t count) const {
+    return element_.kind == ShapeKind::contiguous && (count == 1 || extent_ == size_) && count != 0 && size_ != 0;
+  }
+
   /// From the first byte that `count` elements touch to the last; at most to the limits of std::int64_t.
   Span span(std::int64_t count) const;
 
