@@ -21,7 +21,7 @@ std::string kind_name(StagingKind kind) {
 }  // namespace
 
 Staging::~Staging() {
-  if (pool_) pool_->release(data_);
+  if (pool_) pool_->release(data_, chunk_);
 }
 
 std::size_t Pool::class_bytes(std::size_t bytes) {
@@ -35,15 +35,16 @@ Staging Pool::acquire(StagingKind kind, int ordinal, std::size_t bytes) {
     throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes asked for");
   const Class wanted = {kind, ordinal, class_bytes(bytes)};
   const LockGuard lock(mutex_);
-  void* data = take_idle(wanted);
-  if (!data) data = grow(wanted);
+  Block block = take_idle(wanted);
+  if (block.data == nullptr) block = grow(wanted);
   ++held_;
   StagingStatistics& statistics = statistics_of(kind);
   statistics.in_use += wanted.bytes;
   statistics.peak_in_use = std::max(statistics.peak_in_use, statistics.in_use);
   Staging staging;
   staging.pool_ = this;
-  staging.data_ = data;
+  staging.data_ = block.data;
+  staging.chunk_ = block.chunk;
   staging.capacity_ = wanted.bytes;
   return staging;
 }
@@ -55,14 +56,14 @@ Staging Pool::try_acquire(StagingKind kind, int ordinal, std::size_t bytes) try 
   return {};
 }
 
-void* Pool::take_idle(const Class& wanted) {
+/// No data if there is none.
+Pool::Block Pool::take_idle(const Class& wanted) {
   const auto at = idle_.find(wanted);
-  if (at == idle_.end() || at->second.empty()) return nullptr;
-  void* const data = at->second.back();
+  if (at == idle_.end() || at->second.empty()) return {};
+  const Block block = at->second.back();
   at->second.pop_back();
-  Chunk& chunk = *chunk_of_.at(data);
-  if (chunk.used++ == 0) idle_bytes_ -= chunk.bytes();
-  return data;
+  if (block.chunk->used++ == 0) idle_bytes_ -= block.chunk->bytes();
+  return block;
 }
 
 /// Blocks of a new chunk: one, or for small blocks a slab's worth, less if the limit is near: a block of another class
@@ -75,7 +76,7 @@ std::size_t Pool::slab_blocks(const Class& wanted) const {
 }
 
 /// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees.
-void* Pool::grow(const Class& wanted) {
+Pool::Block Pool::grow(const Class& wanted) {
   std::vector<std::unique_ptr<Chunk>> freed;
   if (bounds_.limit != 0 && allocated() + wanted.bytes > bounds_.limit) {
     const std::size_t excess = allocated() + wanted.bytes - bounds_.limit;
@@ -103,15 +104,12 @@ void* Pool::grow(const Class& wanted) {
     if (fits) statistics.allocated -= bytes;
     throw;
   }
-  const auto of = idle_.try_emplace(wanted).first;
-  chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &of->first});
+  const auto idle = idle_.try_emplace(wanted).first;
+  Chunk* const chunk = (chunks_[address] = std::make_unique<Chunk>(Chunk{address, blocks, 1, &*idle})).get();
   // Held in reverse, so that blocks are taken in the order of their addresses.
-  for (std::size_t i = blocks; i-- > 0;) {
-    void* const data = static_cast<char*>(address) + i * wanted.bytes;
-    chunk_of_[data] = chunks_[address].get();
-    if (i > 0) of->second.push_back(data);
-  }
-  return address;
+  for (std::size_t i = blocks; i-- > 1;)
+    idle->second.push_back({static_cast<char*>(address) + i * wanted.bytes, chunk});
+  return {address, chunk};
 }
 
 /// Asks the runtime for memory; if it has none, once more without the idle blocks.
@@ -135,10 +133,10 @@ void* Pool::allocate(const Class& wanted, std::size_t bytes) {
 }
 
 void Pool::free_chunk(const Chunk& chunk) noexcept {
-  if (chunk.of->kind == StagingKind::mapped)
-    runtime_->mapped_free(chunk.of->ordinal, chunk.address);
+  if (chunk.of().kind == StagingKind::mapped)
+    runtime_->mapped_free(chunk.of().ordinal, chunk.address);
   else if (!chunk.lost)
-    runtime_->device_free(chunk.of->ordinal, chunk.address);
+    runtime_->device_free(chunk.of().ordinal, chunk.address);
 }
 
 /// Takes wholly idle chunks out, those first that have been idle for longest, until at most `keep` idle bytes are left:
@@ -160,10 +158,8 @@ std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
 
 /// One without a block in use.
 std::unique_ptr<Pool::Chunk> Pool::take_out(Chunk& chunk) {
-  statistics_of(chunk.of->kind).allocated -= chunk.bytes();
-  std::erase_if(idle_.at(*chunk.of), [&](void* block) REQUIRES(mutex_) { return chunk_of_.at(block) == &chunk; });
-  for (std::size_t i = 0; i < chunk.blocks; ++i)
-    chunk_of_.erase(static_cast<char*>(chunk.address) + i * chunk.of->bytes);
+  statistics_of(chunk.of().kind).allocated -= chunk.bytes();
+  std::erase_if(chunk.idle->second, [&](const Block& block) { return block.chunk == &chunk; });
   return std::move(chunks_.extract(chunk.address).mapped());
 }
 
@@ -171,26 +167,26 @@ void Pool::lose(int ordinal) noexcept {
   const LockGuard lock(mutex_);
   for (auto at = chunks_.begin(); at != chunks_.end();) {
     Chunk& chunk = *at++->second;
-    if (chunk.of->ordinal != ordinal) continue;
+    if (chunk.of().ordinal != ordinal) continue;
     chunk.lost = true;
-    std::erase_if(idle_.at(*chunk.of), [&](void* block) REQUIRES(mutex_) { return chunk_of_.at(block) == &chunk; });
+    std::erase_if(chunk.idle->second, [&](const Block& block) { return block.chunk == &chunk; });
     if (chunk.used != 0) continue;
     idle_bytes_ -= chunk.bytes();
     free_chunk(*take_out(chunk));
   }
 }
 
-void Pool::release(void* data) noexcept {
+void Pool::release(void* data, void* of) noexcept {
   std::vector<std::unique_ptr<Chunk>> freed;
   bool last = false;
   {
     const LockGuard lock(mutex_);
     last = --held_ == 0 && closed_;
     if (!closed_) {
-      Chunk& chunk = *chunk_of_.at(data);
-      statistics_of(chunk.of->kind).in_use -= chunk.of->bytes;
+      Chunk& chunk = *static_cast<Chunk*>(of);  // which lasts as long as one of its blocks is in use
+      statistics_of(chunk.of().kind).in_use -= chunk.of().bytes;
       --chunk.used;
-      if (!chunk.lost) idle_.at(*chunk.of).push_back(data);
+      if (!chunk.lost) chunk.idle->second.push_back({data, &chunk});
       if (chunk.used == 0 && chunk.lost)
         free_chunk(*take_out(chunk));
       else if (chunk.used == 0) {
@@ -222,7 +218,6 @@ void Pool::close() noexcept {
     const LockGuard lock(mutex_);
     closed_ = true;
     chunks.swap(chunks_);
-    chunk_of_.clear();
     held = held_ > 0;
   }
   for (const auto& entry : chunks) free_chunk(*entry.second);

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.hpp"
@@ -38,7 +37,7 @@ class Pool {
   Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
   /// See device::try_acquire().
   Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
-  void release(void* data) noexcept;
+  void release(void* data, void* chunk) noexcept;
   StagingStatistics statistics(StagingKind kind) const noexcept;
   /// See device::staging_room().
   std::size_t room() const noexcept;
@@ -65,22 +64,30 @@ class Pool {
       return std::tie(kind, ordinal, bytes) < std::tie(other.kind, other.ordinal, other.bytes);
     }
   };
+  struct Chunk;
+  struct Block {
+    void* data;
+    Chunk* chunk;
+  };
+  /// The blocks of each class that are not in use.
+  using Idle = std::map<Class, std::vector<Block>>;
   /// One allocation of the runtime: a slab of equal blocks, or a single one.
   struct Chunk {
     void* address;
     std::size_t blocks, used;
-    const Class* of;
+    Idle::value_type* idle;  ///< of its class
     bool lost = false;
     std::uint64_t idle_since = 0;  ///< on Pool::releases_
-    std::size_t bytes() const { return blocks * of->bytes; }
+    const Class& of() const { return idle->first; }
+    std::size_t bytes() const { return blocks * of().bytes; }
   };
   using Chunks = std::map<void*, std::unique_ptr<Chunk>>;
 
   Pool(Runtime& runtime, Bounds bounds) : runtime_(&runtime), bounds_(bounds) {}
   ~Pool() = default;
 
-  void* take_idle(const Class& wanted) REQUIRES(mutex_);
-  void* grow(const Class& wanted) REQUIRES(mutex_);
+  Block take_idle(const Class& wanted) REQUIRES(mutex_);
+  Block grow(const Class& wanted) REQUIRES(mutex_);
   void* allocate(const Class& wanted, std::size_t bytes) EXCLUDES(mutex_);
   void free_chunk(const Chunk& chunk) noexcept;
   std::size_t slab_blocks(const Class& wanted) const REQUIRES(mutex_);
@@ -96,8 +103,7 @@ class Pool {
   std::size_t held_ GUARDED_BY(mutex_) = 0;        // blocks in use
   std::size_t idle_bytes_ GUARDED_BY(mutex_) = 0;  // of chunks without a block in use
   std::uint64_t releases_ GUARDED_BY(mutex_) = 0;
-  std::map<Class, std::vector<void*>> idle_ GUARDED_BY(mutex_);
-  std::unordered_map<void*, Chunk*> chunk_of_ GUARDED_BY(mutex_);  // by block
+  Idle idle_ GUARDED_BY(mutex_);
   Chunks chunks_ GUARDED_BY(mutex_);
   StagingStatistics statistics_[2] GUARDED_BY(mutex_);
 };

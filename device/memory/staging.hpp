@@ -33,10 +33,12 @@ class Staging {
     std::swap(pool_, other.pool_);
     std::swap(data_, other.data_);
     std::swap(capacity_, other.capacity_);
+    std::swap(chunk_, other.chunk_);
   }
   class Pool* pool_ = nullptr;
   void* data_ = nullptr;
   std::size_t capacity_ = 0;
+  void* chunk_ = nullptr;  ///< the pool's
 };
 
 /// Staging memory now and at its peak, in bytes (in use, and in use + idle).

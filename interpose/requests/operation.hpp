@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/recycled.hpp"
 #include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
@@ -98,7 +99,7 @@ class Moved {
   std::shared_ptr<Payload> payload_;
 };
 
-struct Operation {
+struct Operation : Recycled<Operation> {
   using Kind = Moved::Kind;
 
   Moved moved;

@@ -1,6 +1,7 @@
 // Receives, blocking and nonblocking.
 #include <optional>
 
+#include "base/recycled.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/watched.hpp"
 #include "interpose/support/errors.hpp"
@@ -170,7 +171,7 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     if (resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
       const CallOnTimeline on_timeline(began, point::irecv_entered, point::irecv_returned);
       peer_receives_on_device();
-      return start_receive(pmpi, std::make_shared<StagedReceive>(operand, room), owner, selects, /*on_device=*/true,
+      return start_receive(pmpi, make_recycled<StagedReceive>(operand, room), owner, selects, /*on_device=*/true,
                            request);
     }
     if (!operand.is_direct() && peer_may_reach_host(count, type)) {

@@ -1,6 +1,7 @@
 // Sends, blocking and nonblocking.
 #include "interpose/requests/point_to_point.hpp"
 
+#include <atomic>
 #include <optional>
 
 #include "interpose/requests/call_buffers.hpp"
@@ -18,10 +19,14 @@ bool valid_rank(MPI_Comm comm, int peer) {
 }
 
 bool valid_tag(MPI_Comm comm, int tag) {
+  static std::atomic<int> known_bound{-1};  // it never changes
+  if (tag < 0 || tag <= known_bound.load(std::memory_order_relaxed)) return tag >= 0;
   void* bound = nullptr;
   int found = 0;
   PMPI_Comm_get_attr(sessions_alone() ? comm : MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&bound), &found);
-  return tag >= 0 && (found == 0 || tag <= *static_cast<int*>(bound));
+  if (found == 0) return true;
+  known_bound.store(*static_cast<int*>(bound), std::memory_order_relaxed);
+  return tag <= *static_cast<int*>(bound);
 }
 
 }  // namespace

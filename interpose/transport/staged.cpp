@@ -1,5 +1,6 @@
 #include "interpose/transport/staged.hpp"
 
+#include "base/recycled.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/protocol.hpp"
@@ -51,7 +52,7 @@ void Staged::abandon() {
 }
 
 std::shared_ptr<SendPayload> make_packed(const DeviceBuffer& operand, const Destination&, Message&, Route&) {
-  return std::make_shared<StagedSend>(operand);
+  return make_recycled<StagedSend>(operand);
 }
 
 }  // namespace gpudt::interpose

@@ -182,7 +182,7 @@ void StagedReceive::unpack_next() {
 }
 
 bool StagedReceive::is_unpacked() {
-  for (; !pieces_.empty() && pieces_.front().transfer.done(); pieces_.pop_front()) {
+  for (; !pieces_.empty() && pieces_.front().transfer.done(); pieces_.erase(pieces_.begin())) {
   }
   if (unpacked_ < to_unpack_) unpack_next();
   return pieces_.empty() && unpacked_ == to_unpack_;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "device/device.hpp"
 #include "interpose/support/nvtx.hpp"
@@ -56,7 +56,7 @@ class StagedReceive : public ReceivePayload {
     device::Staging staging;
     OperandTransfer transfer;
   };
-  std::deque<Piece> pieces_;                      ///< oldest first
+  std::vector<Piece> pieces_;                     ///< oldest first
   std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from lazy_ to pieces_, and in all
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
