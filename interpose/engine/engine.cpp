@@ -21,6 +21,12 @@ constexpr std::size_t parts = 3;
 std::array<std::atomic<Polled*>, parts> registered{};
 std::atomic<bool> busy{false};
 constinit thread_local bool inside = false;
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::rep> latest_time{0};
+
+void note_time() {
+  latest_time.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
 
 /// While it lives, this thread alone polls, however it ends: an error handler may throw. The thread, which has
 /// operations of others in its hands, is not cancelled meanwhile.
@@ -62,6 +68,7 @@ bool may_become_due() {
 }
 
 int poll_due(unsigned due, Tests tests) {
+  note_time();
   // What has arrived together is moved together.
   const device::Gathering gathering(device::Gathering::short_bytes);
   int ended = 0;
@@ -96,6 +103,10 @@ bool engine_within() {
   return inside;
 }
 
+std::chrono::steady_clock::time_point engine_time() {
+  return Clock::time_point(Clock::duration(latest_time.load(std::memory_order_relaxed)));
+}
+
 int engine_progress(Tests tests) {
   if (inside) return 0;
   const unsigned due = due_parts();
@@ -126,6 +137,7 @@ void engine_let_poll_end() {
 }
 
 void engine_pause(const Pause& pause) {
+  note_time();
   if (pause.drives_mpi) make_progress();
   const int ended = engine_progress();
   if (pause.yields && ended == 0) sched_yield();

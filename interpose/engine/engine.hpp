@@ -3,6 +3,7 @@
 // library's. The engine knows nothing of what it polls.
 #pragma once
 
+#include <chrono>
 #include <thread>
 
 namespace gpudt::interpose {
@@ -45,6 +46,10 @@ void engine_unhook();
 
 /// Whether this thread polls, so that it would wait for itself if it waited for progress.
 bool engine_within();
+
+/// When the engine polled last, or a wait paused: for time-outs of what is polled, which would read the clock for each
+/// of thousands.
+std::chrono::steady_clock::time_point engine_time();
 
 /// Polls all that is due. Returns how much has come to an end. Any thread may call it, from within MPI's progress or
 /// from a poll, too; it does nothing if a thread is polling. What goes wrong is logged: only what the program's

@@ -190,7 +190,7 @@ ErrorOwner Operations::owner(const Operation& operation) {
 }
 
 bool Operations::only_receives() const {
-  return packing_.empty() && following_.empty() &&
+  return packing_.empty() && arrived_.empty() && following_.empty() &&
          std::all_of(inner_.owners().begin(), inner_.owners().end(),
                      [](const Operation* operation) { return may_never_end(*operation); });
 }

@@ -21,6 +21,8 @@ namespace {
 
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr std::size_t blocked_peers_max = 16;
+/// Operations that a step looks at of those whose data are being moved.
+constexpr std::size_t following_window = 64;
 
 /// The operation fails with what has been caught, unless the program has thrown it. Whatever memory is left.
 void fail_operation(Operation& operation, const char* doing, const std::exception& failure) {
@@ -65,7 +67,7 @@ int Operations::poll(Tests tests) {
   completions += test_inner(tests);
   completions += look_for_lost();
   start_arrived();
-  return completions + finish();
+  return completions + finish(tests);
 }
 
 /// Those that there is no memory for stay.
@@ -96,13 +98,15 @@ void Operations::follow_up(Operation* operation) {
   if (operation->step == Step::none) operation->step = Step::moving;
   if (operation->step == Step::reading) ++reading_;
   if (operation->step == Step::lost) ++lost_;
-  following_.push_back(operation);
+  const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
+  (arrived ? arrived_ : following_).push_back(operation);
 }
 
 void Operations::make_room() {
-  const std::size_t all = packing_.size() + inner_.size() + following_.size() + incoming_.size();
+  const std::size_t all = packing_.size() + inner_.size() + arrived_.size() + following_.size() + incoming_.size();
   inner_.reserve(all);
-  if (following_.capacity() < all) following_.reserve(std::max(all, 2 * following_.capacity()));
+  for (auto* const list : {&arrived_, &following_})
+    if (list->capacity() < all) list->reserve(std::max(all, 2 * list->capacity()));
 }
 
 /// Hands packed sends to MPI, in program order for each peer.
@@ -199,7 +203,8 @@ int Operations::inner_ended(const RequestSet<Operation*>::Ended& ended) noexcept
     if (operation->error == MPI_SUCCESS) fail_operation(*operation, "receiving a message", failure);
   }
   if (operation->step != Step::none) {
-    following_.push_back(operation);
+    const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
+    (arrived ? arrived_ : following_).push_back(operation);
     return 0;
   }
   complete(operation);
@@ -277,16 +282,26 @@ void Operations::start(Operation* operation) {
 /// All that has arrived is known here, before any of it is moved: what the payloads start goes to the GPU together
 /// (engine.cpp).
 void Operations::start_arrived() {
-  for (Operation* const operation : following_) {
-    try {
-      if (operation->step == Step::reading) {
-        --reading_;
-        recognise(operation);
-      }
-      if (operation->step == Step::starting) start(operation);
-    } catch (const std::exception& failure) {
-      fail_operation(*operation, "unpacking a message", failure);
+  for (Sieve sieve(arrived_); Operation* const operation = sieve.entry();) {
+    start_or_read_on(operation);
+    if (operation->step == Step::reading) {
+      sieve.keep();
+      continue;
     }
+    sieve.drop();
+    following_.push_back(operation);
+  }
+}
+
+void Operations::start_or_read_on(Operation* operation) {
+  try {
+    if (operation->step == Step::reading) {
+      --reading_;
+      recognise(operation);
+    }
+    if (operation->step == Step::starting) start(operation);
+  } catch (const std::exception& failure) {
+    fail_operation(*operation, "unpacking a message", failure);
   }
 }
 
@@ -321,9 +336,14 @@ bool Operations::is_over(Operation* operation) {
   }
 }
 
-int Operations::finish() {
+/// Looks at all of them, or at a window, which moves on from call to call, and as far as some are over.
+int Operations::finish(Tests tests) {
   int completions = 0;
-  for (Sieve sieve(following_); Operation* const operation = sieve.entry();) {
+  if (tests == Tests::all) next_ = 0;
+  const std::size_t window = tests == Tests::all ? following_.size() : std::min(following_window, following_.size());
+  for (std::size_t left = window; left > 0 && !following_.empty(); --left) {
+    if (next_ >= following_.size()) next_ = 0;
+    Operation* const operation = following_[next_];
     bool over = true;
     try {
       over = is_over(operation);
@@ -331,12 +351,14 @@ int Operations::finish() {
       fail_operation(*operation, "moving the data of a message", error);
     }
     if (!over) {
-      sieve.keep();
+      ++next_;
       continue;
     }
-    sieve.drop();
+    following_[next_] = following_.back();  // so that a long list is not gone through
+    following_.pop_back();
     complete(operation);
     ++completions;
+    left = std::max(left, window);
   }
   return completions;
 }

@@ -75,10 +75,11 @@ class Operations : public Polled {
   void release_sender(const Operation& operation) noexcept;
   void recognise(Operation* operation);
   static void start(Operation* operation);
+  void start_or_read_on(Operation* operation);
   void start_arrived();
   int look_for_lost();
   bool is_over(Operation* operation);
-  int finish();
+  int finish(Tests tests);
   int look_at_watched(Tests tests);
   void complete(Operation* operation);
   void cancel_wanted();
@@ -103,9 +104,11 @@ class Operations : public Polled {
   // (make_room()), so that none gets lost on its way for want of memory.
   std::deque<Operation*> packing_;
   RequestSet<Operation*> inner_;
-  std::vector<Operation*> following_;  ///< whose real operations have ended, or that have none
+  std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
+  std::vector<Operation*> following_;  ///< whose real operations have ended, or that have none; but for arrived_
+  std::size_t next_ = 0;               ///< of these, the first that the next step looks at
   int lost_ = 0;                       ///< of these, with Step::lost, since they were looked at last
-  int reading_ = 0;                    ///< of these, with Step::reading
+  int reading_ = 0;                    ///< of arrived_, with Step::reading
 };
 
 extern Operations& operations;
