@@ -36,7 +36,9 @@ void trace_choice(const char* call, const DeviceBuffer& operand, const datatype:
 
 static_assert(std::string_view(protocol_name(Protocol::mapped_staging)) == went_staged);
 
-void record(const char* call, DeviceBuffer& operand, const datatype::Shape& shape) {
+void record(const char* call, DeviceBuffer& operand) {
+  if (!report_wanted && !tracing()) return;
+  const datatype::Shape shape = operand.info->layout().shape(operand.count);
   if (report_wanted)
     operand.reported = std::make_shared<Reported>(call, protocol_name(operand.protocol), shape.kind, shape.total);
   if (tracing()) trace_choice(call, operand, shape);
@@ -232,14 +234,13 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
   if (check_wanted) check(buffer, count, type, call, operand, on_device);
   if (!on_device) return false;
-  const datatype::Shape shape = operand.info->layout().shape(count);
   Route route = forwarding.route;
   route.host_memory_only = host_memory_only;
-  const Message message{.bytes = shape.total,
-                        .contiguous = shape.kind == datatype::ShapeKind::contiguous,
+  const Message message{.bytes = operand.bytes(),
+                        .contiguous = operand.info->layout().is_contiguous(count),
                         .divided = operand.division != nullptr};
   operand.protocol = choose(message, route);
-  record(call, operand, shape);
+  record(call, operand);
   if (!operand.is_direct()) return true;
   if (tracing()) log_trace_once(std::string(call) + ": " + comparison(message, route));
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);
@@ -259,10 +260,7 @@ std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t byt
 
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
                   const std::shared_ptr<SendPayload>& packs) {
-  Message message{.bytes = operand.bytes(),
-                  .divided = operand.division != nullptr,
-                  .buffered = buffered,
-                  .nonblocking = !operand.blocking};
+  Message message{.bytes = operand.bytes(), .divided = operand.division != nullptr, .buffered = buffered};
   Route route = forwarding.route;
   route.receiver = Receiver::unseen;
   route.host_memory_only = operand.protocol == Protocol::mapped_staging;
@@ -294,7 +292,7 @@ bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, c
 }
 
 void note_operand(const char* call, DeviceBuffer& operand) {
-  record(call, operand, operand.info->layout().shape(operand.count));
+  record(call, operand);
 }
 
 }  // namespace gpudt::interpose

@@ -38,9 +38,8 @@ using ForcedProtocol = std::optional<Protocol>;
 struct Message {
   std::int64_t bytes = 0;
   bool contiguous = false;
-  bool divided = false;      ///< among several memories
-  bool buffered = false;     ///< by MPI_Bsend or its like
-  bool nonblocking = false;  ///< or persistent
+  bool divided = false;   ///< among several memories
+  bool buffered = false;  ///< by MPI_Bsend or its like
   /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
   /// staged in host memory, or the time is not known.
   double packing_us = -1;
@@ -97,7 +96,6 @@ constexpr Obstacle obstacle_to_offer(const Message& message, const Route& route)
   if (message.divided) return "the buffer lies in several memories";
   if (message.bytes >= peer::least_offered) return nullptr;
   if (!peer::has_short_length(message.bytes)) return "too short";
-  if (message.nonblocking) return "too short: only blocking sends offer such messages";
   if (route.expects_short || route.receiver == Receiver::unseen) return nullptr;
   return "too short: the receiver does not look for such messages, or uses the same GPU";
 }

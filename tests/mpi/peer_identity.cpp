@@ -157,10 +157,10 @@ TEST_CASE("probes tell the sizes of host messages of two odd lengths", "[peer]")
 
 TEST_CASE("probes tell the sizes of host messages of persistent and buffered sends", "[peer]") {
   if (!all_have_partners()) return;
-  constexpr int messages = peer::descriptor_count;
+  constexpr int messages = peer::rts_lengths;
   const BsendBuffer attached(2 * messages * 1000);
   const auto size = [](int i) {  // every length of an RTS, twice, between device messages
-    return static_cast<std::size_t>(i % 3 == 2 ? 1500 + i : peer::rts_bytes((i * 37) % peer::descriptor_count));
+    return static_cast<std::size_t>(i % 3 == 2 ? 1500 + i : peer::rts_bytes((i * 37) % peer::rts_lengths));
   };
   for (const auto& [name, init] : {std::pair<const char*, Sends::Init>{"MPI_Send_init", MPI_Send_init},
                                    {"MPI_Bsend_init", MPI_Bsend_init},
@@ -198,7 +198,7 @@ TEST_CASE("device messages among host messages as long as RTS messages, on sever
     std::vector<std::vector<Planned>> plans(comms.size());  // the same on both sides
     Sends sends;
     // Few lengths in some turns, so that they meet; the messages that wait are more than can be offered.
-    const std::size_t lengths = turn % 2 == 0 ? 3 : peer::descriptor_count;
+    const std::size_t lengths = turn % 2 == 0 ? 3 : peer::rts_lengths;
     for (int i = 0; i < 500; ++i) {
       const std::size_t on = below(comms.size());
       Planned planned{below(3) == 0 ? Place::device : Place::host,
@@ -241,10 +241,10 @@ TEST_CASE("host messages of all odd lengths after device messages that have been
     const auto odd = [](int from, int index) {
       return bytes_of(from, 10 + index, static_cast<std::size_t>(peer::rts_bytes(index)));
     };
-    for (int index = 0; index < peer::descriptor_count; ++index) sends.send(Place::host, odd(rank(), index), comm());
+    for (int index = 0; index < peer::rts_lengths; ++index) sends.send(Place::host, odd(rank(), index), comm());
     expect_next(how, comm(), Place::device, bytes_of(partner(), 0, 2000));
     expect_next(how, comm(), Place::host, bytes_of(partner(), 1, 3000));
-    for (int index = 0; index < peer::descriptor_count; ++index)
+    for (int index = 0; index < peer::rts_lengths; ++index)
       expect_next(how, comm(), Place::host, odd(partner(), index));
     sends.wait();
   }
@@ -256,7 +256,7 @@ TEST_CASE("device messages after host messages of all the lengths that RTS messa
   for (const Probing how : probings) {
     Sends sends;
     std::vector<std::size_t> sizes;
-    for (int index = 0; index < peer::descriptor_count; ++index)
+    for (int index = 0; index < peer::rts_lengths; ++index)
       sizes.push_back(static_cast<std::size_t>(peer::rts_bytes(index)));
     for (int i = 0; i < 20; ++i) sizes.push_back(2000 + static_cast<std::size_t>(i));
     for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -335,11 +335,11 @@ TEST_CASE("a truncated host message leaves messages of other communicators alone
       Sends sends;
       const auto wanted = [&](int from, int i) { return bytes_of(from, i, 3000 + static_cast<std::size_t>(i)); };
       // So many that they have all the lengths of RTS messages.
-      for (int i = 0; i < peer::descriptor_count; ++i) sends.send(Place::device, wanted(rank(), i), comms[0]);
-      for (int index = 45; index < peer::descriptor_count; index += 4)
+      for (int i = 0; i < peer::rts_lengths; ++i) sends.send(Place::device, wanted(rank(), i), comms[0]);
+      for (int index = 45; index < peer::rts_lengths; index += 4)
         sends.send(Place::host, bytes_of(rank(), index, static_cast<std::size_t>(peer::rts_bytes(index))), comms[1]);
-      for (int index = 45; index < peer::descriptor_count; index += 4) receive_too_little(room, nonblocking, comms[1]);
-      for (int i = 0; i < peer::descriptor_count; ++i)
+      for (int index = 45; index < peer::rts_lengths; index += 4) receive_too_little(room, nonblocking, comms[1]);
+      for (int i = 0; i < peer::rts_lengths; ++i)
         expect_next(probings[i % 4], comms[0], basic_places[i / 4 % 2], wanted(partner(), i));
       sends.wait();
     }
@@ -498,7 +498,7 @@ TEST_CASE("data that begin as RTS messages do are data", "[peer]") {
       for (const Place from : basic_places)
         for (const Place to : basic_places)
           for (const bool nonblocking : {false, true}) {
-            index = (index + 7) % peer::descriptor_count;
+            index = (index + 7) % peer::rts_lengths;
             INFO("of process " << sender << ", flags " << flags << ", from " << place_name(from) << " to "
                                << place_name(to));
             step("of process " + std::to_string(sender) + ", flags " + std::to_string(flags));

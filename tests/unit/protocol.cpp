@@ -190,8 +190,6 @@ TEST_CASE("what keeps a single message from being offered", "[datatype][choose]"
   CHECK(to_peer({.bytes = long_bytes}, unseen).empty());
   CHECK(to_peer({.bytes = peer::least_short}, unseen).empty());
   CHECK(to_peer({.bytes = long_bytes, .buffered = true}, unseen) == "the send is buffered");
-  CHECK(to_peer({.bytes = peer::least_short, .nonblocking = true}, unseen) ==
-        "too short: only blocking sends offer such messages");
   CHECK(to_peer({.bytes = long_bytes}, {.receiver = Receiver::sharing, .not_offered = "as found"}) == "as found");
   const Route on_device{.receiver = Receiver::sharing, .mpi_takes_device_memory = true};
   CHECK_FALSE(to_peer({.bytes = long_bytes}, on_device).empty());

@@ -262,7 +262,7 @@ void Remote::meet(const ControlMessage& message) {
   if (message.kind != ControlKind::hello) (*partner.image)->checking.store(1, std::memory_order_release);
   if (message.kind != ControlKind::met)
     enter(message.from, control_message(message.kind == ControlKind::hello ? ControlKind::welcome : ControlKind::met));
-  for (int index = 0; first && partner.plain_in && index < descriptor_count; ++index)
+  for (int index = 0; first && partner.plain_in && index < rts_lengths; ++index)
     if (const std::uint32_t messages = (*partner.plain_in)[static_cast<std::size_t>(index)]; messages != 0)
       enter(message.from, plain_count_message(index, messages));
 }

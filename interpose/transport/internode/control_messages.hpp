@@ -145,7 +145,7 @@ class Remote : public Polled {
         -1;  ///< bytes still to be sent (or received and discarded) for a cancelled message; negative: not cancelled
     std::int64_t fragment_bytes = 0;
   };
-  using PlainMessages = std::array<std::uint32_t, descriptor_count>;  ///< by length
+  using PlainMessages = std::array<std::uint32_t, rts_lengths>;  ///< by length
   struct Partner {
     std::unique_ptr<Segment> image;
     bool greeted = false;

@@ -8,15 +8,10 @@
 namespace gpudt::interpose::peer {
 namespace {
 
-constexpr std::size_t layouts_kept = 64;  ///< of each kind
+constexpr std::size_t long_kept = 64, received_kept = 512;
 constexpr std::size_t received_memory = std::size_t{128} << 20;
 constexpr std::size_t most_spare = std::size_t{1} << 20;  ///< memory of a slot beyond what its layout takes
-constexpr std::size_t numbers_kept = 4096;                ///< of other processes' layouts
-
-template <class List>
-void make_room(List& list) {
-  if (list.size() >= layouts_kept) list.erase(list.begin());
-}
+constexpr std::size_t numbers_kept = 16384;  ///< of this process's short layouts, and of those of each other process
 
 bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::LayoutRef& layout) {
   return !known.owner_before(layout) && !layout.owner_before(known);
@@ -45,18 +40,20 @@ bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place
 }
 
 const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
-  const auto at = std::ranges::find(short_, layout, &Short::layout);
-  if (at != short_.end()) return *at;
-  make_room(short_);
-  short_.push_back({layout, ++numbers_, layout->to_bytes()});
-  return short_.back();
+  const auto at = short_.find(layout.get());
+  if (at != short_.end() && same(at->second.layout, layout)) return at->second;
+  if (short_.size() >= numbers_kept) {
+    std::erase_if(short_, [](const auto& known) { return known.second.layout.expired(); });
+    if (short_.size() >= numbers_kept) short_.clear();
+  }
+  return short_.insert_or_assign(layout.get(), Short{layout, ++numbers_, layout->to_bytes()}).first->second;
 }
 
 Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
   const auto at = std::ranges::find_if(long_, [&](const Long& known) { return same(known.layout, layout); });
   if (at != long_.end()) return *at;
   std::erase_if(long_, [](const Long& known) { return known.layout.expired(); });
-  make_room(long_);
+  if (long_.size() >= long_kept) long_.erase(long_.begin());
   long_.push_back({layout, ++numbers_, 0});
   return long_.back();
 }
@@ -135,13 +132,13 @@ void Layouts::forget_oldest(ReceivedList& received, std::size_t bytes) {
     return std::transform_reduce(received.begin(), received.end(), bytes, std::plus<>(),
                                  [](const auto& known) { return known->layout->bytes(); });
   };
-  while (received.size() >= layouts_kept || (!received.empty() && memory() > received_memory))
+  while (received.size() >= received_kept || (!received.empty() && memory() > received_memory))
     received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
 }
 
 datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place) {
-  const std::pair<int, std::uint64_t> key = {other->rank, place.layout_number};
-  if (const auto at = numbered_.find(key); at != numbered_.end())
+  Numbered& numbered = numbered_[other->rank];
+  if (const auto at = numbered.find(place.layout_number); at != numbered.end())
     if (const auto known = at->second.lock()) {
       known->used = ++clock_;
       return known->layout;
@@ -157,7 +154,9 @@ datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descri
   });
   std::shared_ptr<Received> found = alike != received.rend() ? *alike : nullptr;
   if (!found) {
-    const auto holds = [&] { return !is_long || other->layout_numbers[place.layout_slot].load() == key.second; };
+    const auto holds = [&] {
+      return !is_long || other->layout_numbers[place.layout_slot].load() == place.layout_number;
+    };
     datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
     if (!layout || !holds()) return nullptr;
     forget_oldest(received, bytes.size());
@@ -166,8 +165,8 @@ datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descri
     received.push_back(found);
   }
   found->used = ++clock_;
-  if (numbered_.size() >= numbers_kept) numbered_.clear();
-  numbered_[key] = found;
+  if (numbered.size() >= numbers_kept) numbered.clear();
+  numbered[place.layout_number] = found;
   return found->layout;
 }
 

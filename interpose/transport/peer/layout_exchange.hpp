@@ -5,9 +5,8 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <utility>
+#include <unordered_map>
 #include <vector>
 
 #include "datatype/layout.hpp"
@@ -48,7 +47,7 @@ class Layouts {
  private:
   // Numbers are from 1 on, and never used again.
   struct Short {
-    datatype::LayoutRef layout;
+    std::weak_ptr<const datatype::Layout> layout;
     std::uint64_t number;
     std::vector<std::byte> bytes;
   };
@@ -77,13 +76,15 @@ class Layouts {
   int index_of(const Slot& slot) const { return static_cast<int>(&slot - slots_.data()); }
   static void forget_oldest(ReceivedList& received, std::size_t bytes);
 
-  // All of these are few, and the latest is last.
-  std::vector<Short> short_;
-  std::vector<Long> long_;
+  std::unordered_map<const datatype::Layout*, Short> short_;
+  std::vector<Long> long_;  ///< few
+  // The latest is last.
   ReceivedList received_short_, received_long_;
   std::array<Slot, layout_slots> slots_;
   std::uint64_t numbers_ = 0, clock_ = 0;
-  std::map<std::pair<int, std::uint64_t>, std::weak_ptr<Received>> numbered_;  ///< by process and its number
+  /// Of another process, by its numbers.
+  using Numbered = std::unordered_map<std::uint64_t, std::weak_ptr<Received>>;
+  std::unordered_map<int, Numbered> numbered_;
 };
 
 }  // namespace gpudt::interpose::peer

@@ -108,12 +108,12 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   made->ranks = size;
+  made->taken = std::vector<std::atomic<SteadyClock::rep>>(static_cast<std::size_t>(size));
   made->chunks.emplace(*made->own);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, drop_ranks, &made->keyval, nullptr);
   {
     const LockGuard lock(made->mutex);
     made->neighbours.resize(static_cast<std::size_t>(size));
-    made->idle.set();
     made->abandoned.reserve(descriptor_count);
   }
   world = made.release();
@@ -198,19 +198,19 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
 namespace {
 
 /// The RTS of an offer has been received, but not what it stands for.
-void release_sender(const Offered& offered, int index) {
-  const MessageId id{index, offered.descriptor->generation};
+void release_sender(const Offered& offered) {
+  const MessageId id{offered.index, offered.descriptor->generation};
   offered.descriptor->matched.store(1);
   if (offered.descriptor->state.discard() && offered.remote >= 0) world->remote->done(offered.remote, id);
 }
 
 /// What `find()` finds is released; false if it finds nothing.
 template <class Find>
-bool release_found(const Envelope& envelope, int index, Find find) {
+bool release_found(const Envelope& envelope, Find find) {
   Offered offered =
       find_awaiting_control_messages(world->remote ? control_timeout : std::chrono::microseconds(0), find);
   if (offered) offered = find_unreceived(envelope, find);
-  if (offered) release_sender(offered, index);
+  if (offered) release_sender(offered);
   return bool{offered};
 }
 
@@ -234,14 +234,13 @@ void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
   if (!find()) return;
   const Offered offered = find_unreceived(envelope, find);
   if (!offered) return;
-  const auto index = static_cast<int>(offered.descriptor - (*reach_sender(sender))->descriptors);
   const auto deadline = SteadyClock::now() + rts_issue;
   while (offered.descriptor->issue.load() != Issue::issued)
     if (SteadyClock::now() > deadline) return;
   const std::int64_t next = bytes_of_next(comm, envelope);
-  const bool is_behind = next != length_of_rts(offered.descriptor->bytes, index) &&
+  const bool is_behind = next != length_of_rts(offered.descriptor->bytes, offered.index) &&
                          (next < 0 || is_rts_of_open_offer(sender, envelope, next));
-  if (is_behind) release_sender(offered, index);
+  if (is_behind) release_sender(offered);
 }
 
 }  // namespace
@@ -254,7 +253,7 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status) {
   const std::int64_t bytes = received_bytes(status);
   const int index = rts_index(bytes);
   if (index < 0) return;
-  if (release_found(envelope, index, [&] { return open_offer(sender, envelope, index); })) return;
+  if (release_found(envelope, [&] { return open_offer(sender, envelope, index); })) return;
   if (!may_have_issued(sender, envelope, index)) peer_received_plain(bytes, status.MPI_SOURCE, comm);
 }
 
@@ -262,7 +261,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
   const int index = rts_index(received_bytes(status));
   if (!truncated_statuses_tell || !peer_checks() || index < 0 || context < 0) return;
   const Envelope envelope{static_cast<std::uint32_t>(context), status.MPI_SOURCE, status.MPI_TAG};
-  release_found(envelope, index, [&] { return open_offer(envelope, index); });
+  release_found(envelope, [&] { return open_offer(envelope, index); });
 }
 
 // --- receives --------------------------------------------------------------------------------------------------------

@@ -26,11 +26,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
+#include "base/recycled.hpp"
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "interpose/mpi/workarounds.hpp"
@@ -195,7 +196,7 @@ class RendezvousSender : public SendPayload {
   };
   peer::PublishedRef published_;    ///< the layout, if it is long
   device::Staging packed_;          ///< for data that cannot be fetched from where they are
-  std::deque<Packing> packing_;     ///< to there, oldest first
+  std::vector<Packing> packing_;    ///< to there, oldest first
   std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
   bool sent_ = false;               ///< the RTS
   bool opened_ = false;             ///< the receiver may have it
@@ -212,7 +213,7 @@ class RendezvousSender : public SendPayload {
 };
 
 /// A message that has been announced by an RTS and is fetched.
-class RendezvousReceiver {
+class RendezvousReceiver : public Recycled<RendezvousReceiver> {
  public:
   /// Of a message of `bytes` bytes that was too long for a receive, of which the first `there` have come: if it is the
   /// RTS of a short one, the sender goes on.
@@ -255,14 +256,14 @@ class RendezvousReceiver {
   const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
-  bool moves_for_both_ = false;             ///< processes on one GPU
-  DeviceBuffer into_;                       ///< device memory
-  datatype::LayoutRef layout_;              ///< of host memory
-  std::int64_t wanted_ = 0, fetched_ = 0;   ///< bytes
-  MappedBuffer senders_;                    ///< if the data are fetched
-  peer::PublishedRef published_;            ///< the layout of into_, if it is long and the sender has been asked
-  device::Staging buffered_;                ///< a short message that the sender has moved to the segment
-  std::deque<device::Transfer> transfers_;  ///< under way, oldest first
+  bool moves_for_both_ = false;              ///< processes on one GPU
+  DeviceBuffer into_;                        ///< device memory
+  datatype::LayoutRef layout_;               ///< of host memory
+  std::int64_t wanted_ = 0, fetched_ = 0;    ///< bytes
+  MappedBuffer senders_;                     ///< if the data are fetched
+  peer::PublishedRef published_;             ///< the layout of into_, if it is long and the sender has been asked
+  device::Staging buffered_;                 ///< a short message that the sender has moved to the segment
+  std::vector<device::Transfer> transfers_;  ///< under way, oldest first
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point asked_at_, checked_at_;

@@ -36,11 +36,17 @@ PlainReceived* find_entry(Image& image, int receiver, bool take) {
 
 /// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of the two is first is
 /// not known before MPI has it.
-bool is_being_issued(int rank, int index, const Envelope& envelope) {
+bool is_being_issued(int rank, int rts_index, const Envelope& envelope) {
   const LockGuard lock(world->mutex);
-  const Descriptor& descriptor = (*world->own)->descriptors[index];
-  return !world->idle.test(static_cast<std::size_t>(index)) && descriptor.destination == rank &&
-         descriptor.envelope == envelope && descriptor.issue.load() != Issue::issued;
+  Segment& own = *world->own;
+  const int made = own->descriptors_made.load(std::memory_order_relaxed);
+  for (int index = rts_index; index < made; index += rts_lengths) {
+    const Descriptor& descriptor = own->descriptor(index);
+    if (!world->idle.has(index) && descriptor.destination == rank && descriptor.envelope == envelope &&
+        descriptor.issue.load() != Issue::issued)
+      return true;
+  }
+  return false;
 }
 
 void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
@@ -71,13 +77,13 @@ int plain_index(int count, MPI_Datatype type) {
 namespace peer {
 
 bool plain_under_way(int rank, int index) {
-  const auto at = static_cast<std::size_t>(index);
+  const auto at = static_cast<std::size_t>(index % rts_lengths);
   const auto& plain = world->neighbours[static_cast<std::size_t>(rank)].plain;
   if (!plain) return false;
   if (plain->persistent.test(at)) return true;
   const PlainReceived* const entry = find_entry(**world->own, rank, /*take=*/false);
   std::uint32_t received = entry == nullptr ? 0 : entry->messages[at].load(std::memory_order_acquire);
-  if (world->remote) received += world->remote->plain_messages(rank, index);
+  if (world->remote) received += world->remote->plain_messages(rank, static_cast<int>(at));
   return plain->messages[at] != received;
 }
 

@@ -32,16 +32,19 @@ Segment* known_segment(int rank) {
 std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64_t bytes) {
   if (!peer_may_be_rts(bytes)) return nullptr;
   if (has_short_length(bytes)) return RendezvousReceiver::recognise_short(data, bytes, bytes);
-  const int index = rts_index(bytes);
   RendezvousRequest head;
   std::memcpy(&head, data, sizeof head);
-  if (head.mark != rts_mark || head.index != index) return nullptr;
+  if (head.mark != rts_mark || head.index < 0 || rts_bytes(head.index) != bytes) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
   // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
   Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);
   if (segment == nullptr || (*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1])
     return nullptr;
-  Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptors[index];
+  if (head.index >= (*segment)->descriptors_made.load(std::memory_order_acquire)) return nullptr;
+  Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptor(head.index);
+  // What the sender's processor has written last; it is read when all messages that have arrived are recognised.
+  for (std::size_t at = 64; at < offsetof(Descriptor, ready); at += 64)
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
   if (descriptor.destination != world->rank) return nullptr;  // a copy of another process's RTS
   descriptor.matched.store(1);
@@ -236,7 +239,7 @@ bool RendezvousReceiver::done() {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
   if (transfers_.size() > under_way) return false;  // a poll would launch it, without those that other messages start
-  for (; !transfers_.empty() && transfers_.front().done(); transfers_.pop_front())
+  for (; !transfers_.empty() && transfers_.front().done(); transfers_.erase(transfers_.begin()))
     if (moves_for_both_ && transfers_.front().way() == device::Way::kernel) note_turn(into_.ordinal);
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;

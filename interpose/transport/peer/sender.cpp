@@ -22,6 +22,8 @@ namespace {
 
 /// A message that is not fetched for so long, and is no longer than longest_buffered, moves to the segment.
 constexpr std::chrono::microseconds buffering_timeout{50};
+/// ... or so long, if the receiver fetches other messages meanwhile.
+constexpr std::chrono::microseconds longest_buffering_timeout{2000};
 /// Data that are packed to be fetched are packed in fragments, the first so short a fraction of the message that the
 /// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
 /// sides.
@@ -31,7 +33,7 @@ constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 /// Short messages are offered only while so many descriptors are free: that of a truncated one may never be free again
 /// (docs/limits.md), and longer messages must still find some.
-constexpr std::size_t least_idle_for_short = descriptor_count / 2;
+constexpr std::size_t least_idle_for_short = descriptors_at_a_time;
 
 /// Whether messages on `comm` may be offered at all.
 bool may_offer(MPI_Comm comm) {
@@ -125,17 +127,17 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     if (!is_met(rank)) return not_offered("it is not known yet whether the receiver looks for RTS messages");
     lock.lock();
   }
-  int index = take_descriptor(rank, envelope);
+  int index = take_descriptor(rank, envelope, remote);
   if (index < 0 && remote) {
     lock.unlock();
     receive_control_messages();  // that messages are done
     lock.lock();
-    index = take_descriptor(rank, envelope);
+    index = take_descriptor(rank, envelope, remote);
   }
   if (index < 0) {
     report_fallback(Fallback::no_room);
-    return not_offered(world->idle.none() ? "as many are under way as can be"
-                                          : "others are under way that are as long as RTS messages would be");
+    return not_offered(world->idle.count() == 0 ? "as many are under way as can be"
+                                                : "others are under way that are as long as RTS messages would be");
   }
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
@@ -145,7 +147,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
 
 RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& operand)
     : index_(place.index),
-      descriptor_((*world->own)->descriptors[place.index]),
+      descriptor_((*world->own)->descriptor(place.index)),
       world_(place.world),
       remote_(place.remote),
       operand_(operand),
@@ -162,7 +164,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
 /// Makes the RTS, when all else of the descriptor is there; from now on the receiver may have it.
 void RendezvousSender::open() {
   opened_ = true;
-  const Image& own = **world->own;
+  Image& own = **world->own;
   if (is_short()) {
     const ShortRequest rts = short_request(own, index_);
     std::memcpy(descriptor_.rts, &rts, sizeof rts);
@@ -185,7 +187,9 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
                                         Route& route) {
   const auto place = RendezvousSender::place_for(operand, to, message, route);
   if (!place) return nullptr;
-  std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand));
+  const std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand),
+                                                std::default_delete<RendezvousSender>(),
+                                                RecyclingAllocator<RendezvousSender>());
   try {
     offer->offer(place->afar);
     report_went(operand.reported, protocol_name(place->remote ? Protocol::pipelined : Protocol::peer));
@@ -205,7 +209,9 @@ void RendezvousSender::offer(bool afar) {
     outflow_->step();
     report_peer(PeerEvent::remote);
   } else {
-    describe(afar && device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count));
+    // A short message takes less time to fetch than to pack, whatever its layout.
+    describe(afar && descriptor_.bytes > longest_buffered &&
+             device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count));
   }
   report_peer(PeerEvent::offered);
   if (tracing())
@@ -255,7 +261,7 @@ void RendezvousSender::pack_next_part() {
 /// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
 void RendezvousSender::pack_on() {
   if (!packed_) return make_ready();
-  for (; !packing_.empty() && packing_.front().transfer.done(); packing_.pop_front())
+  for (; !packing_.empty() && packing_.front().transfer.done(); packing_.erase(packing_.begin()))
     descriptor_.ready.store(packing_.front().end, std::memory_order_release);
   while (packing_bytes_ < descriptor_.bytes && packing_.size() < fetched_parts_under_way) pack_next_part();
 }
@@ -306,7 +312,7 @@ void RendezvousSender::make_mark() {
 
 bool RendezvousSender::sent() {
   sent_ = true;
-  offered_at_ = SteadyClock::now();
+  offered_at_ = std::max(offered_at_, engine_time());
   return true;
 }
 
@@ -318,6 +324,7 @@ bool RendezvousSender::step() {
   if (remote_) return step_remote();
   switch (descriptor_.state.load()) {
     case State::done:
+      note_taken(world_);
       gpudt::mark(point::acknowledged);
       note_what_receiver_found();
       if (!put_off_) note_outcome(/*refused=*/outflow_ != nullptr);
@@ -355,7 +362,11 @@ bool RendezvousSender::step() {
 
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
-  if (descriptor_.bytes > longest_buffered || SteadyClock::now() - offered_at_ < buffering_timeout) return;
+  if (descriptor_.bytes > longest_buffered) return;
+  const auto age = engine_time() - offered_at_;
+  if (age < buffering_timeout ||
+      (age < longest_buffering_timeout && engine_time() - taken_at(world_) < buffering_timeout))
+    return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now
   device::Transfer moving = pack_all(operand_, staging_);  // first: later, a failure would be the message's end

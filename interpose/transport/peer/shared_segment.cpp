@@ -47,6 +47,7 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   if (image == nullptr) give_up("mapping " + memory, errno);
   std::unique_ptr<Segment> segment(new Segment(place, image, sizeof(Image)));
   for (Descriptor& descriptor : image->descriptors) new (&descriptor) Descriptor;
+  image->descriptors_made.store(descriptors_at_a_time);
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up("random numbers", errno);
   image->rank = rank;
   image->version = peer_version;
@@ -77,6 +78,7 @@ std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2
   if (address == MAP_FAILED) return nullptr;
   auto* const image = static_cast<Image*>(address);
   image->rank = rank;
+  image->descriptors_made.store(descriptors_at_a_time);
   std::copy(std::begin(nonce), std::end(nonce), std::begin(image->nonce));
   return std::unique_ptr<Segment>(new Segment(no_place, image, bytes));
 }
@@ -100,6 +102,17 @@ bool Segment::make_chunks() {
   return make(image_->chunks, sizeof image_->chunks);
 }
 
+bool Segment::make_descriptors() {
+  const int made = image_->descriptors_made.load(std::memory_order_relaxed);
+  if (made >= descriptor_count) return false;
+  Descriptor* const first = &image_->descriptor(made);
+  constexpr std::size_t bytes = descriptors_at_a_time * sizeof(Descriptor);
+  if (!has_twice(bytes) || !make(first, bytes)) return false;
+  for (int i = 0; i < descriptors_at_a_time; ++i) new (first + i) Descriptor;
+  image_->descriptors_made.store(made + descriptors_at_a_time, std::memory_order_release);
+  return true;
+}
+
 bool Segment::make_records(std::uint32_t first) {
   return make(&image_->records[first], std::size_t{records_at_a_time} * sizeof(CallRecord));
 }
@@ -108,12 +121,16 @@ bool Segment::make_board(int index) {
   return make(&image_->boards[index], sizeof image_->boards[index]);
 }
 
-bool Segment::make_layout_slot(int slot, std::size_t bytes) {
+/// Whether so much memory is no more than half of what is left on the node.
+bool Segment::has_twice(std::size_t bytes) const {
   struct statvfs left;
   if (fstatvfs(place_.file, &left) != 0) return false;
   const bool limited = left.f_blocks != 0;
-  if (limited && std::uint64_t{left.f_bavail} * left.f_frsize / 2 < bytes) return false;
-  return make(image_->layouts[slot], bytes);
+  return !limited || std::uint64_t{left.f_bavail} * left.f_frsize / 2 >= bytes;
+}
+
+bool Segment::make_layout_slot(int slot, std::size_t bytes) {
+  return has_twice(bytes) && make(image_->layouts[slot], bytes);
 }
 
 void Segment::drop_layout_slot(int slot) {

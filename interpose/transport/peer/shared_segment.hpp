@@ -23,19 +23,23 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 17;
+inline constexpr std::uint32_t peer_version = 18;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
-inline constexpr int descriptor_count = 128;
-/// The length of an ordinary RTS encodes its descriptor index (515 + 2 * index), so that a probe, which sees only
-/// envelope and length, can report the true size. (RTS of short messages: transport/peer/short_rts.hpp.) Ordinary
-/// messages may have the same length ("plain" messages): while one is under way to a process, no RTS of that length is
-/// sent there (transport/peer/plain_messages.cpp).
+inline constexpr int descriptor_count = 4096;
+/// So many descriptors have memory from the start, and are the only ones in an image; the others get it as many at a
+/// time.
+inline constexpr int descriptors_at_a_time = 128;
+/// Number of lengths that an ordinary RTS may have: 515 + 2 * i, where i is the descriptor's index modulo this number.
+/// A probe, which sees only envelope and length, finds the oldest offer with both, and reports the true size. (RTS of
+/// short messages: transport/peer/short_rts.hpp.) Ordinary messages may have the same length ("plain" messages): while
+/// one is under way to a process, no RTS of that length is sent there (transport/peer/plain_messages.cpp).
+inline constexpr int rts_lengths = 128;
 inline constexpr std::int64_t shortest_rts = 515;
 inline constexpr std::int64_t rts_bytes(int index) {
-  return shortest_rts + 2 * std::int64_t{index};
+  return shortest_rts + 2 * std::int64_t{index % rts_lengths};
 }
-inline constexpr std::int64_t longest_rts = rts_bytes(descriptor_count - 1);
-/// The index of the descriptor whose RTS has `bytes` bytes; -1 if there is none.
+inline constexpr std::int64_t longest_rts = rts_bytes(rts_lengths - 1);
+/// Which of the lengths of RTS messages `bytes` is; -1: none.
 inline constexpr int rts_index(std::int64_t bytes) {
   return bytes < shortest_rts || bytes > longest_rts || bytes % 2 == 0 ? -1
                                                                        : static_cast<int>((bytes - shortest_rts) / 2);
@@ -163,7 +167,7 @@ struct ContextBit {
 /// How many plain messages of each length of an RTS a process has received from the owner of the segment.
 struct PlainReceived {
   std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: unused
-  std::atomic<std::uint32_t> messages[descriptor_count];
+  std::atomic<std::uint32_t> messages[rts_lengths];
 };
 /// Messages to further processes are not counted, so that no RTS of these lengths is sent there any more.
 inline constexpr int plain_receivers = 128;
@@ -173,21 +177,29 @@ struct alignas(4096) Image {
   std::uint32_t version;
   std::int32_t rank;  ///< in MPI_COMM_WORLD
   std::uint64_t nonce[2];
-  std::atomic<std::uint32_t> checking;       ///< 1: the process checks all receives for ordinary RTS messages
-  std::atomic<std::uint32_t> expects_short;  ///< 1: it also checks for those of short messages
-  std::atomic<std::uint32_t> offered;        ///< 1: another process may have sent it an RTS
+  std::atomic<std::uint32_t> checking;         ///< 1: the process checks all receives for ordinary RTS messages
+  std::atomic<std::uint32_t> expects_short;    ///< 1: it also checks for those of short messages
+  std::atomic<std::uint32_t> offered;          ///< 1: another process may have sent it an RTS
+  std::atomic<std::int32_t> descriptors_made;  ///< descriptors with this index and higher ones have no memory
   std::atomic<std::uint64_t> contexts[context_words];
   std::atomic<std::uint32_t> records_used;   ///< records with this index and higher ones are unused
   std::atomic<std::uint32_t> records_ended;  ///< 1: no record is free; the process declines calls that have none
   std::atomic<std::uint64_t> layout_numbers[layout_slots];  ///< of the layouts in `layouts`; 0: none, or incomplete
   alignas(64) PlainReceived plain_received[plain_receivers];
-  alignas(4096) Descriptor descriptors[descriptor_count];
+  alignas(4096) Descriptor descriptors[descriptors_at_a_time];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
   // The members below have memory once the owner has made them; the first records always have.
   alignas(4096) CallRecord records[record_count];
   Board boards[board_count];  ///< made one by one
   alignas(4096) std::byte chunks[chunk_count][chunk_size];
   alignas(4096) std::byte layouts[layout_slots][layout_slot_size];  ///< made one by one
+  /// The descriptors from index descriptors_at_a_time on.
+  alignas(4096) Descriptor further_descriptors[descriptor_count - descriptors_at_a_time];
+
+  /// The descriptor must have memory.
+  Descriptor& descriptor(int index) {
+    return index < descriptors_at_a_time ? descriptors[index] : further_descriptors[index - descriptors_at_a_time];
+  }
 };
 
 /// Thrown if /dev/shm has no room for a segment.
@@ -216,9 +228,10 @@ class Segment {
 
   Image* operator->() const { return image_; }
   Image& operator*() const { return *image_; }
-  /// To be called by the owner: these give memory to the chunks, records_at_a_time records, or a board. False if there
-  /// is no memory.
+  /// To be called by the owner: these give memory to the chunks, records_at_a_time records, a board, or
+  /// descriptors_at_a_time further descriptors. False if there is no memory.
   bool make_chunks();
+  bool make_descriptors();
   bool make_records(std::uint32_t first);
   bool make_board(int index);
   /// The same for a layout slot. Also false if this would take more than half of the memory that is left on the node.
@@ -232,6 +245,7 @@ class Segment {
   Segment(const SegmentPlace& place, Image* image, std::size_t mapped)
       : place_(place), image_(image), mapped_(mapped) {}
   off_t place_of(const void* address) const;
+  bool has_twice(std::size_t bytes) const;
   bool make(const void* address, std::size_t bytes);
 
   SegmentPlace place_;  ///< without a file: none

@@ -15,7 +15,7 @@ std::atomic<ShortRts> short_rts{ShortRts::undecided};
 namespace {
 
 // The name, from the highest bit on: mark, rank, descriptor, key.
-constexpr int mark_bits = 16, rank_bits = 20, index_bits = 7;
+constexpr int mark_bits = 16, rank_bits = 20, index_bits = 12;
 constexpr int key_bits = 64 - mark_bits - rank_bits - index_bits;
 static_assert(descriptor_count <= 1 << index_bits);
 constexpr std::uint64_t short_mark = 0xb3d1;
@@ -33,9 +33,9 @@ std::uint64_t mixed(std::uint64_t value) {
 
 }  // namespace
 
-ShortRequest short_request(const Image& image, int index) {
+ShortRequest short_request(Image& image, int index) {
   const std::uint64_t message =
-      (std::uint64_t{image.descriptors[index].generation} << index_bits) + static_cast<std::uint64_t>(index);
+      (std::uint64_t{image.descriptor(index).generation} << index_bits) + static_cast<std::uint64_t>(index);
   const std::uint64_t key = mixed(image.nonce[0] + mixed(image.nonce[1] + message));
   std::uint64_t name = short_mark;
   name = (name << rank_bits) + low_bits(static_cast<std::uint64_t>(image.rank), rank_bits);
@@ -57,8 +57,8 @@ NamedOffer named_offer(const void* data, std::int64_t bytes, std::int64_t there)
   const auto index = static_cast<int>(low_bits(request.name >> key_bits, index_bits));
   const auto rank = static_cast<int>(low_bits(request.name >> (key_bits + index_bits), rank_bits));
   Segment* const segment = segment_of_rts_sender(rank);
-  if (segment == nullptr) return {};
-  Descriptor& descriptor = (*segment)->descriptors[index];
+  if (segment == nullptr || index >= (*segment)->descriptors_made.load(std::memory_order_acquire)) return {};
+  Descriptor& descriptor = (*segment)->descriptor(index);
   if (!descriptor.state.is_open() && descriptor.state.load() != State::failed) return {};
   const ShortRequest offered = short_request(**segment, index);
   const bool meant =

@@ -5,8 +5,6 @@
 // into device memory on (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host
 // memory that MPI has got unchanged can no longer be checked. If a process has made such a receive before, it never
 // checks (ShortRts::ignored), and short messages to it are staged.
-//
-// Only blocking sends offer short messages. Nonblocking short messages are packed together by one kernel.
 #pragma once
 
 #include <atomic>
@@ -37,7 +35,7 @@ struct ShortRequest {
 };
 
 /// The RTS of the message that the owner of `image` offers in descriptor `index`.
-ShortRequest short_request(const Image& image, int index);
+ShortRequest short_request(Image& image, int index);
 
 /// The offer that a received message of `bytes` bytes stands for if it is such an RTS; else null. `there`: the number
 /// of its bytes at `data`.

@@ -156,6 +156,16 @@ Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
                      sort_of(traffic, shares_gpu)];
 }
 
+void note_taken(int rank) {
+  world->taken[static_cast<std::size_t>(rank)].store(engine_time().time_since_epoch().count(),
+                                                     std::memory_order_relaxed);
+}
+
+SteadyClock::time_point taken_at(int rank) {
+  const auto& taken = world->taken[static_cast<std::size_t>(rank)];
+  return SteadyClock::time_point(SteadyClock::duration(taken.load(std::memory_order_relaxed)));
+}
+
 bool abstains(int rank, const Traffic& traffic) {
   if (rank == world->rank || world->forced) return false;
   if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
@@ -224,14 +234,13 @@ bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
-  const datatype::Shape shape = layout.shape(operand.count);
   const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
   if (!device::export_memory(operand.ordinal, first, place.memory) || !holds(place.memory, operand)) return false;
   place.count = operand.count;
   place.layout_bytes = 0;
   place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
-  if (shape.kind == datatype::ShapeKind::contiguous) {
-    place.address += static_cast<std::uint64_t>(shape.offset);
+  if (layout.is_contiguous(operand.count)) {
+    place.address += static_cast<std::uint64_t>(layout.true_lb());
     return true;
   }
   const LockGuard lock(world->mutex);
@@ -298,23 +307,34 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 void reclaim_descriptors() {
   auto& abandoned = world->abandoned;
   const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
-    return (*world->own)->descriptors[descriptor.index].state.load() != State::done;
+    return (*world->own)->descriptor(descriptor.index).state.load() != State::done;
   });
   std::for_each(still, abandoned.end(), [](const AbandonedDescriptor& descriptor) REQUIRES(world->mutex) {
-    world->idle.set(static_cast<std::size_t>(descriptor.index));
+    world->idle.put(descriptor.index);
   });
   abandoned.erase(still, abandoned.end());
 }
 
-int take_descriptor(int rank, const Envelope& envelope) {
+namespace {
+
+/// With an index below `end`.
+int idle_descriptor(int rank, int end) REQUIRES(world->mutex) {
+  Segment& own = *world->own;
+  for (int index = world->idle.next(0); index < end; index = world->idle.next(index + 1)) {
+    if (index >= own->descriptors_made.load(std::memory_order_relaxed) && !own.make_descriptors()) return -1;
+    if (!plain_under_way(rank, index)) return index;
+  }
+  return -1;
+}
+
+}  // namespace
+
+int take_descriptor(int rank, const Envelope& envelope, bool remote) {
   reclaim_descriptors();
-  int index = 0;
-  while (index < descriptor_count &&
-         (!world->idle.test(static_cast<std::size_t>(index)) || plain_under_way(rank, index)))
-    ++index;
-  if (index == descriptor_count) return -1;
-  world->idle.reset(static_cast<std::size_t>(index));
-  Descriptor& descriptor = (*world->own)->descriptors[index];
+  const int index = idle_descriptor(rank, remote ? descriptors_at_a_time : descriptor_count);
+  if (index < 0) return -1;
+  world->idle.take(index);
+  Descriptor& descriptor = (*world->own)->descriptor(index);
   ++descriptor.generation;
   descriptor.number = ++world->offers;
   descriptor.destination = rank;
@@ -327,7 +347,7 @@ int take_descriptor(int rank, const Envelope& envelope) {
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published) {
   const LockGuard lock(world->mutex);
   if (done)
-    world->idle.set(static_cast<std::size_t>(index));
+    world->idle.put(index);
   else
     world->abandoned.push_back({index, std::move(packed), std::move(published)});
 }
@@ -345,56 +365,67 @@ bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
   return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered;
 }
 
-/// Calls `act(descriptor, index)` for each open offer of the segment's process with this envelope.
+/// Calls `act(descriptor, index)` for the descriptors `first`, first + step, ... of a segment, or the image of one; not
+/// at all if there is none.
 template <class Act>
-void for_each_offer(Segment* segment, const Envelope& envelope, Act act) {
-  for (int index = 0; segment != nullptr && index < descriptor_count; ++index) {
-    Descriptor& descriptor = (*segment)->descriptors[index];
-    if (descriptor.state.is_open() && is_unreceived(descriptor, envelope)) act(descriptor, index);
-  }
+void for_each_descriptor(Segment* segment, int first, int step, Act act) {
+  if (segment == nullptr) return;
+  const int made = (*segment)->descriptors_made.load(std::memory_order_acquire);
+  for (int index = first; index < made; index += step) act((*segment)->descriptor(index), index);
 }
 
-/// In a segment, or the image of one; null if it has none.
-Descriptor* open_offer(Segment* segment, const Envelope& envelope, int index) {
-  if (segment == nullptr) return nullptr;
-  Descriptor& descriptor = (*segment)->descriptors[index];
-  return descriptor.state.is_open() && is_meant(descriptor, envelope) ? &descriptor : nullptr;
-}
-
-}  // namespace
-
-Offered open_offer(int sender, const Envelope& envelope, int index) {
-  Segment* const image = world->remote ? world->remote->image(sender) : nullptr;
-  if (Descriptor* const noticed = open_offer(image, envelope, index)) return {noticed, sender};
-  return {open_offer(reach_sender(sender), envelope, index)};
-}
-
-Offered open_offer(const Envelope& envelope, int index) {
-  Offered found;
-  for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, index);
-  return found;
-}
-
-Offered oldest_offer(int sender, const Envelope& envelope) {
+/// The oldest that `suits(descriptor)`.
+template <class Suits>
+Offered oldest_of(Segment* segment, int first, int step, Suits suits) {
   Offered oldest;
-  for_each_offer(reach_sender(sender), envelope, [&](Descriptor& descriptor, int) {
-    if (!oldest || descriptor.number < oldest.descriptor->number) oldest.descriptor = &descriptor;
+  for_each_descriptor(segment, first, step, [&](Descriptor& descriptor, int index) {
+    const bool older = !oldest || descriptor.number < oldest.descriptor->number;
+    if (older && descriptor.state.is_open() && suits(descriptor)) oldest = {&descriptor, index};
   });
   return oldest;
 }
 
+Offered open_offer(Segment* segment, const Envelope& envelope, int rts_index) {
+  return oldest_of(segment, rts_index, rts_lengths,
+                   [&](const Descriptor& descriptor) { return is_meant(descriptor, envelope); });
+}
+
+}  // namespace
+
+Offered open_offer(int sender, const Envelope& envelope, int rts_index) {
+  Segment* const image = world->remote ? world->remote->image(sender) : nullptr;
+  if (const Offered noticed = open_offer(image, envelope, rts_index))
+    return {noticed.descriptor, noticed.index, sender};
+  return open_offer(reach_sender(sender), envelope, rts_index);
+}
+
+Offered open_offer(const Envelope& envelope, int rts_index) {
+  Offered found;
+  for (int rank = 0; !found && rank < world->ranks; ++rank) found = open_offer(rank, envelope, rts_index);
+  return found;
+}
+
+Offered oldest_offer(int sender, const Envelope& envelope) {
+  return oldest_of(reach_sender(sender), 0, 1,
+                   [&](const Descriptor& descriptor) { return is_unreceived(descriptor, envelope); });
+}
+
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes) {
   bool found = false;
-  for_each_offer(reach_sender(sender), envelope, [&](const Descriptor& descriptor, int index) {
-    found = found || bytes == length_of_rts(descriptor.bytes, index);
+  for_each_descriptor(reach_sender(sender), 0, 1, [&](const Descriptor& descriptor, int index) {
+    found = found || (bytes == length_of_rts(descriptor.bytes, index) && descriptor.state.is_open() &&
+                      is_unreceived(descriptor, envelope));
   });
   return found;
 }
 
-bool may_have_issued(int sender, const Envelope& envelope, int index) {
-  const Segment* const segment = reach_sender(sender);
-  if (segment != nullptr) return is_meant((*segment)->descriptors[index], envelope);
-  return world->remote && world->remote->greeted(sender);
+bool may_have_issued(int sender, const Envelope& envelope, int rts_index) {
+  Segment* const segment = reach_sender(sender);
+  if (segment == nullptr) return world->remote && world->remote->greeted(sender);
+  bool found = false;
+  for_each_descriptor(segment, rts_index, rts_lengths,
+                      [&](const Descriptor& descriptor, int) { found = found || is_meant(descriptor, envelope); });
+  return found;
 }
 
 // --- control messages ------------------------------------------------------------------------------------------------

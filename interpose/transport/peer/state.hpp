@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <array>
+#include <atomic>
 #include <bitset>
 #include <chrono>
 #include <cstdint>
@@ -62,8 +63,8 @@ struct Traffic {
 /// Plain messages (ordinary messages with the length of an RTS) that this process has sent to another one
 /// (transport/peer/plain_messages.cpp).
 struct PlainSent {
-  std::array<std::uint32_t, descriptor_count> messages{};  ///< by length
-  std::bitset<descriptor_count> persistent;                ///< lengths of messages that may be sent again at any time
+  std::array<std::uint32_t, rts_lengths> messages{};  ///< by length
+  std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
 /// A process of this job, as this one sees it.
@@ -85,6 +86,30 @@ struct AbandonedDescriptor {
   PublishedRef published;  ///< the receiver may still read it
 };
 
+/// Which descriptors are idle: all, at first.
+class IdleDescriptors {
+ public:
+  IdleDescriptors() { idle_.set(); }
+  std::size_t count() const { return count_; }
+  bool has(int index) const { return idle_.test(static_cast<std::size_t>(index)); }
+  /// The first idle one from `index` on; descriptor_count: none.
+  int next(int index) const {
+    return static_cast<int>(index == 0 ? idle_._Find_first() : idle_._Find_next(static_cast<std::size_t>(index - 1)));
+  }
+  void take(int index) {
+    idle_.reset(static_cast<std::size_t>(index));
+    --count_;
+  }
+  void put(int index) {
+    idle_.set(static_cast<std::size_t>(index));
+    ++count_;
+  }
+
+ private:
+  std::bitset<descriptor_count> idle_;
+  std::size_t count_ = descriptor_count;
+};
+
 /// The state of peer transfers in this process.
 struct World {
   std::string job;
@@ -101,7 +126,8 @@ struct World {
   Mutex ranks_mutex;  // protects the ranks that are kept with communicators
   Mutex mutex;
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
-  std::bitset<descriptor_count> idle GUARDED_BY(mutex);   ///< descriptors
+  std::vector<std::atomic<SteadyClock::rep>> taken;       ///< by rank: when it was last seen to have fetched a message
+  IdleDescriptors idle GUARDED_BY(mutex);
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
   std::uint64_t offers GUARDED_BY(mutex) = 0;  ///< so far
   Layouts layouts GUARDED_BY(mutex);
@@ -144,6 +170,9 @@ std::int64_t bytes_in(int count, MPI_Datatype type);
 [[noreturn]] void lost(const std::string& what);
 
 /// Counts a message to a process. Whether it is to be sent without an offer, because earlier ones were refused.
+void note_taken(int rank);
+/// When process `rank` was last seen to have fetched a message of this one.
+SteadyClock::time_point taken_at(int rank);
 bool abstains(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 /// Whether the neighbour could not fetch the last such message.
 bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
@@ -184,29 +213,31 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 /// Makes descriptors idle whose receivers are done.
 void reclaim_descriptors() REQUIRES(world->mutex);
 /// An idle descriptor for a message to process `rank`, or -1: there is none, or all have the length of a plain message
-/// under way.
-int take_descriptor(int rank, const Envelope& envelope) REQUIRES(world->mutex);
+/// under way. `remote`: the process shares no memory with this one.
+int take_descriptor(int rank, const Envelope& envelope, bool remote) REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 
 /// Another process's offer.
 struct Offered {
   Descriptor* descriptor = nullptr;
+  int index = 0;    ///< of the descriptor
   int remote = -1;  ///< the sender's rank if `descriptor` is an image; else negative
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
-/// The open offer of process `sender` in descriptor `index`, with this envelope, whose RTS has not been received.
-Offered open_offer(int sender, const Envelope& envelope, int index);
+/// The oldest open offer of process `sender` with this envelope whose RTS has not been received and has the length of
+/// `rts_index`.
+Offered open_offer(int sender, const Envelope& envelope, int rts_index);
 /// The same for any sender, which the context and the source in the envelope determine.
-Offered open_offer(const Envelope& envelope, int index);
+Offered open_offer(const Envelope& envelope, int rts_index);
 /// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
 /// open_offer() it also finds offers of short messages.
 Offered oldest_offer(int sender, const Envelope& envelope);
 /// Whether one of these offers has an RTS of `bytes` bytes.
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
 /// Whether process `sender` may have sent such an RTS, also if it has given up the message since.
-bool may_have_issued(int sender, const Envelope& envelope, int index);
+bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
 
 // --- receives of several threads -------------------------------------------------------------------------------------
 
@@ -239,7 +270,7 @@ Offered find_unreceived(const Envelope& envelope, Find find) {
 
 // --- plain messages --------------------------------------------------------------------------------------------------
 
-/// Whether plain messages to process `rank` that are as long as RTS `index` may be under way.
+/// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
 bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
