@@ -2,7 +2,6 @@
 #include "interpose/requests/operations.hpp"
 
 #include <algorithm>
-#include <array>
 #include <new>
 
 #include "interpose/mpi/workarounds.hpp"
@@ -20,7 +19,7 @@ using Step = Operation::Step;
 namespace {
 
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
-constexpr std::size_t blocked_peers_max = 16;
+constexpr int blocked_peers_max = 16;
 /// Operations that a step looks at of those whose data are being moved.
 constexpr std::size_t following_window = 64;
 
@@ -78,12 +77,14 @@ void Operations::take_incoming() {
   std::size_t taken = 0;
   try {
     for (const auto& [operation, issued] : incoming_) {
-      if (!issued)
-        packing_.push_back(operation);
-      else if (operation->inner == MPI_REQUEST_NULL)
+      if (!issued) {
+        packing_[operation->channel].push_back(operation);
+        ++in_packing_;
+      } else if (operation->inner == MPI_REQUEST_NULL) {
         follow_up(operation);
-      else
+      } else {
         watch(operation);
+      }
       ++taken;
     }
   } catch (const std::bad_alloc&) {
@@ -103,7 +104,7 @@ void Operations::follow_up(Operation* operation) {
 }
 
 void Operations::make_room() {
-  const std::size_t all = packing_.size() + inner_.size() + arrived_.size() + following_.size() + incoming_.size();
+  const std::size_t all = in_packing_ + inner_.size() + arrived_.size() + following_.size() + incoming_.size();
   inner_.reserve(all);
   for (auto* const list : {&arrived_, &following_})
     if (list->capacity() < all) list->reserve(std::max(all, 2 * list->capacity()));
@@ -112,28 +113,30 @@ void Operations::make_room() {
 /// Hands packed sends to MPI, in program order for each peer.
 int Operations::issue_packed() {
   int completions = 0;
-  std::array<SendChannel, blocked_peers_max> blocked;
-  auto blocked_end = blocked.begin();
-  for (auto entry = packing_.begin(); entry != packing_.end() && blocked_end != blocked.end();) {
-    Operation* operation = *entry;
-    const SendChannel& channel = operation->channel;
-    if (std::find(blocked.begin(), blocked_end, channel) != blocked_end) {
+  int blocked = 0;
+  for (auto entry = packing_.begin(); entry != packing_.end() && blocked < blocked_peers_max;) {
+    completions += issue_packed(entry->second);
+    if (entry->second.empty()) {
+      entry = packing_.erase(entry);
+    } else {
+      ++blocked;
       ++entry;
-      continue;
     }
-    bool packed = true;
+  }
+  return completions;
+}
+
+/// The first ones, up to one that is not packed yet.
+int Operations::issue_packed(std::deque<Operation*>& queue) {
+  int completions = 0;
+  for (; !queue.empty(); queue.pop_front(), --in_packing_) {
+    Operation* const operation = queue.front();
     try {
-      packed = operation->moved->done();
+      if (!operation->moved->done()) break;
     } catch (const std::exception& error) {
       fail_operation(*operation, "packing a message", error);
     }
-    if (!packed) {
-      *blocked_end++ = channel;
-      ++entry;
-      continue;
-    }
     issue(operation);
-    entry = packing_.erase(entry);
     if (operation->inner == MPI_REQUEST_NULL) {
       complete(operation);
       ++completions;
@@ -225,7 +228,10 @@ void Operations::read_outcome(Operation* operation, const MPI_Status& status) {
   }
   if (moved.is(Kind::send)) {
     mark(point::sent);
-    if (!failed && !operation->cancelled && moved.out().sent()) operation->step = Step::moving;
+    if (!failed && operation->cancelled)
+      moved.out().recalled();
+    else if (!failed && moved.out().sent())
+      operation->step = Step::moving;
     return;
   }
   operation->arrived.note(status);

@@ -65,6 +65,7 @@ class Operations : public Polled {
   void take_incoming();
   void make_room() REQUIRES(mutex_);
   int issue_packed();
+  int issue_packed(std::deque<Operation*>& queue);
   void issue(Operation* operation);
   void watch(Operation* operation);
   void follow_up(Operation* operation);
@@ -102,7 +103,9 @@ class Operations : public Polled {
 
   // Touched only by the thread that polls. Each of these but the first has room for all operations that are taken
   // (make_room()), so that none gets lost on its way for want of memory.
-  std::deque<Operation*> packing_;
+  std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash>
+      packing_;                 ///< sends, in order; no queue is empty
+  std::size_t in_packing_ = 0;  ///< how many these are
   RequestSet<Operation*> inner_;
   std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
   std::vector<Operation*> following_;  ///< whose real operations have ended, or that have none; but for arrived_

@@ -58,6 +58,8 @@ class SendPayload : public Payload {
   virtual Outgoing message() const = 0;
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
+  /// MPI has cancelled message(): no process receives it.
+  virtual void recalled() {}
   /// Of sends that need not be packed: make_mark() is to be called after given(), while MPI sends message().
   virtual bool marks_late() const { return false; }
   virtual void make_mark() {}
