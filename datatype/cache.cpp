@@ -70,6 +70,11 @@ class LatelyUsed {
   }
   void enter(MPI_Datatype type, Attribute* attribute) { slot(type).store(attribute, std::memory_order_release); }
 
+  /// A session of MPI that comes later may give a handle to another type.
+  void clear() {
+    for (auto& each : slots_) each.store(nullptr);
+  }
+
   Attribute* make(MPI_Datatype type, TypeInfoRef info) {
     const LockGuard lock(mutex_);
     Attribute* const made = unused_ != nullptr ? std::exchange(unused_, unused_->next_unused) : new Attribute;
@@ -200,6 +205,7 @@ void cache_replace_self(MPI_Comm self) {
 
 void cache_stop() {
   predefined.clear();
+  lately_used.clear();
   PMPI_Type_free_keyval(&key);
   PMPI_Comm_free(&test_comm);
   finalizing = true;

@@ -8,7 +8,7 @@
 namespace gpudt::interpose::peer {
 namespace {
 
-constexpr std::size_t long_kept = 64, received_kept = 512;
+constexpr std::size_t long_kept = 64, received_kept = 512, least_swept = 64;
 constexpr std::size_t received_memory = std::size_t{128} << 20;
 constexpr std::size_t most_spare = std::size_t{1} << 20;  ///< memory of a slot beyond what its layout takes
 constexpr std::size_t numbers_kept = 16384;  ///< of this process's short layouts, and of those of each other process
@@ -42,9 +42,10 @@ bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place
 const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
   const auto at = short_.find(layout.get());
   if (at != short_.end() && same(at->second.layout, layout)) return at->second;
-  if (short_.size() >= numbers_kept) {
+  if (short_.size() >= std::max(2 * short_swept_, least_swept)) {
     std::erase_if(short_, [](const auto& known) { return known.second.layout.expired(); });
     if (short_.size() >= numbers_kept) short_.clear();
+    short_swept_ = short_.size();
   }
   return short_.insert_or_assign(layout.get(), Short{layout, ++numbers_, layout->to_bytes()}).first->second;
 }

@@ -77,7 +77,8 @@ class Layouts {
   static void forget_oldest(ReceivedList& received, std::size_t bytes);
 
   std::unordered_map<const datatype::Layout*, Short> short_;
-  std::vector<Long> long_;  ///< few
+  std::size_t short_swept_ = 0;  ///< how many were left when those of freed layouts were taken out
+  std::vector<Long> long_;       ///< few
   // The latest is last.
   ReceivedList received_short_, received_long_;
   std::array<Slot, layout_slots> slots_;

@@ -169,7 +169,7 @@ bool peer_has_room(std::size_t messages) {
   if (!peer_checks_hidden()) return false;
   const LockGuard lock(world->mutex);
   reclaim_descriptors();
-  return world->idle.count() >= messages;
+  return free_descriptors() >= messages;
 }
 
 bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {

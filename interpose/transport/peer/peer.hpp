@@ -156,6 +156,7 @@ class RendezvousSender : public SendPayload {
   void make_mark() override;
   Outgoing message() const override;
   void given() override;
+  void recalled() override;
   void ended() override;
 
  private:

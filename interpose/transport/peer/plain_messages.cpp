@@ -34,21 +34,6 @@ PlainReceived* find_entry(Image& image, int receiver, bool take) {
   return nullptr;
 }
 
-/// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of the two is first is
-/// not known before MPI has it.
-bool is_being_issued(int rank, int rts_index, const Envelope& envelope) {
-  const LockGuard lock(world->mutex);
-  Segment& own = *world->own;
-  const int made = own->descriptors_made.load(std::memory_order_relaxed);
-  for (int index = rts_index; index < made; index += rts_lengths) {
-    const Descriptor& descriptor = own->descriptor(index);
-    if (!world->idle.has(index) && descriptor.destination == rank && descriptor.envelope == envelope &&
-        descriptor.issue.load() != Issue::issued)
-      return true;
-  }
-  return false;
-}
-
 void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
   const int rank = world_rank_of(comm, dest);
   if (!is_process(rank)) return;
@@ -62,7 +47,11 @@ void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
       ++plain->messages[static_cast<std::size_t>(index)];
   }
   const Envelope envelope = envelope_of(tag, comm);
-  if (!engine_within()) wait_until([&] { return !is_being_issued(rank, index, envelope); });
+  const auto is_free = [&] {
+    const LockGuard lock(world->mutex);
+    return !is_being_issued(rank, index, envelope);
+  };
+  if (!engine_within()) wait_until(is_free);
 }
 
 /// -1 if it is no plain message.
@@ -75,6 +64,18 @@ int plain_index(int count, MPI_Datatype type) {
 }  // namespace
 
 namespace peer {
+
+bool is_being_issued(int rank, int rts_index, const Envelope& envelope) {
+  Segment& own = *world->own;
+  const int made = own->descriptors_made.load(std::memory_order_relaxed);
+  for (int index = rts_index; index < made; index += rts_lengths) {
+    const Descriptor& descriptor = own->descriptor(index);
+    if (!world->idle.has(index) && descriptor.destination == rank && descriptor.envelope == envelope &&
+        descriptor.issue.load() != Issue::issued)
+      return true;
+  }
+  return false;
+}
 
 bool plain_under_way(int rank, int index) {
   const auto at = static_cast<std::size_t>(index % rts_lengths);

@@ -57,6 +57,7 @@ std::unique_ptr<RendezvousReceiver> RendezvousReceiver::recognise_short(const vo
   const NamedOffer named = named_offer(data, bytes, there);
   if (!named) return nullptr;
   const MessageId id{named.index, named.descriptor->generation};
+  named.descriptor->matched.store(1);
   return std::unique_ptr<RendezvousReceiver>(
       new RendezvousReceiver(*named.segment, *named.descriptor, id, /*remote=*/false));
 }
@@ -92,6 +93,7 @@ RendezvousReceiver::~RendezvousReceiver() {
 
 /// True if the data are still with the sender's GPU, and stay there until the pull is done.
 bool RendezvousReceiver::claim() {
+  if (descriptor_.generation != id_.generation) lost("the sender has given a message up");
   if (descriptor_.state.claim()) return true;
   source_ = Source::segment;  // withdrawing, or buffered
   report_went(into_.reported, protocol_name(Protocol::shared));

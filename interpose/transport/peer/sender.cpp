@@ -33,7 +33,7 @@ constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
 /// Short messages are offered only while so many descriptors are free: that of a truncated one may never be free again
 /// (docs/limits.md), and longer messages must still find some.
-constexpr std::size_t least_idle_for_short = descriptors_at_a_time;
+constexpr std::size_t least_free_for_short = descriptors_at_a_time / 2;
 
 /// Whether messages on `comm` may be offered at all.
 bool may_offer(MPI_Comm comm) {
@@ -120,7 +120,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
     return not_offered("the receiver does not know the communicator");
   if (has_short_length(message.bytes)) {
     reclaim_descriptors();
-    if (world->idle.count() < least_idle_for_short) return not_offered("as many are under way as short ones may be");
+    if (free_descriptors() < least_free_for_short) return not_offered("as many are under way as short ones may be");
   }
   if (remote) {
     lock.unlock();  // MPI may be called
@@ -136,8 +136,8 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   }
   if (index < 0) {
     report_fallback(Fallback::no_room);
-    return not_offered(world->idle.count() == 0 ? "as many are under way as can be"
-                                                : "others are under way that are as long as RTS messages would be");
+    return not_offered(free_descriptors() == 0 ? "as many are under way as can be"
+                                               : "others are under way that are as long as RTS messages would be");
   }
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
@@ -187,8 +187,14 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
                                         Route& route) {
   const auto place = RendezvousSender::place_for(operand, to, message, route);
   if (!place) return nullptr;
-  const std::shared_ptr<RendezvousSender> offer(new RendezvousSender(*place, operand),
-                                                std::default_delete<RendezvousSender>(),
+  std::unique_ptr<RendezvousSender> made;
+  try {
+    made.reset(new RendezvousSender(*place, operand));
+  } catch (const std::bad_alloc&) {
+    put_descriptor(place->index, /*done=*/true, {}, {});
+    throw;
+  }
+  const std::shared_ptr<RendezvousSender> offer(made.release(), std::default_delete<RendezvousSender>(),
                                                 RecyclingAllocator<RendezvousSender>());
   try {
     offer->offer(place->afar);
@@ -295,6 +301,10 @@ Outgoing RendezvousSender::message() const {
 
 void RendezvousSender::given() {
   descriptor_.issue.store(Issue::issued);
+}
+
+void RendezvousSender::recalled() {
+  descriptor_.issue.store(Issue::not_yet);  // so that it is given up
 }
 
 void RendezvousSender::ended() {

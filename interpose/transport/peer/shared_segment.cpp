@@ -107,7 +107,8 @@ bool Segment::make_descriptors() {
   if (made >= descriptor_count) return false;
   Descriptor* const first = &image_->descriptor(made);
   constexpr std::size_t bytes = descriptors_at_a_time * sizeof(Descriptor);
-  if (!has_twice(bytes) || !make(first, bytes)) return false;
+  constexpr std::size_t least_left = std::size_t{8} << 20;  // for what others put there
+  if (!has_twice(least_left) || !make(first, bytes)) return false;
   for (int i = 0; i < descriptors_at_a_time; ++i) new (first + i) Descriptor;
   image_->descriptors_made.store(made + descriptors_at_a_time, std::memory_order_release);
   return true;

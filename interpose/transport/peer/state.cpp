@@ -16,6 +16,10 @@ namespace {
 
 /// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
 constexpr std::int64_t least_through_segment = 32 << 10;
+/// Descriptors with the lowest indices, which messages within the node leave free.
+constexpr int kept_for_remote = 32;
+/// Abandoned descriptors that are looked at for each message.
+constexpr std::size_t few_abandoned = 32;
 
 }  // namespace
 
@@ -306,6 +310,8 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 void reclaim_descriptors() {
   auto& abandoned = world->abandoned;
+  // Where many wait for their receivers, not for each message.
+  if (abandoned.size() < world->reclaim_at && world->idle.count() != 0) return;
   const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
     return (*world->own)->descriptor(descriptor.index).state.load() != State::done;
   });
@@ -313,25 +319,51 @@ void reclaim_descriptors() {
     world->idle.put(descriptor.index);
   });
   abandoned.erase(still, abandoned.end());
+  world->reclaim_at = abandoned.size() <= few_abandoned ? 0 : 2 * abandoned.size();
 }
 
 namespace {
 
-/// With an index below `end`.
-int idle_descriptor(int rank, int end) REQUIRES(world->mutex) {
-  Segment& own = *world->own;
-  for (int index = world->idle.next(0); index < end; index = world->idle.next(index + 1)) {
-    if (index >= own->descriptors_made.load(std::memory_order_relaxed) && !own.make_descriptors()) return -1;
-    if (!plain_under_way(rank, index)) return index;
+/// With an index from `begin` to below `end`.
+int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
+  std::bitset<rts_lengths> unusable;
+  for (int index = world->idle.next(begin); index < end; index = world->idle.next(index + 1)) {
+    const auto length = static_cast<std::size_t>(index % rts_lengths);
+    if (unusable.test(length)) continue;
+    // With several threads MPI may be given a later one before, which a probe would take for the oldest.
+    const bool usable =
+        !plain_under_way(rank, index) && !(world->threads && is_being_issued(rank, static_cast<int>(length), envelope));
+    if (usable) return index;
+    unusable.set(length);
   }
   return -1;
 }
 
+/// Gives memory to further descriptors. False if there is none.
+bool make_descriptors() REQUIRES(world->mutex) {
+  Segment& own = *world->own;
+  const int made = own->descriptors_made.load(std::memory_order_relaxed);
+  world->can_make_descriptors = world->can_make_descriptors && own.make_descriptors();
+  if (!world->can_make_descriptors) return false;
+  for (int index = made; index < made + descriptors_at_a_time; ++index) world->idle.put(index);
+  return true;
+}
+
 }  // namespace
+
+std::size_t free_descriptors() {
+  const int made = (*world->own)->descriptors_made.load(std::memory_order_relaxed);
+  const int to_be_made = world->can_make_descriptors ? descriptor_count - made : 0;
+  return world->idle.count() + static_cast<std::size_t>(to_be_made);
+}
 
 int take_descriptor(int rank, const Envelope& envelope, bool remote) {
   reclaim_descriptors();
-  const int index = idle_descriptor(rank, remote ? descriptors_at_a_time : descriptor_count);
+  // Some of those that other nodes can know are left for messages there.
+  const int begin = world->remote && !remote ? kept_for_remote : 0;
+  const int end = remote ? descriptors_at_a_time : descriptor_count;
+  int index = idle_descriptor(rank, envelope, begin, end);
+  if (index < 0 && !remote && make_descriptors()) index = idle_descriptor(rank, envelope, begin, end);
   if (index < 0) return -1;
   world->idle.take(index);
   Descriptor& descriptor = (*world->own)->descriptor(index);
@@ -378,9 +410,12 @@ void for_each_descriptor(Segment* segment, int first, int step, Act act) {
 template <class Suits>
 Offered oldest_of(Segment* segment, int first, int step, Suits suits) {
   Offered oldest;
+  std::uint64_t number = 0;
   for_each_descriptor(segment, first, step, [&](Descriptor& descriptor, int index) {
-    const bool older = !oldest || descriptor.number < oldest.descriptor->number;
-    if (older && descriptor.state.is_open() && suits(descriptor)) oldest = {&descriptor, index};
+    // The rest is read once the state shows that it has been written.
+    if (!descriptor.state.is_open() || !suits(descriptor) || (oldest && descriptor.number > number)) return;
+    oldest = {&descriptor, index};
+    number = descriptor.number;
   });
   return oldest;
 }

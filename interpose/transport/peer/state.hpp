@@ -86,10 +86,12 @@ struct AbandonedDescriptor {
   PublishedRef published;  ///< the receiver may still read it
 };
 
-/// Which descriptors are idle: all, at first.
+/// Which of the descriptors that have memory are idle.
 class IdleDescriptors {
  public:
-  IdleDescriptors() { idle_.set(); }
+  IdleDescriptors() {
+    for (int index = 0; index < descriptors_at_a_time; ++index) put(index);
+  }
   std::size_t count() const { return count_; }
   bool has(int index) const { return idle_.test(static_cast<std::size_t>(index)); }
   /// The first idle one from `index` on; descriptor_count: none.
@@ -107,7 +109,7 @@ class IdleDescriptors {
 
  private:
   std::bitset<descriptor_count> idle_;
-  std::size_t count_ = descriptor_count;
+  std::size_t count_ = 0;
 };
 
 /// The state of peer transfers in this process.
@@ -128,8 +130,10 @@ struct World {
   std::vector<PeerProcess> neighbours GUARDED_BY(mutex);  ///< of all ranks
   std::vector<std::atomic<SteadyClock::rep>> taken;       ///< by rank: when it was last seen to have fetched a message
   IdleDescriptors idle GUARDED_BY(mutex);
+  bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
-  std::uint64_t offers GUARDED_BY(mutex) = 0;  ///< so far
+  std::size_t reclaim_at GUARDED_BY(mutex) = 0;  ///< so many are looked at again
+  std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
   std::map<int, LateTurns> turns GUARDED_BY(mutex);        ///< by GPU
@@ -212,6 +216,8 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 /// Makes descriptors idle whose receivers are done.
 void reclaim_descriptors() REQUIRES(world->mutex);
+/// Number of messages that can still be offered.
+std::size_t free_descriptors() REQUIRES(world->mutex);
 /// An idle descriptor for a message to process `rank`, or -1: there is none, or all have the length of a plain message
 /// under way. `remote`: the process shares no memory with this one.
 int take_descriptor(int rank, const Envelope& envelope, bool remote) REQUIRES(world->mutex);
@@ -272,6 +278,9 @@ Offered find_unreceived(const Envelope& envelope, Find find) {
 
 /// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
 bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
+/// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of it and a message of
+/// this thread is first is not known before MPI has it.
+bool is_being_issued(int rank, int rts_index, const Envelope& envelope) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 
