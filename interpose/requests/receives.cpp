@@ -158,7 +158,9 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
   const std::int64_t began = timeline_now();
   const BufferPeek peek(buf, count, type, located);
   const bool from_nobody = selects && selects->source == MPI_PROC_NULL;
-  if (from_nobody || (comes_as_it_is(peek) && !watches_all() && peer_may_pass_unchecked(peek.bytes_on_host)))
+  const bool nothing_to_check = peek.bytes_on_host >= peer::shortest_rts && !peer_checks();
+  if (from_nobody || nothing_to_check ||
+      (comes_as_it_is(peek) && !watches_all() && peer_may_pass_unchecked(peek.bytes_on_host)))
     return pmpi(program, request);
   if (peek.bytes_on_host >= 0 && peer_checks())
     return guarded(owner, call, [&] {
