@@ -53,10 +53,16 @@ struct ReplaceArguments {
                          comm, status);
   }
   /// False: MPI_Sendrecv_replace itself is to complain, by its own name.
-  bool are_valid() const { return valid_target(comm, dest, sendtag) && valid_source(comm, source, recvtag); }
+  bool are_valid() const {
+    return (dest == MPI_PROC_NULL || valid_target(comm, dest, sendtag)) &&
+           (source == MPI_PROC_NULL || valid_source(comm, source, recvtag));
+  }
   /// Whether the other process may wait for this one to take what comes, an RTS, while this one waits for what it
   /// sends, `bytes` bytes, to be received: MPI sends short messages before.
-  bool may_deadlock(std::int64_t bytes) const { return peer_checks() && bytes > peer::longest_buffered && are_valid(); }
+  bool may_deadlock(std::int64_t bytes) const {
+    return peer_checks() && bytes > peer::longest_buffered && dest != MPI_PROC_NULL && source != MPI_PROC_NULL &&
+           are_valid();
+  }
 };
 
 constexpr const char* replace_call = "MPI_Sendrecv_replace";

@@ -64,3 +64,24 @@ TEST_CASE("a blocking send to an MPI_Sendrecv_replace whose own message waits fo
         CHECK(both.difference() == "");
       });
 }
+
+TEST_CASE("MPI_Sendrecv_replace that sends to nobody, or receives from nobody", "[peer]") {
+  if (!all_have_partners()) return;
+  for (const Place place : basic_places)
+    for (const int elements : {5, 500, 5000})
+      for (const bool low_sends : {false, true}) {
+        const Type type = vector(elements, 1, 2);
+        INFO(place_name(place) << ", " << type.text());
+        Buffer both(place, type, 1);
+        both.fill(key_of(rank(), elements));
+        const bool sends = (rank() < partner()) == low_sends;
+        const int dest = sends ? partner() : MPI_PROC_NULL, source = sends ? MPI_PROC_NULL : partner();
+        MPI_Status status{};
+        MPI_OK(MPI_Sendrecv_replace(both.address(), 1, type, dest, there, source, there, comm(), &status));
+        if (!sends) {
+          check_status(status, partner(), there, type, type.size());
+          both.expect(stream_of(type, 1, key_of(partner(), elements)));
+        }
+        CHECK(both.difference() == "");
+      }
+}
