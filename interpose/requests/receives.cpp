@@ -168,7 +168,7 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
       return start_watched(pmpi, with_room ? with_room->message() : program,
                            {program, nullptr, peek.bytes_on_host, with_room}, owner, selects, request);
     });
-  return guarded(owner, call, [&, buf = buf, type = type] {
+  return guarded(owner, call, [&, buf = buf, asked = asked, type = type] {
     DeviceBuffer operand{.use = Use::written};
     if (resolve(buf, count, type, call, operand, peek.located, from.may_be_rts())) {
       const CallOnTimeline on_timeline(began, point::irecv_entered, point::irecv_returned);
