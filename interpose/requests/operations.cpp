@@ -20,7 +20,7 @@ namespace {
 
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr int blocked_peers_max = 16;
-/// Operations that a step looks at of those whose data are being moved.
+/// How many operations whose data are under way a step looks at.
 constexpr std::size_t following_window = 64;
 
 /// The operation fails with what has been caught, unless the program has thrown it. Whatever memory is left.
@@ -94,13 +94,18 @@ void Operations::take_incoming() {
   incoming_.clear();
 }
 
+/// Into the list of its step.
+void Operations::enter(Operation* operation) {
+  const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
+  (arrived ? arrived_ : following_).push_back(operation);
+}
+
 /// What has come, or what there is no request for.
 void Operations::follow_up(Operation* operation) {
   if (operation->step == Step::none) operation->step = Step::moving;
   if (operation->step == Step::reading) ++reading_;
   if (operation->step == Step::lost) ++lost_;
-  const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
-  (arrived ? arrived_ : following_).push_back(operation);
+  enter(operation);
 }
 
 void Operations::make_room() {
@@ -206,8 +211,7 @@ int Operations::inner_ended(const RequestSet<Operation*>::Ended& ended) noexcept
     if (operation->error == MPI_SUCCESS) fail_operation(*operation, "receiving a message", failure);
   }
   if (operation->step != Step::none) {
-    const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
-    (arrived ? arrived_ : following_).push_back(operation);
+    enter(operation);
     return 0;
   }
   complete(operation);
@@ -342,7 +346,8 @@ bool Operations::is_over(Operation* operation) {
   }
 }
 
-/// Looks at all of them, or at a window, which moves on from call to call, and as far as some are over.
+/// Looks at all operations whose data are under way or, of some, at a window that moves on from step to step. A look
+/// goes on as long as it finds some that are over.
 int Operations::finish(Tests tests) {
   int completions = 0;
   if (tests == Tests::all) next_ = 0;

@@ -69,6 +69,7 @@ class Operations : public Polled {
   void issue(Operation* operation);
   void watch(Operation* operation);
   void follow_up(Operation* operation);
+  void enter(Operation* operation);
   int test_inner(Tests tests);
   int inner_ended(const RequestSet<Operation*>::Ended& ended) noexcept;
   void read_outcome(Operation* operation, const MPI_Status& status);
@@ -103,13 +104,13 @@ class Operations : public Polled {
 
   // Touched only by the thread that polls. Each of these but the first has room for all operations that are taken
   // (make_room()), so that none gets lost on its way for want of memory.
-  std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash>
-      packing_;                 ///< sends, in order; no queue is empty
+  /// Sends that MPI has not been given yet, in program order for each peer.
+  std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash> packing_;
   std::size_t in_packing_ = 0;  ///< how many these are
   RequestSet<Operation*> inner_;
   std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
-  std::vector<Operation*> following_;  ///< whose real operations have ended, or that have none; but for arrived_
-  std::size_t next_ = 0;               ///< of these, the first that the next step looks at
+  std::vector<Operation*> following_;  ///< the others whose real operations have ended, or that have none
+  std::size_t next_ = 0;               ///< the place in following_ where the next step begins
   int lost_ = 0;                       ///< of these, with Step::lost, since they were looked at last
   int reading_ = 0;                    ///< of arrived_, with Step::reading
 };

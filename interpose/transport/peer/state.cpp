@@ -310,7 +310,7 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 
 void reclaim_descriptors() {
   auto& abandoned = world->abandoned;
-  // Where many wait for their receivers, not for each message.
+  // Where many wait for their receivers, looking at all of them for each message would take too long.
   if (abandoned.size() < world->reclaim_at && world->idle.count() != 0) return;
   const auto still = std::partition(abandoned.begin(), abandoned.end(), [](const AbandonedDescriptor& descriptor) {
     return (*world->own)->descriptor(descriptor.index).state.load() != State::done;
@@ -330,7 +330,8 @@ int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQU
   for (int index = world->idle.next(begin); index < end; index = world->idle.next(index + 1)) {
     const auto length = static_cast<std::size_t>(index % rts_lengths);
     if (unusable.test(length)) continue;
-    // With several threads MPI may be given a later one before, which a probe would take for the oldest.
+    // Another thread may not have given MPI its RTS of this length yet. This message could overtake it, and a probe
+    // would take it for the other, whose number is lower.
     const bool usable =
         !plain_under_way(rank, index) && !(world->threads && is_being_issued(rank, static_cast<int>(length), envelope));
     if (usable) return index;
