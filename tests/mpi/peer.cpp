@@ -168,7 +168,8 @@ void exchange_at_once(int messages, int elements) {
 // takes a time that grows with the square of their number.
 TEST_CASE("ten thousand device messages at a time", "[peer]") {
   if (!all_have_partners() || any_host_only()) return;
-  for (const int elements : {3, 150}) exchange_at_once(scaled(10'000), elements);
+  exchange_at_once(scaled(10'000), 3);
+  exchange_at_once(scaled(2'000), 150);
 }
 
 TEST_CASE("more device messages at a time than can be offered", "[peer]") {
