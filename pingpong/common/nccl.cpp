@@ -5,8 +5,11 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "pingpong/common/program.hpp"
 
@@ -60,10 +63,30 @@ struct Nccl::Library {
   }
 };
 
+namespace {
+
+/// Whether two ranks have chosen one GPU. NCCL would refuse these ranks, and the others would wait for them.
+bool share_gpus(int size) {
+  using Uuid = std::array<char, sizeof(cudaUUID_t::bytes)>;
+  int gpu = 0;
+  cudaDeviceProp properties = {};
+  cuda_check(cudaGetDevice(&gpu), "cudaGetDevice");
+  cuda_check(cudaGetDeviceProperties(&properties, gpu), "cudaGetDeviceProperties");
+  Uuid own = {};
+  std::copy_n(properties.uuid.bytes, own.size(), own.begin());
+  std::vector<Uuid> all(static_cast<std::size_t>(size));
+  PMPI_Allgather(own.data(), sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, MPI_COMM_WORLD);
+  return std::set<Uuid>(all.begin(), all.end()).size() != all.size();
+}
+
+}  // namespace
+
 std::shared_ptr<const Nccl> Nccl::open(std::string& why) {
   int rank = 0, size = 0;
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
+  why = "two ranks have the same GPU";
+  if (share_gpus(size)) return nullptr;
   std::unique_ptr<Library> library = Library::load();
   why = "libnccl.so.2 is not found";
   if (any_rank(library == nullptr)) return nullptr;
