@@ -164,8 +164,8 @@ void exchange_at_once(int messages, int elements) {
 
 }  // namespace
 
-// With GPUDT_TEST_COUNT=6 sixty thousand: Open MPI 4.1 confuses messages that are 65,536 apart (docs/mpi-faults.md), and
-// takes a time that grows with the square of their number.
+// With GPUDT_TEST_COUNT=6 sixty thousand: Open MPI 4.1 confuses messages that are 65,536 apart (docs/mpi-faults.md),
+// and takes a time that grows with the square of their number.
 TEST_CASE("ten thousand device messages at a time", "[peer]") {
   if (!all_have_partners() || any_host_only()) return;
   exchange_at_once(scaled(10'000), 3);
