@@ -16,7 +16,7 @@ class FunctionRef<Result(Arguments...)> {
   template <class Callable>
   requires(!std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef> &&
            std::is_invocable_r_v<Result, Callable&, Arguments...>)
-      FunctionRef(Callable&& callable)  // NOLINT(google-explicit-constructor): so that lambdas can be given
+      FunctionRef(Callable&& callable)  // NOLINT(*-explicit-constructor,*-forwarding-reference-overload): as above
       : callable_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* called, Arguments... arguments) -> Result {
           return (*static_cast<std::remove_reference_t<Callable>*>(called))(std::forward<Arguments>(arguments)...);
