@@ -33,7 +33,7 @@ struct Deferred {
   std::uint64_t issued;
 };
 
-class Operations : public Polled {
+class Operations final : public Polled {
  public:
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);

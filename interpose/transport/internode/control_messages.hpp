@@ -79,7 +79,7 @@ struct MpiTransfer {
 using MpiTransferRef = std::shared_ptr<MpiTransfer>;
 
 /// The processes that share no memory with this one. Thread-safe, unless a function says otherwise.
-class Remote : public Polled {
+class Remote final : public Polled {
  public:
   /// Needs has_hidden_messages(). From now on control messages are received, in poll().
   Remote(Segment& own, int rank);
