@@ -24,7 +24,7 @@ int access(CallBuffers& buffers, int rank, MPI_Win win, Call pmpi) {
   return code;
 }
 
-/// The same by `pmpi(request)`, for an access that a request completes.
+/// Gives an access that a request completes to MPI by `pmpi(request)`, and remembers it, too.
 template <class Call>
 int access(CallBuffers& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
   const std::shared_ptr<CallPayload> staged = buffers.hand_over();

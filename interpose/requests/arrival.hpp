@@ -75,11 +75,11 @@ class SeenStatus {
   MPI_Status* const user_;
 };
 
-/// After a blocking receive that has returned `code`: what has come is brought to the user's buffer. Returns what the
-/// call is to return.
+/// Ends a blocking receive for which MPI has returned `code`: unpacks or fetches the message into the user's buffer.
+/// Returns what the program's call is to return.
 int finish_receive(int code, const char* call, ReceivePayload& payload, const SeenStatus& seen, const ErrorOwner& owner,
                    PendingReceive& pending);
-/// The same of a receive into host memory that MPI has been given as it is.
+/// Ends a blocking receive for which MPI was given the program's buffer in host memory.
 int finish_host_receive(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
                         const ErrorOwner& owner, PendingReceive& pending);
 

@@ -49,7 +49,7 @@ using PersistentRef = std::shared_ptr<Persistent>;
 /// Makes a persistent request of ours known by its `real`, a persistent request of MPI's on the payload's memory, which
 /// is also the handle for the user.
 void persistent_enter(PersistentRef persistent);
-/// The same of a call whose starts all start `real`, inputs being packed before.
+/// Makes `real` known as a persistent request of ours. Each start packs what `moved` sends, then starts `real`.
 void persistent_adopt(Moved moved, MPI_Comm comm, MPI_Request real);
 /// Null if `request` is none of ours.
 PersistentRef persistent_find(MPI_Request request);

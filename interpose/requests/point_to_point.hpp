@@ -73,7 +73,7 @@ inline int most_from(const Selects& selects, int count) {
   return selects && selects->source == MPI_PROC_NULL ? 0 : count;
 }
 
-/// The bytes that come are brought to the program's buffer, the others stay as they were.
+/// Receives into the program's buffer. Bytes of it beyond the end of the message keep their values.
 int receive_blocking(const BlockingReceive& pmpi, const char* call, const ReceiveBuffer& buffer,
                      const ErrorOwner& owner, const Selects& selects, MPI_Status* status);
 

@@ -80,7 +80,8 @@ class ReceivePayload : public Payload {
   /// In place of announced(), if the receive has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it was
   /// the RTS of a short message, its sender is released.
   virtual void truncated(std::int64_t) {}
-  /// After announced(), which has said so many bytes: starts bringing them to the user's buffer.
+  /// To be called after announced(), with the bytes that it has returned: starts to unpack or fetch them into the
+  /// user's buffer.
   virtual void start_unpack(std::int64_t bytes) = 0;
   /// Whether start_unpack() is wanted even if no bytes have come.
   virtual bool always_unpacks() const { return false; }

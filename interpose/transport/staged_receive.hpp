@@ -58,7 +58,7 @@ class StagedReceive : public ReceivePayload {
   };
   std::vector<Piece> pieces_;                     ///< oldest first
   std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from lazy_ to pieces_, and in all
-  std::unique_ptr<RendezvousReceiver> receiver_;  ///< likewise; what the last receive got was an RTS
+  std::unique_ptr<RendezvousReceiver> receiver_;  ///< of the message that the latest RTS stands for
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started
   std::optional<NvtxMessage> moving_;  ///< being unpacked

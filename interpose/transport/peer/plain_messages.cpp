@@ -7,8 +7,6 @@
 //
 // A plain message that comes after an RTS is no matter: MPI keeps their order, and what has received the RTS says
 // so.
-#include <sched.h>
-
 #include <optional>
 #include <utility>
 
