@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <functional>
 
 #include "base/cancellation.hpp"
 #include "device/device.hpp"
@@ -134,6 +135,13 @@ void engine_let_poll_end() {
   while (!take()) {
   }
   busy.store(false, std::memory_order_release);
+}
+
+int engine_without_polls(const std::function<int()>& act) {
+  if (inside) return act();
+  while (!take()) sched_yield();
+  const Hold hold;
+  return act();
 }
 
 void engine_pause(const Pause& pause) {

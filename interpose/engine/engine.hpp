@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 namespace gpudt::interpose {
@@ -63,6 +64,9 @@ void engine_settle();
 /// Returns when no poll is under way that began before the call: what has been set holds from here on. No-op from a
 /// poll.
 void engine_let_poll_end();
+
+/// Returns what `act` returns, which is called while no other thread polls.
+int engine_without_polls(const std::function<int()>& act);
 
 /// How wait_until() passes the time, after so many looks at its condition.
 struct Pause {
