@@ -69,7 +69,8 @@ void do_round(Context& context, int number) {
   const int kind = dice.below(10);
   if (kind < 6) return exchange_messages(context);
   if (kind == 6) return exchange_persistent(context);
-  if (kind == 7 && context.single_threaded()) return access_windows(context);
+  // A session without MPI_Init has no windows over device memory (docs/limits.md).
+  if (kind == 7 && context.single_threaded() && !in_session()) return access_windows(context);
   call_collectives(context);
 }
 

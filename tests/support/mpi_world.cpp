@@ -10,7 +10,7 @@ namespace {
 #ifdef GPUDT_TEST_SESSIONS
 
 MPI_Session session = MPI_SESSION_NULL;
-MPI_Comm in_session = MPI_COMM_NULL;
+MPI_Comm world_of_session = MPI_COMM_NULL;
 
 void begin_session(bool threads) {
   MPI_Info info = MPI_INFO_NULL;
@@ -20,18 +20,18 @@ void begin_session(bool threads) {
   MPI_Session_init(info, MPI_ERRORS_RETURN, &session);
   PMPI_Info_free(&info);
   MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
-  MPI_Comm_create_from_group(group, "gpudt tests", MPI_INFO_NULL, MPI_ERRORS_RETURN, &in_session);
+  MPI_Comm_create_from_group(group, "gpudt tests", MPI_INFO_NULL, MPI_ERRORS_RETURN, &world_of_session);
   PMPI_Group_free(&group);
 }
 
 void end_session() {
-  MPI_Comm_free(&in_session);
+  MPI_Comm_free(&world_of_session);
   MPI_Session_finalize(&session);
 }
 
 #else
 
-const MPI_Comm in_session = MPI_COMM_NULL;
+const MPI_Comm world_of_session = MPI_COMM_NULL;
 
 void begin_session(bool) {
   std::fputs("this MPI library has no sessions\n", stderr);
@@ -42,15 +42,15 @@ void end_session() {}
 
 #endif
 
-bool wants_session() {
+}  // namespace
+
+bool in_session() {
   return std::getenv("GPUDT_TEST_SESSION") != nullptr;
 }
 
-}  // namespace
-
 void begin_world(int* argc, char*** argv, bool threads) {
   int provided = 0;
-  if (wants_session())
+  if (in_session())
     begin_session(threads);
   else if (threads)
     MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided);
@@ -59,11 +59,11 @@ void begin_world(int* argc, char*** argv, bool threads) {
 }
 
 MPI_Comm world() {
-  return wants_session() ? in_session : MPI_COMM_WORLD;
+  return in_session() ? world_of_session : MPI_COMM_WORLD;
 }
 
 void end_world() {
-  wants_session() ? end_session() : static_cast<void>(MPI_Finalize());
+  in_session() ? end_session() : static_cast<void>(MPI_Finalize());
 }
 
 }  // namespace gpudt::test

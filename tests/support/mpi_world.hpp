@@ -10,6 +10,8 @@ namespace gpudt::test {
 void begin_world(int* argc, char*** argv, bool threads);
 /// All of them; returns errors in a session.
 MPI_Comm world();
+/// Whether these are the processes of a session.
+bool in_session();
 void end_world();
 
 }  // namespace gpudt::test
