@@ -27,7 +27,7 @@ BoardCall::~BoardCall() {
 }
 
 void BoardCall::tell() {
-  number_ = group_->tell(mine_, given_, taken_);
+  number_ = group_->tell(mine_, given_, taken_, layouts_);
 }
 
 bool BoardCall::tell_when_possible(bool fit) {

@@ -6,6 +6,7 @@
 // the engine (call_order.hpp).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -56,8 +57,10 @@ class BoardCall {
   const std::shared_ptr<BoardGroup> group_;
   peer::Contribution mine_{};
   std::vector<peer::Block> given_, taken_;  ///< of this process, in an exchange
+  std::vector<std::byte> layouts_;          ///< that go with them
   std::vector<peer::Contribution> all_;     ///< by rank, once all have published
   std::vector<int> leaders_;
+  std::vector<datatype::LayoutRef> moved_;  ///< the layouts that the kernels need
 
  private:
   enum class Stage { telling, mapping, otherwise, launched, ending, delivering };
@@ -94,7 +97,7 @@ class BoardCall {
   std::exception_ptr failure_;
   std::vector<int> leader_of_;  ///< by rank
   std::vector<device::Mapping> mappings_;
-  std::vector<device::Transfer> kernels_;  // after mappings_
+  std::vector<device::Transfer> kernels_;  // after mappings_ and moved_
 };
 
 /// Does a blocking call by GPUs if all processes can; false if they cannot. If the call is not `fit` for GPUs in this

@@ -1,12 +1,16 @@
 #include "interpose/collectives/board_exchange.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "interpose/support/log.hpp"
 #include "interpose/transport/device_buffer.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -27,25 +31,57 @@ const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
 
 }  // namespace
 
-/// False unless each block is in one piece, all of them in one allocation that others can map.
+/// False unless all blocks are in one allocation that others can map, and there is room for their layouts.
 bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vector<Block>& entries, Half& half) {
   if (blocks.size() > peer::most_blocks) return false;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
+  for (const BlockMessage& block : blocks) {
     DeviceBuffer buffer;
-    const BlockMessage& block = blocks[i];
     if (!resolve_layout(block.buffer, block.count, block.type, buffer, block.located) || buffer.division) return false;
-    const datatype::Shape shape = buffer.info->layout().shape(buffer.count);
-    const std::uint64_t address =
-        reinterpret_cast<std::uintptr_t>(buffer.buffer) + static_cast<std::uint64_t>(shape.offset);
-    if (shape.kind != datatype::ShapeKind::contiguous) return false;
-    if (i == 0 && !device::export_memory(buffer.ordinal, reinterpret_cast<void*>(address), half.memory)) return false;
-    const std::uint64_t begin = address - half.memory.base;
-    if (address < half.memory.base || begin + static_cast<std::uint64_t>(buffer.bytes()) > half.memory.size)
-      return false;
+    const auto* const first = static_cast<const char*>(buffer.buffer) + buffer.info->layout().true_lb();
+    if (entries.empty() && !device::export_memory(buffer.ordinal, first, half.memory)) return false;
+    if (!peer::holds(half.memory, buffer)) return false;
     half.ordinal = buffer.ordinal;
-    entries.push_back({block.rank, buffer.bytes(), address});
+    Block& entry = entries.emplace_back();
+    entry.rank = block.rank;
+    entry.bytes = buffer.bytes();
+    entry.count = buffer.count;
+    if (!describe(buffer, entry)) return false;
     wait_until([&] { return buffer.after.reached(); }, for_others);
   }
+  return true;
+}
+
+bool BoardExchange::describe(const DeviceBuffer& buffer, Block& entry) {
+  entry.address = reinterpret_cast<std::uintptr_t>(buffer.buffer);
+  const datatype::Layout& layout = buffer.info->layout();
+  if (!layout.is_contiguous(buffer.count)) return name(buffer.info->layout_ref(), entry);
+  entry.address += static_cast<std::uint64_t>(layout.true_lb());
+  return true;
+}
+
+/// Short layouts go with the call, others into slots of the segment as long as there are some.
+bool BoardExchange::name(const datatype::LayoutRef& layout, Block& entry) {
+  const auto known =
+      std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.layout == layout; });
+  if (known != named_.end()) {
+    entry.layout = known->name;
+    entry.layout_at = known->at;
+    return true;
+  }
+  constexpr std::size_t alignment = alignof(std::max_align_t);
+  const std::size_t bytes = layout->bytes();
+  const LockGuard lock(peer::world->mutex);
+  if (layouts_.size() + bytes <= peer::block_layouts) {
+    std::span<const std::byte> image;
+    entry.layout = peer::world->layouts.name_short(layout, image);
+    entry.layout_at = static_cast<std::int32_t>(layouts_.size());
+    layouts_.insert(layouts_.end(), image.begin(), image.end());
+    layouts_.resize((layouts_.size() + alignment - 1) / alignment * alignment);
+  } else {
+    entry.layout = peer::world->layouts.name_long(*peer::world->own, layout, bytes, published_.emplace_back());
+    if (entry.layout.number == 0) return false;
+  }
+  named_.push_back({layout, entry.layout, entry.layout_at});
   return true;
 }
 
@@ -74,16 +110,17 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   return mine_.on_gpu == 1;
 }
 
-/// Reports the blocks, which are all contiguous.
 void BoardExchange::report() const {
   report_peer(PeerEvent::collective);
   if (tracing())
     log_trace(std::string(call_) + ": by kernels that fetch " + std::to_string(mine_.given) + " messages to, and " +
               std::to_string(mine_.taken) + " from, processes of the node");
   if (!report_wanted) return;
+  const auto here = static_cast<std::size_t>(group_->rank());
   for (const auto* const side : {&given_, &taken_})
     for (const Block& block : *side)
-      report_buffer(call_, went_by_kernels, datatype::ShapeKind::contiguous, block.bytes, ReportClock::now() - began_);
+      report_buffer(call_, went_by_kernels, layout_of(here, block)->shape(block.count).kind, block.bytes,
+                    ReportClock::now() - began_);
 }
 
 bool BoardExchange::all_agree() const {
@@ -112,39 +149,70 @@ bool BoardExchange::match(std::size_t receiver) {
   if (its.taken != 0 && !reach(receiver, its.to, its.to.base, to_[receiver])) return false;
   const Block* const taken_end = blocks_of(receiver).taken + its.taken;
   for (std::size_t giver = 0; giver < all_.size(); ++giver) {
-    const Contribution& theirs = all_[giver];
-    const Block* const given_end = blocks_of(giver).given + theirs.given;
+    const Block* const given_end = blocks_of(giver).given + all_[giver].given;
     const Block* taken = next_of(blocks_of(receiver).taken, taken_end, giver);
     const Block* given = next_of(blocks_of(giver).given, given_end, receiver);
     for (; taken != taken_end && given != given_end;
-         taken = next_of(taken + 1, taken_end, giver), given = next_of(given + 1, given_end, receiver)) {
-      if (taken->bytes != given->bytes) return false;
-      if (from_[giver] == nullptr && !reach(giver, theirs.from, theirs.from.base, from_[giver])) return false;
-      moves_.push_back({static_cast<char*>(from_[giver]) + (given->address - theirs.from.base),
-                        static_cast<char*>(to_[receiver]) + (taken->address - its.to.base), taken->bytes});
-    }
+         taken = next_of(taken + 1, taken_end, giver), given = next_of(given + 1, given_end, receiver))
+      if (!add(giver, *given, receiver, *taken)) return false;
     if (taken != taken_end || given != given_end) return false;
   }
   return true;
 }
 
-/// One kernel for as many blocks as it takes. A single block, or a long one, as messages do it: by the persistent
-/// kernel, which saves the launch, by one of its own, or by the copy engine.
+bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t receiver, const Block& taken) {
+  if (taken.bytes != given.bytes) return false;
+  const device::Exported &from = all_[giver].from, &to = all_[receiver].to;
+  if (from_[giver] == nullptr && !reach(giver, from, from.base, from_[giver])) return false;
+  Move move{layout_of(giver, given),
+            layout_of(receiver, taken),
+            {},
+            {},
+            taken.bytes,
+            given.layout.bytes == 0 && taken.layout.bytes == 0};
+  if (!move.from_layout || !move.to_layout) return false;
+  const auto side = [](const datatype::LayoutRef& layout, const Block& block, void* mapped, std::uint64_t base) {
+    const std::int64_t count = block.layout.bytes == 0 ? block.bytes : block.count;
+    return device::Side{layout.get(), count, static_cast<char*>(mapped) + (block.address - base)};
+  };
+  move.from = side(move.from_layout, given, from_[giver], from.base);
+  move.to = side(move.to_layout, taken, to_[receiver], to.base);
+  moves_.push_back(std::move(move));
+  return true;
+}
+
+/// Null if what the other process has published is damaged, or gone.
+datatype::LayoutRef BoardExchange::layout_of(std::size_t rank, const Block& block) const {
+  if (block.layout.bytes == 0) return datatype::type_info(MPI_BYTE)->layout_ref();
+  if (static_cast<int>(rank) == group_->rank()) {
+    const auto named = std::find_if(named_.begin(), named_.end(),
+                                    [&](const Named& each) { return each.name.number == block.layout.number; });
+    return named == named_.end() ? nullptr : named->layout;
+  }
+  const std::span<const std::byte> beside(blocks_of(rank).layouts);
+  const auto at = static_cast<std::size_t>(block.layout_at);
+  if (at > beside.size()) return nullptr;
+  const LockGuard lock(peer::world->mutex);
+  return peer::world->layouts.find(group_->segment(rank), block.layout, beside.subspan(at));
+}
+
+/// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, as
+/// messages do it: by the persistent kernel, which saves the launch, by one of its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
-  const datatype::TypeInfoRef byte = datatype::type_info(MPI_BYTE);
   std::vector<device::BlockCopy> together;
   const auto launch = [&] {
     if (!together.empty()) kernels.push_back(device::copy_blocks(ordinal_, together));
     together.clear();
   };
   kernels.reserve(moves_.size());
-  for (const device::BlockCopy& move : moves_) {
-    if (move.from == move.to) continue;
-    if (moves_.size() == 1 || move.bytes >= long_block)
-      kernels.push_back(device::transfer(ordinal_, {&byte->layout(), move.bytes, const_cast<void*>(move.from)},
-                                         {&byte->layout(), move.bytes, move.to}, 0, move.bytes));
+  const device::Gathering gathering(moves_.size() == 1 ? 0 : device::Gathering::long_bytes);
+  for (const Move& move : moves_) {
+    if (move.contiguous && move.from.user == move.to.user) continue;
+    for (const datatype::LayoutRef& layout : {move.from_layout, move.to_layout}) moved_.push_back(layout);
+    if (!move.contiguous || moves_.size() == 1 || move.bytes >= long_block)
+      kernels.push_back(device::transfer(ordinal_, move.from, move.to, 0, move.bytes));
     else
-      together.push_back(move);
+      together.push_back({move.from.user, move.to.user, move.bytes});
     if (together.size() == device::most_block_copies) launch();
   }
   launch();

@@ -1,6 +1,6 @@
-// Collectives that move contiguous blocks of device memory, by kernels of the receivers' GPUs. Each process lists on
-// its board the blocks that it sends and receives. The leader of each GPU (board_call.hpp) fetches the blocks that the
-// processes of this GPU receive.
+// Collectives that move blocks of device memory from layout to layout, by kernels of the receivers' GPUs. Each process
+// lists on its board the blocks that it sends and receives, with their layouts. The leader of each GPU (board_call.hpp)
+// fetches the blocks that the processes of this GPU receive.
 #pragma once
 
 #include "device/device.hpp"
@@ -28,17 +28,35 @@ class BoardExchange : public BoardCall {
     device::Exported memory{};
     int ordinal = -1;
   };
-  static bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
+  /// A layout of this process's blocks, as it is published.
+  struct Named {
+    datatype::LayoutRef layout;
+    peer::LayoutName name;
+    std::int32_t at;  ///< peer::Block::layout_at
+  };
+  struct Move {
+    datatype::LayoutRef from_layout, to_layout;
+    device::Side from, to;
+    std::int64_t bytes;
+    bool contiguous;  ///< both sides
+  };
+  bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
+  bool describe(const DeviceBuffer& buffer, peer::Block& entry);
+  bool name(const datatype::LayoutRef& layout, peer::Block& entry);
+  datatype::LayoutRef layout_of(std::size_t rank, const peer::Block& block) const;
   bool all_agree() const override;
   bool map() override;
   void start(std::vector<device::Transfer>& kernels) override;
   int ordinal() const override { return ordinal_; }
   bool match(std::size_t receiver);
+  bool add(std::size_t giver, const peer::Block& given, std::size_t receiver, const peer::Block& taken);
 
   const ReportClock::time_point began_ = report_now();
   int ordinal_ = -1;
   std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
-  std::vector<device::BlockCopy> moves_;
+  std::vector<Named> named_;
+  std::vector<peer::PublishedRef> published_;  ///< of those with slots, until all processes have read them
+  std::vector<Move> moves_;
 };
 
 }  // namespace gpudt::interpose

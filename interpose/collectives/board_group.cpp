@@ -102,12 +102,13 @@ bool BoardGroup::await_room() {
 }
 
 std::uint64_t BoardGroup::tell(const peer::Contribution& mine, std::span<const peer::Block> given,
-                               std::span<const peer::Block> taken) {
+                               std::span<const peer::Block> taken, std::span<const std::byte> layouts) {
   const LockGuard lock(mutex_);
   Slot& slot = board_of(static_cast<std::size_t>(rank_))->slot_of(++told_);
   slot.contribution = mine;
   std::copy(given.begin(), given.end(), slot.blocks.given);
   std::copy(taken.begin(), taken.end(), slot.blocks.taken);
+  std::copy(layouts.begin(), layouts.end(), slot.blocks.layouts);
   slot.call.store(told_, std::memory_order_release);
   not_left_.push_back(told_);
   own_->told.store(told_, std::memory_order_release);

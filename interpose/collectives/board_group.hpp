@@ -35,6 +35,8 @@ class BoardGroup {
   int rank() const { return rank_; }
   std::size_t size() const { return world_ranks_.size(); }
   int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
+  /// That of process `rank`, which must have published a call.
+  const peer::Segment& segment(std::size_t rank) const { return *segments_[rank]; }
   /// The tag of messages to process `rank`, which must have published a call: it differs from that of other
   /// communicators (hidden_tag()).
   int message_tag(std::size_t rank) const;
@@ -48,7 +50,7 @@ class BoardGroup {
   bool await_room();
   /// Publishes the call and returns its number. There must be room.
   std::uint64_t tell(const peer::Contribution& mine, std::span<const peer::Block> given = {},
-                     std::span<const peer::Block> taken = {});
+                     std::span<const peer::Block> taken = {}, std::span<const std::byte> layouts = {});
   /// This process leaves the call to MPI.
   void decline();
   /// The same for this call and all later ones.

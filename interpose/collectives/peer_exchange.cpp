@@ -13,6 +13,7 @@
 #include "interpose/collectives/board_exchange.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/kept_type.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
@@ -285,29 +286,34 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
 
 namespace {
 
-/// Turns blocks into as many bytes of device memory, so that their types are not needed any more. False if one is not
-/// contiguous there.
-bool as_bytes(BlockMessages& blocks) {
-  if (!right(blocks.given) || !right(blocks.taken)) return false;
-  for (auto* const side : {&blocks.given, &blocks.taken}) {
-    std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
-    for (BlockMessage& block : *side) {
-      DeviceBuffer buffer;
-      if (!resolve_layout(block.buffer, block.count, block.type, buffer) || buffer.division) return false;
-      const datatype::Shape shape = buffer.info->layout().shape(buffer.count);
-      if (shape.kind != datatype::ShapeKind::contiguous) return false;
-      block = {shifted(buffer.buffer, shape.offset), buffer.bytes(), MPI_BYTE, block.rank};
+/// Blocks whose types the program may free.
+struct KeptBlocks {
+  BlockMessages blocks;
+  std::vector<KeptType> types;
+
+  /// False if one is not in device memory.
+  bool keep(BlockMessages given_and_taken) {
+    blocks = std::move(given_and_taken);
+    if (!right(blocks.given) || !right(blocks.taken)) return false;
+    for (auto* const side : {&blocks.given, &blocks.taken}) {
+      std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
+      for (BlockMessage& block : *side) {
+        DeviceBuffer buffer;
+        if (!resolve_layout(block.buffer, block.count, block.type, buffer) || buffer.division) return false;
+        block.type = types.emplace_back(block.type).get();
+      }
     }
+    return true;
   }
-  return true;
-}
+};
 
 }  // namespace
 
 PrepareOffer to_offer(const char* call, BlockMessages blocks) {
-  if (!as_bytes(blocks)) return {};
-  return [call, blocks = std::move(blocks)](const std::shared_ptr<BoardGroup>& group) {
-    return offer(call, group, blocks, /*listed=*/true);
+  const auto kept = std::make_shared<KeptBlocks>();
+  if (!kept->keep(std::move(blocks))) return {};
+  return [call, kept](const std::shared_ptr<BoardGroup>& group) {
+    return offer(call, group, kept->blocks, /*listed=*/true);
   };
 }
 

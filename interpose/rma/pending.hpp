@@ -14,26 +14,12 @@
 #include <vector>
 
 #include "base/mutex.hpp"
+#include "interpose/requests/kept_type.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/rma/access.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
-
-/// A datatype argument that a deferred call needs: the program may free its handle before.
-class KeptType {
- public:
-  explicit KeptType(MPI_Datatype type);
-  KeptType(KeptType&& other) noexcept : type_(other.type_), owned_(std::exchange(other.owned_, false)) {}
-  KeptType(const KeptType&) = delete;
-  KeptType& operator=(const KeptType&) = delete;
-  ~KeptType();
-  MPI_Datatype get() const { return type_; }
-
- private:
-  MPI_Datatype type_;
-  bool owned_;
-};
 
 /// One access.
 class PendingAccess {

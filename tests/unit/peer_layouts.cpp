@@ -95,10 +95,10 @@ TEST_CASE("what a receiver reads is what was published", "[datatype]") {
   for (const int runs : {700, 780000, 3000}) {
     const datatype::LayoutRef list = list_of(runs, 1);
     REQUIRE(sender.publishes(list));
-    const datatype::LayoutRef read = receiver.find(*sender.segment, descriptor, descriptor.from);
+    const datatype::LayoutRef read = receiver.find(*sender.segment, descriptor.from.layout, descriptor.data);
     REQUIRE(read);
     CHECK(read->to_bytes() == list->to_bytes());
-    CHECK(receiver.find(*sender.segment, descriptor, descriptor.from) == read);
+    CHECK(receiver.find(*sender.segment, descriptor.from.layout, descriptor.data) == read);
   }
   CHECK_FALSE(sender.publishes(list_of(800000, 1)));  // longer than a slot
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "device/device.hpp"
@@ -25,16 +26,30 @@ struct Contribution {
   device::Exported from, to;
 };
 
-/// Contiguous bytes that a process sends to process `rank` of the communicator, or receives from it.
+/// How other processes are told of a layout: by the number that its process has given it, so that one that is known
+/// need not be read again.
+struct LayoutName {
+  std::int64_t bytes = 0;  ///< of the serialised layout; 0: the data are contiguous
+  std::uint64_t number = 0;
+  std::int32_t slot = -1;  ///< the slot of that process's segment with the layout; negative: it lies beside the name
+};
+
+/// What a process sends to process `rank` of the communicator, or receives from it.
 struct Block {
-  std::int64_t rank;
-  std::int64_t bytes;
-  std::uint64_t address;
+  std::int32_t rank = 0;
+  std::int32_t layout_at = 0;  ///< of a layout without a slot: its place in Blocks::layouts
+  std::int64_t bytes = 0;
+  std::int64_t count = 0;     ///< elements of the layout
+  std::uint64_t address = 0;  ///< the buffer, or of contiguous data their first byte
+  LayoutName layout;
 };
 /// Maximum number of blocks that a process sends, and that it receives, in one call.
 inline constexpr std::size_t most_blocks = 64;
+/// Room for the layouts of one call that have no slots; one of a subarray takes 150 bytes.
+inline constexpr std::size_t block_layouts = 12 << 10;
 struct Blocks {
   Block given[most_blocks], taken[most_blocks];
+  alignas(16) std::byte layouts[block_layouts];
 };
 
 /// What a process publishes about one call, and how far it is. It stays until all processes have left the call. An

@@ -21,22 +21,30 @@ bool same(const std::weak_ptr<const datatype::Layout>& known, const datatype::La
 
 bool Layouts::describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
                        std::size_t effort, PublishedRef& published) {
-  const std::size_t bytes = layout->bytes();
-  if (bytes <= descriptor_data) {
-    const Short& sent = short_one(layout);
-    if (descriptor.data_layout != sent.number || descriptor.data_owner != own->rank)
-      std::copy(sent.bytes.begin(), sent.bytes.end(), descriptor.data);
-    descriptor.data_layout = place.layout_number = sent.number;
-    descriptor.data_owner = own->rank;
-    place.layout_slot = -1;
-  } else {
-    published = publish(own, layout, effort);
-    if (!published) return false;
-    place.layout_number = published->number;
-    place.layout_slot = published->slot;
+  if (layout->bytes() > descriptor_data) {
+    place.layout = name_long(own, layout, effort, published);
+    return published != nullptr;
   }
-  place.layout_bytes = static_cast<std::int64_t>(bytes);
+  std::span<const std::byte> bytes;
+  place.layout = name_short(layout, bytes);
+  if (descriptor.data_layout != place.layout.number || descriptor.data_owner != own->rank)
+    std::copy(bytes.begin(), bytes.end(), descriptor.data);
+  descriptor.data_layout = place.layout.number;
+  descriptor.data_owner = own->rank;
   return true;
+}
+
+LayoutName Layouts::name_short(const datatype::LayoutRef& layout, std::span<const std::byte>& bytes) {
+  const Short& sent = short_one(layout);
+  bytes = sent.bytes;
+  return {.bytes = std::ssize(sent.bytes), .number = sent.number};
+}
+
+LayoutName Layouts::name_long(Segment& own, const datatype::LayoutRef& layout, std::size_t effort,
+                              PublishedRef& published) {
+  published = publish(own, layout, effort);
+  if (!published) return {};
+  return {static_cast<std::int64_t>(layout->bytes()), published->number, published->slot};
 }
 
 const Layouts::Short& Layouts::short_one(const datatype::LayoutRef& layout) {
@@ -137,27 +145,25 @@ void Layouts::forget_oldest(ReceivedList& received, std::size_t bytes) {
     received.erase(std::ranges::min_element(received, {}, [](const auto& known) { return known->used; }));
 }
 
-datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place) {
+datatype::LayoutRef Layouts::find(const Segment& other, const LayoutName& name, std::span<const std::byte> beside) {
   Numbered& numbered = numbered_[other->rank];
-  if (const auto at = numbered.find(place.layout_number); at != numbered.end())
+  if (const auto at = numbered.find(name.number); at != numbered.end())
     if (const auto known = at->second.lock()) {
       known->used = ++clock_;
       return known->layout;
     }
-  const bool is_long = place.layout_slot >= 0;
-  const std::int64_t most = is_long ? layout_slot_size : std::int64_t{descriptor_data};
-  if (place.layout_slot >= layout_slots || place.layout_bytes < 0 || place.layout_bytes > most) return nullptr;
-  const std::span<const std::byte> bytes(is_long ? other->layouts[place.layout_slot] : descriptor.data,
-                                         static_cast<std::size_t>(place.layout_bytes));
+  const bool is_long = name.slot >= 0;
+  if (name.slot >= layout_slots || name.bytes < 0) return nullptr;
+  const std::span<const std::byte> room = is_long ? std::span<const std::byte>(other->layouts[name.slot]) : beside;
+  if (static_cast<std::size_t>(name.bytes) > room.size()) return nullptr;
+  const std::span<const std::byte> bytes = room.first(static_cast<std::size_t>(name.bytes));
   ReceivedList& received = is_long ? received_long_ : received_short_;
   const auto alike = std::find_if(received.rbegin(), received.rend(), [&](const std::shared_ptr<Received>& known) {
     return std::ranges::equal(known->bytes, bytes);
   });
   std::shared_ptr<Received> found = alike != received.rend() ? *alike : nullptr;
   if (!found) {
-    const auto holds = [&] {
-      return !is_long || other->layout_numbers[place.layout_slot].load() == place.layout_number;
-    };
+    const auto holds = [&] { return !is_long || other->layout_numbers[name.slot].load() == name.number; };
     datatype::LayoutRef layout = holds() ? datatype::Layout::from_bytes(bytes) : nullptr;
     if (!layout || !holds()) return nullptr;
     forget_oldest(received, bytes.size());
@@ -167,7 +173,7 @@ datatype::LayoutRef Layouts::find(const Segment& other, const Descriptor& descri
   }
   found->used = ++clock_;
   if (numbered.size() >= numbers_kept) numbered.clear();
-  numbered[place.layout_number] = found;
+  numbered[name.number] = found;
   return found->layout;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -37,10 +38,14 @@ class Layouts {
   /// for it, `effort` each, is not worth the trouble.
   bool describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
                 std::size_t effort, PublishedRef& published);
+  /// The name of a short layout, of which the caller copies the bytes at once.
+  LayoutName name_short(const datatype::LayoutRef& layout, std::span<const std::byte>& bytes);
+  /// The name of a long one, which is published as above; without a number if it is not.
+  LayoutName name_long(Segment& own, const datatype::LayoutRef& layout, std::size_t effort, PublishedRef& published);
 
-  /// The layout that the process of segment `other` tells in `place`, which is in `descriptor`; the same object for the
-  /// same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
-  datatype::LayoutRef find(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place);
+  /// The layout that the process of segment `other` has named; `beside` is where a short one lies. The same object for
+  /// the same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
+  datatype::LayoutRef find(const Segment& other, const LayoutName& name, std::span<const std::byte> beside);
 
   void clear();
 

@@ -249,7 +249,7 @@ void RendezvousSender::pack_for_fetching() {
   RemoteBuffer& place = descriptor_.from;
   if (!device::export_memory(operand_.ordinal, packed_.data(), place.memory)) place.memory = {};
   place.address = reinterpret_cast<std::uint64_t>(packed_.data());
-  place.layout_bytes = 0;
+  place.layout = {};
   report_peer(PeerEvent::packed);
   pack_next_part();  // the others when the RTS is on its way
 }

@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 18;
+inline constexpr std::uint32_t peer_version = 19;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// So many descriptors have memory from the start, and are the only ones in an image; the others get it as many at a
@@ -99,12 +99,10 @@ struct Part {
 
 /// A buffer in the memory of the process that has written this.
 struct RemoteBuffer {
-  std::int64_t count;         ///< elements of the layout
-  std::uint64_t address;      ///< the buffer, or for contiguous data their first byte, in that process's address space
-  std::int64_t layout_bytes;  ///< of the layout; 0: contiguous
-  std::uint64_t layout_number;  ///< identifies the layout in that process: a known layout need not be read
-  std::int32_t layout_slot;     ///< the slot of that process's segment with the layout; negative: Descriptor::data
-  device::Exported memory;      ///< the memory with the data
+  std::int64_t count;       ///< elements of the layout
+  std::uint64_t address;    ///< the buffer, or for contiguous data their first byte, in that process's address space
+  LayoutName layout;        ///< a short one is in Descriptor::data
+  device::Exported memory;  ///< the memory with the data
 };
 
 struct alignas(64) Descriptor {

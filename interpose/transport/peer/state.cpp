@@ -223,9 +223,8 @@ void note_turn(int ordinal) {
 
 // --- where data lie --------------------------------------------------------------------------------------------------
 
-namespace {
+namespace {}  // namespace
 
-/// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
   const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
@@ -233,15 +232,13 @@ bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
 }
 
-}  // namespace
-
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
   if (!device::export_memory(operand.ordinal, first, place.memory) || !holds(place.memory, operand)) return false;
   place.count = operand.count;
-  place.layout_bytes = 0;
+  place.layout = {};
   place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
   if (layout.is_contiguous(operand.count)) {
     place.address += static_cast<std::uint64_t>(layout.true_lb());
@@ -256,14 +253,14 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place,
                   MappedBuffer& operand) {
   if (operand.layout) return true;
-  const bool contiguous = place.layout_bytes == 0;
+  const bool contiguous = place.layout.bytes == 0;
   operand.count = contiguous ? descriptor.bytes : place.count;
   if (contiguous) {
     operand.layout = datatype::type_info(MPI_BYTE)->layout_ref();
     return true;
   }
   const LockGuard lock(world->mutex);
-  operand.layout = world->layouts.find(other, descriptor, place);
+  operand.layout = world->layouts.find(other, place.layout, descriptor.data);
   return operand.layout != nullptr;
 }
 

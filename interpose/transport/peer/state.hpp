@@ -195,6 +195,9 @@ Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, s
 /// To be called when such a kernel has ended.
 void note_turn(int ordinal);
 
+/// Whether all of the operand lies in the allocation, as its first byte does.
+bool holds(const device::Exported& memory, const DeviceBuffer& operand);
+
 /// Fills `place`, in `descriptor`, with a description of the operand for process `other`. False if the memory cannot be
 /// exported, or if the layout is too long (Layouts::describe()).
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
