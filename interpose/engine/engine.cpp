@@ -21,7 +21,7 @@ constexpr std::size_t parts = 3;
 
 std::array<std::atomic<Polled*>, parts> registered{};
 std::atomic<bool> busy{false};
-constinit thread_local bool inside = false;
+constinit thread_local bool inside = false, driven_by_mpi = false;
 using Clock = std::chrono::steady_clock;
 std::atomic<Clock::rep> latest_time{0};
 
@@ -81,6 +81,10 @@ int poll_due(unsigned due, Tests tests) {
 }
 
 int advance() {
+  const struct Driven {
+    Driven() { driven_by_mpi = true; }
+    ~Driven() { driven_by_mpi = false; }
+  } driven;
   return engine_progress();
 }
 
@@ -102,6 +106,10 @@ void engine_unhook() {
 
 bool engine_within() {
   return inside;
+}
+
+bool engine_driven_by_mpi() {
+  return driven_by_mpi;
 }
 
 std::chrono::steady_clock::time_point engine_time() {

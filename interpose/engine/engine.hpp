@@ -48,8 +48,11 @@ void engine_unhook();
 /// Whether this thread polls, so that it would wait for itself if it waited for progress.
 bool engine_within();
 
-/// When the engine polled last, or a wait paused: for time-outs of what is polled, which would read the clock for each
-/// of thousands.
+/// Whether MPI's progress has called the engine in this thread: then a poll need not make MPI progress.
+bool engine_driven_by_mpi();
+
+/// The time of the engine's latest poll or pause. What is polled takes it for its time-outs: thousands of operations
+/// would each read the clock otherwise.
 std::chrono::steady_clock::time_point engine_time();
 
 /// Polls all that is due. Returns how much has come to an end. Any thread may call it, from within MPI's progress or
