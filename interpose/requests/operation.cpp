@@ -270,7 +270,9 @@ int Reservation::submit_send(bool packed, MPI_Request* request) {
   if (!packed || operations.defers(operation_->channel)) return submit(/*issued=*/false, request);
   const int code = Operations::give(*operation_);
   if (code != MPI_SUCCESS && operation_->send == hidden_send) return raise(operation_->owner.comm, code);
-  return submit_issued(code, request);
+  const int submitted = submit_issued(code, request);
+  operations.make_progress_now_and_then();
+  return submitted;
 }
 
 int Reservation::submit_issued(int code, MPI_Request* request) {

@@ -20,6 +20,9 @@ namespace {
 
 // Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
 constexpr int blocked_peers_max = 16;
+/// Sends that MPI is given before it makes progress, be it that the program posts on: what Open MPI has no room to send
+/// it walks through at each progress.
+constexpr int given_between_progress = 64;
 /// How many operations whose data are under way a step looks at.
 constexpr std::size_t following_window = 64;
 
@@ -58,6 +61,7 @@ void Operations::settle() {
 int Operations::poll(Tests tests) {
   // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
+  given_.store(0, std::memory_order_relaxed);
   release_retired();
   int completions = look_at_watched(tests);
   take_incoming();
@@ -157,7 +161,12 @@ int Operations::give(Operation& operation) {
   const int code = operation.send(out.data, out.count, out.type, operation.channel.peer, operation.tag,
                                   operation.channel.comm, &operation.inner);
   payload.given();
+  operations.given_.fetch_add(1, std::memory_order_relaxed);
   return code;
+}
+
+void Operations::make_progress_now_and_then() {
+  if (given_.load(std::memory_order_relaxed) >= given_between_progress && !engine_within()) make_progress();
 }
 
 void Operations::issue(Operation* operation) {

@@ -40,6 +40,8 @@ class Operations final : public Polled {
   /// Gives MPI a send. Returns what the function that sends it has returned; none calls an error handler for
   /// hidden_send().
   static int give(Operation& operation);
+  /// Between sends of a program that posts many before it waits.
+  void make_progress_now_and_then();
   void remove(Operation* operation);
   void retire(Operation* operation);
   bool due() override {
@@ -94,6 +96,7 @@ class Operations final : public Polled {
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
   std::atomic<int> cancels_{0};
+  std::atomic<int> given_{0};                 ///< sends, since the engine polled last
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
   Mutex mutex_;                                            // also of the owners of all operations that are reserved
