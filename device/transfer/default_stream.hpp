@@ -6,8 +6,7 @@
 // not do: all operations share the streams of this library, so that operations behind the waiting one would wait, too,
 // even if the program's work needs them to be over; and the wait would be mistaken for a start delay (delay.hpp).
 //
-// The query costs 1.5 to 2 us, and so does any work given to the stream. Blocking calls make their marks late
-// (StreamMark::late), while the other process is at work.
+// The query costs 1.5 to 2 us, and so does any work given to the stream.
 #pragma once
 
 #include <atomic>

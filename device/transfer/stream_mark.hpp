@@ -9,12 +9,6 @@ namespace gpudt::device {
 class StreamMark {
  public:
   StreamMark() = default;  ///< nothing to wait for
-  /// A mark that is recorded later, by make() or the first reached(), for blocking calls that do other work first. Each
-  /// copy of it is recorded separately. It must not outlive the program's call.
-  static StreamMark late(int ordinal);
-  bool made() const { return number_ != unmade; }
-  /// Throws Error.
-  void make() const;
   /// Once true, stays true. Reads one word of memory, and takes a lock unless the answer is known.
   bool reached() const;
   /// Polls until reached().
@@ -23,9 +17,8 @@ class StreamMark {
  private:
   friend StreamMark mark_default_stream(int ordinal);
   StreamMark(int ordinal, std::uint64_t number) : ordinal_(ordinal), number_(number) {}
-  static constexpr std::uint64_t unmade = ~std::uint64_t{0};
   int ordinal_ = 0;
-  mutable std::uint64_t number_ = 0;  ///< DefaultStream::mark()
+  std::uint64_t number_ = 0;  ///< DefaultStream::mark()
 };
 
 /// Marks the default stream of GPU `ordinal` as it is now. To be called when the program makes its call, not later:

@@ -146,12 +146,7 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
   const auto receive = [&](const Outgoing& into, MPI_Status* seen) {
     return PMPI_Recv(into.room(), into.count, into.type, source, tag, comm, seen);
   };
-  const auto start = [&](const Outgoing& into, MPI_Request* request) {
-    return PMPI_Irecv(into.room(), into.count, into.type, source, tag, comm, request);
-  };
-  const StartReceive starts(start);
-  return receive_blocking({receive, requests_have_handlers ? &starts : nullptr}, "MPI_Recv", {buf, count, type},
-                          {.comm = comm}, Selector{source, tag}, status);
+  return receive_blocking({receive}, "MPI_Recv", {buf, count, type}, {.comm = comm}, Selector{source, tag}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
   return guarded(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });

@@ -56,14 +56,6 @@ inline constexpr bool returns_handled_errors = true;
 inline constexpr bool returns_handled_errors = false;
 #endif
 
-/// Whether errors of requests go to the error handlers of their communicators. Those of MPICH's go to that of
-/// MPI_COMM_WORLD.
-#ifdef OPEN_MPI
-inline constexpr bool requests_have_handlers = true;
-#else
-inline constexpr bool requests_have_handlers = false;
-#endif
-
 /// Whether MPI refuses all collectives whose send and receive buffers have the same address and type. Open MPI refuses
 /// only MPI_Allreduce and MPI_Reduce.
 #ifdef OPEN_MPI

@@ -58,9 +58,6 @@ using StartReceive = FunctionRef<int(const Outgoing& into, MPI_Request* request)
 /// How a blocking receive is given to MPI.
 struct BlockingReceive {
   ReceiveNow receive;
-  /// The same, if it can be started, and waited for then, with errors for the same handler: the default stream is
-  /// marked meanwhile. Over MPICH errors of requests go to the handler of MPI_COMM_WORLD.
-  const StartReceive* start = nullptr;
   bool sends_first = false;  ///< receive() also sends
 };
 

@@ -37,42 +37,6 @@ int came_as_it_is(int code, const char* call, const Outgoing& program, const See
   });
 }
 
-namespace {
-
-/// Of a receive that MPI has, and that cannot be carried on with: no message comes to the staging memory any more.
-void end_receive(MPI_Request request, StagedReceive& staged) {
-  MPI_Status status{};
-  int cancelled = 0;
-  MPI_Count bytes = 0;
-  PMPI_Cancel(&request);
-  if (PMPI_Wait(&request, &status) != MPI_SUCCESS) return;
-  PMPI_Test_cancelled(&status, &cancelled);
-  PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
-  try {
-    while (cancelled == 0 && !staged.is_readable(bytes)) {  // waits for the copy of its first bytes
-    }
-    if (cancelled == 0) staged.announced(bytes);  // if it is an RTS, its sender hears of the failure
-  } catch (const std::exception&) {               // the first failure is told
-  }
-  staged.abandon();
-}
-
-/// Into staging memory. The default stream is marked while the message may be under way.
-int receive_staged(const BlockingReceive& pmpi, StagedReceive& staged, MPI_Status* status) {
-  if (pmpi.start == nullptr || staged.operand().after.made()) return pmpi.receive(staged.message(), status);
-  MPI_Request request = MPI_REQUEST_NULL;
-  if (const int code = (*pmpi.start)(staged.message(), &request); code != MPI_SUCCESS) return code;
-  try {
-    staged.operand().after.make();
-  } catch (...) {
-    end_receive(request, staged);
-    throw;
-  }
-  return PMPI_Wait(&request, status);
-}
-
-}  // namespace
-
 int receive_blocking(const BlockingReceive& pmpi, const char* call, const ReceiveBuffer& buffer,
                      const ErrorOwner& owner, const Selects& selects, MPI_Status* status) {
   const SeenStatus seen(status);
@@ -83,7 +47,7 @@ int receive_blocking(const BlockingReceive& pmpi, const char* call, const Receiv
   if (!pmpi.sends_first && comes_as_it_is(peek))
     return came_as_it_is(pmpi.receive(program, seen.get()), call, program, seen, owner);
   return guarded(owner, call, [&] {
-    DeviceBuffer operand{.use = Use::written, .blocking = pmpi.start != nullptr};
+    DeviceBuffer operand{.use = Use::written};
     const From from{selects ? selects->source : MPI_ANY_SOURCE, owner.comm};
     if (!resolve(buffer.address, count, buffer.type, call, operand, peek.located, from.may_be_rts())) {
       if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments()))
@@ -106,7 +70,7 @@ int receive_blocking(const BlockingReceive& pmpi, const char* call, const Receiv
       if (!pmpi.sends_first) device::about_to_wait(device::WaitKind::peer_sends);
       mark(point::posted);
       const Timed timed(Clock::mpi);
-      code = receive_staged(pmpi, staged, seen.get());
+      code = pmpi.receive(staged.message(), seen.get());
     }
     return finish_receive(code, call, staged, seen, owner, pending);
   });

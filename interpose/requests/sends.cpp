@@ -52,13 +52,13 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
   return pmpi(out.data, out.count, out.type, dest, tag, comm, more...);
 }
 
-/// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads, or a mark still to be made,
-/// it uses a nonblocking send: plain messages of other threads may wait until MPI has the RTS, which a blocking send
-/// that waits for its receive would show too late, and the default stream is marked while MPI sends.
+/// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads it uses a nonblocking send:
+/// plain messages of other threads may wait until MPI has the RTS, which a blocking send that waits for its receive
+/// would show too late.
 int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
   mark(point::given);
-  if (!peer_has_threads() && !offer.marks_late()) {
+  if (!peer_has_threads()) {
     const int code = send_now(pmpi, rts, dest, tag, comm);
     offer.given();
     return code;
@@ -67,15 +67,7 @@ int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Com
   MPI_Request request = MPI_REQUEST_NULL;
   const int code = send_now(nonblocking, rts, dest, tag, comm, &request);
   offer.given();
-  if (code != MPI_SUCCESS) return code;
-  try {
-    offer.make_mark();
-  } catch (...) {
-    offer.sent();  // the receiver may have the RTS, and is to hear that there is no message
-    PMPI_Wait(&request, MPI_STATUS_IGNORE);
-    throw;
-  }
-  return PMPI_Wait(&request, MPI_STATUS_IGNORE);
+  return code == MPI_SUCCESS ? PMPI_Wait(&request, MPI_STATUS_IGNORE) : code;
 }
 
 }  // namespace
@@ -87,7 +79,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
   const BufferPeek peek(buf, count, type);
   if (goes_as_it_is(peek)) return pmpi(buf, count, type, dest, tag, comm);
   return guarded(comm, call, [&] {
-    DeviceBuffer operand{.use = Use::read, .blocking = true};
+    DeviceBuffer operand{.use = Use::read};
     if (!resolve(buf, count, type, call, operand, peek.located, needs_host_memory(pmpi, dest, comm))) {
       engine_order(comm, dest);
       peer_sends_plain(count, type, dest, tag, comm);

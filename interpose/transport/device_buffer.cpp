@@ -169,7 +169,7 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
 
 void DeviceBuffer::mark_again() {
   if (!division) {
-    after = blocking ? device::StreamMark::late(ordinal) : device::mark_default_stream(ordinal);
+    after = device::mark_default_stream(ordinal);
     return;
   }
   after = {};

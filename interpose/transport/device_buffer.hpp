@@ -38,7 +38,6 @@ struct DeviceBuffer {
   device::StreamMark after{};  ///< position of the default stream at the time of this call; the buffer is not touched
                                ///< before it is reached
   Use use = Use::unknown;
-  bool blocking = false;   ///< the call returns when it has used the buffer: `after` may be made late
   CheckedRef checked{};    ///< as long as the operation lasts
   ReportedRef reported{};  ///< likewise; null if no report is wanted
 

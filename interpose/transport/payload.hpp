@@ -60,9 +60,6 @@ class SendPayload : public Payload {
   virtual void given() {}
   /// MPI has cancelled message(): no process receives it.
   virtual void recalled() {}
-  /// Of sends that need not be packed: make_mark() is to be called after given(), while MPI sends message().
-  virtual bool marks_late() const { return false; }
-  virtual void make_mark() {}
   /// MPI has sent message(). True if the operation is over only when done() says so again.
   virtual bool sent() { return false; }
 };

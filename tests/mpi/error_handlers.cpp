@@ -391,8 +391,8 @@ TEST_CASE("an unpack that fails on the GPU reaches the handler, after the commun
   }
 }
 
-// The default stream of a GPU that has failed cannot be marked any more; MPI has the receive by then.
-TEST_CASE("a receive that fails when MPI has it takes no message", "[.][fault]") {
+// The default stream of a GPU that has failed cannot be marked any more.
+TEST_CASE("a receive that fails takes no message", "[.][fault]") {
   const Type type = vector(500, 1, 2);
   const int gpu = current_gpu();
   const Watched watched;

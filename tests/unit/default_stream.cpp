@@ -158,19 +158,6 @@ TEST_CASE("default stream: a mark in an idle stream has been reached", "[kernel]
   CHECK(runtime.signals.empty());
 }
 
-TEST_CASE("default stream: a late mark covers what is there when it is made", "[device]") {
-  const Session session;
-  const StreamMark idle = StreamMark::late(0), busy = StreamMark::late(0);
-  CHECK(idle.reached());
-  HeldStream held;
-  busy.make();
-  CHECK_FALSE(busy.reached());
-  CHECK(idle.reached());
-  held.release();
-  busy.wait();
-  CHECK(busy.reached());
-}
-
 TEST_CASE("default stream: transfers begin together when their mark has been reached", "[device]") {
   device::Config config;
   config.way = device::Way::kernel;

@@ -152,8 +152,6 @@ class RendezvousSender : public SendPayload {
   bool done() override;
   /// The RTS has been sent.
   bool sent() override;
-  bool marks_late() const override;
-  void make_mark() override;
   Outgoing message() const override;
   void given() override;
   void recalled() override;

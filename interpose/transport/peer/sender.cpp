@@ -210,7 +210,6 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
 
 void RendezvousSender::offer(bool afar) {
   if (remote_) {
-    operand_.after.make();  // the fragments share it
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
     report_peer(PeerEvent::remote);
@@ -231,7 +230,7 @@ void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
-    if (operand_.after.made()) make_ready();  // else when the RTS is on its way
+    make_ready();
     return;
   }
   if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
@@ -309,15 +308,6 @@ void RendezvousSender::recalled() {
 
 void RendezvousSender::ended() {
   report_end(operand_.reported);
-}
-
-bool RendezvousSender::marks_late() const {
-  return !operand_.after.made();
-}
-
-void RendezvousSender::make_mark() {
-  operand_.after.make();
-  if (!packed_ && !remote_) make_ready();
 }
 
 bool RendezvousSender::sent() {
