@@ -6,8 +6,8 @@
 namespace gpudt {
 
 /// After attempts that have failed, `first` are left out before the next one; twice as many each time that this fails,
-/// too, up to `most`. `failures`: in a row, before any is left out.
-template <int first, int most, int failures = 1>
+/// too, up to `most`.
+template <int first, int most>
 class Backoff {
  public:
   /// To be asked before each attempt: whether it is to be left out.
@@ -15,19 +15,16 @@ class Backoff {
   /// Whether the next one is to be.
   bool waits() const { return left_ > 0; }
   /// Whether the last one has failed.
-  bool failing() const { return failed_ > 0; }
+  bool failing() const { return passing_ > 0; }
 
   void failed() {
-    failed_ = std::min(failed_ + 1, failures);
-    if (failed_ < failures) return;
     passing_ = passing_ == 0 ? first : std::min(2 * passing_, most);
     left_ = passing_;
   }
   /// The next attempt is made.
-  void worked() { failed_ = passing_ = left_ = 0; }
+  void worked() { passing_ = left_ = 0; }
 
  private:
-  int failed_ = 0;   ///< in a row, as far as it matters
   int passing_ = 0;  ///< that the last failure has made
   int left_ = 0;     ///< of these
 };

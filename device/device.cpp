@@ -150,19 +150,6 @@ Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   return current_engine().copy_blocks(ordinal, copies);
 }
 
-std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count) {
-  const datatype::Shape shape = layout.shape(count);
-  return least_calls(shape, shape.total, &layout);
-}
-
-bool kernels_late(int ordinal) {
-  return current_engine().gpu(ordinal).channel(Direction::unpack).kernels.seen_us() != 0;
-}
-
-bool yields_turns(int ordinal) {
-  return current_engine().gpu(ordinal).channel(Direction::unpack).kernels.yields();
-}
-
 double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count) {
   return packing_cost_us(current_engine().gpu(ordinal).tuning.model, layout, count);
 }

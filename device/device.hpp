@@ -131,15 +131,6 @@ Transfer reduce(int ordinal, const Reduction& reduction);
 /// source or another destination. Thread-safe. Throws Error.
 Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
 
-/// Lower bound (usually exact) for the number of copy calls that move `count` elements to or from pinned memory; 0: the
-/// copy engine cannot.
-std::int64_t least_copy_calls(const datatype::Layout& layout, std::int64_t count);
-
-/// Whether kernels on GPU `ordinal` currently have a start delay (according to recent observations).
-bool kernels_late(int ordinal);
-/// Whether another process is to have the GPU's multiprocessors (shared_with_others()).
-bool yields_turns(int ordinal);
-
 /// Whether a peer GPU gets the data faster if they are packed on GPU `ordinal` first instead of being read in place.
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);
 

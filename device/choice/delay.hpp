@@ -26,8 +26,6 @@ class Delay {
   void yield_turns();
   /// Whether yield_turns() was called recently.
   bool yields() const;
-  /// expected_us() without the effect of yield_turns().
-  double seen_us() const;
 
   /// Records that a kernel or copy that was expected to take `expected_us` ended between `after_us` and `before_us`
   /// after its start. `roughly`: its time depends on more than its size, so it can show that it began late, but not
@@ -40,6 +38,9 @@ class Delay {
   std::int64_t times() const { return times_.load(std::memory_order_relaxed); }  ///< late beginnings seen so far
 
  private:
+  /// expected_us() without the effect of yield_turns().
+  double seen_us() const;
+
   const Lateness lateness_;
   std::atomic<float> delay_us_{0};
   std::atomic<std::int64_t> times_{0};

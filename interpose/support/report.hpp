@@ -127,14 +127,14 @@ int in_mpi(Call call) {
 
 /// What becomes of messages in device memory that are offered to their receivers (transport/peer/peer.hpp).
 enum class PeerEvent {
-  offered,      ///< the receiver's GPU may fetch it
-  buffered,     ///< of these: moved to the segment, since nobody received it for a while
-  refused,      ///< of these: sent through the segment, since the receiver could not fetch it
-  time_sliced,  ///< ... or did not, since kernels of two processes would have taken turns on their GPU
-  packed,       ///< of these: packed before it can be fetched
-  remote,       ///< of these: to a process that shares no memory with this one
-  put,          ///< of these: written to the receiver's memory by this process
-  collective,   ///< a collective that went as messages (collectives/peer_exchange.hpp)
+  offered,     ///< the receiver's GPU may fetch it
+  buffered,    ///< of these: moved to the segment, since nobody received it for a while
+  refused,     ///< of these: sent through the segment, since the receiver could not fetch it
+  declined,    ///< ... or since this process, on the receiver's GPU, could not write it
+  packed,      ///< of these: packed before it can be fetched
+  remote,      ///< of these: to a process that shares no memory with this one
+  put,         ///< of these: written to the receiver's memory by this process
+  collective,  ///< a collective that went as messages (collectives/peer_exchange.hpp)
 };
 inline constexpr int peer_events = 8;
 void report_peer(PeerEvent event);

@@ -30,9 +30,6 @@ constexpr Advice refused_advice = {
     "% messages were offered, but could not be fetched by the receiver",
     "Receive into GPU memory; let the processes of a node see all its GPUs (CUDA_VISIBLE_DEVICES), and GPUs have peer "
     "access (nvidia-smi topo -p2p r)"};
-constexpr Advice time_sliced_advice = {
-    "% messages went through shared memory, since kernels of several processes take turns on their GPU",
-    "A GPU for each process, or CUDA MPS"};
 constexpr Advice late_advice = {
     "kernels or copies began late % times, behind other work on the GPU",
     "Start communication before long kernels, or leave some of the GPU free; GPUDT_TIMELINE shows where"};
@@ -88,7 +85,6 @@ std::vector<Hint> hints(const Summary& summary) {
     add(found, refused_advice, refused);
     if (!summary.not_mapped.empty()) found.back().what += " (" + summary.not_mapped + ")";
   }
-  add(found, time_sliced_advice, summary.of(PeerEvent::time_sliced));
   const std::int64_t late = summary.movements[4], moved = summary.movements[0] + summary.movements[1];
   if (late * seldom > moved) add(found, late_advice, late);
   if (!summary.no_peers.empty() && any_staged(summary))

@@ -121,7 +121,7 @@ std::string messages_json(const Summary& summary) {
       .add("offered", summary.of(PeerEvent::offered))
       .add("packed", summary.of(PeerEvent::packed))
       .add("written_by_sender", summary.of(PeerEvent::put))
-      .add("through_shared_memory", summary.of(PeerEvent::refused) + summary.of(PeerEvent::time_sliced))
+      .add("through_shared_memory", summary.of(PeerEvent::refused) + summary.of(PeerEvent::declined))
       .add("in_fragments", summary.of(PeerEvent::remote))
       .add("buffered", summary.of(PeerEvent::buffered))
       .text();

@@ -112,7 +112,7 @@ std::string messages_text(const Summary& summary) {
   if (summary.of(PeerEvent::offered) != 0)
     text += "  peer transfer: " + messages(PeerEvent::offered) + " messages offered; of these " +
             messages(PeerEvent::packed) + " packed to be fetched, " + messages(PeerEvent::put) +
-            " written by their senders, " + messages(PeerEvent::refused, PeerEvent::time_sliced) +
+            " written by their senders, " + messages(PeerEvent::refused, PeerEvent::declined) +
             " through shared memory, " + messages(PeerEvent::remote) + " in fragments by messages, " +
             messages(PeerEvent::buffered) + " buffered\n";
   if (summary.of(PeerEvent::collective) != 0)

@@ -157,8 +157,7 @@ class Report(unittest.TestCase):
     def test_hints(self):
         """Of what is slow, with the remedy; not of what is not."""
         hints = [hint["what"] for hint in self.report_of(self.messages, "device")["hints"]]
-        busy = ("began late", "take turns")  # which the processes of one GPU can be
-        self.assertEqual([hint for hint in hints if not any(words in hint for words in busy)], [])
+        self.assertEqual([hint for hint in hints if "began late" not in hint], [])  # as on one GPU it can
         run = self.run_program(self.messages, "slow", "GPUDT_REPORT=1", "GPUDT_WAY=copy")
         for words in (("received into host memory", "Receive into GPU memory"), ("GPUDT_WAY=copy is set", "Without it"),
                       (f"hint: {RANKS} reductions", "went through the host", "Use a predefined operator")):

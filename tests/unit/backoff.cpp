@@ -39,16 +39,3 @@ TEST_CASE("backoff: after a success the next attempt is made, and counting begin
   backoff.failed();
   CHECK(left_out(backoff) == 2);
 }
-
-TEST_CASE("backoff: some failures in a row may be borne", "[chooser]") {
-  Backoff<1, 64, 2> backoff;
-  backoff.failed();
-  CHECK(left_out(backoff) == 0);
-  backoff.worked();
-  backoff.failed();
-  CHECK(left_out(backoff) == 0);
-  backoff.failed();
-  CHECK(left_out(backoff) == 1);
-  backoff.failed();
-  CHECK(left_out(backoff) == 2);
-}

@@ -203,7 +203,6 @@ class RendezvousSender : public SendPayload {
   unsigned polls_ = 0;                      ///< of receiver_gone()
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
-  bool put_off_ = false;                    ///< the data take another path this time; no refusal
   MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
   std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
@@ -255,7 +254,6 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
-  bool moves_for_both_ = false;              ///< processes on one GPU
   DeviceBuffer into_;                        ///< device memory
   datatype::LayoutRef layout_;               ///< of host memory
   std::int64_t wanted_ = 0, fetched_ = 0;    ///< bytes

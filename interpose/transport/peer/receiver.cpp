@@ -129,8 +129,7 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
 }
 
 /// Has the data moved by a kernel: this process's, or by the sender's where both use one GPU (ask()). False: the
-/// receive takes them in fragments (want()), since it is forced to, the GPU does not reach the memory, or kernels of
-/// two processes on one GPU would take turns for too long.
+/// receive takes them in fragments (want()), since it is forced to, or the GPU does not reach the memory.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   const Route route{
       .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
@@ -139,10 +138,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   note_shared_gpu(segment_->rank, into.ordinal);
   descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);
   if (world->rank > segment_->rank) return ask() || (descriptor_.bytes >= least_on_one_gpu && fetch_from_memory());
-  const Turn turn = turn_for(into.ordinal, descriptor_.bytes, into.info->layout(), into.count);
-  if (turn == Turn::not_now) descriptor_.found.store(found_on_one_gpu | found_not_now, std::memory_order_relaxed);
-  moves_for_both_ = turn == Turn::ours && fetch_from_memory();
-  return moves_for_both_;
+  return fetch_from_memory();
 }
 
 bool RendezvousReceiver::fetch_from_memory() {
@@ -241,8 +237,7 @@ bool RendezvousReceiver::done() {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
   if (transfers_.size() > under_way) return false;  // a poll would launch it, without those that other messages start
-  for (; !transfers_.empty() && transfers_.front().done(); transfers_.erase(transfers_.begin()))
-    if (moves_for_both_ && transfers_.front().way() == device::Way::kernel) note_turn(into_.ordinal);
+  while (!transfers_.empty() && transfers_.front().done()) transfers_.erase(transfers_.begin());
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
   senders_ = {};  // before the sender may free the memory

@@ -105,7 +105,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   if (!may_offer(to.comm)) return not_offered("there are no peer transfers");
   const int rank = world_rank_of(to.comm, to.rank);
   const Envelope envelope = envelope_of(to.tag, to.comm);
-  const Traffic traffic{to.tag, message.bytes, &operand};
+  const Traffic traffic{to.tag, message.bytes};
   UniqueLock lock(world->mutex);
   look_at(rank, route);
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
@@ -327,7 +327,7 @@ bool RendezvousSender::step() {
       note_taken(world_);
       gpudt::mark(point::acknowledged);
       note_what_receiver_found();
-      if (!put_off_) note_outcome(/*refused=*/outflow_ != nullptr);
+      note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
       if (is_short()) note_outcome(/*refused=*/true);  // staged, the send would have taken less
@@ -415,10 +415,7 @@ void RendezvousSender::answer() {
 
 bool RendezvousSender::is_willing(const Segment& receiver) try {
   if (!learn_layout(receiver, descriptor_, descriptor_.to, receivers_)) return false;
-  const Turn turn = turn_for(operand_.ordinal, descriptor_.bytes, *receivers_.layout, receivers_.count);
-  const auto may_map = [&] { return map_known(operand_.ordinal, receiver, descriptor_.to, receivers_) || may_open(); };
-  put_off_ = turn == Turn::not_now || (turn == Turn::ours && !may_map());
-  return turn == Turn::ours && !put_off_;
+  return map_known(operand_.ordinal, receiver, descriptor_.to, receivers_) || may_open();
 } catch (const std::bad_alloc&) {
   return false;
 }
@@ -427,7 +424,6 @@ bool RendezvousSender::is_willing(const Segment& receiver) try {
 bool RendezvousSender::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory
-  if (putting_.way() == device::Way::kernel) note_turn(operand_.ordinal);
   descriptor_.state.finish_put();
   gpudt::mark(point::acknowledged);
   note_outcome(/*refused=*/false);
@@ -435,14 +431,12 @@ bool RendezvousSender::put() {
 }
 
 void RendezvousSender::note_outcome(bool refused) const {
-  peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes, &operand_}, refused);
+  peer::note_outcome(world_, {descriptor_.envelope.tag, descriptor_.bytes}, refused);
 }
 
 bool RendezvousSender::note_what_receiver_found() {
-  const std::uint32_t found = descriptor_.found.load(std::memory_order_relaxed);
-  const bool one_gpu = (found & found_on_one_gpu) != 0;
+  const bool one_gpu = descriptor_.found.load(std::memory_order_relaxed) == found_on_one_gpu;
   if (one_gpu) note_shared_gpu(world_, operand_.ordinal);
-  put_off_ = put_off_ || (found & found_not_now) != 0;
   return one_gpu;
 }
 
@@ -455,7 +449,7 @@ void RendezvousSender::stream() {
     packed_ = {};
     published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
-    report_peer(one_gpu ? PeerEvent::time_sliced : PeerEvent::refused);
+    report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
     report_went(operand_.reported, protocol_name(Protocol::shared));
   }
   outflow_->step();

@@ -78,10 +78,8 @@ enum class Issue : std::uint32_t {
   issued,        ///< MPI has it, before all messages that are sent from now on
 };
 
-/// Values of Descriptor::found.
+/// A value of Descriptor::found.
 inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use one GPU
-inline constexpr std::uint32_t found_not_now =
-    2;  ///< kernels currently have a start delay; a later message may succeed
 
 /// Size of Descriptor::data, for a layout or a short message.
 inline constexpr std::size_t descriptor_data = 6720;

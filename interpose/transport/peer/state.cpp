@@ -135,29 +135,12 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
   return count * datatype::size_of(type);
 }
 
-namespace {
-
-bool has_few_copies(const datatype::Layout& layout, std::int64_t count) {
-  const std::int64_t calls = device::least_copy_calls(layout, count);
-  return calls != 0 && calls <= few_copies;
-}
-
-/// Index into the backoffs of a tag: messages that a shared GPU's copy engine brings go one way, all others may go
-/// others. Short ones have one of their own: a late receiver counts as a refusal of these, since staging would have
-/// been quicker.
-std::size_t sort_of(const Traffic& traffic, bool shares_gpu) {
-  if (has_short_length(traffic.bytes)) return 3;
-  if (traffic.bytes >= least_on_one_gpu) return 0;
-  const DeviceBuffer* const operand = traffic.operand;
-  return shares_gpu && operand != nullptr && !has_few_copies(operand->info->layout(), operand->count) ? 2 : 1;
-}
-
-}  // namespace
-
 Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
   if (!refusals) refusals = std::make_unique<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>>();
+  // Short ones have one of their own: a late receiver counts as a refusal of these, since staging would have been
+  // quicker.
   return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
-                     sort_of(traffic, shares_gpu)];
+                     (has_short_length(traffic.bytes) ? 1 : 0)];
 }
 
 void note_taken(int rank) {
@@ -202,23 +185,6 @@ void note_shared_gpu(int rank, int ordinal) {
   device::shared_with_others(ordinal, /*yields=*/world->rank > rank);
   const LockGuard lock(world->mutex);
   world->neighbours[static_cast<std::size_t>(rank)].shares_gpu = true;
-}
-
-// What goes by many copies, or by kernels on both sides, is not much slower by a kernel that begins late; and as long
-// as it goes by kernels on both sides, they are late.
-Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count) {
-  if (bytes >= least_on_one_gpu || world->forced == Protocol::peer) return Turn::ours;
-  if (has_few_copies(layout, count))
-    return device::kernels_late(ordinal) || device::yields_turns(ordinal) ? Turn::copies : Turn::ours;
-  const LockGuard lock(world->mutex);
-  return world->turns[ordinal].passes() ? Turn::not_now : Turn::ours;
-}
-
-void note_turn(int ordinal) {
-  const bool late = device::kernels_late(ordinal);
-  const LockGuard lock(world->mutex);
-  LateTurns& turns = world->turns[ordinal];
-  late ? turns.failed() : turns.worked();
 }
 
 // --- where data lie --------------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ inline constexpr std::chrono::milliseconds life_check{500};
 /// Number of polls between two readings of the clock: with many messages that are polled in turn, reading it each time
 /// would take a fifth of the process's time.
 inline constexpr unsigned polls_between_life_checks = 16;
-/// Between two processes on one GPU kernels may wait for a time slice of a tenth of a millisecond and more, which the
-/// copy engine does not. Then shorter messages than this avoid kernels.
+/// Of two processes on one GPU only one launches kernels for shorter messages than this: kernels of both would wait for
+/// time slices of a tenth of a millisecond and more.
 inline constexpr std::int64_t least_on_one_gpu = 256 << 10;
 /// After opening a receiver's memory, wait this many times as long as it took before opening another.
 inline constexpr int opening_pause = 20;
@@ -43,21 +43,15 @@ inline constexpr std::chrono::microseconds control_timeout{10000}, short_control
 /// Time in which a thread that has received a message checks it.
 inline constexpr std::chrono::milliseconds receive_timeout{100};
 inline constexpr std::size_t backoffs_by_tag = 16;
-/// Up to this many copy calls, the copy engine is faster than a kernel that must wait for a time slice.
-inline constexpr std::int64_t few_copies = 4;
 
 /// Back-off for one neighbour and tag class after messages that could not be fetched: receives with one tag mostly use
 /// one kind of memory.
 using Refusals = Backoff<1, 64>;
-/// Back-off after kernels for this process and another one on its GPU that have started late. The first one is late
-/// whenever the other process has used the GPU for something else.
-using LateTurns = Backoff<1, 64, 2>;
 
 /// The properties by which refusals are counted: receivers may treat such messages differently.
 struct Traffic {
   int tag;
   std::int64_t bytes;
-  const DeviceBuffer* operand;
 };
 
 /// Plain messages (ordinary messages with the length of an RTS) that this process has sent to another one
@@ -73,7 +67,7 @@ struct PeerProcess {
   bool awaited_in_vain = false;  ///< a wait for its control message has timed out
   bool shares_gpu = false;       ///< it uses a GPU of this process, as its messages have shown
   Backoff<1, 1 << 20> opening;   ///< attempts to open the segment, which may not exist yet, or ever
-  static constexpr std::size_t backoffs_of_tag = 4;
+  static constexpr std::size_t backoffs_of_tag = 2;
   std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
   Refusals& refusals_of(const Traffic& traffic);
   std::unique_ptr<PlainSent> plain;  ///< likewise
@@ -136,7 +130,6 @@ struct World {
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
-  std::map<int, LateTurns> turns GUARDED_BY(mutex);        ///< by GPU
   SteadyClock::time_point next_opening GUARDED_BY(mutex);  ///< when memory of a receiver may be opened (may_open())
 };
 
@@ -185,16 +178,6 @@ void note_outcome(int rank, const Traffic& traffic, bool refused);
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
 /// Notes that the process uses a GPU of this process too.
 void note_shared_gpu(int rank, int ordinal);
-/// How the process that launches the kernels on a shared GPU moves a message into `count` elements of `layout`.
-enum class Turn {
-  ours,     ///< by a kernel
-  not_now,  ///< not by a kernel, since kernels start late; the next message may go by one
-  copies,   ///< by the copy engine, which is faster while kernels start late
-};
-Turn turn_for(int ordinal, std::int64_t bytes, const datatype::Layout& layout, std::int64_t count);
-/// To be called when such a kernel has ended.
-void note_turn(int ordinal);
-
 /// Whether all of the operand lies in the allocation, as its first byte does.
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
 
