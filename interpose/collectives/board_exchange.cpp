@@ -148,7 +148,9 @@ bool BoardExchange::match(std::size_t receiver) {
   const Contribution& its = all_[receiver];
   if (its.taken != 0 && !reach(receiver, its.to, its.to.base, to_[receiver])) return false;
   const Block* const taken_end = blocks_of(receiver).taken + its.taken;
-  for (std::size_t giver = 0; giver < all_.size(); ++giver) {
+  // Each leader begins with another giver, so that not all fetch from one GPU at a time.
+  for (std::size_t turn = 1; turn <= all_.size(); ++turn) {
+    const std::size_t giver = (receiver + turn) % all_.size();
     const Block* const given_end = blocks_of(giver).given + all_[giver].given;
     const Block* taken = next_of(blocks_of(receiver).taken, taken_end, giver);
     const Block* given = next_of(blocks_of(giver).given, given_end, receiver);
@@ -169,7 +171,8 @@ bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t recei
             {},
             {},
             taken.bytes,
-            given.layout.bytes == 0 && taken.layout.bytes == 0};
+            given.layout.bytes == 0 && taken.layout.bytes == 0,
+            serves(giver)};
   if (!move.from_layout || !move.to_layout) return false;
   const auto side = [](const datatype::LayoutRef& layout, const Block& block, void* mapped, std::uint64_t base) {
     const std::int64_t count = block.layout.bytes == 0 ? block.bytes : block.count;
@@ -196,6 +199,11 @@ datatype::LayoutRef BoardExchange::layout_of(std::size_t rank, const Block& bloc
   return peer::world->layouts.find(group_->segment(rank), block.layout, beside.subspan(at));
 }
 
+/// Whether a block stays on its GPU and is so long that it is better moved beside what comes over the link.
+bool BoardExchange::beside(const Move& move) const {
+  return move.own && moves_.size() > 1 && move.bytes > device::Gathering::long_bytes;
+}
+
 /// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, as
 /// messages do it: by the persistent kernel, which saves the launch, by one of its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
@@ -210,7 +218,7 @@ void BoardExchange::start(std::vector<device::Transfer>& kernels) {
     if (move.contiguous && move.from.user == move.to.user) continue;
     for (const datatype::LayoutRef& layout : {move.from_layout, move.to_layout}) moved_.push_back(layout);
     if (!move.contiguous || moves_.size() == 1 || move.bytes >= long_block)
-      kernels.push_back(device::transfer(ordinal_, move.from, move.to, 0, move.bytes));
+      kernels.push_back(device::transfer(ordinal_, move.from, move.to, 0, move.bytes, {}, /*within=*/beside(move)));
     else
       together.push_back({move.from.user, move.to.user, move.bytes});
     if (together.size() == device::most_block_copies) launch();

@@ -39,6 +39,7 @@ class BoardExchange : public BoardCall {
     device::Side from, to;
     std::int64_t bytes;
     bool contiguous;  ///< both sides
+    bool own;         ///< both are memory of this process's GPU
   };
   bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
   bool describe(const DeviceBuffer& buffer, peer::Block& entry);
@@ -49,6 +50,7 @@ class BoardExchange : public BoardCall {
   void start(std::vector<device::Transfer>& kernels) override;
   int ordinal() const override { return ordinal_; }
   bool match(std::size_t receiver);
+  bool beside(const Move& move) const;
   bool add(std::size_t giver, const peer::Block& given, std::size_t receiver, const peer::Block& taken);
 
   const ReportClock::time_point began_ = report_now();
