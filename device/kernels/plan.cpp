@@ -274,9 +274,9 @@ void set_streaming(KernelArgs& args, const LaunchPolicy& policy) {
 
 /// Whether a thread moves a run: equal short ones on both sides, of words that would be too narrow.
 bool transfers_runs(const Shape& from, const Shape& to) {
-  if (from.kind != to.kind || from.run != to.run) return false;
-  return (to.kind == ShapeKind::strided || to.kind == ShapeKind::list) && to.run >= shortest_lane_run &&
-         to.run <= longest_lane_run;
+  if (from.kind != to.kind || from.run != to.run || to.run < shortest_lane_run) return false;
+  return to.run <= (to.kind == ShapeKind::strided ? longest_lane_run : longest_list_run) &&
+         (to.kind == ShapeKind::strided || to.kind == ShapeKind::list);
 }
 
 /// Whether there is a kernel for the pair of maps; otherwise it takes the one for any maps.

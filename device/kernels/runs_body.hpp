@@ -11,6 +11,7 @@ namespace gpudt::device {
 constexpr int lanes = 32;             ///< threads of a warp: each moves one run of a group
 constexpr int shortest_lane_run = 3;  ///< so that an aligned word touches at most two runs
 constexpr int longest_lane_run = 32;
+constexpr int longest_list_run = 13;  ///< between two lists: longer ones are gathered, in 0.8 to 0.9 of the time
 constexpr int lane_words = longest_lane_run / 4;
 constexpr int few_lane_words = 5;  ///< shorter runs have a kernel of their own, with less to unroll
 /// Words of shared memory per warp: a group of the longest runs, and what shifting reads beyond.
