@@ -5,17 +5,12 @@
 // library's. So the order in LD_PRELOAD or on the link line does not matter.
 #pragma once
 
-#include <memory>
-
 namespace gpudt::interpose {
 
 /// The tools in this process. To be used while the library is being loaded: it considers the files loaded by then.
 class OtherTools {
  public:
   OtherTools();
-  ~OtherTools();
-  OtherTools(const OtherTools&) = delete;
-  OtherTools& operator=(const OtherTools&) = delete;
 
   /// The function that programs get instead of gpudt's for `name`, an MPI function that gpudt exports: that of a tool
   /// which is loaded after gpudt or, if the MPI library has no Fortran part, the program's stub. Null if there is none.
@@ -24,8 +19,8 @@ class OtherTools {
   bool any() const { return any_; }
 
  private:
-  struct Objects;
-  std::unique_ptr<Objects> objects_;
+  const void* here_;                      ///< tells this library from others
+  bool has_fortran_, has_fortran_stubs_;  ///< of the MPI library; what the program has in the place of procedures
   bool any_ = false;
 };
 
