@@ -52,7 +52,7 @@ std::string gpus_text(const Host& host) {
     for (const int ordinal : found.second) ordinals += (ordinals.empty() ? "" : ", ") + std::to_string(ordinal);
     if (!text.empty()) text += "; ";
     text += std::to_string(found.first) + " x ";
-    text += name + " (" + ordinals + ")";
+    text.append(name).append(" (").append(ordinals).append(")");
   }
   return text.empty() ? "no GPU used" : "GPUs: " + text;
 }
