@@ -2,6 +2,7 @@
 // others that do not, so that no process waits for an agreement that another one does not seek.
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "tests/mpi/collective_exchange.hpp"
 #include "tests/mpi/handler_calls.hpp"
@@ -237,6 +238,42 @@ TEST_CASE("blocks of which some are empty, of unlike types", "[collective][messa
       CHECK(receive.difference() == "");
     }
   }
+}
+
+/// `pieces` single integers, each a random distance of 1 to 4 behind the one before.
+Type list_of(int pieces, std::mt19937_64& random) {
+  std::vector<int> places(static_cast<std::size_t>(pieces));
+  int at = 0;
+  for (int& place : places) place = std::exchange(at, at + 1 + static_cast<int>(random() % 4));
+  MPI_Datatype type = MPI_DATATYPE_NULL;
+  MPI_Type_create_indexed_block(pieces, 1, places.data(), MPI_INT, &type);
+  Type list(type, "list of " + std::to_string(pieces));
+  MPI_Type_commit(&type);
+  return list;
+}
+
+// Layouts of up to 12 KiB go with the call, longer ones into slots of the segment, of which there are 16; what finds no
+// room goes another way.
+TEST_CASE("blocks of short and of long layouts", "[collective][messages]") {
+  std::mt19937_64 random = random_numbers("short and long layouts");
+  const Peers peers = Peers::all();
+  for (const int pieces : {40, 1000, 20000})
+    for (const Form form : {Form::blocking, Form::nonblocking})
+      for (const Operation& operation : operations) {
+        if (operation.flow > Flow::alltoall || operation.neighbours) continue;
+        std::vector<Pair> types;
+        for (int i = 0; i < 3; ++i) types.push_back({list_of(pieces, random), list_of(pieces, random)});
+        for (int round = 0; round < 2; ++round)
+          exchange({operation,
+                    form,
+                    peers,
+                    types,
+                    {1, 2},
+                    ranks() - 1,
+                    false,
+                    everywhere(Place::device),
+                    everywhere(Place::device)});
+      }
 }
 
 TEST_CASE("a broadcast while a communicator is being made", "[collective][messages]") {
