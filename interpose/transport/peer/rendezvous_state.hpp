@@ -118,7 +118,7 @@ inline constexpr std::array<TransitionRow, 19> transitions = {{
     {Transition::accept, "accept", State::asked, State::putting, Party::sender, Manner::swap,
      "it writes to the receiver's memory, which stays mapped meanwhile"},
     {Transition::decline, "decline", State::asked, State::declined, Party::sender, Manner::swap,
-     "the sender cannot write, or its kernels currently have a start delay"},
+     "the sender cannot write"},
     {Transition::cancel_put, "cancel_put", State::putting, State::declined, Party::sender, Manner::store,
      "mapping the receiver's memory failed"},
     {Transition::finish_put, "finish_put", State::putting, State::put, Party::sender, Manner::store,
