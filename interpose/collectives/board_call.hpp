@@ -52,6 +52,7 @@ class BoardCall {
   bool serves(std::size_t rank) const { return leader_of_[rank] == group_->rank(); }
   /// The blocks of process `rank`, which must not have declined.
   const peer::Blocks& blocks_of(std::size_t rank) const { return group_->told_by(rank, number_)->blocks; }
+  std::span<const std::byte> layouts_of(std::size_t rank) const { return group_->layouts_by(rank, number_); }
 
   const char* const call_;
   const std::shared_ptr<BoardGroup> group_;

@@ -21,6 +21,9 @@ using peer::Contribution;
 /// The value of Contribution::operation for an exchange; reductions have their operator there.
 constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
 
+/// Slots for layouts that a call takes at most: messages need some, too.
+constexpr std::size_t most_published = 4;
+
 /// For blocks of at least this length the launch is a small part of the time.
 constexpr std::int64_t long_block = 4 << 20;
 
@@ -59,7 +62,8 @@ bool BoardExchange::describe(const DeviceBuffer& buffer, Block& entry) {
   return true;
 }
 
-/// Short layouts go with the call, others into slots of the segment as long as there are some.
+/// Layouts go with the call as long as there is room, others into slots of the segment, once they have been used so
+/// often that it pays.
 bool BoardExchange::name(const datatype::LayoutRef& layout, Block& entry) {
   const auto known =
       std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.layout == layout; });
@@ -78,11 +82,21 @@ bool BoardExchange::name(const datatype::LayoutRef& layout, Block& entry) {
     layouts_.insert(layouts_.end(), image.begin(), image.end());
     layouts_.resize((layouts_.size() + alignment - 1) / alignment * alignment);
   } else {
-    entry.layout = peer::world->layouts.name_long(*peer::world->own, layout, bytes, published_.emplace_back());
+    if (published_.size() == most_published) return false;
+    const std::size_t effort = std::max(peer::published_by_message, static_cast<std::size_t>(entry.bytes));
+    entry.layout = peer::world->layouts.name_long(*peer::world->own, layout, effort, published_.emplace_back());
     if (entry.layout.number == 0) return false;
   }
   named_.push_back({layout, entry.layout, entry.layout_at});
   return true;
+}
+
+/// Whether messages, which pack first, are the better way to another process: a long block of short runs takes several
+/// times its bytes over the link.
+bool BoardExchange::better_packed(const Block& block) const {
+  if (block.layout.bytes == 0 || block.bytes < long_block || block.rank == group_->rank()) return false;
+  const datatype::LayoutRef layout = layout_of(static_cast<std::size_t>(group_->rank()), block);
+  return device::better_fetched_packed(ordinal_, *layout, block.count);
 }
 
 bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept {
@@ -97,7 +111,9 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
                            describe(blocks.taken, taken_, taken);
     const bool apart = given.ordinal >= 0 && taken.ordinal >= 0 && given.ordinal != taken.ordinal;
     ordinal_ = std::max(given.ordinal, taken.ordinal);
-    mine_.on_gpu = described && !apart ? 1 : 0;
+    const auto packed = [&](const Block& block) { return better_packed(block); };
+    const bool by_messages = fit && std::any_of(given_.begin(), given_.end(), packed);
+    mine_.on_gpu = described && !apart && !by_messages ? 1 : 0;
     mine_.given = static_cast<std::int32_t>(given_.size());
     mine_.taken = static_cast<std::int32_t>(taken_.size());
     mine_.from = given.memory;
@@ -180,6 +196,7 @@ bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t recei
   };
   move.from = side(move.from_layout, given, from_[giver], from.base);
   move.to = side(move.to_layout, taken, to_[receiver], to.base);
+  for (const datatype::LayoutRef& layout : {move.from_layout, move.to_layout}) moved_.push_back(layout);
   moves_.push_back(std::move(move));
   return true;
 }
@@ -192,7 +209,7 @@ datatype::LayoutRef BoardExchange::layout_of(std::size_t rank, const Block& bloc
                                     [&](const Named& each) { return each.name.number == block.layout.number; });
     return named == named_.end() ? nullptr : named->layout;
   }
-  const std::span<const std::byte> beside(blocks_of(rank).layouts);
+  const std::span<const std::byte> beside = layouts_of(rank);
   const auto at = static_cast<std::size_t>(block.layout_at);
   if (at > beside.size()) return nullptr;
   const LockGuard lock(peer::world->mutex);
@@ -216,7 +233,6 @@ void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   const device::Gathering gathering(moves_.size() == 1 ? 0 : device::Gathering::long_bytes);
   for (const Move& move : moves_) {
     if (move.contiguous && move.from.user == move.to.user) continue;
-    for (const datatype::LayoutRef& layout : {move.from_layout, move.to_layout}) moved_.push_back(layout);
     if (!move.contiguous || moves_.size() == 1 || move.bytes >= long_block)
       kernels.push_back(device::transfer(ordinal_, move.from, move.to, 0, move.bytes, {}, /*within=*/beside(move)));
     else

@@ -44,6 +44,7 @@ class BoardExchange : public BoardCall {
   bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
   bool describe(const DeviceBuffer& buffer, peer::Block& entry);
   bool name(const datatype::LayoutRef& layout, peer::Block& entry);
+  bool better_packed(const peer::Block& block) const;
   datatype::LayoutRef layout_of(std::size_t rank, const peer::Block& block) const;
   bool all_agree() const override;
   bool map() override;

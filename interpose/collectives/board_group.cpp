@@ -108,7 +108,10 @@ std::uint64_t BoardGroup::tell(const peer::Contribution& mine, std::span<const p
   slot.contribution = mine;
   std::copy(given.begin(), given.end(), slot.blocks.given);
   std::copy(taken.begin(), taken.end(), slot.blocks.taken);
-  std::copy(layouts.begin(), layouts.end(), slot.blocks.layouts);
+  if (!layouts.empty() && !has_room_for_layouts(board_, told_, layouts.size()))
+    slot.contribution.on_gpu = 0;
+  else
+    std::copy(layouts.begin(), layouts.end(), board_of(static_cast<std::size_t>(rank_))->layouts_of(told_));
   slot.call.store(told_, std::memory_order_release);
   not_left_.push_back(told_);
   own_->told.store(told_, std::memory_order_release);
@@ -155,6 +158,10 @@ void BoardGroup::leave(std::uint64_t call) {
 bool BoardGroup::has_told(std::size_t other, std::uint64_t call) {
   const CallRecord* const record = record_of(other);
   return record != nullptr && record->told.load(std::memory_order_acquire) >= call;
+}
+
+std::span<const std::byte> BoardGroup::layouts_by(std::size_t other, std::uint64_t call) const {
+  return board_of(other)->layouts_of(call);
 }
 
 const Slot* BoardGroup::told_by(std::size_t other, std::uint64_t call) const {

@@ -48,7 +48,8 @@ class BoardGroup {
   /// The same, but waits as long as the answer depends on other processes, which may be in MPI_Init or may have to
   /// leave earlier calls.
   bool await_room();
-  /// Publishes the call and returns its number. There must be room.
+  /// Publishes the call and returns its number. There must be room. Where there is no memory for the layouts, GPUs are
+  /// told not to do the call (Contribution::on_gpu).
   std::uint64_t tell(const peer::Contribution& mine, std::span<const peer::Block> given = {},
                      std::span<const peer::Block> taken = {}, std::span<const std::byte> layouts = {});
   /// This process leaves the call to MPI.
@@ -67,6 +68,8 @@ class BoardGroup {
   bool has_told(std::size_t other, std::uint64_t call);
   /// What it has published; null: it has declined. Only after has_told().
   const peer::Slot* told_by(std::size_t other, std::uint64_t call) const;
+  /// The layouts that go with it, with what lies behind them.
+  std::span<const std::byte> layouts_by(std::size_t other, std::uint64_t call) const;
   /// Whether a process that has not declined has succeeded; no value: not known yet.
   std::optional<bool> outcome_of(std::size_t other, std::uint64_t call,
                                  std::atomic<std::uint64_t> peer::Slot::*outcome) const;

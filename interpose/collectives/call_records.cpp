@@ -1,6 +1,7 @@
 #include "interpose/collectives/call_records.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bitset>
 #include <utility>
@@ -31,7 +32,9 @@ struct Own {
   std::uint64_t last_serial GUARDED_BY(mutex) = 0;
   std::bitset<peer::board_count> boards_taken GUARDED_BY(mutex);
   std::bitset<peer::board_count> boards_made GUARDED_BY(mutex);  ///< have memory
-  std::vector<Holding> retired GUARDED_BY(mutex);                ///< others may still look at them
+  /// Bytes of memory for the layouts of each slot.
+  std::array<std::array<std::size_t, peer::slot_count>, peer::board_count> layouts_made GUARDED_BY(mutex){};
+  std::vector<Holding> retired GUARDED_BY(mutex);  ///< others may still look at them
   std::vector<Departure> departures GUARDED_BY(mutex);
 };
 auto& own = never_destroyed<Own>();
@@ -143,6 +146,17 @@ int take_board(std::size_t most_taken) {
     return board;
   }
   return -1;
+}
+
+bool has_room_for_layouts(int board, std::uint64_t call, std::size_t bytes) {
+  if (bytes > peer::block_layouts) return false;
+  const LockGuard lock(own.mutex);
+  const std::size_t slot = call % peer::slot_count;
+  std::size_t& made = own.layouts_made[static_cast<std::size_t>(board)][slot];
+  if (made >= bytes) return true;
+  if (!peer::world->own->make_board_layouts(board, slot, bytes)) return false;
+  made = bytes;
+  return true;
 }
 
 // Without memory what it has stays in use.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -289,18 +290,21 @@ namespace {
 /// Blocks whose types the program may free.
 struct KeptBlocks {
   BlockMessages blocks;
-  std::vector<KeptType> types;
+  std::vector<KeptType> types;  ///< one for all blocks that have the same
 
   /// False if one is not in device memory.
   bool keep(BlockMessages given_and_taken) {
     blocks = std::move(given_and_taken);
+    std::map<MPI_Datatype, MPI_Datatype> kept;
     if (!right(blocks.given) || !right(blocks.taken)) return false;
     for (auto* const side : {&blocks.given, &blocks.taken}) {
       std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
       for (BlockMessage& block : *side) {
         DeviceBuffer buffer;
         if (!resolve_layout(block.buffer, block.count, block.type, buffer) || buffer.division) return false;
-        block.type = types.emplace_back(block.type).get();
+        const auto [at, is_new] = kept.try_emplace(block.type, MPI_DATATYPE_NULL);
+        if (is_new) at->second = types.emplace_back(block.type).get();
+        block.type = at->second;
       }
     }
     return true;

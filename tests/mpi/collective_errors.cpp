@@ -297,8 +297,8 @@ TEST_CASE("messages of collectives that are too long", "[collective][errors]") {
       const Arguments a = too_much(operation, couple, type, send, receive);
       const int code = run_in_order(operation, a, form, couple);
       if (couple.first()) continue;
-      // Open MPI 4.1 has another error where the message comes before its receive, which is made when GPUs cannot do the
-      // call.
+      // MPI libraries have another error where the message comes before its receive, which is made once GPUs cannot do
+      // the call (docs/mpi-faults.md).
       const bool late = form != Form::blocking && error_class(code) == MPI_ERR_OTHER;
       const int expected = late ? MPI_ERR_OTHER : MPI_ERR_TRUNCATE;
       CHECK(error_class(code) == expected);

@@ -276,6 +276,48 @@ TEST_CASE("blocks of short and of long layouts", "[collective][messages]") {
       }
 }
 
+TEST_CASE("an exchange of many unlike layouts between neighbours", "[collective][messages]") {
+  constexpr int edges = 26;  // as many as a block in three dimensions has neighbours
+  const int next = (rank() + 1) % ranks(), before = (rank() + ranks() - 1) % ranks();
+  const std::vector<int> to(edges, next), from(edges, before);
+  MPI_Comm graph = MPI_COMM_NULL;
+  MPI_OK(MPI_Dist_graph_create_adjacent(MPI_COMM_WORLD, edges, from.data(), MPI_UNWEIGHTED, edges, to.data(),
+                                        MPI_UNWEIGHTED, MPI_INFO_NULL, 0, &graph));
+  std::vector<Type> given, taken;
+  std::vector<MPI_Datatype> send_types, receive_types;
+  std::vector<MPI_Aint> places;
+  MPI_Aint end = 0;
+  for (int edge = 0; edge < edges; ++edge) {
+    given.push_back(vector(12, 1, 2 + edge));
+    taken.push_back(vector(6, 2, 60 - edge));
+    send_types.push_back(given.back());
+    receive_types.push_back(taken.back());
+    places.push_back(end);
+    end += std::max(given.back().extent(), taken.back().extent());
+  }
+  const std::vector<int> ones(edges, 1);
+  const int bytes = static_cast<int>(end);
+  Region send(Place::device, {{0, bytes, MPI_BYTE}}), receive(Place::device, {{0, bytes, MPI_BYTE}});
+  const auto exchange_by = [&](auto function, const void* sent, void* received, auto... more) {
+    return function(sent, ones.data(), places.data(), send_types.data(), received, ones.data(), places.data(),
+                    receive_types.data(), graph, more...);
+  };
+  for (std::uint64_t round = 0; round < 4; ++round) {
+    send.fill(round + 1);
+    receive.fill(round + 10);
+    MPI_OK(exchange_by(PMPI_Neighbor_alltoallw, send.reference(), receive.reference()));
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (round % 2 == 0) {
+      MPI_OK(exchange_by(MPI_Neighbor_alltoallw, send.address(), receive.address()));
+    } else {
+      MPI_OK(exchange_by(MPI_Ineighbor_alltoallw, send.address(), receive.address(), &request));
+      MPI_OK(MPI_Wait(&request, MPI_STATUS_IGNORE));
+    }
+    CHECK(receive.difference() == "");
+  }
+  MPI_OK(MPI_Comm_free(&graph));
+}
+
 TEST_CASE("a broadcast while a communicator is being made", "[collective][messages]") {
   constexpr int ints = 50000;
   Region region(Place::device, {{0, ints, MPI_INT}});

@@ -1,5 +1,6 @@
 // Persistent collectives that GPUs do or not, which processes may start in different orders.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <random>
 #include <string>
@@ -184,7 +185,8 @@ TEST_CASE("persistent collectives freed in all states", "[nonblocking]") {
 TEST_CASE("persistent broadcasts whose datatype is freed before they are started", "[nonblocking]") {
   if (!has_persistent() || !by_gpus()) return;
   MPI_Datatype pair = MPI_DATATYPE_NULL;
-  MPI_OK(MPI_Type_contiguous(2, MPI_INT, &pair));
+  const std::array<int, 2> backwards = {1, 0};
+  MPI_OK(MPI_Type_create_indexed_block(2, 1, backwards.data(), MPI_INT, &pair));
   MPI_OK(MPI_Type_commit(&pair));
   Ints ints(Place::device, enough);
   Arguments arguments;

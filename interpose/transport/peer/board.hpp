@@ -37,7 +37,7 @@ struct LayoutName {
 /// What a process sends to process `rank` of the communicator, or receives from it.
 struct Block {
   std::int32_t rank = 0;
-  std::int32_t layout_at = 0;  ///< of a layout without a slot: its place in Blocks::layouts
+  std::int32_t layout_at = 0;  ///< of a layout without a slot: its place in the layouts of the call
   std::int64_t bytes = 0;
   std::int64_t count = 0;     ///< elements of the layout
   std::uint64_t address = 0;  ///< the buffer, or of contiguous data their first byte
@@ -45,12 +45,11 @@ struct Block {
 };
 /// Maximum number of blocks that a process sends, and that it receives, in one call.
 inline constexpr std::size_t most_blocks = 64;
-/// Room for the layouts of one call that have no slots; one of a subarray takes 150 bytes.
-inline constexpr std::size_t block_layouts = 12 << 10;
 struct Blocks {
   Block given[most_blocks], taken[most_blocks];
-  alignas(16) std::byte layouts[block_layouts];
 };
+/// Room for the layouts of one call that have no slots: one of a subarray in three dimensions takes 496 bytes.
+inline constexpr std::size_t block_layouts = 64 << 10;
 
 /// What a process publishes about one call, and how far it is. It stays until all processes have left the call. An
 /// outcome is twice the number of the call, plus 1 if it has failed.
@@ -72,8 +71,10 @@ inline constexpr std::size_t slot_count = 16;
 /// Call i is in slot i % slot_count. If the slot has another call, the process has declined call i.
 struct alignas(4096) Board {
   Slot slots[slot_count];
+  alignas(4096) std::byte layouts[slot_count][block_layouts];  ///< made one by one, as far as they are needed
 
   Slot& slot_of(std::uint64_t call) { return slots[call % slot_count]; }
+  std::byte (&layouts_of(std::uint64_t call))[block_layouts] { return layouts[call % slot_count]; }
 };
 
 /// Number of boards of a process.

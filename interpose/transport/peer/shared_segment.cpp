@@ -119,7 +119,12 @@ bool Segment::make_records(std::uint32_t first) {
 }
 
 bool Segment::make_board(int index) {
-  return make(&image_->boards[index], sizeof image_->boards[index]);
+  Board& board = image_->boards[index];
+  return has_twice(sizeof board.slots) && make(board.slots, sizeof board.slots);
+}
+
+bool Segment::make_board_layouts(int index, std::size_t slot, std::size_t bytes) {
+  return has_twice(bytes) && make(image_->boards[index].layouts[slot], bytes);
 }
 
 /// Whether so much memory is no more than half of what is left on the node.

@@ -230,6 +230,8 @@ class Segment {
   bool make_descriptors();
   bool make_records(std::uint32_t first);
   bool make_board(int index);
+  /// Gives memory to the layouts of a slot of a board, or more memory.
+  bool make_board_layouts(int index, std::size_t slot, std::size_t bytes);
   /// The same for a layout slot. Also false if this would take more than half of the memory that is left on the node.
   bool make_layout_slot(int slot, std::size_t bytes);
   /// Returns the memory of a slot, which no process may be reading.

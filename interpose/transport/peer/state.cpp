@@ -189,8 +189,6 @@ void note_shared_gpu(int rank, int ordinal) {
 
 // --- where data lie --------------------------------------------------------------------------------------------------
 
-namespace {}  // namespace
-
 bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   const datatype::Span span = operand.info->layout().span(operand.count);
   const auto buffer = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(operand.buffer));
