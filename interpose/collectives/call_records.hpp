@@ -22,7 +22,7 @@ peer::CallRecord* add_record(std::uint64_t key);
 peer::CallRecord* find_record(peer::Segment& segment, std::uint64_t key);
 /// Takes a board of this process with empty slots. Negative: it has `most_taken` boards already, or no memory.
 int take_board(std::size_t most_taken);
-/// Whether so many bytes of layouts of a call find room on this board of the process's; takes memory for them.
+/// Whether `bytes` bytes of layouts of a call find room on this board of the process; takes memory for them.
 bool has_room_for_layouts(int board, std::uint64_t call, std::size_t bytes);
 
 /// What a process holds for one key.
