@@ -6,7 +6,6 @@
 #include <exception>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "interpose/support/log.hpp"
 #include "interpose/transport/device_buffer.hpp"
@@ -182,22 +181,16 @@ bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t recei
   if (taken.bytes != given.bytes) return false;
   const device::Exported &from = all_[giver].from, &to = all_[receiver].to;
   if (from_[giver] == nullptr && !reach(giver, from, from.base, from_[giver])) return false;
-  Move move{layout_of(giver, given),
-            layout_of(receiver, taken),
-            {},
-            {},
-            taken.bytes,
-            given.layout.bytes == 0 && taken.layout.bytes == 0,
-            serves(giver)};
-  if (!move.from_layout || !move.to_layout) return false;
-  const auto side = [](const datatype::LayoutRef& layout, const Block& block, void* mapped, std::uint64_t base) {
+  const datatype::LayoutRef from_layout = layout_of(giver, given), to_layout = layout_of(receiver, taken);
+  if (!from_layout || !to_layout) return false;
+  const auto side = [&](const datatype::LayoutRef& layout, const Block& block, void* mapped, std::uint64_t base) {
+    moved_.push_back(layout);
     const std::int64_t count = block.layout.bytes == 0 ? block.bytes : block.count;
     return device::Side{layout.get(), count, static_cast<char*>(mapped) + (block.address - base)};
   };
-  move.from = side(move.from_layout, given, from_[giver], from.base);
-  move.to = side(move.to_layout, taken, to_[receiver], to.base);
-  for (const datatype::LayoutRef& layout : {move.from_layout, move.to_layout}) moved_.push_back(layout);
-  moves_.push_back(std::move(move));
+  const bool contiguous = given.layout.bytes == 0 && taken.layout.bytes == 0;
+  moves_.push_back({side(from_layout, given, from_[giver], from.base), side(to_layout, taken, to_[receiver], to.base),
+                    taken.bytes, contiguous, serves(giver)});
   return true;
 }
 

@@ -35,8 +35,7 @@ class BoardExchange : public BoardCall {
     std::int32_t at;  ///< peer::Block::layout_at
   };
   struct Move {
-    datatype::LayoutRef from_layout, to_layout;
-    device::Side from, to;
+    device::Side from, to;  ///< whose layouts are in moved_
     std::int64_t bytes;
     bool contiguous;  ///< both sides
     bool own;         ///< both are memory of this process's GPU
