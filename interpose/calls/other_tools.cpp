@@ -115,9 +115,9 @@ void* OtherTools::in_place_of(const char* name) {
   if (own == nullptr || next == nullptr) return nullptr;
   // MPI_X is mostly another name of PMPI_X.
   const auto tool_at = [&](const void* function) {
-    const Object object = function == own ? Object() : object_at(function);
-    const bool is_tool = object.dynamic != here_ && object.dynamic != object_at(own).dynamic;
-    return is_tool ? object : Object();
+    if (function == own) return Object();
+    const Object object = object_at(function);
+    return object.dynamic == here_ || object.dynamic == object_at(own).dynamic ? Object() : object;
   };
   if (tool_at(dlsym(RTLD_DEFAULT, name)).dynamic != nullptr) any_ = true;
   const Object behind = tool_at(next);
