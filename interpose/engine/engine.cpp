@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <functional>
 
 #include "base/cancellation.hpp"
 #include "device/device.hpp"
@@ -145,7 +144,7 @@ void engine_let_poll_end() {
   busy.store(false, std::memory_order_release);
 }
 
-int engine_without_polls(const std::function<int()>& act) {
+int engine_without_polls(FunctionRef<int()> act) {
   if (inside) return act();
   while (!take()) sched_yield();
   const Hold hold;

@@ -4,8 +4,9 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <thread>
+
+#include "base/function_ref.hpp"
 
 namespace gpudt::interpose {
 
@@ -69,7 +70,7 @@ void engine_settle();
 void engine_let_poll_end();
 
 /// Returns what `act` returns, which is called while no other thread polls.
-int engine_without_polls(const std::function<int()>& act);
+int engine_without_polls(FunctionRef<int()> act);
 
 /// How wait_until() passes the time, after so many looks at its condition.
 struct Pause {

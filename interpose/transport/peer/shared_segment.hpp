@@ -232,7 +232,7 @@ class Segment {
   bool make_board(int index);
   /// Gives memory to the layouts of a slot of a board, or more memory.
   bool make_board_layouts(int index, std::size_t slot, std::size_t bytes);
-  /// The same for a layout slot. Also false if this would take more than half of the memory that is left on the node.
+  /// Gives memory to a layout slot. Like boards', false if this would take more than half of what is left on the node.
   bool make_layout_slot(int slot, std::size_t bytes);
   /// Returns the memory of a slot, which no process may be reading.
   void drop_layout_slot(int slot);
