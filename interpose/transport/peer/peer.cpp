@@ -19,7 +19,7 @@ namespace gpudt::interpose {
 
 using namespace peer;
 
-std::atomic<bool> peer_checking{false}, peer_collecting{false};
+std::atomic<bool> peer_checking{false}, peer_collecting{false}, peer_threading{false};
 
 namespace {
 
@@ -104,7 +104,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
   made->forced = forced;
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
-  made->threads = level == MPI_THREAD_MULTIPLE;
+  peer_threading.store(level == MPI_THREAD_MULTIPLE);
   int size = 0;
   PMPI_Comm_size(MPI_COMM_WORLD, &size);
   made->ranks = size;
@@ -159,10 +159,6 @@ void peer_has_communicator(MPI_Comm of, MPI_Comm made) {
 
 bool peer_was_offered() {
   return (*world->own)->offered.load(std::memory_order_relaxed) != 0;
-}
-
-bool peer_has_threads() {
-  return world->threads;
 }
 
 bool peer_has_room(std::size_t messages) {

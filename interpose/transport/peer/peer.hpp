@@ -29,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/recycled.hpp"
@@ -63,7 +64,7 @@ struct MappedBuffer {
   device::Side side() const { return {layout.get(), count, user}; }
 };
 
-extern std::atomic<bool> peer_checking, peer_collecting;
+extern std::atomic<bool> peer_checking, peer_collecting, peer_threading;
 /// Whether what the program receives may be an RTS.
 inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
@@ -85,8 +86,10 @@ inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
 /// device memory, too (transport/received_on_device.hpp).
 bool peer_takes_fragments();
 
-/// Whether several threads may call MPI at a time; once something has been offered.
-bool peer_has_threads();
+/// Whether several threads may call MPI at a time, in processes that may be offered something.
+inline bool peer_has_threads() {
+  return peer_threading.load(std::memory_order_relaxed);
+}
 
 /// Whether so many hidden messages can be offered now.
 bool peer_has_room(std::size_t messages);
@@ -126,14 +129,18 @@ using Selects = std::optional<Selector>;
 class PendingReceive {
  public:
   /// May throw std::bad_alloc.
-  PendingReceive(const Selects& selects, MPI_Comm comm);
+  PendingReceive(const Selects& selects, MPI_Comm comm) : noted_(peer_has_threads() && note(selects, comm)) {}
   ~PendingReceive() { over(); }
   /// It is known.
-  void over();
+  void over() {
+    if (std::exchange(noted_, false)) forget();
+  }
   PendingReceive(const PendingReceive&) = delete;
   PendingReceive& operator=(const PendingReceive&) = delete;
 
  private:
+  static bool note(const Selects& selects, MPI_Comm comm);
+  static void forget();
   bool noted_;
 };
 

@@ -30,23 +30,18 @@ auto& wanted GUARDED_BY(mutex) = never_destroyed<std::vector<Wanted>>();  // sel
 std::uint64_t last_number GUARDED_BY(mutex) = 0;
 std::recursive_mutex matching;  // taken only in programs with several threads, which Clang could not follow
 
-bool several_threads() {
-  return peer_checks() && peer_has_threads();
-}
-
 }  // namespace
 
 // A communicator of 0 is an error, which is MPI's to report.
-PendingReceive::PendingReceive(const Selects& selects, MPI_Comm comm)
-    : noted_(selects && several_threads() && comm != MPI_Comm{} && comm != MPI_COMM_NULL) {
-  if (!noted_) return;
+bool PendingReceive::note(const Selects& selects, MPI_Comm comm) {
+  if (!selects || !peer_checks() || comm == MPI_Comm{} || comm == MPI_COMM_NULL) return false;
   const LockGuard lock(mutex);
   wanted.push_back({{context_of(comm), selects->source, selects->tag}, std::this_thread::get_id(), ++last_number});
+  return true;
 }
 
 /// A thread's receives end in the opposite order, if there is one within another.
-void PendingReceive::over() {
-  if (!std::exchange(noted_, false)) return;
+void PendingReceive::forget() {
   const LockGuard lock(mutex);
   const auto last = std::find_if(wanted.rbegin(), wanted.rend(),
                                  [](const Wanted& each) { return each.thread == std::this_thread::get_id(); });
@@ -67,7 +62,7 @@ bool may_have(const Wanted& receive, const Envelope& envelope, std::uint64_t num
 }  // namespace
 
 std::uint64_t receives_so_far() {
-  if (!world->threads) return 0;
+  if (!peer_has_threads()) return 0;
   const LockGuard lock(mutex);
   return last_number;
 }
@@ -88,7 +83,8 @@ void waited_in_vain(const Envelope& envelope, std::uint64_t number) {
 }  // namespace peer
 
 std::unique_lock<std::recursive_mutex> peer_matching() {
-  return several_threads() ? std::unique_lock(matching) : std::unique_lock<std::recursive_mutex>();
+  const bool holds = peer_checks() && peer_has_threads();
+  return holds ? std::unique_lock(matching) : std::unique_lock<std::recursive_mutex>();
 }
 
 }  // namespace gpudt::interpose

@@ -293,8 +293,8 @@ int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQU
     if (unusable.test(length)) continue;
     // Another thread may not have given MPI its RTS of this length yet. This message could overtake it, and a probe
     // would take it for the other, whose number is lower.
-    const bool usable =
-        !plain_under_way(rank, index) && !(world->threads && is_being_issued(rank, static_cast<int>(length), envelope));
+    const bool usable = !plain_under_way(rank, index) &&
+                        !(peer_has_threads() && is_being_issued(rank, static_cast<int>(length), envelope));
     if (usable) return index;
     unusable.set(length);
   }

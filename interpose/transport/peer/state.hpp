@@ -111,7 +111,6 @@ struct World {
   std::string job;
   int rank = 0, ranks = 0;  ///< of MPI_COMM_WORLD
   ForcedProtocol forced{};
-  bool threads = false;  ///< several threads may call MPI at the same time
   std::unique_ptr<Segment> own;
   int keyval = MPI_KEYVAL_INVALID;
   MPI_Comm self = MPI_COMM_NULL;  ///< a communicator of only this process, on which nothing is sent
