@@ -5,6 +5,9 @@
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 
+#include <sched.h>
+
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <shared_mutex>
@@ -54,6 +57,19 @@ class GPUDT_CAPABILITY Mutex {
  private:
   friend class UniqueLock;
   std::mutex mutex_;
+};
+
+/// For what is done in some tens of nanoseconds and often: where no other thread holds it, it costs half as much as a
+/// Mutex. Threads that wait for it let others run, but do not sleep.
+class GPUDT_CAPABILITY SpinMutex {
+ public:
+  void lock() GPUDT_ACQUIRE() {
+    while (held_.exchange(true, std::memory_order_acquire)) sched_yield();
+  }
+  void unlock() GPUDT_RELEASE() { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
 };
 
 class GPUDT_CAPABILITY SharedMutex {

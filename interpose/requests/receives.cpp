@@ -1,5 +1,6 @@
 // Receives, blocking and nonblocking.
 #include <optional>
+#include <utility>
 
 #include "base/recycled.hpp"
 #include "interpose/requests/point_to_point.hpp"
@@ -93,19 +94,6 @@ int start_receive(StartReceive pmpi, std::shared_ptr<ReceivePayload> payload, co
 
 namespace {
 
-/// Starts a receive into the program's buffer on the host as a watched receive.
-int start_watched(StartReceive pmpi, const Outgoing& into, const WatchedBuffer& buffer, const ErrorOwner& owner,
-                  const Selects& selects, MPI_Request* request) {
-  const PendingReceive pending(selects, owner.comm);
-  WatchedPlace place(buffer, owner);
-  MPI_Request made = MPI_REQUEST_NULL;
-  const int code = pmpi(into, &made);
-  if (code != MPI_SUCCESS) return code;
-  if (made != MPI_REQUEST_NULL) place.enter(made);  // none: MPICH 5 has told an error handler alone
-  *request = made;
-  return code;
-}
-
 /// Where MPI does not tell how long a message was that was too long for a receive: the receive's communicator is needed
 /// then to find the sender, which only a watched receive knows.
 bool watches_all() {
@@ -128,9 +116,11 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
     return pmpi(program, request);
   if (peek.bytes_on_host >= 0 && peer_checks())
     return guarded(owner, call, [&] {
-      const std::shared_ptr<ReceiveWithRoom> with_room = receive_with_room(program);
-      return start_watched(pmpi, with_room ? with_room->message() : program,
-                           {program, nullptr, peek.bytes_on_host, with_room}, owner, selects, request);
+      WatchedBuffer watched{.program = program, .bytes = peek.bytes_on_host};
+      if (peer_wants_room(watched.bytes)) watched.with_room = receive_with_room(program);
+      if (!watched.with_room) return watched_start(pmpi, program, std::move(watched), owner, selects, request);
+      const Outgoing into = watched.with_room->message();
+      return watched_start(pmpi, into, std::move(watched), owner, selects, request);
     });
   return guarded(owner, call, [&, buf = buf, asked = asked, type = type] {
     DeviceBuffer operand{.use = Use::written};
@@ -144,13 +134,13 @@ int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer
       const datatype::TypeInfoRef info = datatype::type_info(type);
       const HostReceive in_place(buf, count, type, info);
       if (info && in_place.is_in_place())
-        return start_watched(pmpi, in_place.message(), {program, info, count * info->layout().size()}, owner, selects,
+        return watched_start(pmpi, in_place.message(), {program, info, count * info->layout().size()}, owner, selects,
                              request);
     }
     const std::shared_ptr<ReceivePayload> payload = unstaged_receive(operand, {buf, count, type});
     if (!payload && watches_all() && !operand.is_direct() && asked > 0 && type != MPI_DATATYPE_NULL) {
       if (const datatype::TypeInfoRef info = datatype::type_info(type))
-        return start_watched(pmpi, program, {program, info, count * info->layout().size()}, owner, selects, request);
+        return watched_start(pmpi, program, {program, info, count * info->layout().size()}, owner, selects, request);
     }
     if (!payload) return pmpi(given_unstaged(operand, program), request);
     return start_receive(pmpi, payload, owner, selects, /*on_device=*/false, request);

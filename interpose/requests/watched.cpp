@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -55,38 +54,30 @@ std::uint64_t key_of(MPI_Request request) {
 /// All of them: a list, and a table by their requests (linear probing, at most half full).
 class WatchedReceives {
  public:
-  WatchedReceive* take() EXCLUDES(mutex_) {
-    const LockGuard lock(mutex_);
-    if (2 * (used_ + 1) > table_.size()) grow();
-    if (free_ == nullptr) {
-      pool_.emplace_back();
-      free_ = &pool_.back();
+  /// Room for one, taken before MPI is given the receive, for then it is too late to fail.
+  class Reserved {
+   public:
+    /// May throw std::bad_alloc.
+    explicit Reserved(WatchedReceives& watched) : watched_(watched) { watched_.reserve(); }
+    ~Reserved() {
+      if (!entered_) watched_receives.fetch_sub(1, std::memory_order_relaxed);
     }
-    ++used_;
-    return std::exchange(free_, free_->next_free_);
-  }
-
-  /// One that has not been entered.
-  void put(WatchedReceive* receive) EXCLUDES(mutex_) {
-    const LockGuard lock(mutex_);
-    recycle(receive);
-  }
-
-  void enter(WatchedReceive* receive) EXCLUDES(mutex_) {
-    const LockGuard lock(mutex_);
-    if (WatchedReceive* const stale = *slot_of(receive->request_)) {  // it has been completed past the library
-      const WatchedReceive::Looking looking(*stale);
-      erase(stale);
+    Reserved(const Reserved&) = delete;
+    Reserved& operator=(const Reserved&) = delete;
+    /// MPI has made the request. To be called once at most.
+    void enter(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner) {
+      watched_.enter(request, std::move(buffer), owner);
+      entered_ = true;
     }
-    *slot_of(receive->request_) = receive;
-    receive->place_ = list_.size();
-    list_.push_back(receive);
-    watched_receives.fetch_add(1, std::memory_order_relaxed);
-  }
+
+   private:
+    WatchedReceives& watched_;
+    bool entered_ = false;
+  };
 
   WatchedReceive* find(MPI_Request request) EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
-    return table_.empty() ? nullptr : *slot_of(request);
+    return table_.empty() ? nullptr : slot_of(request)->receive;
   }
 
   void remove(WatchedReceive* receive) EXCLUDES(mutex_) {
@@ -98,9 +89,9 @@ class WatchedReceives {
   /// that another thread looks at are waited for, or left out.
   WatchedReceive* next(std::size_t& left, bool waits) EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
-    while (left > 0 && !list_.empty()) {
+    while (left > 0 && used_ > 0) {
       --left;
-      if (window_ >= list_.size()) window_ = 0;
+      if (window_ >= used_) window_ = 0;
       WatchedReceive* const receive = list_[window_++];
       bool taken = receive->looking_.exchange(true, std::memory_order_acquire);
       for (; taken && waits; taken = receive->looking_.exchange(true, std::memory_order_acquire)) sched_yield();
@@ -119,7 +110,8 @@ class WatchedReceives {
       all = true;
       {
         const LockGuard lock(mutex_);
-        for (WatchedReceive* const receive : list_) {
+        for (std::size_t i = 0; i < used_; ++i) {
+          WatchedReceive* const receive = list_[i];
           if (receive->looking_.exchange(true, std::memory_order_acquire)) {
             all = false;
           } else {
@@ -134,59 +126,85 @@ class WatchedReceives {
 
   void clear() EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
-    while (!list_.empty()) erase(list_.back());
+    while (used_ > 0) erase(list_[used_ - 1]);
   }
 
  private:
+  struct Slot {
+    MPI_Request request;
+    WatchedReceive* receive;
+  };
+
   std::size_t begin_of(MPI_Request request) const REQUIRES(mutex_) {
     constexpr std::uint64_t golden = 0x9e3779b97f4a7c15;
     return (key_of(request) * golden >> 32) & (table_.size() - 1);
   }
 
+  void reserve() EXCLUDES(mutex_) {
+    while (watched_receives.fetch_add(1, std::memory_order_relaxed) >= room_.load(std::memory_order_relaxed)) {
+      watched_receives.fetch_sub(1, std::memory_order_relaxed);
+      grow();
+    }
+  }
+
+  void enter(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner) EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    Slot* slot = slot_of(request);
+    if (slot->receive != nullptr) [[unlikely]] {  // that one has been completed past the library
+      slot->receive->let_looks_end();
+      erase(slot->receive);
+      slot = slot_of(request);
+    }
+    *slot = {request, std::construct_at(list_[used_], request, std::move(buffer), owner, used_)};
+    ++used_;
+  }
+
   /// That of the request, or the one where it belongs.
-  WatchedReceive** slot_of(MPI_Request request) REQUIRES(mutex_) {
+  Slot* slot_of(MPI_Request request) REQUIRES(mutex_) {
     std::size_t at = begin_of(request);
-    while (table_[at] != nullptr && table_[at]->request_ != request) at = (at + 1) & (table_.size() - 1);
+    while (table_[at].receive != nullptr && table_[at].request != request) at = (at + 1) & (table_.size() - 1);
     return &table_[at];
   }
 
-  void grow() REQUIRES(mutex_) {
-    std::vector<WatchedReceive*> larger(std::max<std::size_t>(64, 2 * table_.size()));
-    list_.reserve(larger.size());
+  /// Unless another thread has made room.
+  void grow() EXCLUDES(mutex_) {
+    const LockGuard lock(mutex_);
+    const std::size_t old = list_.size(), more = std::max<std::size_t>(32, old);
+    if (watched_count() < static_cast<int>(old)) return;
+    std::vector<Slot> larger(2 * (old + more));
+    list_.reserve(old + more);
+    WatchedReceive* const memory = std::allocator<WatchedReceive>().allocate(more);  // never given back
+    for (std::size_t i = 0; i < more; ++i) list_.push_back(memory + i);
     table_.swap(larger);
-    for (WatchedReceive* const receive : list_) *slot_of(receive->request_) = receive;
+    for (std::size_t i = 0; i < used_; ++i) *slot_of(list_[i]->request_) = {list_[i]->request_, list_[i]};
+    room_.store(static_cast<int>(list_.size()), std::memory_order_relaxed);
   }
 
   void erase(WatchedReceive* receive) REQUIRES(mutex_) {
-    list_.back()->place_ = receive->place_;
-    list_[receive->place_] = list_.back();
-    list_.pop_back();
+    WatchedReceive* const last = list_[--used_];
+    list_[used_] = receive;
+    list_[receive->place_] = last;
+    last->place_ = receive->place_;
     const std::size_t mask = table_.size() - 1;
     std::size_t hole = static_cast<std::size_t>(slot_of(receive->request_) - table_.data());
-    for (std::size_t at = (hole + 1) & mask; table_[at] != nullptr; at = (at + 1) & mask) {
+    for (std::size_t at = (hole + 1) & mask; table_[at].receive != nullptr; at = (at + 1) & mask) {
       // One that does not begin its search behind the hole may be in it.
-      if (((at - begin_of(table_[at]->request_)) & mask) < ((at - hole) & mask)) continue;
+      if (((at - begin_of(table_[at].request)) & mask) < ((at - hole) & mask)) continue;
       table_[hole] = table_[at];
       hole = at;
     }
-    table_[hole] = nullptr;
+    table_[hole] = {};
+    std::destroy_at(receive);
     watched_receives.fetch_sub(1, std::memory_order_relaxed);
-    recycle(receive);
   }
 
-  void recycle(WatchedReceive* receive) REQUIRES(mutex_) {
-    --used_;
-    receive->buffer_ = {};
-    receive->owner_.kept.reset();
-    receive->next_free_ = std::exchange(free_, receive);
-  }
-
-  Mutex mutex_;
-  std::vector<WatchedReceive*> list_ GUARDED_BY(mutex_), table_ GUARDED_BY(mutex_);
-  std::deque<WatchedReceive> pool_ GUARDED_BY(mutex_);
-  WatchedReceive* free_ GUARDED_BY(mutex_) = nullptr;
-  std::size_t used_ GUARDED_BY(mutex_) = 0;  ///< taken, be it that they have not been entered yet
+  SpinMutex mutex_;
+  std::vector<Slot> table_ GUARDED_BY(mutex_);
+  /// The first `used_` are in use, the others memory for more: taken from there, it need not be read.
+  std::vector<WatchedReceive*> list_ GUARDED_BY(mutex_);
+  std::size_t used_ GUARDED_BY(mutex_) = 0;
   std::size_t window_ GUARDED_BY(mutex_) = 0;
+  std::atomic<int> room_{0};  ///< list_.size(), which never shrinks
 };
 
 namespace {
@@ -201,21 +219,18 @@ void end(MPI_Request generalized) {
 
 }  // namespace
 
-WatchedPlace::WatchedPlace(const WatchedBuffer& buffer, const ErrorOwner& owner) : receive_(all.take()) {
-  receive_->buffer_ = buffer;
-  receive_->owner_ = owner;
-  receive_->state_.store(WatchedReceive::State::pending, std::memory_order_relaxed);
-  receive_->stand_in_ = MPI_REQUEST_NULL;
-}
-
-WatchedPlace::~WatchedPlace() {
-  if (receive_ != nullptr) all.put(receive_);
-}
-
-void WatchedPlace::enter(MPI_Request request) {
-  receive_->request_ = request;
-  all.enter(std::exchange(receive_, nullptr));
+int watched_start(FunctionRef<int(const Outgoing& into, MPI_Request* request)> pmpi, const Outgoing& into,
+                  WatchedBuffer&& buffer, const ErrorOwner& owner, const Selects& selects, MPI_Request* request) {
+  const PendingReceive pending(selects, owner.comm);
+  WatchedReceives::Reserved place(all);
+  MPI_Request made = MPI_REQUEST_NULL;
+  const int code = pmpi(into, &made);
+  if (code != MPI_SUCCESS) return code;
+  *request = made;
+  if (made == MPI_REQUEST_NULL) return code;  // MPICH 5 has told an error handler alone
+  place.enter(made, std::move(buffer), owner);
   progress_wake();
+  return code;
 }
 
 WatchedReceive::State WatchedReceive::look(bool drives) {
@@ -232,6 +247,11 @@ WatchedReceive::State WatchedReceive::look_alone(bool drives) {
   const int code = get_status(request_, &complete, &status);
   if (complete != 0) resolve(code, status);
   return state_.load(std::memory_order_relaxed);
+}
+
+/// A look sets the state before it ends.
+void WatchedReceive::let_looks_end() const {
+  while (looking_.load(std::memory_order_acquire)) sched_yield();
 }
 
 /// Of one that is pending, without progress, as far as that can be seen.
@@ -299,6 +319,7 @@ std::unique_ptr<Operation> WatchedReceive::as_operation() const {
 
 void WatchedReceive::remove() {
   MPI_Request replaced = state_.load() == State::replaced ? request_ : MPI_REQUEST_NULL;
+  let_looks_end();
   all.remove(this);  // first: once it is free, another thread may be given the same handle
   if (replaced != MPI_REQUEST_NULL) PMPI_Request_free(&replaced);
 }

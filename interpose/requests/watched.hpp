@@ -12,15 +12,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
+#include "base/function_ref.hpp"
 #include "datatype/decode.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/transport/payload.hpp"
+#include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
 
-class ReceiveWithRoom;
 struct Operation;
 
 /// The program's buffer, in host memory.
@@ -40,6 +42,9 @@ class WatchedReceive {
     given_up,  ///< the program has freed its request: it is the engine's
   };
 
+  /// `place`: in the list of all.
+  WatchedReceive(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner, std::size_t place)
+      : request_(request), place_(place), buffer_(std::move(buffer)), owner_(owner) {}
   /// Looks at it. `drives`: MPI makes progress if it is not complete. May throw std::bad_alloc and MpiError; then it
   /// is still pending.
   State look(bool drives);
@@ -53,7 +58,6 @@ class WatchedReceive {
   int free(MPI_Request* request);
 
  private:
-  friend class WatchedPlace;
   friend class WatchedReceives;
   friend int watched_look(Tests tests, bool waits);
   friend void watched_forget_comm(MPI_Comm comm);
@@ -61,38 +65,28 @@ class WatchedReceive {
   State look_alone(bool drives);
   State look_on_the_way();
   bool may_be_complete() const;
+  void let_looks_end() const;
   void resolve(int code, const MPI_Status& status);
   void replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled);
   bool is_settled(std::int64_t bytes) const;
   std::unique_ptr<Operation> as_operation() const;
   void forget_comm(MPI_Comm comm, const std::shared_ptr<const KeptHandler>& kept);
 
-  MPI_Request request_ = MPI_REQUEST_NULL;
+  const MPI_Request request_;
   MPI_Request stand_in_ = MPI_REQUEST_NULL;
   std::atomic<State> state_{State::pending};
   std::atomic<bool> looking_{false};  ///< a thread looks at it
+  std::size_t place_;
   WatchedBuffer buffer_;
   ErrorOwner owner_;
-  std::size_t place_ = 0;                ///< in the list of all
-  WatchedReceive* next_free_ = nullptr;  ///< of those that are not used
 };
 
-/// Memory for one, taken before MPI is given the receive.
-class WatchedPlace {
- public:
-  /// May throw std::bad_alloc.
-  WatchedPlace(const WatchedBuffer& buffer, const ErrorOwner& owner);
-  ~WatchedPlace();
-  WatchedPlace(const WatchedPlace&) = delete;
-  WatchedPlace& operator=(const WatchedPlace&) = delete;
-  /// MPI has made the request.
-  void enter(MPI_Request request);
+/// Has `pmpi` start a receive into `into`, which is the program's buffer or memory in its place. Returns an MPI error
+/// code. May throw std::bad_alloc, before MPI has the receive.
+int watched_start(FunctionRef<int(const Outgoing& into, MPI_Request* request)> pmpi, const Outgoing& into,
+                  WatchedBuffer&& buffer, const ErrorOwner& owner, const Selects& selects, MPI_Request* request);
 
- private:
-  WatchedReceive* receive_;
-};
-
-extern std::atomic<int> watched_receives;
+extern std::atomic<int> watched_receives;  ///< places that are reserved or in use
 inline int watched_count() {
   return watched_receives.load(std::memory_order_relaxed);
 }
