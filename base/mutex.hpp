@@ -1,11 +1,8 @@
 // Mutexes that Clang's -Wthread-safety understands (scripts/check/clang_warnings.py, in .ci/run), and the annotations:
-// what a mutex guards, and what a function expects to be held. For other compilers the annotations are empty, and the
-// classes are those of the standard library.
+// what a mutex guards, and what a function expects to be held. For other compilers the annotations are empty.
 //
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
-
-#include <sched.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -46,30 +43,31 @@
 
 namespace gpudt {
 
+/// A message takes some twenty mutexes, nearly all of which are free: one that is inlined costs half of std::mutex. A
+/// thread sleeps where another has it.
 class GPUDT_CAPABILITY Mutex {
  public:
-  void lock() GPUDT_ACQUIRE() { mutex_.lock(); }
-  void unlock() GPUDT_RELEASE() { mutex_.unlock(); }
-  bool try_lock() GPUDT_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
+  void lock() GPUDT_ACQUIRE() {
+    if (!try_lock()) wait();
+  }
+  void unlock() GPUDT_RELEASE() {
+    if (state_.exchange(State::free, std::memory_order_release) == State::awaited) state_.notify_one();
+  }
+  bool try_lock() GPUDT_TRY_ACQUIRE(true) {
+    State none = State::free;
+    return state_.compare_exchange_strong(none, State::held, std::memory_order_acquire, std::memory_order_relaxed);
+  }
   /// Shows Clang that the mutex is held in generic lambdas, whose annotations Clang 14 cannot compile. Does nothing.
   void assert_held() const GPUDT_ASSERT_CAPABILITY() {}
 
  private:
-  friend class UniqueLock;
-  std::mutex mutex_;
-};
-
-/// For what is done in some tens of nanoseconds and often: where no other thread holds it, it costs half as much as a
-/// Mutex. Threads that wait for it let others run, but do not sleep.
-class GPUDT_CAPABILITY SpinMutex {
- public:
-  void lock() GPUDT_ACQUIRE() {
-    while (held_.exchange(true, std::memory_order_acquire)) sched_yield();
+  enum class State : int { free, held, awaited };  // int: the system waits for words of that size
+  /// A thread that has waited leaves it awaited, since others may wait, too.
+  void wait() {
+    while (state_.exchange(State::awaited, std::memory_order_acquire) != State::free)
+      state_.wait(State::awaited, std::memory_order_relaxed);
   }
-  void unlock() GPUDT_RELEASE() { held_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> held_{false};
+  std::atomic<State> state_{State::free};
 };
 
 class GPUDT_CAPABILITY SharedMutex {
@@ -125,7 +123,7 @@ class GPUDT_SCOPED_CAPABILITY SharedLock {
 /// Holds the mutex for its life, except while the caller has unlocked it or waits for a condition.
 class GPUDT_SCOPED_CAPABILITY UniqueLock {
  public:
-  explicit UniqueLock(Mutex& mutex) GPUDT_ACQUIRE(mutex) : lock_(mutex.mutex_) {}
+  explicit UniqueLock(Mutex& mutex) GPUDT_ACQUIRE(mutex) : lock_(mutex) {}
   ~UniqueLock() GPUDT_RELEASE() = default;
   UniqueLock(const UniqueLock&) = delete;
   UniqueLock& operator=(const UniqueLock&) = delete;
@@ -133,14 +131,14 @@ class GPUDT_SCOPED_CAPABILITY UniqueLock {
   void lock() GPUDT_ACQUIRE() { lock_.lock(); }
   void unlock() GPUDT_RELEASE() { lock_.unlock(); }
   /// Waits once; wake-ups may be spurious. The caller loops, so that Clang can check its condition.
-  void wait(std::condition_variable& condition) { condition.wait(lock_); }
+  void wait(std::condition_variable_any& condition) { condition.wait(lock_); }
   template <class Time>
-  std::cv_status wait_until(std::condition_variable& condition, const Time& time) {
+  std::cv_status wait_until(std::condition_variable_any& condition, const Time& time) {
     return condition.wait_until(lock_, time);
   }
 
  private:
-  std::unique_lock<std::mutex> lock_;
+  std::unique_lock<Mutex> lock_;
 };
 
 }  // namespace gpudt

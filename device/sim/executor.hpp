@@ -57,7 +57,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::deque<Item> queue_;
   std::uint64_t submitted_ = 0, completed_ = 0;
   bool started_ = false, closing_ = false;
-  std::condition_variable wake_;
+  std::condition_variable_any wake_;
 };
 
 /// What an event holds; the words of an interprocess event lie in memory that both processes map.
@@ -126,7 +126,7 @@ class Executor {
   void delay() const;
 
   Mutex mutex_;                                        // also of all streams' queues and tickets
-  std::condition_variable completed_;                  // some work has ended
+  std::condition_variable_any completed_;              // some work has ended
   std::vector<StreamRef> streams_ GUARDED_BY(mutex_);  // destroyed ones until their work has ended
   StreamRef legacy_[max_devices] GUARDED_BY(mutex_);
   std::atomic<int> sticky_[max_devices] = {};

@@ -13,7 +13,7 @@ Mutex persistent_mutex;
 
 namespace {
 
-auto& start_ended = never_destroyed<std::condition_variable>();
+auto& start_ended = never_destroyed<std::condition_variable_any>();
 auto& registry GUARDED_BY(persistent_mutex) = never_destroyed<std::unordered_map<MPI_Request, PersistentRef>>();
 std::atomic<int> registered{0};
 

@@ -198,7 +198,7 @@ class WatchedReceives {
     watched_receives.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  SpinMutex mutex_;
+  Mutex mutex_;
   std::vector<Slot> table_ GUARDED_BY(mutex_);
   /// The first `used_` are in use, the others memory for more: taken from there, it need not be read.
   std::vector<WatchedReceive*> list_ GUARDED_BY(mutex_);

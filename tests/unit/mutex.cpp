@@ -1,0 +1,63 @@
+// The mutex of this library: one thread at a time, whoever waits comes in.
+#include "base/mutex.hpp"
+
+#include "tests/support/catch.hpp"
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+using gpudt::LockGuard;
+using gpudt::Mutex;
+using gpudt::UniqueLock;
+
+TEST_CASE("a mutex lets one thread at a time in, and each that waits") {
+  constexpr int threads = 4, rounds = 20000;
+  Mutex mutex;
+  int sum = 0;
+  std::vector<std::thread> all;
+  for (int i = 0; i < threads; ++i)
+    all.emplace_back([&] {
+      for (int k = 0; k < rounds; ++k) {
+        const LockGuard lock(mutex);
+        const int seen = sum;
+        if (k % 64 == 0) std::this_thread::yield();  // so that others come to wait
+        sum = seen + 1;
+      }
+    });
+  for (std::thread& each : all) each.join();
+  CHECK(sum == threads * rounds);
+}
+
+TEST_CASE("a mutex that is held cannot be taken, and one that was awaited can be") {
+  Mutex mutex;
+  mutex.lock();
+  bool taken = true;
+  std::thread([&] {
+    taken = mutex.try_lock();
+    if (taken) mutex.unlock();
+  }).join();
+  CHECK_FALSE(taken);
+  std::thread waiter([&] { const LockGuard lock(mutex); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  mutex.unlock();
+  waiter.join();
+  CHECK(mutex.try_lock());
+  mutex.unlock();
+}
+
+TEST_CASE("a thread waits for a condition with a mutex") {
+  Mutex mutex;
+  std::condition_variable_any condition;
+  bool there = false;
+  std::thread giver([&] {
+    const LockGuard lock(mutex);
+    there = true;
+    condition.notify_one();
+  });
+  UniqueLock lock(mutex);
+  while (!there) lock.wait(condition);
+  lock.unlock();
+  giver.join();
+  CHECK(there);
+}
