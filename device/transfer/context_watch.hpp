@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -20,7 +19,7 @@ class ContextWatch {
   ContextWatch& operator=(const ContextWatch&) = delete;
 
   /// After the end, handles of its streams and events and addresses of its memory are invalid, or belong to others.
-  /// Reads the clock, and now and then asks the driver (100 ns). Thread-safe.
+  /// Now and then asks the driver (100 ns). Thread-safe.
   bool ended() const noexcept;
   /// Throws Error if the context has ended.
   void check() const;
@@ -29,8 +28,6 @@ class ContextWatch {
   std::uint64_t number() const { return number_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   Runtime& runtime_;
   const int ordinal_;
   const std::uint64_t number_;
@@ -39,7 +36,7 @@ class ContextWatch {
   void* const memory_;
   const std::uint64_t id_;  ///< the allocation's; 0: the runtime has no ids
   mutable std::atomic<bool> ended_{false};
-  mutable std::atomic<Clock::rep> asked_{0};
+  mutable std::atomic<std::int64_t> asked_{0};  ///< when the driver was, in ticks; 0: not yet
 };
 
 }  // namespace gpudt::device
