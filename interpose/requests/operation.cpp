@@ -63,17 +63,6 @@ int free_operation(void* extra) {
 }  // namespace
 
 int Operations::reserve(Operation* operation) {
-  {
-    const LockGuard lock(mutex_);
-    operation->place = operations_.size();
-    operations_.push_back(operation);
-    try {
-      incoming_.reserve(operations_.capacity());  // submit() must not fail once the operation has been issued
-    } catch (...) {
-      operations_.pop_back();
-      throw;
-    }
-  }
   operation->retain();  // the generalized request's reference, dropped in free_operation
   held.fetch_add(1);
   const int error = PMPI_Grequest_start(
@@ -90,14 +79,9 @@ int Operations::reserve(Operation* operation) {
   return error;
 }
 
-void Operations::remove(Operation* operation) {
-  const LockGuard lock(mutex_);
-  operations_.back()->place = operation->place;
-  operations_[operation->place] = operations_.back();
-  operations_.pop_back();
-}
-
+/// Takes no memory: MPI uses that of the operation by now.
 void Operations::submit(Operation* operation, bool issued) {
+  operation->issued = issued;
   const LockGuard lock(mutex_);
   if (!issued) {
     operation->number = ++last_number_;
@@ -106,8 +90,19 @@ void Operations::submit(Operation* operation, bool issued) {
     deferred_.fetch_add(1);
   }
   live_.fetch_add(1);
-  incoming_.emplace_back(operation, issued);
+  operation->next = std::exchange(submitted_, operation);
+  if (operation->next != nullptr) operation->next->previous = operation;
+  incoming_.push(operation);
   progress_wake();
+}
+
+void Operations::remove(Operation* operation) {
+  const LockGuard lock(mutex_);
+  if (operation->next != nullptr) operation->next->previous = operation->previous;
+  if (operation->previous != nullptr)
+    operation->previous->next = operation->next;
+  else if (submitted_ == operation)
+    submitted_ = operation->next;
 }
 
 /// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
@@ -171,7 +166,7 @@ void Operations::forget_comm(MPI_Comm comm) {
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
     const LockGuard lock(mutex_);
-    for (Operation* operation : operations_)
+    for (Operation* operation = submitted_; operation != nullptr; operation = operation->next)
       if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
   }
   engine_let_poll_end();  // which may have taken the handle before
@@ -180,7 +175,7 @@ void Operations::forget_comm(MPI_Comm comm) {
 void Operations::forget_win(MPI_Win win) {
   if (held.load() == 0 && live() == 0) return;
   const LockGuard lock(mutex_);
-  for (Operation* operation : operations_)
+  for (Operation* operation = submitted_; operation != nullptr; operation = operation->next)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
 }
 

@@ -135,9 +135,12 @@ struct Operation : Recycled<Operation> {
   std::atomic<bool> decided{false};
 
   std::atomic<bool> cancel_wanted{false};
-  std::uint64_t number = 0;           ///< send: the engine's, for the order of sends
-  std::size_t place = 0;              ///< the engine's
-  Operation* next_retired = nullptr;  ///< the engine's
+  std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
+  // The engine's.
+  bool issued = false;                             ///< when it was submitted
+  Operation *next = nullptr, *previous = nullptr;  ///< in the list of all that have been submitted
+  Operation* next_incoming = nullptr;
+  Operation* next_retired = nullptr;
 
   Operation() = default;
   Operation(const Operation&) = delete;

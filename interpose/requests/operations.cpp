@@ -76,26 +76,18 @@ int Operations::poll(Tests tests) {
 /// Those that there is no memory for stay.
 void Operations::take_incoming() {
   const LockGuard lock(mutex_);
-  if (incoming_.empty()) return;
+  if (incoming_.size() == 0) return;
   make_room();
-  std::size_t taken = 0;
-  try {
-    for (const auto& [operation, issued] : incoming_) {
-      if (!issued) {
-        packing_[operation->channel].push_back(operation);
-        ++in_packing_;
-      } else if (operation->inner == MPI_REQUEST_NULL) {
-        follow_up(operation);
-      } else {
-        watch(operation);
-      }
-      ++taken;
+  for (; Operation* const operation = incoming_.first(); incoming_.pop()) {
+    if (!operation->issued) {
+      packing_[operation->channel].push_back(operation);
+      ++in_packing_;
+    } else if (operation->inner == MPI_REQUEST_NULL) {
+      follow_up(operation);
+    } else {
+      watch(operation);
     }
-  } catch (const std::bad_alloc&) {
-    incoming_.erase(incoming_.begin(), incoming_.begin() + static_cast<std::ptrdiff_t>(taken));
-    throw;
   }
-  incoming_.clear();
 }
 
 /// Into the list of its step.

@@ -33,6 +33,26 @@ struct Deferred {
   std::uint64_t issued;
 };
 
+/// Operations that have been submitted, and that the engine has not taken yet, in that order.
+class Incoming {
+ public:
+  Operation* first() const { return first_; }
+  std::size_t size() const { return size_; }
+  void push(Operation* operation) {
+    (first_ == nullptr ? first_ : last_->next_incoming) = operation;
+    last_ = operation;
+    ++size_;
+  }
+  void pop() {
+    first_ = first_->next_incoming;
+    --size_;
+  }
+
+ private:
+  Operation *first_ = nullptr, *last_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 class Operations final : public Polled {
  public:
   int reserve(Operation* operation);
@@ -99,9 +119,9 @@ class Operations final : public Polled {
   std::atomic<int> given_{0};                 ///< sends, since the engine polled last
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
-  Mutex mutex_;                                            // also of the owners of all operations that are reserved
-  std::vector<Operation*> operations_ GUARDED_BY(mutex_);  // all that have a generalized request
-  std::vector<std::pair<Operation*, bool>> incoming_ GUARDED_BY(mutex_);
+  Mutex mutex_;                                        // also of the owners of all operations that are reserved
+  Operation* submitted_ GUARDED_BY(mutex_) = nullptr;  // those whose generalized requests the program has; a list
+  Incoming incoming_ GUARDED_BY(mutex_);
   std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_ GUARDED_BY(mutex_);
   std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of deferred sends
 
