@@ -16,7 +16,8 @@ namespace gpudt::interpose {
 
 namespace {
 
-/// Receives of no more take pinned memory at once: it costs little, and an ordinary message is unpacked sooner.
+/// Receives of no more that have no room of their own take pinned memory at once: it costs little, and an ordinary
+/// message is unpacked sooner.
 constexpr std::int64_t most_pinned_in_advance = 64 << 10;
 /// An ordinary message goes from pageable memory to the GPU in pieces, of which so many are under way.
 constexpr std::int64_t longest_piece = 4 << 20, shortest_piece = 64 << 10;
@@ -50,11 +51,19 @@ StagedReceive::~StagedReceive() = default;
 /// MPI must have room for an ordinary message of that length, but mostly an RTS comes instead.
 void StagedReceive::acquire_memory() {
   const auto bytes = static_cast<std::size_t>(room_);
-  const bool lazy = operand_.protocol == Protocol::mapped_staging && peer_checks() && room_ > most_pinned_in_advance;
-  if (lazy && last_was_ordinary(room_).load(std::memory_order_relaxed))
+  const bool on_host = operand_.protocol == Protocol::mapped_staging && peer_checks();
+  may_be_pageable_ = on_host && (bytes <= own_.size() || room_ > most_pinned_in_advance);
+  if (may_be_pageable_ && last_was_ordinary(room_).load(std::memory_order_relaxed))
     staging_ = device::try_acquire(operand_.staging_kind(), operand_.ordinal, bytes);
-  if (lazy && !staging_) lazy_ = LazyRoom::of(bytes);
-  if (!lazy_ && !staging_) staging_ = acquire_staging(operand_, room_);
+  if (staging_) return;
+  if (may_be_pageable_ && bytes > own_.size()) lazy_ = LazyRoom::of(bytes);
+  const bool has_room = lazy_ || (may_be_pageable_ && bytes <= own_.size());
+  if (!has_room) staging_ = acquire_staging(operand_, room_);
+}
+
+void* StagedReceive::data() const {
+  if (staging_) return staging_.data();
+  return lazy_ ? lazy_.data() : own_.data();
 }
 
 Outgoing StagedReceive::message() const {
@@ -76,8 +85,8 @@ Announced StagedReceive::announced(std::int64_t bytes) {
     receiver_ = recognise(data(), bytes);
   else if (may_be_rts && head_)
     receiver_ = head_->recognise(bytes);
-  if (room_ > most_pinned_in_advance)
-    last_was_ordinary(room_).store(!receiver_ && bytes > room_ / 2, std::memory_order_relaxed);
+  if (may_be_pageable_)
+    last_was_ordinary(room_).store(!receiver_ && bytes > operand_.bytes() / 2, std::memory_order_relaxed);
   // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
@@ -150,8 +159,8 @@ bool StagedReceive::start_receiver() {
 void StagedReceive::unpack(std::int64_t bytes) {
   mark(point::unpack_started);
   moving_.emplace("unpack", bytes);
-  if (lazy_) {
-    lazy_.note_written(static_cast<std::size_t>(bytes));
+  if (!staging_) {
+    if (lazy_) lazy_.note_written(static_cast<std::size_t>(bytes));
     unpacked_ = 0;
     to_unpack_ = bytes;
     return unpack_next();
@@ -173,7 +182,8 @@ void StagedReceive::unpack_next() {
     while (!acquired(device::try_acquire) && bytes > shortest_piece) bytes = std::max(bytes / 4, shortest_piece);
     if (!piece.staging && !pieces_.empty()) return;
     if (!piece.staging) acquired(device::acquire);  // says what is wrong
-    std::memcpy(piece.staging.data(), lazy_.data() + unpacked_, static_cast<std::size_t>(bytes));
+    std::memcpy(piece.staging.data(), static_cast<const std::byte*>(data()) + unpacked_,
+                static_cast<std::size_t>(bytes));
     piece.transfer = OperandTransfer(device::Direction::unpack, operand_, unpacked_, unpacked_ + bytes,
                                      piece.staging.data(), device::MemoryKind::pinned);
     pieces_.push_back(std::move(piece));

@@ -2,6 +2,8 @@
 // instead, and the message is fetched from its sender.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,8 +21,8 @@ namespace gpudt::interpose {
 class StagedReceive : public ReceivePayload {
  public:
   /// `least_room`: bytes that MPI is given if the operand is shorter; then this, not MPI, tells that a message is too
-  /// long (rts_room()). A long receive to which an RTS may come gets pageable memory, of which only what comes takes
-  /// pages. May throw device::Error.
+  /// long (rts_room()). A receive to which an RTS may come gets pageable memory: a short one the object's own, a long
+  /// one such of which only what comes takes pages. May throw device::Error.
   explicit StagedReceive(const DeviceBuffer& operand, std::int64_t least_room = 0);
   ~StagedReceive() override;
   void restart() override;
@@ -37,7 +39,7 @@ class StagedReceive : public ReceivePayload {
 
  private:
   void acquire_memory();
-  void* data() const { return lazy_ ? lazy_.data() : staging_.data(); }
+  void* data() const;
   void note_all_written();
   void unpack(std::int64_t bytes);
   bool is_fetched();
@@ -46,18 +48,20 @@ class StagedReceive : public ReceivePayload {
   void unpack_next();
 
   DeviceBuffer operand_;
-  const std::int64_t room_;  ///< bytes of lazy_ or staging_
-  LazyRoom lazy_;            ///< pageable memory, in the place of staging_
+  const std::int64_t room_;  ///< bytes that MPI is given: of staging_, else of lazy_, else of own_
+  bool may_be_pageable_ = false;
   device::Staging staging_;
-  std::optional<HeadCopy> head_;  ///< of staging_, if that is device memory and RTS messages may come there
-  OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
+  LazyRoom lazy_;
+  mutable std::array<std::byte, 1024> own_;  ///< for an RTS, and messages as short
+  std::optional<HeadCopy> head_;             ///< of staging_, if that is device memory and RTS messages may come there
+  OperandTransfer transfer_;                 // after staging_: it must end before the memory goes back
   /// A part of an ordinary message on its way from pageable memory to the operand.
   struct Piece {
     device::Staging staging;
     OperandTransfer transfer;
   };
   std::vector<Piece> pieces_;                     ///< oldest first
-  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from lazy_ to pieces_, and in all
+  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from pageable memory to pieces_, and in all
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of the message that the latest RTS stands for
   std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
   bool receiver_started_ = false;      ///< it has been started
