@@ -26,6 +26,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -152,7 +153,7 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
 /// The sender side of a rendezvous message: MPI is given the RTS alone, and done() is true when the receiver has the
 /// data.
-class RendezvousSender : public SendPayload {
+class RendezvousSender final : public SendPayload, public Recycled<RendezvousSender> {
  public:
   ~RendezvousSender() override;
 
@@ -200,13 +201,14 @@ class RendezvousSender : public SendPayload {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
     device::Transfer transfer;
   };
-  peer::PublishedRef published_;    ///< the layout, if it is long
-  device::Staging packed_;          ///< for data that cannot be fetched from where they are
-  std::vector<Packing> packing_;    ///< to there, oldest first
-  std::int64_t packing_bytes_ = 0;  ///< up to the end of the last of these
-  bool sent_ = false;               ///< the RTS
-  bool opened_ = false;             ///< the receiver may have it
-  std::chrono::steady_clock::time_point offered_at_, checked_at_;
+  peer::PublishedRef published_;                        ///< the layout, if it is long
+  device::Staging packed_;                              ///< for data that cannot be fetched from where they are
+  std::vector<Packing> packing_;                        ///< to there, oldest first
+  std::int64_t packing_bytes_ = 0;                      ///< up to the end of the last of these
+  bool sent_ = false;                                   ///< the RTS
+  bool opened_ = false;                                 ///< the receiver may have it
+  std::chrono::steady_clock::time_point offered_at_{};  ///< when the engine looked first after the RTS was sent
+  std::chrono::steady_clock::time_point checked_at_{};
   unsigned polls_ = 0;                      ///< of receiver_gone()
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
   device::Transfer moving_;                 ///< likewise, from the program's buffer to there
@@ -261,13 +263,13 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   const bool remote_;  ///< the segment is but an image
   Source source_ = Source::none;
   bool released_ = false;
-  DeviceBuffer into_;                        ///< device memory
-  datatype::LayoutRef layout_;               ///< of host memory
-  std::int64_t wanted_ = 0, fetched_ = 0;    ///< bytes
-  MappedBuffer senders_;                     ///< if the data are fetched
-  peer::PublishedRef published_;             ///< the layout of into_, if it is long and the sender has been asked
-  device::Staging buffered_;                 ///< a short message that the sender has moved to the segment
-  std::vector<device::Transfer> transfers_;  ///< under way, oldest first
+  DeviceBuffer into_;                      ///< device memory
+  datatype::LayoutRef layout_;             ///< of host memory
+  std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
+  MappedBuffer senders_;                   ///< if the data are fetched
+  peer::PublishedRef published_;           ///< the layout of into_, if it is long and the sender has been asked
+  device::Staging buffered_;               ///< a short message that the sender has moved to the segment
+  std::list<device::Transfer, RecyclingAllocator<device::Transfer>> transfers_;  ///< under way, oldest first
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point asked_at_, checked_at_;

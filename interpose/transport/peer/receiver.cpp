@@ -237,7 +237,7 @@ bool RendezvousReceiver::done() {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
   if (transfers_.size() > under_way) return false;  // a poll would launch it, without those that other messages start
-  while (!transfers_.empty() && transfers_.front().done()) transfers_.erase(transfers_.begin());
+  while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
   senders_ = {};  // before the sender may free the memory

@@ -151,7 +151,6 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
       world_(place.world),
       remote_(place.remote),
       operand_(operand),
-      offered_at_(SteadyClock::now()),
       range_("rendezvous: send", operand.bytes()) {
   descriptor_.bytes = operand.bytes();
   descriptor_.ready.store(0, std::memory_order_relaxed);
@@ -311,9 +310,8 @@ void RendezvousSender::ended() {
 }
 
 bool RendezvousSender::sent() {
-  sent_ = true;
-  offered_at_ = std::max(offered_at_, engine_time());
-  return true;
+  offered_at_ = {};
+  return sent_ = true;
 }
 
 bool RendezvousSender::done() {
@@ -363,6 +361,7 @@ bool RendezvousSender::step() {
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
   if (descriptor_.bytes > longest_buffered) return;
+  if (offered_at_ == SteadyClock::time_point()) offered_at_ = engine_time();
   const auto age = engine_time() - offered_at_;
   if (age < buffering_timeout ||
       (age < longest_buffering_timeout && engine_time() - taken_at(world_) < buffering_timeout))
