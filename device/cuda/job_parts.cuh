@@ -71,8 +71,6 @@ __device__ __forceinline__ void move_job(const BatchJob& job, unsigned block, un
       return move_words<std::uint64_t, threads>(job, block, blocks);
     case 4:
       return move_words<std::uint32_t, threads>(job, block, blocks);
-    case 2:
-      return move_words<std::uint16_t, threads>(job, block, blocks);
     case 1:
       return move_words<std::uint8_t, threads>(job, block, blocks);
     default:

@@ -399,10 +399,9 @@ cudaError_t load_instances() {
   for (const bool unpack : {false, true}) {
     Kernel<Map> kernels[] = {gather_instance<Map>(unpack),           runs_instance<few_lane_words, Map>(unpack),
                              runs_instance<lane_words, Map>(unpack), words_instance<Map>(unpack, 1),
-                             words_instance<Map>(unpack, 2),         words_instance<Map>(unpack, 4),
-                             words_instance<Map>(unpack, 8),         words_instance<Map>(unpack, 16),
-                             single_instance<Map>(unpack, 4),        single_instance<Map>(unpack, 8),
-                             single_instance<Map>(unpack, 16)};
+                             words_instance<Map>(unpack, 4),         words_instance<Map>(unpack, 8),
+                             words_instance<Map>(unpack, 16),        single_instance<Map>(unpack, 4),
+                             single_instance<Map>(unpack, 8),        single_instance<Map>(unpack, 16)};
     for (const Kernel<Map> kernel : kernels)
       if (const cudaError_t error = load(reinterpret_cast<const void*>(kernel)); error != cudaSuccess) return error;
   }

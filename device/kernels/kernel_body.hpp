@@ -298,7 +298,7 @@ GPUDT_HD void move_packed_word(const Job<Map>& job, const Memory& memory, const 
 
 // --- choice of the instance -----------------------------------------------------------------------------------------
 
-/// Returns visit(std::type_identity<Word>()) with the type of a word of 16, 8, 4, 2 or 1 bytes. On the host; kernels
+/// Returns visit(std::type_identity<Word>()) with the type of a word of 16, 8, 4 or 1 bytes. On the host; kernels
 /// that choose for themselves: move_job() in cuda/job_parts.cuh.
 template <class Visit>
 auto visit_word(int bytes, Visit&& visit) {
@@ -309,8 +309,6 @@ auto visit_word(int bytes, Visit&& visit) {
       return visit(std::type_identity<std::uint64_t>());
     case 4:
       return visit(std::type_identity<std::uint32_t>());
-    case 2:
-      return visit(std::type_identity<std::uint16_t>());
     default:
       return visit(std::type_identity<std::uint8_t>());
   }

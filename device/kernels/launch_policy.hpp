@@ -54,8 +54,8 @@ struct LaunchPolicy {
   } entries;
 
   struct Words {
-    /// 1- and 2-byte words: messages up to this size of runs shorter than this are moved in words nevertheless. That
-    /// takes the most threads and the least time for one word; otherwise runs are gathered.
+    /// Words of 1 byte: messages up to this size of runs shorter than this are moved in words nevertheless. That takes
+    /// the most threads and the least time for one word; otherwise runs are gathered.
     std::int64_t narrow_bytes = 1024;
     std::int64_t narrow_run = 16;
   } words;

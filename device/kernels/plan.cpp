@@ -15,8 +15,10 @@ constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with r
 
 // --- what the choice is made from -----------------------------------------------------------------------------------
 
-std::int32_t lowest_bit(Address bits) {
-  return bits == 0 ? 16 : static_cast<std::int32_t>(std::min<Address>(Address{1} << std::countr_zero(bits), 16));
+/// The widest word, of 16, 8, 4 or 1 bytes, that divides all addresses and lengths of which these are the bits.
+std::int32_t word_of(Address bits) {
+  const Address lowest = bits == 0 ? 16 : std::min<Address>(Address{1} << std::countr_zero(bits), 16);
+  return lowest < 4 ? 1 : static_cast<std::int32_t>(lowest);
 }
 
 std::int64_t ceil_divide(std::int64_t a, std::int64_t b) {
@@ -41,8 +43,8 @@ std::int32_t natural_word(const KernelArgs& args) {
   const Address packed = reinterpret_cast<Address>(args.packed) - static_cast<Address>(args.begin);
   const Address user = reinterpret_cast<Address>(args.user);
   if (args.shape.kind == ShapeKind::contiguous)
-    return lowest_bit(packed | (user + static_cast<Address>(args.shape.offset)));
-  return lowest_bit(packed | user | static_cast<Address>(args.shape.align));
+    return word_of(packed | (user + static_cast<Address>(args.shape.offset)));
+  return word_of(packed | user | static_cast<Address>(args.shape.align));
 }
 
 /// Whether warps can move groups of runs: equal short ones, of which most are in groups, on a packed side where groups
@@ -296,8 +298,8 @@ bool has_own_transfer(const TransferArgs& args) {
 
 void choose_transfer_method(TransferArgs& args) {
   KernelArgs& to = args.to;
-  const std::int32_t word = lowest_bit(reinterpret_cast<Address>(to.user) | reinterpret_cast<Address>(args.from.user) |
-                                       static_cast<Address>(to.shape.align | args.from.shape.align));
+  const std::int32_t word = word_of(reinterpret_cast<Address>(to.user) | reinterpret_cast<Address>(args.from.user) |
+                                    static_cast<Address>(to.shape.align | args.from.shape.align));
   const bool bytes_fit = fits_narrow(args.from, 1) && fits_narrow(to, 1);
   to.word = word;
   if (word >= 4)
@@ -416,7 +418,7 @@ std::int32_t batch_word(const PlanSide& from, const PlanSide& to) {
     bits |= user + (contiguous ? static_cast<Address>(side->shape.offset) : 0);
     if (!contiguous) bits |= static_cast<Address>(side->shape.align);
   }
-  return lowest_bit(bits);
+  return word_of(bits);
 }
 
 bool is_traversed(const PlanSide& from, const PlanSide& to) {
