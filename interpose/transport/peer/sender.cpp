@@ -293,16 +293,16 @@ void RendezvousSender::give_up() {
 }
 
 Outgoing RendezvousSender::message() const {
-  descriptor_.issue.store(Issue::being_issued);
+  descriptor_.issue.store(Issue::being_issued, std::memory_order_release);
   return {descriptor_.rts, static_cast<int>(length_of_rts(descriptor_.bytes, index_)), MPI_BYTE};
 }
 
 void RendezvousSender::given() {
-  descriptor_.issue.store(Issue::issued);
+  descriptor_.issue.store(Issue::issued, std::memory_order_release);
 }
 
 void RendezvousSender::recalled() {
-  descriptor_.issue.store(Issue::not_yet);  // so that it is given up
+  descriptor_.issue.store(Issue::not_yet, std::memory_order_release);  // so that it is given up
 }
 
 void RendezvousSender::ended() {
