@@ -36,9 +36,12 @@ const Block* next_of(const Block* at, const Block* end, std::size_t rank) {
 /// False unless all blocks are in one allocation that others can map, and there is room for their layouts.
 bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vector<Block>& entries, Half& half) {
   if (blocks.size() > peer::most_blocks) return false;
+  entries.reserve(blocks.size());
+  device::Region memory;
   for (const BlockMessage& block : blocks) {
     DeviceBuffer buffer;
-    if (!resolve_layout(block.buffer, block.count, block.type, buffer, block.located) || buffer.division) return false;
+    memory = block.located ? *block.located : memory_of(block.buffer, block.type, memory);
+    if (!resolve_layout(block.buffer, block.count, block.type, buffer, memory) || buffer.division) return false;
     const auto* const first = static_cast<const char*>(buffer.buffer) + buffer.info->layout().true_lb();
     if (entries.empty() && !device::export_memory(buffer.ordinal, first, half.memory)) return false;
     if (!peer::holds(half.memory, buffer)) return false;
@@ -105,6 +108,7 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   try {
     Half given, taken;
     const ForcedProtocol forced = collectives_forced();
+    named_.reserve(blocks.given.size() + blocks.taken.size());
     const bool described = listed && (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) &&
                            !check_wanted && describe(blocks.given, given_, given) &&
                            describe(blocks.taken, taken_, taken);
@@ -150,6 +154,7 @@ bool BoardExchange::all_want_messages() const {
 }
 
 bool BoardExchange::map() {
+  moves_.reserve(static_cast<std::size_t>(mine_.taken));
   from_.assign(all_.size(), nullptr);
   to_.assign(all_.size(), nullptr);
   for (std::size_t rank = 0; rank < all_.size(); ++rank)

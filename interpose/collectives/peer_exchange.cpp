@@ -77,13 +77,11 @@ bool may_have_data(const BlockMessages& blocks) {
 
 /// Types that are not known are MPI's to refuse. Notes where the blocks are, which takes a question to the driver.
 bool may_all_go(std::vector<BlockMessage>& blocks) {
-  const BlockMessage* last = nullptr;
+  device::Region memory;
   for (BlockMessage& block : blocks) {
     if (block.count > std::numeric_limits<int>::max() || !datatype::type_info(block.type)) return false;
-    const bool same = last != nullptr && last->buffer == block.buffer && last->type == block.type;
-    block.located = same ? last->located : locate_buffer(block.buffer, block.type);
-    if (!block.located->on_device()) return false;
-    last = &block;
+    block.located = memory = memory_of(block.buffer, block.type, memory);
+    if (!memory.location.on_device()) return false;
   }
   return true;
 }

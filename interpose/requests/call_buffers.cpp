@@ -182,7 +182,7 @@ std::vector<DeviceBuffer> describe(const void* address, const std::vector<UserBl
       continue;
     }
     any_on_device = true;
-    if (!each && !operands[i].division) located = device::Location{device::MemoryKind::device, operands[i].ordinal};
+    if (!each && !operands[i].division) located = {.location = {device::MemoryKind::device, operands[i].ordinal}};
   }
   if (!any_on_device) return {};
   for (std::size_t i = 0; i < blocks.size(); ++i)

@@ -133,12 +133,20 @@ device::Location locate_buffer(const void* buffer, MPI_Datatype type) {
   return locate(Reach(buffer, 1, type).first);
 }
 
+device::Region memory_of(const void* buffer, MPI_Datatype type, const device::Region& last) {
+  const std::uintptr_t first = Reach(buffer, 1, type).first;
+  if (last.holds(first, first)) return last;
+  const device::Location location = locate(first);
+  if (!location.on_device()) return {.location = location};
+  return device::region_of(reinterpret_cast<const void*>(first), location);
+}
+
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand, Located located) {
   if (!active.load(std::memory_order_acquire) || count <= 0 || type == MPI_DATATYPE_NULL) return false;
   const Reach reach(buffer, count, type);
-  const bool divided = reach.may_be_divided();
+  const bool divided = reach.may_be_divided() && !(located && located->holds(reach.low, reach.high));
   if (divided && device::surely_host(reach.low, reach.high)) return false;
-  const device::Location location = located ? *located : locate(reach.first);
+  const device::Location location = located ? located->location : locate(reach.first);
   if (!location.on_device() && !(divided && device::in_use())) return false;
   if (!device_memory_given.load(std::memory_order_relaxed)) device_memory_given.store(true);
   operand.ordinal = location.ordinal;

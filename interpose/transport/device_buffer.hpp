@@ -81,8 +81,9 @@ extern std::atomic<bool> active;
 /// Whether a call has been given device memory before, so that the program is known to use gpudt.
 extern std::atomic<bool> device_memory_given;
 
-/// Where a buffer lies, if that has been asked already.
-using Located = std::optional<device::Location>;
+/// The memory that the first byte of a buffer lies in, if that has been asked already; without bounds, if these have
+/// not.
+using Located = std::optional<device::Region>;
 
 /// Fills `operand` (but for its protocol) and returns true if (buffer, count, type) is data in device memory, or some
 /// of it is. May throw device::TooManyParts.
@@ -102,8 +103,8 @@ struct BufferPeek {
     if (known) located = known;  // a copy of an empty one reads more than has been written: that takes 6 ns
     const int size = datatype::basic_types.size(type);
     if (size == 0 || check_wanted) return;
-    if (count > 0 && !located && !device::surely_host(buffer)) located = device::classify(buffer);
-    if (located && located->on_device()) return;
+    if (count > 0 && !located && !device::surely_host(buffer)) located = {.location = device::classify(buffer)};
+    if (located && located->location.on_device()) return;
     bytes_on_host = std::int64_t{count} * size;
   }
 };
@@ -135,6 +136,9 @@ bool describe_host(const void* buffer, std::int64_t count, MPI_Datatype type, De
 /// Where the first byte that (buffer, type) touches lies: buffer itself may be MPI_BOTTOM, or outside the
 /// allocation. `type` must be a valid handle.
 device::Location locate_buffer(const void* buffer, MPI_Datatype type);
+/// The memory that it lies in. `last`: what an earlier block of the same call lies in; the driver is not asked if this
+/// block does, too.
+device::Region memory_of(const void* buffer, MPI_Datatype type, const device::Region& last);
 
 /// MPI is about to use device memory that it was given by an earlier call: returns when the default streams of the GPUs
 /// have come to where they are now. Nothing where MPI takes no device pointers. Throws device::Error.
