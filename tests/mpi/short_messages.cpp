@@ -55,12 +55,18 @@ const peer::Image* own_segment() {
   return nullptr;
 }
 
+/// Calls act(descriptor) for all of this process's that have memory: where many offers are abandoned, further ones.
+template <class Act>
+void for_each_descriptor(const Act& act) {
+  auto* const image = const_cast<peer::Image*>(own_segment());
+  if (image == nullptr) return;
+  for (int index = 0; index < image->descriptors_made.load(); ++index) act(std::as_const(image->descriptor(index)));
+}
+
 /// Messages that this process has offered so far.
 std::uint64_t offers() {
-  const peer::Image* const image = own_segment();
   std::uint64_t sum = 0;
-  if (image != nullptr)
-    for (const peer::Descriptor& descriptor : image->descriptors) sum += descriptor.generation;
+  for_each_descriptor([&](const peer::Descriptor& descriptor) { sum += descriptor.generation; });
   return sum;
 }
 
@@ -68,8 +74,9 @@ std::uint64_t offers() {
 /// fetch it.
 std::uint64_t fragments(int bytes) {
   std::uint64_t sum = 0;
-  for (const peer::Descriptor& descriptor : own_segment()->descriptors)
+  for_each_descriptor([&](const peer::Descriptor& descriptor) {
     if (descriptor.bytes == bytes) sum += descriptor.produced.load();
+  });
   return sum;
 }
 
