@@ -207,7 +207,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   std::int64_t packing_bytes_ = 0;                      ///< up to the end of the last of these
   bool sent_ = false;                                   ///< the RTS
   bool opened_ = false;                                 ///< the receiver may have it
-  std::chrono::steady_clock::time_point offered_at_{};  ///< when the engine looked first after the RTS was sent
+  std::chrono::steady_clock::time_point offered_at_{};  ///< when the RTS had been sent
   std::chrono::steady_clock::time_point checked_at_{};
   unsigned polls_ = 0;                      ///< of receiver_gone()
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment

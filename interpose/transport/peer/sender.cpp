@@ -310,7 +310,7 @@ void RendezvousSender::ended() {
 }
 
 bool RendezvousSender::sent() {
-  offered_at_ = {};
+  offered_at_ = engine_within() ? engine_time() : SteadyClock::now();
   return sent_ = true;
 }
 
@@ -361,7 +361,6 @@ bool RendezvousSender::step() {
 /// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
   if (descriptor_.bytes > longest_buffered) return;
-  if (offered_at_ == SteadyClock::time_point()) offered_at_ = engine_time();
   const auto age = engine_time() - offered_at_;
   if (age < buffering_timeout ||
       (age < longest_buffering_timeout && engine_time() - taken_at(world_) < buffering_timeout))
