@@ -90,10 +90,21 @@ void Operations::submit(Operation* operation, bool issued) {
     deferred_.fetch_add(1);
   }
   live_.fetch_add(1);
-  operation->next = std::exchange(submitted_, operation);
-  if (operation->next != nullptr) operation->next->previous = operation;
+  enter_list(operation);
   incoming_.push(operation);
   progress_wake();
+}
+
+void Operations::list(Operation* operation) {
+  const LockGuard lock(mutex_);
+  enter_list(operation);
+}
+
+/// Unless it is there.
+void Operations::enter_list(Operation* operation) {
+  if (operation->previous != nullptr || listed_ == operation) return;
+  operation->next = std::exchange(listed_, operation);
+  if (operation->next != nullptr) operation->next->previous = operation;
 }
 
 void Operations::remove(Operation* operation) {
@@ -101,8 +112,8 @@ void Operations::remove(Operation* operation) {
   if (operation->next != nullptr) operation->next->previous = operation->previous;
   if (operation->previous != nullptr)
     operation->previous->next = operation->next;
-  else if (submitted_ == operation)
-    submitted_ = operation->next;
+  else if (listed_ == operation)
+    listed_ = operation->next;
 }
 
 /// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
@@ -166,7 +177,7 @@ void Operations::forget_comm(MPI_Comm comm) {
   const auto kept = std::make_shared<const KeptHandler>(comm);
   {
     const LockGuard lock(mutex_);
-    for (Operation* operation = submitted_; operation != nullptr; operation = operation->next)
+    for (Operation* operation = listed_; operation != nullptr; operation = operation->next)
       if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
   }
   engine_let_poll_end();  // which may have taken the handle before
@@ -175,7 +186,7 @@ void Operations::forget_comm(MPI_Comm comm) {
 void Operations::forget_win(MPI_Win win) {
   if (held.load() == 0 && live() == 0) return;
   const LockGuard lock(mutex_);
-  for (Operation* operation = submitted_; operation != nullptr; operation = operation->next)
+  for (Operation* operation = listed_; operation != nullptr; operation = operation->next)
     if (operation->owner.win == win) operation->owner.win = MPI_WIN_NULL;
 }
 
@@ -251,6 +262,10 @@ Reservation::~Reservation() {
     PMPI_Request_free(&operation_->request);
   }
   operation_->release();
+}
+
+void Reservation::list() {
+  operations.list(operation_);
 }
 
 int Reservation::submit(bool issued, MPI_Request* request) {

@@ -138,7 +138,7 @@ struct Operation : Recycled<Operation> {
   std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
   // The engine's.
   bool issued = false;                             ///< when it was submitted
-  Operation *next = nullptr, *previous = nullptr;  ///< in the list of all that have been submitted
+  Operation *next = nullptr, *previous = nullptr;  ///< in the list of all
   Operation* next_incoming = nullptr;
   Operation* next_retired = nullptr;
 
@@ -181,6 +181,9 @@ class Reservation {
   int error() const { return error_; }
   Operation* operator->() const { return operation_; }
 
+  /// For an operation whose communicator may be freed before it is submitted, by another thread: from here on it would
+  /// forget the handle.
+  void list();
   /// Hands the operation to the engine. A send starts in state "packing" (its pack has been started), unless `issued`;
   /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload says
   /// done. Returns MPI_SUCCESS. Of operations that are not issued it may throw std::bad_alloc.

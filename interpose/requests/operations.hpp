@@ -62,6 +62,8 @@ class Operations final : public Polled {
   static int give(Operation& operation);
   /// Between sends of a program that posts many before it waits.
   void make_progress_now_and_then();
+  /// So that forget_comm() finds it.
+  void list(Operation* operation);
   void remove(Operation* operation);
   void retire(Operation* operation);
   bool due() override {
@@ -85,6 +87,7 @@ class Operations final : public Polled {
 
  private:
   void take_incoming();
+  void enter_list(Operation* operation) REQUIRES(mutex_);
   void make_room() REQUIRES(mutex_);
   int issue_packed();
   int issue_packed(std::deque<Operation*>& queue);
@@ -119,8 +122,8 @@ class Operations final : public Polled {
   std::atomic<int> given_{0};                 ///< sends, since the engine polled last
   std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
 
-  Mutex mutex_;                                        // also of the owners of all operations that are reserved
-  Operation* submitted_ GUARDED_BY(mutex_) = nullptr;  // those whose generalized requests the program has; a list
+  Mutex mutex_;                                     // also of the owners of all operations that are reserved
+  Operation* listed_ GUARDED_BY(mutex_) = nullptr;  // those whose generalized requests the program has; a list
   Incoming incoming_ GUARDED_BY(mutex_);
   std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_ GUARDED_BY(mutex_);
   std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of deferred sends

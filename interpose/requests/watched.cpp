@@ -334,6 +334,7 @@ int WatchedReceive::free(MPI_Request* request) {
       operation->inner = request_;
       reserved.emplace(std::move(operation));
       if (reserved->error() != MPI_SUCCESS) return reserved->error();
+      reserved->list();
       state_.store(State::given_up, std::memory_order_release);
     }
   }
