@@ -121,10 +121,10 @@ int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& opera
   StagedSend out(operand);
   pack(out);
   if (!args.are_valid()) return args.call_replace(out.message(), seen.get());
-  StagedReceive in(operand, rts_room());
+  const auto in = make_recycled<StagedReceive>(operand, rts_room());
   if (rts_room() <= operand.bytes() && args.may_deadlock(operand.bytes()))
-    return exchange(args, out.message(), in, seen, pending);
-  return received(args.call_sendrecv(out.message(), in.message(), seen.get()), in, args, seen, pending);
+    return exchange(args, out.message(), *in, seen, pending);
+  return received(args.call_sendrecv(out.message(), in->message(), seen.get()), *in, args, seen, pending);
 }
 
 /// Packs into device memory: MPI_Sendrecv_replace would copy the outgoing data on the host (mpi_takes_device_memory()).

@@ -64,16 +64,17 @@ int receive_blocking(const BlockingReceive& pmpi, const char* call, const Receiv
     }
     const CallOnTimeline on_timeline(began, point::receive_entered, point::receive_returned);
     peer_receives_on_device();
-    StagedReceive staged(operand, rts_room());
+    // Not on the stack: if MPI fails, or the thread is cancelled, it may write there later.
+    const auto staged = make_recycled<StagedReceive>(operand, rts_room());
     PendingReceive pending(selects, owner.comm);
     int code = MPI_SUCCESS;
     {
       if (!pmpi.sends_first) device::about_to_wait(device::WaitKind::peer_sends);
       mark(point::posted);
       const Timed timed(Clock::mpi);
-      code = pmpi.receive(staged.message(), seen.get());
+      code = pmpi.receive(staged->message(), seen.get());
     }
-    return finish_receive(code, call, staged, seen, owner, pending);
+    return finish_receive(code, call, *staged, seen, owner, pending);
   });
 }
 
