@@ -132,15 +132,28 @@ Region region_of(const void* address) noexcept {
   return region_of(address, classify(address));
 }
 
-Region region_of(const void* address, const Location& location) noexcept {
+namespace {
+
+/// `single`: not what consists of several pieces, which may be memory of several GPUs.
+Region region_of(const void* address, const Location& location, bool single) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);
   Allocation allocation;
   if (runtime != nullptr && location.on_device() && runtime->allocation_of(address, allocation) &&
-      at >= allocation.base && at - allocation.base < allocation.size)
+      at >= allocation.base && at - allocation.base < allocation.size && (allocation.exportable || !single))
     return {allocation.base, allocation.base + allocation.size, location};
   const std::uintptr_t begin = at & ~(std::uintptr_t{granule()} - 1);
   return {begin, begin + granule(), location};
+}
+
+}  // namespace
+
+Region region_of(const void* address, const Location& location) noexcept {
+  return region_of(address, location, /*single=*/false);
+}
+
+Region allocation_of(const void* address, const Location& location) noexcept {
+  return region_of(address, location, /*single=*/true);
 }
 
 }  // namespace gpudt::device

@@ -56,4 +56,9 @@ Region region_of(const void* address) noexcept;
 /// As above, of memory that was classified before. GPU memory costs one question to the driver.
 Region region_of(const void* address, const Location& location) noexcept;
 
+/// What is certainly in the same memory as `address` and in the same allocation: one that cudaMalloc has made, or else
+/// an aligned block, since addresses that were reserved together may be those of several GPUs' memory. One question to
+/// the driver.
+Region allocation_of(const void* address, const Location& location) noexcept;
+
 }  // namespace gpudt::device

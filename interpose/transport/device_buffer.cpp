@@ -138,7 +138,7 @@ device::Region memory_of(const void* buffer, MPI_Datatype type, const device::Re
   if (last.holds(first, first)) return last;
   const device::Location location = locate(first);
   if (!location.on_device()) return {.location = location};
-  return device::region_of(reinterpret_cast<const void*>(first), location);
+  return device::allocation_of(reinterpret_cast<const void*>(first), location);
 }
 
 bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, DeviceBuffer& operand, Located located) {
