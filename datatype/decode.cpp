@@ -1,6 +1,7 @@
 // Takes an MPI datatype apart (MPI-4.1 section 5.1.13) and builds its Tree.
 #include "datatype/decode.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 

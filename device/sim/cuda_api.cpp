@@ -1,5 +1,6 @@
 // The CUDA runtime's C names, exported without versions: preloaded, they also serve programs linked to a versioned
 // libcudart. Each call checks, acts on the calling thread's current device, and notes its error as CUDA does.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 

@@ -1,5 +1,6 @@
 // One-sided communication while the target does something else, in quantity, and with requests.
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <thread>
 

@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>

@@ -1,4 +1,5 @@
 // Staging pools, over a runtime that counts and can be made to fail.
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
