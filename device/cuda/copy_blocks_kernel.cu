@@ -1,4 +1,4 @@
-// The kernel that copies blocks: copy_blocks_body.hpp on GPU threads.
+// The kernel that copies blocks of bytes, for collectives: copy_blocks_body.hpp on GPU threads.
 #include <cuda_runtime.h>
 
 #include "device/cuda/kernel_parts.cuh"
@@ -11,8 +11,8 @@ namespace {
 
 __global__ void __launch_bounds__(most_copy_warps* warp_threads)
     copy_blocks_kernel(const __grid_constant__ CopyBlocksArgs args) {
-  const std::int64_t pieces = args.first_piece[args.count];
-  if (args.by_warps != 0) {
+  const std::int64_t pieces = args.first_piece[args.count];  // the entry behind the last block's: of all blocks
+  if (args.by_warps != 0) {                                  // one thread block, with a warp for each piece
     if (const std::int64_t piece = threadIdx.x / warp_threads; piece < pieces)
       copy_piece(args, piece, PlainMemory(), {threadIdx.x % warp_threads, warp_threads});
   } else {

@@ -1,4 +1,4 @@
-// The Runtime of real GPUs.
+// Makes the runtime (device/runtime/runtime.hpp) that drives real GPUs; sim/ has the other one.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,9 @@
 
 namespace gpudt::device {
 
-/// nullptr, and in `why` the reason and its remedy: built without CUDA, or no driver. Throws Error if built without
-/// CUDA in a process that uses the driver.
+/// The runtime; or, if the library is built without CUDA or there is no driver, nullptr, and in `why` the reason and
+/// its remedy. Throws Error if the library is built without CUDA and the process has loaded the driver: its device
+/// memory would be taken for the host's.
 std::unique_ptr<Runtime> make_cuda_runtime(std::string* why = nullptr);
 
 }  // namespace gpudt::device

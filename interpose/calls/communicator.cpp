@@ -9,15 +9,15 @@
 namespace gpudt::interpose {
 namespace {
 
-/// A communicator's pending operations outlive its handle: deferred sends go out first, and
-/// what may still fail keeps the error handler.
+/// Before the program frees the handle: waits until MPI has been given all that needs it, and lets the operations that
+/// are left keep the error handler in its stead, since they may still fail.
 void forget(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
-  settle_collectives(comm);           // what waits needs the handle
-  settle_starts(comm);
-  persistent_forget_comm(comm);  // what is started from here on does not need the handle
-  engine_forget_comm(comm);
-  matched_forget_comm(comm);
+  settle_collectives(comm);           // collectives that wait for their turn
+  settle_starts(comm);                // and starts of persistent collectives
+  persistent_forget_comm(comm);       // persistent requests, which may be started afterwards
+  engine_forget_comm(comm);           // sends that MPI has not been given yet go out; operations under way
+  matched_forget_comm(comm);          // messages from MPI_Mprobe
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ std::atomic<bool> peer_checking{false}, peer_collecting{false}, peer_threading{f
 namespace {
 
 constexpr int self_tag = 3;
-/// So long an RTS may be on its way on one node when its sender's offer is open.
+/// After its sender has given MPI an RTS, MPI shows it to a probe on the same node within this time.
 constexpr std::chrono::milliseconds rts_arrival{5};
-/// So long its sender may take to have given it to MPI.
+/// A sender that has described a message gives MPI the RTS within this time.
 constexpr std::chrono::seconds rts_issue{1};
 
 void start_remote(int processes) {
@@ -65,8 +65,8 @@ void start_messages(ForcedProtocol forced) {
         "requests do not tell their communicators: device messages that are too long for nonblocking receives of "
         "a few bytes do not release their senders");
   if (forced == Protocol::pipelined || processes_on_node() != world->ranks) start_remote(world->ranks);
-  // If others count as processes of other nodes, what comes from them may come to device memory
-  // (peer_may_exchange_rts()).
+  // If others are to be treated as processes of other nodes, MPI is given device memory for what they send
+  // (peer_may_exchange_rts()), where an RTS of this node could not be read: then none is to be sent here.
   const bool on_host = !(forced == Protocol::pipelined && mpi_takes_device_memory());
   (*world->own)->checking.store(on_host ? 1 : 0, std::memory_order_release);
   peer_checking.store(true);
@@ -83,7 +83,7 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     forced ? log_warning("GPUDT_PROTOCOL: " + text) : log_trace(text);
   };
   if (!is_known_version()) return impossible(needs_known);
-  // A receive is given device memory unless its sender is known to send RTS messages (peer_may_exchange_rts()).
+  // MPI is given device memory to receive into where the sender is known to have no gpudt (peer_may_exchange_rts()).
   if (mpi_takes_device_memory() && presence_announced(world_rank) == 0)
     return impossible("the MPI library takes device pointers, and which ranks have gpudt is unknown");
   const std::string job = job_name();
@@ -138,7 +138,7 @@ bool peer_stop() {
   return quiet;
 }
 
-// This process may have sent itself one.
+// Also of this process, which may send itself an RTS.
 bool peer_may_exchange_rts(int other, MPI_Comm comm) {
   if (comm == MPI_COMM_NULL || other == MPI_ANY_SOURCE) return true;
   const int rank = world_rank_of(comm, other);
@@ -193,7 +193,7 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
 
 namespace {
 
-/// The RTS of an offer has been received, but not what it stands for.
+/// Of an offer whose RTS has been received by a receive that was too short for it: lets its sender go on.
 void release_sender(const Offered& offered) {
   const MessageId id{offered.index, offered.descriptor->generation};
   offered.descriptor->matched.store(1);
@@ -214,7 +214,7 @@ bool release_found(const Envelope& envelope, Find find) {
 
 namespace {
 
-/// The next message of process `sender` with this envelope that MPI has and no receive has got yet; -1: none.
+/// The length of the next message with this envelope that MPI has and no receive has got yet; -1: there is none.
 std::int64_t bytes_of_next(MPI_Comm comm, const Envelope& envelope) {
   MPI_Status status{};
   int found = 0;
@@ -223,8 +223,8 @@ std::int64_t bytes_of_next(MPI_Comm comm, const Envelope& envelope) {
   return found == 0 ? -1 : received_bytes(status);
 }
 
-/// Where MPI does not tell how long the message was: it is taken for the oldest one that has been offered with this
-/// envelope, unless that may not have been received yet.
+/// Where MPI does not tell how long a truncated message was: releases the sender of the oldest offer with this
+/// envelope, if its RTS is what was truncated. It is, if what MPI has next is neither that RTS nor an ordinary message.
 void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
   const auto find = [&] { return oldest_offer(sender, envelope); };
   if (!find()) return;
@@ -264,7 +264,8 @@ void peer_truncated_in(std::int64_t context, const MPI_Status& status) {
 
 namespace {
 
-/// Elements side by side come in parts as well, but over MPICH: built with yaksa it ends the program.
+/// Whether only bytes may be received of a message that ends within an element, as an RTS may: MPICH's datatype engine,
+/// yaksa, ends the program if a part of an element comes.
 bool receives_bytes_alone() {
   return widest_received_in_parts() == 0;
 }
@@ -366,7 +367,8 @@ std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_
   const datatype::TypeInfoRef info = wants_room || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
   if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
   if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
-  if (bytes < shortest_rts && !peer_expects_short()) return nullptr;  // it is looked at afterwards
+  if (bytes < shortest_rts && !peer_expects_short())
+    return nullptr;  // finish_host_receive() sees that an RTS was truncated
   std::shared_ptr<HostReceive> receive = peer_host_receive(buf, count, type, apart);
   return receive && !receive->is_as_it_is() ? receive : nullptr;
 }
