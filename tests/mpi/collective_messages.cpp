@@ -66,7 +66,7 @@ const Operation& any_operation(std::mt19937_64& random) {
 
 TEST_CASE("long blocks among all processes", "[collective][messages]") {
   std::mt19937_64 random = random_numbers("long blocks");
-  for (int i = 0; i < scaled(1); ++i) {
+  for (int i = 0; i < scaled(2); ++i) {
     exchange_long(Peers::all(), false, random);
     exchange_long(Peers::reversed(), false, random);
   }

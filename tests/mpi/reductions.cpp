@@ -72,7 +72,7 @@ TEST_CASE("reductions in which some have their data elsewhere", "[collective][re
 
 // Over nodes these go through host memory in many chunks.
 TEST_CASE("reductions of many megabytes", "[collective][reduce]") {
-  const int block = (3 << 19) / ranks() + 1, all = block * ranks();
+  const int block = (3 << 20) / ranks() + 1, all = block * ranks();
   Ints in(Place::device, all), out(Place::device, all);
   CHECK(sums(comm(), in, out, all, 1));
   const std::vector<int> sum = sum_of_all(ranks(), all, 2);
