@@ -1,6 +1,6 @@
-// Precompiled header: the standard headers that most sources include. Used with -Db_pch=true, where it halves the time
-// of targets with many sources. scripts/check/includes.py verifies that every source includes what it uses, and has to
-// know the headers that stand here.
+// Precompiled header: the standard headers that most sources include. Used with -Db_pch=true, where it saves a third of
+// the time of targets with many sources. scripts/check/includes.py verifies that every source includes what it uses,
+// and has to know the headers that stand here.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Check that each source reaches, by its own includes, a header of the C++ library for every name of std that it uses:
-builds whose headers are precompiled (base/precompiled.hpp) do not notice what is missing, others break. Says each name
-that is not reached, and exits with 1 if there is one.
+"""Check that each source includes, itself or by headers of the project, a header of the C++ library for every name of
+std that it uses. A build with precompiled headers (base/precompiled.hpp) compiles without them, other builds fail.
+Prints each name whose header is not included, and exits with 1 if there is one.
 
   includes.py
 """
@@ -67,8 +67,8 @@ NAMES = {
     "stdexcept": "invalid_argument length_error logic_error out_of_range runtime_error",
     "system_error": "errc error_code system_error",
 }
-# What each of these headers brings along: by the standard, or since it could not do without.
-BRINGS = {
+# Headers that each of these includes: by the standard, or since it needs them.
+INCLUDED_BY = {
     "algorithm": {"utility", "initializer_list"},
     "array": {"initializer_list", "cstddef", "utility", "tuple"},
     "atomic": {"cstddef", "cstdint"},
@@ -145,10 +145,9 @@ def reached(name):
                 left.append(found)
     todo = list(headers)
     while todo:
-        for brought in BRINGS.get(todo.pop(), ()):
-            if brought not in headers:
-                headers.add(brought)
-                todo.append(brought)
+        more = INCLUDED_BY.get(todo.pop(), set()) - headers
+        headers |= more
+        todo += more
     return headers
 
 
