@@ -52,13 +52,13 @@ StagedReceive::~StagedReceive() = default;
 void StagedReceive::acquire_memory() {
   const auto bytes = static_cast<std::size_t>(room_);
   const bool on_host = operand_.protocol == Protocol::mapped_staging && peer_checks();
-  may_be_pageable_ = on_host && (bytes <= own_.size() || room_ > most_pinned_in_advance);
+  const bool fits_own = bytes <= own_.size();
+  may_be_pageable_ = on_host && (fits_own || room_ > most_pinned_in_advance);
   if (may_be_pageable_ && last_was_ordinary(room_).load(std::memory_order_relaxed))
     staging_ = device::try_acquire(operand_.staging_kind(), operand_.ordinal, bytes);
-  if (staging_) return;
-  if (may_be_pageable_ && bytes > own_.size()) lazy_ = LazyRoom::of(bytes);
-  const bool has_room = lazy_ || (may_be_pageable_ && bytes <= own_.size());
-  if (!has_room) staging_ = acquire_staging(operand_, room_);
+  if (staging_ || (may_be_pageable_ && fits_own)) return;
+  if (may_be_pageable_) lazy_ = LazyRoom::of(bytes);
+  if (!lazy_) staging_ = acquire_staging(operand_, room_);
 }
 
 void* StagedReceive::data() const {
