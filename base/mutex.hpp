@@ -43,8 +43,8 @@
 
 namespace gpudt {
 
-/// A message takes some twenty mutexes, nearly all of which are free: one that is inlined costs half of std::mutex. A
-/// thread sleeps where another has it.
+/// Inlined: a message takes some twenty mutexes, nearly all of them free, and std::mutex, which calls the C library,
+/// was 16 % of the time of 512 messages. A thread sleeps while another has it.
 class GPUDT_CAPABILITY Mutex {
  public:
   void lock() GPUDT_ACQUIRE() {

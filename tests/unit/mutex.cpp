@@ -1,4 +1,4 @@
-// The mutex of this library: one thread at a time, whoever waits comes in.
+// The mutex (base/mutex.hpp): one thread at a time has it, and each that waits gets it.
 #include "base/mutex.hpp"
 
 #include "tests/support/catch.hpp"
