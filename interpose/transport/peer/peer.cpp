@@ -24,8 +24,10 @@ std::atomic<bool> peer_checking{false}, peer_collecting{false}, peer_threading{f
 namespace {
 
 constexpr int self_tag = 3;
-/// After its sender has given MPI an RTS, MPI shows it to a probe on the same node within this time.
-constexpr std::chrono::milliseconds rts_arrival{5};
+/// After its sender has given MPI an RTS, a probe on the same node finds it within this time and after so many probes:
+/// on a busy machine the process itself may not run for longer than that.
+constexpr std::chrono::milliseconds rts_arrival{50};
+constexpr int rts_arrival_probes = 1000;
 /// A sender that has described a message gives MPI the RTS within this time.
 constexpr std::chrono::seconds rts_issue{1};
 
@@ -219,7 +221,8 @@ std::int64_t bytes_of_next(MPI_Comm comm, const Envelope& envelope) {
   MPI_Status status{};
   int found = 0;
   const auto deadline = SteadyClock::now() + rts_arrival;
-  while (found == 0 && SteadyClock::now() < deadline) PMPI_Iprobe(envelope.source, envelope.tag, comm, &found, &status);
+  for (int probes = 0; found == 0 && (probes < rts_arrival_probes || SteadyClock::now() < deadline); ++probes)
+    PMPI_Iprobe(envelope.source, envelope.tag, comm, &found, &status);
   return found == 0 ? -1 : received_bytes(status);
 }
 
