@@ -1,6 +1,6 @@
 // The memory that a program gives MPI for buffered sends. MPI copies messages into it, so device memory cannot serve:
-// host memory of the same size stands in for it. MPI never looks at what the program's memory holds, nor the program
-// at what MPI keeps there.
+// host memory of the same size stands in for it. MPI never reads the contents of the program's memory, nor the program
+// what MPI stores there.
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// One buffer at most is attached to a process.
+/// The stand-in for the one buffer that a process may attach.
 class StandIn {
  public:
   void keep(void* user, std::unique_ptr<std::byte[]> memory) {
@@ -24,7 +24,7 @@ class StandIn {
     memory_ = std::move(memory);
   }
 
-  /// What the program knows the detached memory by. A stand-in is gone after this.
+  /// Returns the program's address of the detached memory, and frees the stand-in.
   void* give_back(void* detached) {
     const LockGuard lock(mutex_);
     if (memory_ == nullptr || detached != memory_.get()) return detached;
@@ -61,7 +61,7 @@ int attach(int (*pmpi)(void*, Size), const char* call, void* buffer, Size size) 
 template <class Size>
 int detach(int (*pmpi)(void*, Size*), void* buffer_addr, Size* size) {
   return guarded(MPI_COMM_NULL, "MPI_Buffer_detach", [&] {
-    engine_order_all();  // buffered sends whose packs are under way have yet to reach the buffer
+    engine_order_all();  // buffered sends that are still being packed must reach the buffer first
     const int code = pmpi(buffer_addr, size);
     auto** const address = static_cast<void**>(buffer_addr);
     if (code == MPI_SUCCESS) *address = stand_in.give_back(*address);

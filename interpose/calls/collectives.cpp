@@ -39,17 +39,17 @@ std::int64_t sum(const Count* counts, int n) {
   return counts == nullptr ? 0 : std::accumulate(counts, counts + n, std::int64_t(0));
 }
 
-/// Of what is received. `alias`: what is sent lies there.
+/// The role of a receive buffer. `alias`: the data to be sent lie in it.
 Role out_or_inout(const void* other, bool alias = false) {
   return alias || other == MPI_IN_PLACE ? Role::inout : Role::out;
 }
 
-/// Initialises a persistent collective by `through_host(call)`. `asked`: the processes agree about each start, which
-/// GPUs may do; `to_offer()` returns how this process publishes a start.
+/// Initialises a persistent collective by `through_host(call)`. `asked`: GPUs may do its starts, about each of which
+/// the processes agree; `to_offer()` returns how this process publishes a start.
 template <class ToOffer, class ThroughHost>
 int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_offer, const ThroughHost& through_host) {
   settle_collectives(comm);
-  const bool asks = asked && matches_persistent_by_init();  // a start that others decline is made late
+  const bool asks = asked && matches_persistent_by_init();  // MPI gets a declined start later
   int code = MPI_ERR_OTHER;
   std::exception_ptr failure;
   PrepareOffer prepare;
@@ -58,7 +58,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
     code = through_host(call);
     staged = code == MPI_SUCCESS && persistent_payload(*call.request) != nullptr;
     if (asks && staged) prepare = to_offer();
-  } catch (const abi::__forced_unwind&) {  // the thread ends
+  } catch (const abi::__forced_unwind&) {  // the thread is ending
     throw;
   } catch (...) {  // the others wait until this process declines or publishes
     if (code != MPI_SUCCESS) failure = std::current_exception();
@@ -73,7 +73,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
   return code;
 }
 
-/// Does a collective that moves blocks: by kernels or messages, or else by `through_host(call)`.
+/// Does a collective that moves blocks: by GPUs (kernels or messages), or else by `through_host(call)`.
 template <class List, class ThroughHost>
 int moving(const Call& call, MPI_Comm comm, Flow flow, const Known& known, List list, const ThroughHost& through_host) {
   if (call.persistent)
@@ -144,7 +144,7 @@ int gather(const Call& call, const Pmpi& pmpi, const void* sendbuf, Count sendco
       if (alias) in.buffer = own_block(out, own);
       return c.run(call, pmpi, in.buffer, sendcount, in.type, out.buffer, recvcount, out.type, root, comm);
     };
-    // What the root alone has may be wrong, and the others must not wait for it then.
+    // Arguments that only the root has may be wrong; then the others must not wait for it.
     const bool in_place = here && sendbuf == MPI_IN_PLACE;
     return moving(
         call, comm, Flow::to_root, in_place ? distinct(recvcount, recvtype) : distinct(sendcount, sendtype),
@@ -253,20 +253,20 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
       return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
     };
     const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
-    // A wrong root is MPI's to refuse.
+    // MPI reports a wrong root.
     return reducing(call, comm, root >= 0 ? arguments : not_for_gpus(), type, op, through_host);
   });
 }
 
 // --- exchanges -------------------------------------------------------------------------------------------------------
 
-/// What a process takes part with in an exchange: blocks for its peers, or for its neighbours in a topology.
+/// The blocks of a process in an exchange: for all peers, or for its neighbours in a topology.
 struct Partners : Blocks {
   Among among;
   Absent absent;
-  bool one_block = false;  ///< goes out to all
+  bool one_block = false;  ///< the same block is sent to all
 
-  /// The blocks of absent neighbours stay what they are: they must not come back from uninitialised staging memory.
+  /// The role of the receive buffer. Blocks of absent neighbours must keep their values, so that they are packed, too.
   Role receiving(const void* sendbuf, bool alias) const {
     return absent.none() ? out_or_inout(sendbuf, alias) : Role::inout;
   }
@@ -283,7 +283,7 @@ Partners all_neighbours(MPI_Comm comm) {
           active.load(std::memory_order_acquire) ? absent_neighbours(comm) : Absent()};
 }
 
-/// The same for operations in which one block goes out to all.
+/// The partners for operations that send one block to all.
 template <FindPartners find>
 Partners one_block_to(MPI_Comm comm) {
   Partners partners = find(comm);
@@ -292,7 +292,7 @@ Partners one_block_to(MPI_Comm comm) {
   return partners;
 }
 
-/// Of operations in which all processes have the same blocks; neighbours know but each other's.
+/// What all processes know alike about the blocks: neighbours know only each other's.
 Known known_among(const Partners& partners, const Known& known) {
   return partners.among == Among::all ? known : varying;
 }
@@ -415,16 +415,16 @@ int exchange_w(const Call& call, const Pmpi& pmpi, FindPartners find, const void
   });
 }
 
-// --- reductions that all take part in --------------------------------------------------------------------------------
+// --- reductions without a root ---------------------------------------------------------------------------------------
 
-/// Processes that share the result of a Reduce_scatter.
+/// The processes that share the result of a Reduce_scatter.
 int sharers(MPI_Comm comm) {
   int size = 0;
   if (comm != MPI_COMM_NULL) PMPI_Comm_size(comm, &size);
   return size;
 }
 
-/// Allreduce, Scan and Reduce_scatter_block: `blocks` times `count` elements go in, if several blocks then one for each
+/// Allreduce, Scan and Reduce_scatter_block. The input is `blocks` times `count` elements: one block, or one for each
 /// process.
 template <class Pmpi, class Count>
 int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blocks, const void* sendbuf, void* recvbuf,
@@ -446,7 +446,7 @@ int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blo
   });
 }
 
-/// The first process gets nothing: its receive buffer is read if it is in place, or else means nothing at all.
+/// The first process gets nothing: its receive buffer is read if it is the send buffer, too, and ignored otherwise.
 template <class Pmpi, class Count>
 int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbuf, Count count, MPI_Datatype type,
            MPI_Op op, MPI_Comm comm) {
@@ -478,7 +478,7 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
       CallBuffers c(call.name, {.comm = comm});
       Given in{const_cast<void*>(sendbuf), type}, out{recvbuf, type};
       if (comm != MPI_COMM_NULL && recvcounts != nullptr) {
-        int rank = 0, size = 0;  // of the local group: its processes share the result
+        int rank = 0, size = 0;  // of the local group, whose processes share the result
         PMPI_Comm_rank(comm, &rank);
         PMPI_Comm_size(comm, &size);
         const std::int64_t total = sum(recvcounts, size);
@@ -504,8 +504,8 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
 
 using namespace gpudt::interpose;
 
-// The MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init, with a suffix. `function` serves
-// them; `parameters` and `arguments` are bracketed lists.
+// Define the MPI functions of an operation: MPI_<name>, MPI_<iname> and MPI_<name>_init, with a suffix. `function`
+// serves them; `parameters` and `arguments` are bracketed lists.
 #define GPUDT_LIST(...) __VA_ARGS__
 #define GPUDT_BLOCKING(name, iname, suffix, pmpi_init, function, parameters, arguments)                        \
   GPUDT_EXPORT int MPI_##name##suffix(GPUDT_LIST parameters) {                                                 \
@@ -522,7 +522,7 @@ using namespace gpudt::interpose;
                     Forms{&PMPI_##name##suffix, &PMPI_##iname##suffix, pmpi_init}, GPUDT_LIST arguments); \
   }
 
-// In namespaces for what Count means alone: the functions are C functions.
+// The namespaces only give Count and Displacement their meaning: the functions are C functions.
 namespace small_counts {
 using Count = int;
 using Displacement = int;

@@ -1,4 +1,4 @@
-// MPI-4.1 section 7.4.3: communicators that go while operations on them are pending.
+// MPI-4.1 section 7.4.3: communicators that are freed while operations on them are pending.
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
@@ -9,14 +9,14 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Before the program frees the handle: waits until MPI has been given all that needs it, and lets the operations that
-/// are left keep the error handler in its stead, since they may still fail.
+/// To be called before the program frees the handle: waits until MPI has been given all calls that need it, and lets
+/// the remaining operations keep the error handler instead, since they may still fail.
 void forget(MPI_Comm comm) {
-  if (comm == MPI_COMM_NULL) return;  // an error, which is MPI's to report
+  if (comm == MPI_COMM_NULL) return;  // MPI reports the error
   settle_collectives(comm);           // collectives that wait for their turn
   settle_starts(comm);                // and starts of persistent collectives
   persistent_forget_comm(comm);       // persistent requests, which may be started afterwards
-  engine_forget_comm(comm);           // sends that MPI has not been given yet go out; operations under way
+  engine_forget_comm(comm);           // deferred sends, and operations under way
   matched_forget_comm(comm);          // messages from MPI_Mprobe
 }
 

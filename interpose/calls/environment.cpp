@@ -1,5 +1,5 @@
-// MPI_Init and what happens at its end and at MPI_Finalize; and, without MPI_Init, the first session's begin and the
-// last one's end.
+// Starts the library at the end of MPI_Init and stops it in MPI_Finalize; without MPI_Init, from the first session's
+// begin to the last one's end.
 //
 // The library is taken down in the delete callback of an attribute on MPI_COMM_SELF: MPI_Finalize calls these first,
 // the latest first, while MPI still works (MPI-4.1 section 11.4.2). So callbacks that the program registered later
@@ -45,13 +45,13 @@ int world_rank() {
   return rank;
 }
 
-/// The MPI library's own function of this name, which ours stands before; null if it has none.
+/// The MPI library's own function of this name, which ours replaces; null if it has none.
 template <class Function>
 Function* behind(const char* name) {
   return reinterpret_cast<Function*>(global_function(name));
 }
 
-/// Between MPI_Init and MPI_Finalize: MPICH ends a program that asks at another time.
+/// Whether MPI is initialized and not finalized: MPICH aborts if its queries are called at other times.
 bool may_ask() {
   int begun = 0, ended = 0;
   PMPI_Initialized(&begun);
@@ -87,7 +87,7 @@ void stop() {
   if (const std::string complaint = timeline_stop(); !complaint.empty()) log_warning("GPUDT_TIMELINE: " + complaint);
   active.store(false);
   datatype::cache_stop();
-  if (ended) device::stop();  // else its staging memory is left to the pending receives
+  if (ended) device::stop();  // otherwise pending receives may still write to staging memory
   leave_sessions();
   log_stop();
 }
@@ -107,13 +107,13 @@ void stop_in_finalize() {
   PMPI_Comm_free_keyval(&keyval);
 }
 
-/// One rank speaks for all of its node that are off for the same reason.
+/// Logs that gpudt is off, once on a node for each reason.
 void say_off(const std::string& why) {
   const std::string text = "gpudt is off: " + why + ". GPU pointers go to MPI as they are";
   if (presence_says_first(text)) log_error(text);
 }
 
-/// Rank 0 alone speaks of files that all ranks read; the others' traces tell.
+/// Only rank 0 (`speaks`) warns of files that all ranks read; other ranks trace. False on failure.
 bool start_device(device::Config config, bool speaks, bool traces) {
   config.warn = speaks ? log_warning : log_trace;
   config.trace = traces ? log_trace : nullptr;
@@ -126,7 +126,7 @@ bool start_device(device::Config config, bool speaks, bool traces) {
   }
 }
 
-/// Of a tool that sees nothing of what the program calls.
+/// Warns of a PMPI tool that does not see the program's calls.
 void warn_of_tool_passed_by() {
   const char* const tool = tool_passed_by();
   if (tool == nullptr) return;
@@ -136,7 +136,8 @@ void warn_of_tool_passed_by() {
 
 enum class Model { world, session };
 
-/// What the environment says, read before MPI is initialized; before MPI_Init what others have to know by then is told.
+/// The environment, read before MPI is initialized. Before MPI_Init the constructor announces to the other processes
+/// what these must know when it returns.
 struct Settings {
   std::vector<std::string> complaints{};
   Config config = read_config(complaints);
@@ -155,7 +156,7 @@ struct Settings {
   int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
 };
 
-/// None if there is no memory for it: the program runs without the library then, which says so.
+/// Empty if memory is short: the program then runs without the library, which logs that.
 std::optional<Settings> read_settings(Model model) try {
   note_init();
   return Settings(model);
@@ -168,7 +169,7 @@ void start_timeline(const std::string& prefix, int rank) {
   log_warning("GPUDT_TIMELINE: there is no memory for it");
 }
 
-/// Speaks of what is wrong with the settings.
+/// Starts the log, and warns of wrong settings.
 void introduce(const Settings& settings, int rank) {
   log_start(rank, settings.config.trace);
   if (rank != 0) return;
@@ -178,7 +179,7 @@ void introduce(const Settings& settings, int rank) {
 
 constexpr int test_tag = 4;
 
-/// All that this process does by itself. False if gpudt stays off.
+/// Starts what takes no other process. False if gpudt stays off.
 bool start_process(const Settings& settings, int rank) {
   const Config& config = settings.config;
   if (!start_device(config.device, rank == 0, config.trace)) return false;
@@ -205,13 +206,13 @@ void run(const Config& config, const char* since) {
   if (tracing()) log_trace(std::string(since) + ": device " + device::runtime_name());
 }
 
-/// MPI_Init has been called: MPICH would not end in MPI_Finalize as long as there is a session.
+/// Ends the library's own session after MPI_Init: MPICH would not finalize in MPI_Finalize while a session exists.
 void leave_own_session() {
   datatype::cache_replace_self(bare_self(test_tag));
   leave_sessions();
 }
 
-/// After MPI_Init. If there have been sessions before, the library is running.
+/// Starts the library after MPI_Init. It is running already if there were sessions before.
 void start_with_world(const Settings& settings) {
   const int rank = world_rank();
   const bool running = active.load();
@@ -228,7 +229,7 @@ void start_with_world(const Settings& settings) {
   run(settings.config, "MPI_Init");
 }
 
-/// What has been started of it ends in MPI_Finalize.
+/// Calls `start`, and turns gpudt off if that fails. Parts that have been started stop in MPI_Finalize.
 void start_if_possible(const std::optional<Settings>& settings, void (*start)(const Settings&)) {
   try {
     if (!settings) {
@@ -252,7 +253,7 @@ int begin_world(int code, const std::optional<Settings>& settings) {
 
 #if defined(GPUDT_MPI_SESSIONS)
 
-/// After the first MPI_Session_init. Nothing here takes other processes: they may have no session.
+/// Starts the library after the first MPI_Session_init, without other processes: these may have no session.
 void start_with_session(const Settings& settings) {
   const int rank = std::max(0, rank_by_launcher());
   introduce(settings, rank);
@@ -290,7 +291,7 @@ void go_on_with_sessions() {
   sessions.outlive_world();
 }
 
-/// With MPI_THREAD_MULTIPLE, whatever level the program asks for.
+/// Initializes a session with MPI_THREAD_MULTIPLE, whatever level the program requests.
 int init_for_threads(MPI_Info info, MPI_Errhandler handler, MPI_Session* session) {
   MPI_Info asked = MPI_INFO_NULL;
   info == MPI_INFO_NULL ? PMPI_Info_create(&asked) : PMPI_Info_dup(info, &asked);
@@ -347,7 +348,7 @@ GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
   return PMPI_Type_free(type);
 }
 
-/// The library's version, "0.1.0". Also tells a program that the library is there.
+/// The library's version, "0.1.0". Also shows a program that the library is loaded.
 GPUDT_EXPORT const char* gpudt_version() {
   return GPUDT_VERSION;
 }
@@ -357,8 +358,8 @@ GPUDT_EXPORT int gpudt_active() {
   return active.load() && std::string(gpudt::device::runtime_name()) != "none" ? 1 : 0;
 }
 
-/// For the simulated device (device/sim/executor.cpp), which tells why MPI has touched device memory: why device
-/// buffers are not handled, or how calls escape if they are. May be called in a signal handler.
+/// For the simulated device (device/sim/executor.cpp), which reports why MPI has touched device memory: the reason why
+/// device buffers are not handled or, if they are, how calls bypass gpudt. May be called in a signal handler.
 GPUDT_EXPORT const char* gpudt_why_not() {
   if (gpudt_active() != 0) return "only kernels, copies and MPI calls can use it; " GPUDT_PASSED_BY;
   if (!init_noted())
@@ -367,7 +368,7 @@ GPUDT_EXPORT const char* gpudt_why_not() {
   return "gpudt is off in this process (GPUDT_DISABLE=1, or as said at MPI_Init), so that MPI cannot use it";
 }
 
-// Programs that ask whether they may pass device buffers take that way if gpudt is there. If it is not, the answer is
+// Programs that query whether they may pass device buffers pass them if gpudt is active. If it is not, the answer is
 // that of the MPI library.
 GPUDT_EXPORT int MPIX_Query_cuda_support() {
   return gpudt_active() != 0 ? 1 : mpi_query_cuda_support();

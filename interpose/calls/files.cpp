@@ -1,6 +1,6 @@
-// MPI-4.1 chapter 14: file access with device buffers. Data passes through mapped staging memory described by the
-// packed type type; under a representation other than "native" MPI converts by datatype and so sees the user's own
-// layout in a host image instead.
+// MPI-4.1 chapter 14: file access with device buffers. Data pass through mapped staging memory, which MPI is
+// given with the packed type. Under other representations than "native" and "internal" MPI converts by datatype and so
+// gets a host image in the user's own layout.
 #include <memory>
 #include <string_view>
 #include <unordered_map>
@@ -32,15 +32,15 @@ enum class Access { read, write };
 
 /// A device buffer of a file operation, on the host for as long as the operation lasts; (data, type) is what MPI sees.
 struct FileBuffer {
-  std::shared_ptr<CallPayload> payload;  ///< null: MPI can have the buffer as it is
+  std::shared_ptr<CallPayload> payload;  ///< null if MPI can have the buffer as it is
   void* data;
   MPI_Datatype type;
 
   explicit operator bool() const { return payload != nullptr; }
 };
 
-/// Brings the data to the host, for a read too: MPI libraries have been seen to report bytes beyond the end of the file
-/// as read that they have not written, and those must come back as they were.
+/// Copies the data to the host, for a read too: some MPI libraries report bytes beyond the end of the file as read
+/// without writing them, and these must keep their values on the device.
 FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type) {
   DeviceBuffer operand;
   if (file == MPI_FILE_NULL || !resolve_mapped(buf, count, type, call, operand))
@@ -58,8 +58,8 @@ FileBuffer prepare(const char* call, MPI_File file, const void* buf, int count, 
   return buffer;
 }
 
-/// The status that an access fills in, the program's or another one if it wants none. No bytes have been accessed if
-/// MPI refuses and tells an error handler alone.
+/// The status of an access, the program's or an own one if it ignores it. It starts with 0 bytes where MPI may return
+/// MPI_SUCCESS for a refused access after calling an error handler.
 class AccessStatus {
  public:
   explicit AccessStatus(MPI_Status* user) : seen_(user == MPI_STATUS_IGNORE ? &own_ : user) {
@@ -75,13 +75,13 @@ class AccessStatus {
   MPI_Status* const seen_;
 };
 
-/// Takes what MPI has read back to the device.
+/// Copies the bytes that MPI has read back to the device.
 void bring_back(const FileBuffer& buffer, const MPI_Status& status) {
   buffer.payload->start_unpack(received_bytes(status));
   buffer.payload->wait();
 }
 
-/// `pmpi(buffer, type, status)`.
+/// Makes a blocking access by `pmpi(buffer, type, status)`.
 template <class Pmpi>
 int blocking(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type,
              MPI_Status* status, Pmpi pmpi) {
@@ -95,7 +95,7 @@ int blocking(Access access, const char* call, MPI_File file, const void* buf, in
   });
 }
 
-/// `pmpi(buffer, type, request)`.
+/// Makes a nonblocking access by `pmpi(buffer, type, request)`.
 template <class Pmpi>
 int nonblocking(Access access, const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type,
                 MPI_Request* request, Pmpi pmpi) {
@@ -136,7 +136,7 @@ class SplitBuffers {
 
 auto& split_buffers = never_destroyed<SplitBuffers>();
 
-/// `pmpi(buffer, type)`.
+/// Begins a split collective by `pmpi(buffer, type)`.
 template <class Pmpi>
 int split_begin(const char* call, MPI_File file, const void* buf, int count, MPI_Datatype type, Pmpi pmpi) {
   return guarded(file, call, [&] {
@@ -147,7 +147,7 @@ int split_begin(const char* call, MPI_File file, const void* buf, int count, MPI
   });
 }
 
-/// `pmpi(buffer, status)`.
+/// Ends a split collective by `pmpi(buffer, status)`.
 template <class Pmpi>
 int split_end(Access access, const char* call, MPI_File file, const void* buf, MPI_Status* status, Pmpi pmpi) {
   return guarded(file, call, [&] {
@@ -165,8 +165,8 @@ int split_end(Access access, const char* call, MPI_File file, const void* buf, M
 
 using namespace gpudt::interpose;
 
-// The MPI functions of one form of access. `Buffer` is the type of its buffer argument; `offset` is a bracketed list,
-// empty or the explicit offset's parameter, and `place` the same as an argument.
+// Define the MPI functions of one form of access. `Buffer` is the type of its buffer argument; `offset` is a bracketed
+// list, empty or the explicit offset's parameter, and `place` the corresponding argument.
 #define GPUDT_LIST(...) __VA_ARGS__
 #define GPUDT_BLOCKING(name, access, Buffer, offset, place)                                                   \
   GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Buffer buf, int count, MPI_Datatype type, \
@@ -195,7 +195,7 @@ using namespace gpudt::interpose;
     return split_end(access, "MPI_File_" #name "_end", file, buf, status,                                   \
                      [&](void* at, MPI_Status* seen) { return PMPI_File_##name##_end(file, at, seen); });   \
   }
-// All accesses of a verb: at the individual pointer, at an explicit offset, at the shared pointer, in order.
+// Defines all accesses of a verb: at the individual pointer, at an explicit offset, at the shared pointer, in order.
 #define GPUDT_ACCESSES(verb, access, Buffer)                                             \
   GPUDT_BLOCKING(verb, access, Buffer, (), ())                                           \
   GPUDT_BLOCKING(verb##_all, access, Buffer, (), ())                                     \

@@ -19,7 +19,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// A nonblocking one.
+/// Starts a nonblocking function in its place among the collectives.
 template <class... Args>
 int start(const Call& call, int (*blocking)(MPI_Comm, Args...),
           std::type_identity_t<int (*)(MPI_Comm, Args..., MPI_Request*)> nonblocking, MPI_Comm comm, Args... args) {
@@ -47,13 +47,13 @@ void has_communicator(MPI_Comm comm, const MPI_Comm* made) {
 using namespace gpudt::interpose;
 
 #define GPUDT_LIST(...) __VA_ARGS__
-/// MPI_<name>, with the two lists in brackets, when no collective waits on the communicator.
+/// Defines MPI_<name>, which waits until no collective waits on the communicator. The two lists are bracketed.
 #define GPUDT_SETTLING(name, comm, parameters, arguments) \
   GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {    \
     settle_collectives(comm);                             \
     return PMPI_##name(GPUDT_LIST arguments);             \
   }
-/// The same for a function that makes the communicator `*made`.
+/// GPUDT_SETTLING for a function that makes the communicator `*made`.
 #define GPUDT_MAKING(name, comm, parameters, arguments)    \
   GPUDT_EXPORT int MPI_##name(GPUDT_LIST parameters) {     \
     settle_collectives(comm);                              \
@@ -128,7 +128,7 @@ GPUDT_EXPORT int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* reque
 }
 #if defined(GPUDT_MPI_COMM_IDUP_WITH_INFO)
 GPUDT_EXPORT int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm* made, MPI_Request* request) {
-  // A call that waits needs the hints, which the program may free.
+  // A call that waits needs a copy of the info, which the program may free.
   MPI_Info kept = info;
   if (info != MPI_INFO_NULL && collectives_wait(comm)) PMPI_Info_dup(info, &kept);
   const auto freed = std::shared_ptr<void>(nullptr, [kept, info](void*) mutable {

@@ -18,8 +18,8 @@
 namespace gpudt::interpose {
 namespace {
 
-/// A copy of what goes out of host memory that a receive is about to overwrite; not in staging memory, so that programs
-/// that use host memory alone touch no GPU.
+/// A packed copy of host memory that is to be sent, and that a receive will overwrite. It is not in staging memory, so
+/// that programs that use only host memory touch no GPU.
 class PackedCopy : public SendPayload {
  public:
   PackedCopy(const void* buf, int count, const datatype::TypeInfo& info)
@@ -37,7 +37,6 @@ class PackedCopy : public SendPayload {
   std::unique_ptr<std::byte[]> packed_;
 };
 
-/// The arguments of MPI_Sendrecv_replace.
 struct ReplaceArguments {
   void* buf;
   int count;
@@ -52,13 +51,13 @@ struct ReplaceArguments {
     return PMPI_Sendrecv(out.data, out.count, out.type, dest, sendtag, in.room(), in.count, in.type, source, recvtag,
                          comm, status);
   }
-  /// False: MPI_Sendrecv_replace itself is to complain, by its own name.
+  /// Whether MPI accepts the ranks and tags; if not, PMPI_Sendrecv_replace is to report it.
   bool are_valid() const {
     return (dest == MPI_PROC_NULL || valid_target(comm, dest, sendtag)) &&
            (source == MPI_PROC_NULL || valid_source(comm, source, recvtag));
   }
-  /// Whether the other process may wait for this one to take what comes, an RTS, while this one waits for what it
-  /// sends, `bytes` bytes, to be received: MPI sends short messages before.
+  /// Whether the other process may wait for this one to fetch its message, an RTS, while this one waits until its own
+  /// message of `bytes` bytes is received. MPI buffers short messages.
   bool may_deadlock(std::int64_t bytes) const {
     return peer_checks() && bytes > peer::longest_buffered && dest != MPI_PROC_NULL && source != MPI_PROC_NULL &&
            are_valid();
@@ -72,7 +71,7 @@ int received(int code, ReceivePayload& in, const ReplaceArguments& args, const S
   return finish_receive(code, replace_call, in, seen, {.comm = args.comm}, pending);
 }
 
-/// Sends `out`, a copy, and receives into `in`. The send is waited for last (ReplaceArguments::may_deadlock()).
+/// Sends `out`, a copy, and receives into `in`. Waits for the send last (ReplaceArguments::may_deadlock()).
 int exchange(const ReplaceArguments& args, const Outgoing& out, ReceivePayload& in, const SeenStatus& seen,
              PendingReceive& pending) {
   const Outgoing into = in.message();
@@ -88,7 +87,7 @@ int exchange(const ReplaceArguments& args, const Outgoing& out, ReceivePayload& 
   return code == MPI_SUCCESS ? other : code;
 }
 
-/// Of a buffer that is a matter for exchange(); else null.
+/// The type of a buffer that needs exchange(); null for others.
 datatype::TypeInfoRef info_of_long(const ReplaceArguments& args) {
   if (args.count <= 0 || args.type == MPI_DATATYPE_NULL) return nullptr;
   datatype::TypeInfoRef info = datatype::type_info(args.type);
@@ -176,12 +175,12 @@ GPUDT_EXPORT int MPI_Sendrecv_replace(void* buf, int count, MPI_Datatype type, i
 namespace gpudt::interpose {
 namespace {
 
-/// What comes in, with a send that must be complete, too, before the two are.
+/// The receive of an MPI_Isendrecv, which is done once its send is complete, too.
 class ReceivedAndSent : public ReceivePayload {
  public:
   ReceivedAndSent(std::shared_ptr<SendPayload> out, std::shared_ptr<ReceivePayload> in)
       : out_(std::move(out)), in_(std::move(in)) {}
-  /// Only after an error is the send still under way.
+  /// Waits for the send, which is still under way only after an error.
   ~ReceivedAndSent() override { PMPI_Wait(&send, MPI_STATUS_IGNORE); }
   Outgoing message() const override { return in_ ? in_->message() : Outgoing{nullptr, 0, MPI_BYTE}; }
   bool is_readable(std::int64_t bytes) override { return !in_ || in_->is_readable(bytes); }
@@ -212,8 +211,8 @@ class ReceivedAndSent : public ReceivePayload {
   std::shared_ptr<ReceivePayload> in_;
 };
 
-/// One half of it, and what MPI is given in place of the program's buffer, if that is needed: a SendPayload or a
-/// ReceivePayload.
+/// The send or the receive of an MPI_Isendrecv, with the SendPayload or ReceivePayload that MPI is given instead of the
+/// program's buffer, if needed.
 template <class Sort>
 struct Half {
   const void* buf;
@@ -224,7 +223,7 @@ struct Half {
   std::shared_ptr<Sort> payload{};
   DeviceBuffer operand{};
 
-  /// Makes the payload of a buffer in device memory that MPI cannot have. May throw device::Error.
+  /// Makes the payload for a buffer in device memory that MPI cannot take. True if it did. May throw device::Error.
   template <class Staging, class... More>
   bool stage(const char* call, bool host_memory_only, More... more) {
     if (peer == MPI_PROC_NULL || !resolve(buf, count, type, call, operand, {}, host_memory_only)) return false;
@@ -234,15 +233,15 @@ struct Half {
   Outgoing given() const { return payload ? payload->message() : given_unstaged(operand, {buf, count, type}); }
 };
 
-/// Of what goes out of host memory that is replaced; null if there is nothing to send.
+/// A copy of host memory that is sent and replaced; null if there is nothing to send.
 std::shared_ptr<SendPayload> copy_of(const Half<SendPayload>& out) {
   const datatype::TypeInfoRef info =
       out.count > 0 && out.peer != MPI_PROC_NULL ? datatype::type_info(out.type) : nullptr;
   return info ? std::make_shared<PackedCopy>(out.buf, out.count, *info) : nullptr;
 }
 
-/// Two operations of MPI's: the status of MPICH's own MPI_Isendrecv says nothing. By `pmpi(out, in)` if MPI can have
-/// both buffers as they are; not of device memory that is replaced, as above.
+/// Starts an MPI_Isendrecv: by `pmpi(out, in)` if MPI can have both buffers as they are, otherwise by MPI_Isend and
+/// MPI_Irecv, since the status of MPICH's MPI_Isendrecv is useless. Device memory that is replaced is always staged.
 template <class Pmpi>
 int isendrecv(const char* call, Half<SendPayload> out, Half<ReceivePayload> in, MPI_Comm comm, MPI_Request* request,
               Pmpi pmpi) {
@@ -250,7 +249,7 @@ int isendrecv(const char* call, Half<SendPayload> out, Half<ReceivePayload> in, 
     const bool replaces = out.buf == in.buf;
     const bool sends = out.stage<StagedSend>(call, replaces || peer_exchanges_rts(out.peer, comm));
     const bool receives = in.stage<StagedReceive>(call, replaces || peer_exchanges_rts(in.peer, comm), rts_room());
-    // With room for an RTS at once, as persistent ones: nobody watches what MPI has of MPI_Isendrecv.
+    // Has room for an RTS from the start, as persistent receives: the engine does not check receives of MPI_Isendrecv.
     if (!receives && in.peer != MPI_PROC_NULL)
       in.payload = unstaged_receive(in.operand, {in.buf, in.count, in.type}, /*lasts=*/true);
     engine_order(comm, out.peer);
@@ -272,7 +271,7 @@ int isendrecv(const char* call, Half<SendPayload> out, Half<ReceivePayload> in, 
     const Outgoing going = out.given(), coming = in.given();
     int code = PMPI_Isend(going.data, going.count, going.type, out.peer, out.tag, comm, &payload->send);
     const bool refused = !returns_handled_errors && payload->send == MPI_REQUEST_NULL;
-    if (code == MPI_SUCCESS && refused) return code;  // an error handler has been told
+    if (code == MPI_SUCCESS && refused) return code;  // an error handler has been called
     if (code == MPI_SUCCESS)
       code = PMPI_Irecv(const_cast<void*>(coming.data), coming.count, coming.type, in.peer, in.tag, comm,
                         &reserved->inner);

@@ -1,4 +1,4 @@
-// What the wrappers of large-count functions share.
+// Functions for the wrappers of large-count functions.
 #include "interpose/calls/large_counts.hpp"
 
 #include <algorithm>
@@ -9,13 +9,13 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr MPI_Count chunk = MPI_Count(1) << 30;  ///< elements of the types that a large one is made of
+constexpr MPI_Count chunk = MPI_Count(1) << 30;  ///< elements of the inner type of a large one
 
 }  // namespace
 
 bool any_on_device(std::initializer_list<const void*> buffers) {
   return active.load(std::memory_order_acquire) && std::any_of(buffers.begin(), buffers.end(), [](const void* buffer) {
-           // With MPI_BOTTOM the datatype tells, which the functions with int counts ask.
+           // With MPI_BOTTOM the datatype decides, which the functions with int counts inspect.
            return buffer != MPI_IN_PLACE && (buffer == MPI_BOTTOM || device::classify(buffer).on_device());
          });
 }

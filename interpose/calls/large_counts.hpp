@@ -16,16 +16,16 @@ constexpr bool fits(MPI_Count value) {
   return value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max();
 }
 
-/// Whether a buffer lies in device memory.
+/// Whether any of the buffers may lie in device memory; with MPI_BOTTOM one may.
 bool any_on_device(std::initializer_list<const void*> buffers);
 
-/// Whether a receive needs gpudt: a buffer lies in device memory, or an RTS may come to one in host memory.
+/// Whether a receive needs gpudt: a buffer may lie in device memory, or an RTS may arrive in host memory.
 bool any_on_device_or_rts(std::initializer_list<const void*> buffers);
 
-/// MPI_ERR_DISP, through the error handler of MPI_COMM_WORLD: a displacement unit beyond int.
+/// Raises MPI_ERR_DISP on MPI_COMM_WORLD, for a displacement unit beyond int, and returns it.
 int too_large(const char* call);
 
-/// `count` elements of a datatype.
+/// `count` elements of a datatype, with an int count for MPI.
 class Elements {
  public:
   Elements(MPI_Count count, MPI_Datatype type) : count_(count), type_(type) {}
@@ -34,7 +34,7 @@ class Elements {
   Elements& operator=(const Elements&) = delete;
 
   bool small() const { return fits(count_); }
-  /// Makes one element of them if they are not small().
+  /// Makes a datatype of all of them, which the object owns, if they are not small().
   void make();
   int count() const { return made_ != MPI_DATATYPE_NULL ? 1 : static_cast<int>(count_); }
   MPI_Datatype type() const { return made_ != MPI_DATATYPE_NULL ? made_ : type_; }

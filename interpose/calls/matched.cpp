@@ -1,5 +1,5 @@
-// The probes, and what MPI_Mprobe and MPI_Improbe have matched. A list: there are seldom more than a few such messages,
-// and the last is mostly received first.
+// The probes, and a list of the messages that MPI_Mprobe and MPI_Improbe have matched: mostly there are few, and the
+// last one is received first.
 #include "interpose/requests/matched.hpp"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ void matched_enter(MPI_Message message, const MatchedFrom& from) noexcept {
   try {
     list.push_back({message, from});
   } catch (const std::bad_alloc&) {
-    // The message is the program's all the same; MPI_COMM_WORLD's handler would hear of its errors.
+    // The program gets the message all the same; MPI_COMM_WORLD's handler would get its errors.
   }
 }
 
@@ -72,15 +72,15 @@ void matched_stop() {
 
 namespace {
 
-/// Calls `look(&flag)`, a probe that does not wait, once the engine has advanced.
+/// Calls `look(flag)`, a probe that does not wait, after a step of the engine if MPI would make no progress.
 template <class Look>
 int look_once(int* flag, Look look) {
   if constexpr (!probes_make_progress) engine_progress();
   return look(flag);
 }
 
-/// A probe that waits: `wait()`, or `look(&flag)` until it has found a message or failed. If only an error handler has
-/// been told of a failure, the flag stays as it is.
+/// A probe that waits: `wait()`, or `look(&flag)` until it has found a message or failed. If it fails, calls an error
+/// handler and returns MPI_SUCCESS, the flag stays -1.
 template <class Wait, class Look>
 int look_until_found(Wait wait, Look look) {
   if constexpr (probes_make_progress) return wait();
@@ -93,14 +93,14 @@ int look_until_found(Wait wait, Look look) {
   return code;
 }
 
-/// A message that MPI has matched: it can be received, whatever fails on the way to the program.
+/// A message that MPI has matched. The destructor lists it, so that it can be received whatever fails before.
 struct Found {
   MPI_Message message;
   MatchedFrom from;
   ~Found() { matched_enter(message, from); }
 };
 
-/// `look(status)` looks for a message and matches it if there is one, which `*flag` tells. Returns what the call is to
+/// Calls `look(status)`, which matches a message if there is one, and then sets `*flag`. Returns what the call is to
 /// return.
 template <class Look>
 int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* message, MPI_Status* user, Look look) {
@@ -115,7 +115,7 @@ int match_message(const char* call, MPI_Comm comm, int* flag, MPI_Message* messa
   });
 }
 
-/// A message has been found, unless MPI has refused to look.
+/// After a probe that has returned MPI_SUCCESS and has found a message or been refused.
 int probed(const char* call, MPI_Comm comm, const MPI_Status* wanted, const SeenStatus& seen) {
   if (wanted == MPI_STATUS_IGNORE || seen.refused(MPI_SUCCESS)) return MPI_SUCCESS;
   return guarded(comm, call, [&] {
@@ -136,10 +136,10 @@ GPUDT_EXPORT int MPI_Mprobe(int source, int tag, MPI_Comm comm, MPI_Message* mes
       return look_until_found([&] { return PMPI_Mprobe(source, tag, comm, message, seen); },
                               [&](int* flag) { return PMPI_Improbe(source, tag, comm, flag, message, seen); });
     });
-  // The lock is not held while there is none.
+  // The lock is released between the attempts.
   int code = MPI_SUCCESS;
   wait_until([&] {
-    found = -1;  // stays if MPI refuses to look, and tells an error handler alone
+    found = -1;  // stays if MPI refuses, calls an error handler and returns MPI_SUCCESS
     code = match_message("MPI_Mprobe", comm, &found, message, status,
                          [&](MPI_Status* seen) { return PMPI_Improbe(source, tag, comm, &found, message, seen); });
     return code != MPI_SUCCESS || found != 0;

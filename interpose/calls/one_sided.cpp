@@ -24,7 +24,7 @@ int access(CallBuffers& buffers, int rank, MPI_Win win, Call pmpi) {
   return code;
 }
 
-/// Gives an access that a request completes to MPI by `pmpi(request)`, and remembers it, too.
+/// Gives an access with a request to MPI by `pmpi(request)`, and remembers it until it is complete.
 template <class Call>
 int access(CallBuffers& buffers, int rank, MPI_Win win, MPI_Request* request, Call pmpi) {
   const std::shared_ptr<CallPayload> staged = buffers.hand_over();
@@ -33,7 +33,7 @@ int access(CallBuffers& buffers, int rank, MPI_Win win, MPI_Request* request, Ca
   return code;
 }
 
-/// MPI's own verdict on everything but the data: handles, ranks, types and the state of the epoch.
+/// Lets MPI check everything but the data: handles, ranks, types and the state of the epoch. Returns its error code.
 int check_put(const DeviceBuffer& operand, const Target& target, MPI_Win win) {
   return PMPI_Put(nullptr, 0, operand.packed_type(), target.rank, target.displacement, 0, target.type, win);
 }
@@ -55,8 +55,8 @@ Given given(CallBuffers& buffers, Role role, const Origin& origin, int rank) {
   return buffers.buffer(role, origin.buffer, origin.count, origin.type);
 }
 
-/// The same for accumulates, in which MPI must know the data's element type. Packed data is a run of elements to it,
-/// unless it knows only the datatype to have gaps (MPI_DOUBLE_INT).
+/// A buffer of an accumulate, for which MPI must know the element type of the data. Packed data are contiguous
+/// elements, unless MPI knows the element type only with gaps (MPI_DOUBLE_INT); then MPI gets the user's layout.
 class GivenElements {
  public:
   GivenElements(CallBuffers& buffers, Role role, const Origin& origin, int rank)
@@ -84,7 +84,7 @@ class GivenElements {
   MPI_Datatype type;
 
  private:
-  /// How many elements packed data of the type is, for each of the origin's count; 0 if it is no run of elements.
+  /// The number of elements in one item of the origin's datatype, packed; 0 if these are not contiguous elements.
   static std::int64_t packed_elements(const DeviceBuffer& operand, MPI_Datatype element) {
     if (element == MPI_DATATYPE_NULL) return 0;
     MPI_Aint lb = 0, extent = 0;
@@ -180,7 +180,7 @@ int compare_and_swap(const void* origin, const void* compare, void* result, MPI_
   });
 }
 
-/// A call that completes the accesses to `rank` of a window: `own(served window)` or `pmpi()`.
+/// Makes a call that completes the accesses to `rank` of a window: by `own(served window)` or `pmpi()`.
 template <class Own, class Pmpi>
 int synchronise(const char* call, MPI_Win win, int rank, Own own, Pmpi pmpi) {
   return guarded(OfWindow{win}, call, [&] {
@@ -189,7 +189,7 @@ int synchronise(const char* call, MPI_Win win, int rank, Own own, Pmpi pmpi) {
   });
 }
 
-/// A call that completes nothing.
+/// Makes a call that completes no access: by `own(served window)` or `pmpi()`.
 template <class Own, class Pmpi>
 int dispatch(MPI_Win win, Own own, Pmpi pmpi) {
   const auto served = served_window(win);

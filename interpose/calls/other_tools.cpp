@@ -21,10 +21,10 @@ const char* passed_by = nullptr;
 struct Object {
   const char* path = nullptr;  ///< valid as long as it is loaded; empty for the program
   std::uintptr_t base = 0;
-  const ElfW(Dyn) * dynamic = nullptr;  ///< another one for each object; null: there is none
+  const ElfW(Dyn) * dynamic = nullptr;  ///< identifies the object; null if there is none
 };
 
-/// The object that has something at this address. (dladdr() would look through its symbols, which takes 20 us.)
+/// The object that contains this address. (dladdr() would look through its symbols, which takes 20 us.)
 Object object_at(const void* address) {
   struct {
     std::uintptr_t address;
@@ -47,13 +47,13 @@ Object object_at(const void* address) {
   return search.found;
 }
 
-/// `act(name)` for each name that ld.so has bound, or is to bind, for the object.
+/// Calls `act(name)` for each name that ld.so has bound, or will bind, for the object.
 template <class Act>
 void for_each_bound_name(const Object& object, Act act) {
   std::array<std::uintptr_t, DT_NUM> values{};
   for (const ElfW(Dyn)* entry = object.dynamic; entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag > 0 && entry->d_tag < DT_NUM) values[static_cast<std::size_t>(entry->d_tag)] = entry->d_un.d_val;
-  // Where ld.so leaves the addresses as they are in the file, they count from the base.
+  // Some ld.so leave the addresses as in the file, relative to the base.
   const auto at = [&](std::size_t tag) { return values[tag] < object.base ? values[tag] + object.base : values[tag]; };
   const auto* const symbols = reinterpret_cast<const ElfW(Sym)*>(at(DT_SYMTAB));
   const auto* const names = reinterpret_cast<const char*>(at(DT_STRTAB));
@@ -69,7 +69,7 @@ void for_each_bound_name(const Object& object, Act act) {
   all_in(DT_RELA, DT_RELASZ);
 }
 
-/// The same for a function of MPI's in C and in Fortran, by whatever name.
+/// A name that is the same for all C and Fortran names of an MPI function.
 std::string in_any_language(std::string_view name) {
   std::string same(name);
   std::transform(same.begin(), same.end(), same.begin(), [](unsigned char letter) { return std::tolower(letter); });
@@ -78,7 +78,7 @@ std::string in_any_language(std::string_view name) {
   return same;
 }
 
-/// Whether what the tool does for `name` comes by a name PMPI_X. One that uses dlsym() may find MPI's function by that.
+/// Whether the tool's function `name` calls PMPI_X. A tool that uses dlsym() may get MPI's function by that instead.
 bool calls_by_profiling_name(const Object& tool, std::string_view name) {
   bool looks_up = false, bound = false;
   const std::string wanted = "p" + in_any_language(name);
@@ -113,7 +113,7 @@ void* OtherTools::in_place_of(const char* name) {
   const void* const own = of_the_mpi(name);
   void* const next = dlsym(RTLD_NEXT, name);
   if (own == nullptr || next == nullptr) return nullptr;
-  // MPI_X is mostly another name of PMPI_X.
+  // MPI_X is mostly an alias of PMPI_X.
   const auto tool_at = [&](const void* function) {
     if (function == own) return Object();
     const Object object = object_at(function);

@@ -19,8 +19,8 @@ class OtherTools {
   bool any() const { return any_; }
 
  private:
-  const void* here_;                      ///< tells this library from others
-  bool has_fortran_, has_fortran_stubs_;  ///< of the MPI library; what the program has in the place of procedures
+  const void* here_;                      ///< the dynamic section of this library
+  bool has_fortran_, has_fortran_stubs_;  ///< whether the MPI library has procedures; or stubs for them
   bool any_ = false;
 };
 

@@ -12,7 +12,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// A stretch of a pack buffer: where the next packed byte lies.
+/// The place in a pack buffer where the next packed byte lies.
 struct PackedPlace {
   char* address;
   device::Location location;
@@ -22,7 +22,7 @@ struct PackedPlace {
         location(active.load() ? device::classify(address) : device::Location{}) {
     if (location.on_device()) after = device::mark_default_stream(location.ordinal);
   }
-  /// A kernel of GPU `ordinal` can use it.
+  /// Whether a kernel of GPU `ordinal` can use it.
   bool reachable_from(int ordinal) const {
     return location.kind == device::MemoryKind::pinned || (location.on_device() && location.ordinal == ordinal);
   }
@@ -35,7 +35,7 @@ void transfer(device::Direction direction, const DeviceBuffer& operand, void* pa
   under_way.wait();
 }
 
-/// Contiguous bytes between staging memory and a place in host or device memory.
+/// Copies contiguous bytes between staging memory and a place in host or device memory.
 void move_bytes(const PackedPlace& place, void* staging, std::int64_t bytes, bool to_place) {
   void* const to = to_place ? place.address : staging;
   const void* const from = to_place ? staging : place.address;
@@ -49,7 +49,7 @@ device::Staging mapped(int ordinal, std::int64_t bytes) {
   return device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
 }
 
-/// Device data to (pack) or from (unpack) a place in any memory.
+/// Packs device data to, or unpacks them from, a place in any memory.
 void transfer_at(device::Direction direction, const DeviceBuffer& operand, const PackedPlace& place) {
   if (!operand.division && place.reachable_from(operand.ordinal))
     return transfer(direction, operand, place.address, place.location.kind);
@@ -198,7 +198,7 @@ int unpack_external(const char* call, const External<Count, Size>& pmpi, const c
 
 using namespace gpudt::interpose;
 
-// The functions of either kind of counts.
+// Defines the MPI functions for one kind of counts.
 #define GPUDT_PACKS(suffix, external)                                                                                 \
   GPUDT_EXPORT int MPI_Pack##suffix(const void* inbuf, Count incount, MPI_Datatype type, void* outbuf, Count outsize, \
                                     Count* position, MPI_Comm comm) {                                                 \
@@ -229,7 +229,7 @@ using namespace gpudt::interpose;
     });                                                                                                               \
   }
 
-// In namespaces for what the types mean alone: the functions are C functions.
+// The namespaces only give the types their meaning: the functions are C functions.
 namespace small_counts {
 using Count = int;
 using Size = MPI_Aint;

@@ -1,6 +1,6 @@
-// MPI-4.1 chapter 4: partitioned communication with device buffers. The real request is one on staging memory, of the
-// same partitions (packed type type). A partition is packed by the call that makes it ready, before MPI hears of it,
-// and unpacked by the call that finds it arrived; what no such call has asked for is unpacked when all has arrived.
+// MPI-4.1 chapter 4: partitioned communication with device buffers. The real request is on staging memory,
+// with the same partitions of the packed type. A partition is packed by the call that marks it ready, before MPI is
+// called, and unpacked by the call that finds it arrived; all others are unpacked when everything has arrived.
 #include <mpi.h>
 
 #ifdef GPUDT_MPI_PARTITIONED
@@ -21,7 +21,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// The list of MPI_Pready_list: `int*` in MPI-4.0, `const int*` since MPI-4.1.
+/// The type of the list of MPI_Pready_list: `int*` in MPI-4.0, `const int*` since MPI-4.1.
 template <class Function>
 struct SecondArgument;
 template <class First, class Second, class... Others>
@@ -32,7 +32,7 @@ using Partitions = SecondArgument<decltype(MPI_Pready_list)>::type;
 
 class Partitioned : public CallPayload {
  public:
-  /// `operand` is all partitions.
+  /// `operand` describes all partitions together.
   Partitioned(const DeviceBuffer& operand, int partitions, Operation::Kind kind)
       : operand_(operand),
         receives_(kind == Operation::Kind::read),
@@ -43,13 +43,13 @@ class Partitioned : public CallPayload {
   void* data() const { return staging_.data(); }
   int partitions() const { return static_cast<int>(states_.size()); }
 
-  /// Brings the partition to where MPI takes it, and returns then. Threads may do so for several at once.
+  /// Packs a partition into the staging memory, and waits. Threads may pack several at once.
   void pack(int partition) {
     const device::StreamMark now = device::mark_default_stream(operand_.ordinal);
     move(device::Direction::pack, partition, partition + 1, now).wait();
   }
 
-  /// The partition has arrived: true if it is in the user's buffer now; another thread may be at it.
+  /// Unpacks a partition that has arrived, and waits. False if another thread is unpacking it.
   bool unpack(int partition) {
     std::atomic<State>& state = state_of(partition);
     if (claim(state)) {
@@ -58,7 +58,7 @@ class Partitioned : public CallPayload {
     }
     return state == State::unpacked;
   }
-  /// All partitions are there, and the real request is inactive.
+  /// Whether all partitions have arrived, and the real request is inactive.
   bool has_arrived() const { return arrived_; }
   bool is_unpacked(int partition) { return state_of(partition) == State::unpacked; }
 
@@ -71,11 +71,11 @@ class Partitioned : public CallPayload {
   void start_unpack(std::int64_t) override {
     if (!receives_) return;
     arrived_ = true;
-    for (int begin = 0; begin < partitions(); ++begin) {  // as few transfers as there can be
+    for (int begin = 0; begin < partitions(); ++begin) {  // adjacent partitions in one transfer
       int end = begin;
       while (end < partitions() && claim(state_of(end))) ++end;
       if (end > begin) moving_.push_back({begin, end, move(device::Direction::unpack, begin, end, operand_.after)});
-      begin = std::max(begin, end);  // that one is another's
+      begin = std::max(begin, end);  // partition `end` is another thread's
     }
   }
   bool done() override {
@@ -116,9 +116,9 @@ class Partitioned : public CallPayload {
   bool receives_;
   std::int64_t each_;  ///< bytes of a partition
   device::Staging staging_;
-  std::vector<std::atomic<State>> states_;  ///< receives
+  std::vector<std::atomic<State>> states_;  ///< of the partitions of a receive
   std::atomic<bool> arrived_{false};
-  std::vector<Moving> moving_;  ///< the engine's; after staging_
+  std::vector<Moving> moving_;  ///< only for the engine; destroyed before staging_
 };
 
 using PartitionedRef = std::shared_ptr<Partitioned>;
@@ -127,15 +127,15 @@ PartitionedRef find(MPI_Request request) {
   return std::dynamic_pointer_cast<Partitioned>(persistent_payload(request));
 }
 
-/// MPI_Parrived of the real request is an error in MPICH 4.0 when it has completed, as it may at any time in another
-/// thread. It tells of no partition before all are there, either.
+/// Whether PMPI_Parrived may be called for the real request. In MPICH 4.0 it is an error once the request has
+/// completed, which another thread may cause at any time; and it reports no partition before all have arrived.
 bool may_ask() {
   int level = MPI_THREAD_SINGLE;
   PMPI_Query_thread(&level);
   return level != MPI_THREAD_MULTIPLE;
 }
 
-/// `pmpi(buffer, type, request)` makes a request.
+/// Makes a persistent request by `pmpi(buffer, type, request)`.
 template <class Pmpi>
 int init(Operation::Kind kind, const char* call, const void* buf, int partitions, MPI_Count count, MPI_Datatype type,
          int peer, MPI_Comm comm, MPI_Request* request, Pmpi pmpi) {

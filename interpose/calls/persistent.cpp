@@ -30,7 +30,7 @@ struct Form {
   int tag;
 };
 
-/// Gives it a payload of that kind, and returns what MPI is given.
+/// Gives `persistent` a payload of the class, and returns what MPI is given.
 template <class Payload, class... More>
 Outgoing stage(Persistent& persistent, const DeviceBuffer& operand, More... more) {
   const auto staged = std::make_shared<Payload>(operand, more...);
@@ -89,13 +89,13 @@ bool receives(const Persistent& persistent) {
   return persistent.moved.is(Operation::Kind::receive);
 }
 
-/// The real request of a send or receive on staging memory is not started as long as the communicator is known: Open
-/// MPI 4.1 loses the data of a buffered one that is started again.
+/// Whether a start starts the real request. Sends and receives on staging memory use new requests as long as the
+/// communicator is known: Open MPI 4.1 loses the data of a persistent buffered send that is started again.
 bool starts_real(const Persistent& persistent, const ErrorOwner& owner) {
   return persistent.operand == nullptr || owner.comm == MPI_COMM_NULL;
 }
 
-/// Gives it to MPI at once, its data packed: a receive, a buffered send, or a collective, which start in program order.
+/// Gives MPI a receive, a buffered send or a collective at once, its data packed: these start in program order.
 int start_now(Persistent& persistent, const ErrorOwner& owner, MPI_Request* inner) {
   if (sends(persistent)) engine_order(owner.comm, persistent.peer);
   if (!receives(persistent)) persistent.moved->wait();
@@ -150,7 +150,7 @@ int start_ours(const PersistentRef& persistent, const ErrorOwner& owner) {
   return reserved.submit_issued(code, &persistent->active);
 }
 
-/// Gives MPI a start that GPUs do not do after all.
+/// Gives MPI the start of a collective that GPUs do not do after all.
 int start_late(Persistent& persistent, LateCall& late) {
   report_fallback(Fallback::nonblocking_collective);
   const std::shared_ptr<CallPayload> payload = persistent.moved.shared_call();
@@ -164,10 +164,10 @@ int start_late(Persistent& persistent, LateCall& late) {
   return code;
 }
 
-/// By GPUs, if all processes agree.
+/// Starts a collective that GPUs do if all processes agree.
 int start_asked(const PersistentRef& persistent, const ErrorOwner& owner) {
   std::unique_ptr<BoardCall> offered;
-  // Of a communicator that has been freed MPI could not be given the start late.
+  // Without its communicator the start could not be given to MPI later.
   if (!std::exchange(persistent->has_answered, true)) offered = persistent->offer->next(owner.comm == MPI_COMM_NULL);
   int code = MPI_SUCCESS;
   if (offered) {
@@ -266,7 +266,7 @@ GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
 }
 
 // Open MPI 4.1 loses a message that one thread sends to its own process while another one cancels the receive that it
-// would match (docs/mpi-faults.md): none of the engine's is sent meanwhile.
+// would match (docs/mpi-faults.md): so the engine sends none meanwhile.
 GPUDT_EXPORT int MPI_Cancel(MPI_Request* request) {
   const PersistentRef persistent = persistent_find(*request);
   MPI_Request* const real = persistent ? &persistent->active : request;

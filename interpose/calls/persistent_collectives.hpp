@@ -1,4 +1,4 @@
-// Persistent collectives whose starts are offered to GPUs.
+// Persistent collectives that GPUs do if all processes agree at the start.
 #pragma once
 
 #include <mpi.h>
@@ -9,7 +9,7 @@
 
 namespace gpudt::interpose {
 
-/// Of a persistent collective of ours that has not been started.
+/// Makes each start of `request`, a staged persistent collective, publish `offer`.
 void persistent_offers(MPI_Request request, std::unique_ptr<PersistentOffer> offer);
 
 }  // namespace gpudt::interpose

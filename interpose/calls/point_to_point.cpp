@@ -13,8 +13,8 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Of a matched message that is known to be an RTS, where the receive has not even room for that. MPI is to report what
-/// else is wrong with the arguments. May throw std::bad_alloc.
+/// A payload with room for an RTS, if the matched message is one and the receive may be too short for it; else null.
+/// MPI reports wrong arguments. May throw std::bad_alloc.
 std::shared_ptr<ReceiveWithRoom> matched_with_room(const MessageReceive& received, void* buf, int count,
                                                    MPI_Datatype type) {
   if (!received.is_rts() || count < 0) return nullptr;
@@ -64,11 +64,11 @@ int sendrecv(const void* sendbuf, int sendcount, MPI_Datatype sendtype, int dest
                                    recvtag, comm, seen.get());
     return came_as_it_is(code, call, {recvbuf, recvcount, recvtype}, seen, {.comm = comm});
   }
-  // The sender of what comes may wait until this process takes it, so that this one may not wait for its own send
-  // first.
+  // The sender of the incoming message may wait until this process receives it, so this one must not wait for its own
+  // send first.
   if (peer_checks() && valid_target(comm, dest, sendtag) && valid_source(comm, source, recvtag)) {
     MPI_Request sent = MPI_REQUEST_NULL;
-    // Sent when nothing can fail any more that the receive needs first.
+    // Sends only when nothing can fail any more in the preparation of the receive.
     const auto exchange = [&](const Outgoing& into, MPI_Status* seen) {
       const int code = send_nonblocking(PMPI_Isend, call, sendbuf, sendcount, sendtype, dest, sendtag, comm, &sent,
                                         {.comm = comm}, going.located);

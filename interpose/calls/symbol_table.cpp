@@ -1,12 +1,12 @@
 // The exported functions are jumps through a table (scripts/generate/entries.py). Its entries lead to this library's
 // functions or, in a process that runs over another family of MPI libraries than this one was built for, to those of
 // the MPI library itself: the families differ in the types of handles, so that a function compiled for one cannot even
-// pass on what a program compiled for another gives it. Where another tool stands before MPI's functions, too
-// (other_tools.hpp), a name MPI_X that it has leads to the tool's function, and all names PMPI_X to this library's.
+// pass on the arguments of a program compiled for another. If another PMPI tool is loaded (other_tools.hpp), MPI_X
+// leads to the tool's function if it has one, and all names PMPI_X to this library's.
 //
-// The library itself calls the MPI library's PMPI_X: the linker makes of each such call a jump through a table, which
-// is filled when the library is loaded. So it needs no MPI library of a certain name. Where there is none yet, as in
-// Python before it imports mpi4py, the tables are filled in the first call of a function that is exported.
+// The library itself calls the MPI library's PMPI_X: the linker turns each such call into a jump through a table, which
+// is filled when the library is loaded. So no MPI library of a certain name is needed. If none is loaded yet, as in
+// Python before it imports mpi4py, the first call of an exported function fills the tables.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -32,9 +32,9 @@ extern "C" const char gpudt_profiling_names[];
 extern "C" void* gpudt_mpi_functions[];   ///< targets of PMPI_X as this library calls it
 extern "C" const char gpudt_mpi_names[];  ///< begins with gpudt_profiling_names
 
-#ifndef OPEN_MPI  // whose library is needed
-// Only for linkers: it shows them that a program which links this library needs an MPI library, which --as-needed would
-// drop otherwise. There is nothing to relocate, so ld.so does not look the name up. (__real_: the linker wraps it.)
+#ifndef OPEN_MPI  // Open MPI's library is needed for its constants
+// Only for linkers: shows that a program which links this library needs an MPI library, which --as-needed would drop
+// otherwise. There is nothing to relocate, so ld.so does not look the name up. (__real_: the linker wraps it.)
 asm(".reloc ., BFD_RELOC_NONE, __real_PMPI_Get_library_version");
 #endif
 
@@ -57,11 +57,11 @@ namespace {
 /// Which build this is, for scripts/gpudt-run, which looks for it in the file.
 [[gnu::used]] constexpr char build[] = "gpudt-build-for:" GPUDT_MPI_BUILD;
 
-constexpr char told_by[] = "PMPI_Get_library_version";  ///< MPI libraries alone define it
-constexpr std::size_t longest_version = 16384;          ///< of any MPI library, whatever mpi.h says
-constexpr std::size_t telling_part = 200;               ///< of it: what follows may be the options of its build
+constexpr char told_by[] = "PMPI_Get_library_version";  ///< only MPI libraries define it
+constexpr std::size_t longest_version = 16384;          ///< in bytes, of any MPI library, whatever mpi.h says
+constexpr std::size_t telling_part = 200;               ///< of the version, in bytes: build options may follow
 
-/// How a family's libraries call themselves (MPI_Get_library_version); a name of another may contain it.
+/// The texts by which MPI_Get_library_version shows a family; the name of a further member may contain one.
 struct Family {
   std::string_view name;
   std::array<std::string_view, 4> texts;
@@ -71,7 +71,7 @@ constexpr std::array<Family, 2> families = {{
     {"MPICH", {"MPICH", "Intel(R) MPI", "MVAPICH", "ParaStation MPI"}},
 }};
 
-/// Empty for a library that is not known.
+/// The family of a library version; empty if unknown.
 std::string_view family_of(std::string_view version) {
   for (const Family& family : families)
     for (const std::string_view text : family.texts)
@@ -79,9 +79,9 @@ std::string_view family_of(std::string_view version) {
   return {};
 }
 
-/// Whether the MPI library has the handles and constants that the MPI-5 standard lays down (MPI-5.0 chapter 20), for
-/// which every library has a file of its own; what stands in its version is the same in both. The file that this
-/// library needs may be there, too, behind that of the program.
+/// Whether the MPI library has the handles and constants that the MPI-5 standard lays down (MPI-5.0 chapter 20), which
+/// a library has in a separate file, with the same version text. The file that this library needs may be loaded, too,
+/// after the program's.
 bool has_standard_abi() {
   void* const function = global_function("PMPI_Abi_get_version");
   if (function == nullptr || file_of(function) != file_of(global_function("PMPI_Get_library_version"))) return false;
@@ -90,7 +90,7 @@ bool has_standard_abi() {
   return version >= 0;
 }
 
-/// Of the library that this process runs over; empty if it is not known.
+/// The family of the MPI library of this process; empty if unknown.
 std::string_view family_here() {
   if (has_standard_abi()) return "the MPI-5 ABI";
   if (global_function(told_by) == nullptr) return {};
@@ -100,14 +100,14 @@ std::string_view family_here() {
   return family_of(std::string_view(version).substr(0, telling_part));
 }
 
-/// `act(name, number)` for each of the names in a list.
+/// Calls `act(name, number)` for each name in a list.
 template <class Act>
 void for_each_name(const char* names, Act act) {
   for (std::size_t number = 0; *names != '\0'; names += std::strlen(names) + 1, ++number) act(names, number);
 }
 
-/// The names that this library exports, too, which are the first ones, are of what comes after it. Of all others the
-/// program's own definition comes before the MPI library's, as where the linker resolves names.
+/// Finds the targets of this library's own calls. For the first names, which this library exports, these are the
+/// definitions that follow it. For all others the program's definition precedes the MPI library's, as for ld.so.
 void find_mpi_functions() {
   std::size_t exported = 0;
   for_each_name(gpudt_profiling_names, [&](const char*, std::size_t) { ++exported; });
@@ -118,7 +118,7 @@ void find_mpi_functions() {
   });
 }
 
-/// Of each entry: what `instead(name)` says or, where that is null, this library's function.
+/// The target of each entry: `instead(name)` or, if that is null, this library's function.
 template <class Instead>
 std::vector<void*> targets(Instead instead) {
   std::vector<void*> found;
@@ -129,7 +129,7 @@ std::vector<void*> targets(Instead instead) {
   return found;
 }
 
-/// Fills the tables of what is exported: the entries last, since other threads may call meanwhile.
+/// Fills the tables of the exported names: the entries last, since other threads may call meanwhile.
 void lead_to(const std::vector<void*>& found, void* const* profiling) {
   for_each_name(gpudt_profiling_names,
                 [&](const char*, std::size_t number) { gpudt_profiling_entries[number] = profiling[number]; });
@@ -140,7 +140,7 @@ void pass_everything_through() {
   lead_to(targets(loaded_function), gpudt_mpi_functions);
 }
 
-/// Without an MPI library a program may have one of stubs, MPI_X without PMPI_X, which make it run by one process.
+/// Leads to a library of stubs, MPI_X without PMPI_X, with which a program runs as one process without MPI.
 void lead_to_stubs(const void* stubs) {
   const auto instead = [=](const char* name) {
     void* const beside = function_beside(stubs, name);
@@ -162,7 +162,7 @@ void fill_tables() {
   const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
-  note_init();  // which goes to MPI
+  note_init();  // MPI_Init goes to MPI
   if (is_first_rank())
     std::fprintf(
         stderr,
@@ -173,8 +173,8 @@ void fill_tables() {
 
 }  // namespace
 
-/// Fills the tables, once. Thread-safe. An MPI library that was loaded with RTLD_LOCAL becomes visible to all, which is
-/// what it is where the program is linked to it: this library looks for its functions, and those of UCX, by name.
+/// Fills the tables, once. Thread-safe. Makes an MPI library that was loaded with RTLD_LOCAL global, as if
+/// the program were linked to it: this library looks up its functions, and those of UCX, by name.
 extern "C" void gpudt_find_mpi() {
   static const bool filled = [] {
     if (global_function(told_by) == nullptr)
@@ -187,7 +187,7 @@ extern "C" void gpudt_find_mpi() {
 
 namespace {
 
-/// Runs when the library is loaded. Where the MPI library has not been loaded yet, the first call sees to it.
+/// Runs when the library is loaded. If the MPI library is not loaded yet, the first call fills the tables.
 __attribute__((constructor)) void find_mpi_at_once() {
   if (global_function(told_by) != nullptr) gpudt_find_mpi();
 }

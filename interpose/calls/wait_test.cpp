@@ -1,8 +1,8 @@
 // MPI-4.1 sections 3.7.3 to 3.7.6: Wait, Test and Request_get_status in all their forms.
 //
-// Generalized requests complete in MPI's own functions. These wrappers only exchange persistent handles, and take
-// the errors of operations on device buffers to the right error handler, which MPI cannot know. They look at watched
-// receives (requests/watched.hpp) before MPI may complete them. When no request is ours they pass straight through.
+// Generalized requests complete in MPI's own functions. These wrappers only exchange persistent handles, and report
+// the errors of operations on device buffers to the right error handler, which MPI cannot know. They check watched
+// receives (requests/watched.hpp) before MPI may complete them. If no request is ours they call MPI at once.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -24,7 +24,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// When a call returns: on the timeline are those that wait, for the others may be called very often.
+/// When a call returns. Only calls that wait are on the timeline: others may be made very often.
 enum class Ends { when_all_done, when_some_done, at_once, completing_nothing };
 
 constexpr bool waits(Ends ends) {
@@ -34,9 +34,9 @@ constexpr bool waits(Ends ends) {
 /// The user's requests as MPI is to see them during one call, which an error handler may end by an exception.
 class Requests {
  public:
-  /// May throw std::bad_alloc and what WatchedReceive does; nothing else of it throws what is not the program's.
+  /// May throw std::bad_alloc and what WatchedReceive does; the other functions throw only exceptions of the program.
   Requests(const char* call, int count, MPI_Request* user, Ends ends) : user_(user) {
-    if (count <= 0 || user == nullptr) return;  // null is MPI's to refuse
+    if (count <= 0 || user == nullptr) return;  // MPI reports a null pointer
     const bool stand_ins = watched_count() != 0 && !settle_watched(count, user, ends);
     if (stand_ins || has_operations()) ours_ = std::make_unique<Ours>(call, count, user, ends, stand_ins);
   }
@@ -50,25 +50,25 @@ class Requests {
   Requests& operator=(const Requests&) = delete;
 
   MPI_Request* data() { return ours_ ? ours_->given.data() : user_; }
-  /// Some are given to MPI as never_complete(): if MPI has completed no other, look_again() is to follow.
+  /// Whether MPI gets never_complete() for some: if MPI has completed no other, look_again() is to follow.
   bool some_pending() const { return ours_ && ours_->pending != 0; }
   void look_again() { ours_->look(); }
 
-  /// Before the call.
+  /// Advances the engine before the call.
   void drive() const {
     if (!ours_) return;
     if (!waits(ours_->ends)) {
-      // Open MPI's Testany, Testall and Testsome drive its progress after they have looked: what has been completed
-      // before this call, as a receive by a synchronous send to oneself, must be seen by it.
+      // Open MPI's Testany, Testall and Testsome make progress after they have tested: this call must find what was
+      // complete before it, such as a receive matched by a completed synchronous send to this process.
       if (has_operations()) engine_progress(Tests::all);
       return;
     }
     mark(point::wait_entered);
-    engine_progress();  // what is to go out goes before this process waits for anything
+    engine_progress();  // gives MPI packed sends before this process waits
     device::about_to_wait(device::WaitKind::several);
   }
 
-  /// After a call that completes one request: its error, if any, is returned.
+  /// After a call that completes one request. Returns its error, if any.
   int finish_one(int code) {
     if (!ours_) return code;
     write_back();
@@ -111,10 +111,10 @@ class Requests {
  private:
   static bool has_operations() { return engine_held() != 0 || persistent_count() != 0; }
 
-  /// Looks at watched receives, which are requests like others once they have ended. True if all have.
+  /// Checks watched receives, which are ordinary requests once they have ended. True if all have.
   static bool settle_watched(int count, const MPI_Request* user, Ends ends) {
     if (ends == Ends::when_all_done && has_operations()) {
-      engine_progress();  // what is to go out goes before this process waits for anything
+      engine_progress();  // gives MPI packed sends before this process waits
       device::about_to_wait(device::WaitKind::several);
     }
     bool all = true;
@@ -125,13 +125,13 @@ class Requests {
           ends == Ends::when_all_done ? watched->wait() : watched->look(/*drives=*/false);
       if (state != WatchedReceive::State::ended)
         all = false;
-      else if (ends != Ends::completing_nothing)  // which several threads may call for one request
+      else if (ends != Ends::completing_nothing)  // several threads may do so for one request
         watched->remove();
     }
     return all;
   }
 
-  /// Where requests may be ours.
+  /// The state of a call in which some requests may be ours.
   struct Ours {
     Ours(const char* call, int count, const MPI_Request* user, Ends end, bool stand_ins)
         : timed(Clock::completion, call), ends(end), seen(user, user + count), outer(std::exchange(failed_here(), {})) {
@@ -148,7 +148,7 @@ class Requests {
     Ours(const Ours&) = delete;
     Ours& operator=(const Ours&) = delete;
 
-    /// What MPI is to have for the watched receives.
+    /// Sets what MPI gets for the watched receives.
     void look() {
       pending = 0;
       for (std::size_t i = 0; i < watched.size(); ++i) {
@@ -169,11 +169,11 @@ class Requests {
 
     const Timed timed;
     const Ends ends;
-    std::vector<MPI_Request> seen;         ///< before the call
+    std::vector<MPI_Request> seen;         ///< as given to MPI, before the call
     std::vector<bool> mine;                ///< persistent requests of ours
     std::vector<MPI_Request> given;        ///< what the call makes of them
-    std::vector<WatchedReceive*> watched;  ///< null: the request is none; empty: none is
-    int pending = 0;                       ///< of these
+    std::vector<WatchedReceive*> watched;  ///< by request, null if it is not watched; empty if none is
+    int pending = 0;                       ///< number of watched receives that are pending
     std::vector<Failed> outer;             ///< failures of a call during which an error handler made this one
   };
 
@@ -193,7 +193,7 @@ class Requests {
     }
   }
 
-  /// Of the requests that the call has completed: MPICH's MPI_Testall asks those for their errors, too, that it then
+  /// The failures of requests that the call has completed. MPICH's MPI_Testall also queries requests that it then
   /// leaves because others are not complete.
   std::vector<Failed> take_failed() {
     finished_ = true;
@@ -206,11 +206,11 @@ class Requests {
   }
 
   MPI_Request* user_;
-  std::unique_ptr<Ours> ours_;  ///< null if none can be
+  std::unique_ptr<Ours> ours_;  ///< null if no request can be ours
   bool finished_ = false;
 };
 
-/// `own`, if it is large enough, else memory that `many` keeps; null if there is none.
+/// Room for `count` elements: `own` if it is large enough, otherwise memory that `many` owns; null if there is none.
 template <class Each, std::size_t few>
 Each* room_for(int count, Each (&own)[few], std::unique_ptr<Each[]>& many) {
   if (static_cast<std::size_t>(count) <= few) return own;
@@ -218,7 +218,7 @@ Each* room_for(int count, Each (&own)[few], std::unique_ptr<Each[]>& many) {
   return many.get();
 }
 
-/// The contexts of the communicators of requests, which these tell no longer once they are freed. As a rule it is one.
+/// The contexts of the communicators of requests, noted because freed requests do not show them. Mostly all are equal.
 class Contexts {
  public:
   Contexts() = default;
@@ -236,7 +236,7 @@ class Contexts {
       all_ = context_of(comm);
     }
   }
-  /// Negative: not known.
+  /// The context of a request's communicator; negative if unknown.
   std::int64_t of(int index) const { return each_ == nullptr || index < 0 ? all_ : each_[index]; }
 
  private:
@@ -247,13 +247,13 @@ class Contexts {
   }
 
   std::int64_t all_ = -1;
-  std::int64_t* each_ = nullptr;  ///< null: all_ holds for all
+  std::int64_t* each_ = nullptr;  ///< by request; null if all_ is the context of all
   std::int64_t own_[8];
   std::unique_ptr<std::int64_t[]> many_;
 };
 
-/// What peer transfers must know of the requests that fail in one call: their statuses, the program's or others if it
-/// wants none, and the contexts of their communicators.
+/// The statuses of one call, the program's or own ones if it ignores them, and the contexts of the communicators: peer
+/// transfers need both for receives that were too short.
 class Statuses {
  public:
   /// `filled`: how many statuses the call fills at most.
@@ -264,12 +264,12 @@ class Statuses {
   }
   MPI_Status* data() { return seen_; }
 
-  /// After a call that completes one request, the first if `index` is not told.
+  /// After a call that completes the request of `index`.
   int seen(int code, int index = 0) {
     if (code != MPI_SUCCESS && peer_checks() && is_truncation(code)) truncated(index, *seen_);
     return code;
   }
-  /// After a call that has filled `count` statuses: of request i or, if they are told, of requests `indices[i]`.
+  /// After a call that has filled `count` statuses: of request i or, unless `indices` is null, of request indices[i].
   int seen_many(int code, int count, const int* indices = nullptr) {
     if (code == MPI_ERR_IN_STATUS && seen_ != MPI_STATUSES_IGNORE && peer_checks())
       for (int i = 0; i < count; ++i)
@@ -278,7 +278,7 @@ class Statuses {
   }
 
  private:
-  /// The receive has failed anyway.
+  /// Ignores errors: the receive has failed anyway.
   void truncated(int index, const MPI_Status& status) const {
     guarded(MPI_COMM_NULL, "a receive that was too short", [&] {
       peer_truncated_in(contexts_.of(index), status);
@@ -306,7 +306,7 @@ auto by_completion(int done, const int* indices, MPI_Status* statuses) {
   };
 }
 
-/// What `complete(requests)` returns. Nothing is completed if that cannot be prepared.
+/// Runs `complete(requests)` on the requests for MPI. Completes nothing if these cannot be prepared.
 template <class Complete>
 int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Complete complete) {
   return raising(MPI_COMM_NULL, call, [&] {
@@ -316,7 +316,7 @@ int with_requests(const char* call, int count, MPI_Request* user, Ends ends, Com
   });
 }
 
-/// Of a call that waits for some: what `wait()` returns or, as long as MPI is not to have some of the requests,
+/// Waits until some requests have ended: by `wait()` or, as long as MPI must not complete some of them, by
 /// `test(&ended)`, which sets `ended` once some have ended or there are none.
 template <class Wait, class Test>
 int wait_for_some(Requests& requests, Wait wait, Test test) {
@@ -339,7 +339,6 @@ int testany(Requests& requests, int count, int* index, int* flag, MPI_Status* us
   return requests.finish_one(statuses.seen(code, *index));
 }
 
-/// By PMPI_Waitsome or PMPI_Testsome.
 int complete_some(int (*pmpi)(int, MPI_Request*, int*, int*, MPI_Status*), Requests& requests, int count, int* done,
                   int* indices, MPI_Status* user, IfNone if_none = IfNone::over) {
   Statuses statuses(count, requests.data(), count, user);
@@ -348,13 +347,13 @@ int complete_some(int (*pmpi)(int, MPI_Request*, int*, int*, MPI_Status*), Reque
   return requests.finish_many(statuses.seen_many(code, *done, indices), by_completion(*done, indices, user));
 }
 
-/// Of one request: whether it is a watched receive that is not complete, which MPI makes progress to find out.
+/// Whether the request is a watched receive that is not complete. Lets MPI make progress.
 bool is_pending(MPI_Request request) {
   WatchedReceive* const watched = watched_find(request);
   return watched != nullptr && watched->look(/*drives=*/true) == WatchedReceive::State::pending;
 }
 
-/// Of a call that asks for one request: what `complete(requests)` returns, unless that is certainly not complete.
+/// Runs `complete(requests)` for one request, unless that is a pending watched receive.
 template <class Complete>
 int unless_pending(const char* call, MPI_Request* request, int* flag, Ends ends, Complete complete) {
   return raising(MPI_COMM_NULL, call, [&] {

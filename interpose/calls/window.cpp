@@ -19,7 +19,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// MPI refuses other communicators without communicating with other ranks.
+/// MPI refuses intercommunicators without communicating with other ranks.
 bool is_intracommunicator(MPI_Comm comm) {
   int inter = 0;
   return comm != MPI_COMM_NULL && PMPI_Comm_test_inter(comm, &inter) == MPI_SUCCESS && inter == 0;
@@ -42,7 +42,7 @@ Absence absence_in(MPI_Comm comm) {
 
 struct Decision {
   bool serve;            ///< gpudt serves the window, on all ranks
-  std::string obstacle;  ///< the reason why it cannot, if there is one
+  std::string obstacle;  ///< the reason why gpudt cannot serve it, or empty
 };
 
 /// All ranks with gpudt that know of each other get the same decision. `wants`: this rank has memory that only gpudt
@@ -78,8 +78,8 @@ int make_own_window(MPI_Aint no_memory, int disp_unit, MPI_Info info, MPI_Win* w
   return code;
 }
 
-/// The handle of a window that gpudt serves. If there is none of one process alone, it is that of all, by `pmpi()`,
-/// which also tells the communicator's error handler what is wrong with the arguments.
+/// Makes the handle of a window that gpudt serves: a window of this process alone or, if that fails on any rank, one of
+/// all ranks by `pmpi()`, which also reports wrong arguments to the communicator's error handler.
 template <class Pmpi>
 int make_handle(MPI_Aint no_memory, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win, Pmpi pmpi) {
   const int code = make_own_window(no_memory, disp_unit, info, win);
@@ -88,8 +88,8 @@ int make_handle(MPI_Aint no_memory, int disp_unit, MPI_Info info, MPI_Comm comm,
   return pmpi();
 }
 
-/// Device memory that cannot be in a window. The ranks that lack gpudt are in MPI's own call and wait for this one, as
-/// they do in MPI_Win_free: the program gets a window all the same, without memory on this rank.
+/// Reports that device memory cannot be in the window. The ranks that lack gpudt are in MPI's own call and wait for
+/// this one, as they do in MPI_Win_free: the program gets a window all the same, without memory on this rank.
 int refuse(int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win, const std::string& obstacle) {
   const int code = PMPI_Win_create(nullptr, 0, disp_unit, info, comm, win);
   if (code != MPI_SUCCESS) return code;
@@ -104,14 +104,14 @@ int create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm com
       return refuse(disp_unit, info, comm, win, decision.obstacle);
     return PMPI_Win_create(base, size, disp_unit, info, comm, win);
   }
-  const MPI_Aint no_memory = size < 0 ? size : 0;  // a negative size is for MPI to refuse
+  const MPI_Aint no_memory = size < 0 ? size : 0;  // MPI refuses a negative size
   const int code = make_handle(no_memory, disp_unit, info, comm, win,
                                [&] { return PMPI_Win_create(nullptr, no_memory, disp_unit, info, comm, win); });
   if (code == MPI_SUCCESS) registry_add(*win, std::make_shared<ServedWindow>(*win, comm, base, size, disp_unit));
   return code;
 }
 
-/// What will be attached is not known yet: with a GPU in reach of any rank it may be device memory.
+/// The memory that will be attached is unknown: gpudt serves the window if any rank has a GPU.
 int create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   const bool has_device = active.load() && std::string_view(device::runtime_name()) != "none";
   const auto pmpi = [&] { return PMPI_Win_create_dynamic(info, comm, win); };
@@ -174,7 +174,7 @@ GPUDT_EXPORT int MPI_Win_free(MPI_Win* win) {
   return guarded(OfWindow{*win}, "MPI_Win_free", [&] { return free_window(win); });
 }
 
-// What MPI does not know of a served window, whose handle is another one's.
+// Properties that the handle of a served window, which is another window's, does not have.
 
 GPUDT_EXPORT int MPI_Win_get_attr(MPI_Win win, int keyval, void* value, int* flag) {
   const auto served = served_window(win);

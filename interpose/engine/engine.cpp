@@ -28,11 +28,11 @@ void note_time() {
   latest_time.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
 
-/// While it lives, this thread alone polls, however it ends: an error handler may throw. The thread, which has
-/// operations of others in its hands, is not cancelled meanwhile.
+/// While it lives, only this thread polls. An exception of an error handler ends it, too. The thread is not cancelled
+/// meanwhile, since it handles operations of other threads.
 class Hold {
  public:
-  /// busy has been set.
+  /// After take().
   Hold() { inside = true; }
   ~Hold() {
     inside = false;
@@ -49,7 +49,7 @@ bool take() {
   return !busy.exchange(true, std::memory_order_acquire);
 }
 
-/// Whether one of them is due: a bit for each.
+/// One bit for each part that is due.
 unsigned due_parts() {
   unsigned due = 0;
   for (std::size_t part = 0; part < parts; ++part) {
@@ -69,7 +69,7 @@ bool may_become_due() {
 
 int poll_due(unsigned due, Tests tests) {
   note_time();
-  // What has arrived together is moved together.
+  // Messages that have arrived together are moved together.
   const device::Gathering gathering(device::Gathering::short_bytes);
   int ended = 0;
   for (std::size_t part = 0; part < parts; ++part) {

@@ -1,4 +1,4 @@
-// Requests of MPI that are under way, each with what it belongs to.
+// Pending requests of MPI, each with its owner.
 #pragma once
 
 #include <mpi.h>
@@ -19,7 +19,7 @@ namespace gpudt::interpose {
 template <class Owner>
 class RequestSet {
  public:
-  /// A request that has ended. It stays valid if it has failed, unless MPI has freed it (test_some()).
+  /// A request that has ended. If it has failed it stays valid, unless MPI has freed it (test_some()).
   struct Ended {
     Owner owner;
     MPI_Request request;
@@ -34,7 +34,7 @@ class RequestSet {
     const auto at = std::find(owners_.begin(), owners_.end(), owner);
     return at == owners_.end() ? MPI_REQUEST_NULL : requests_[static_cast<std::size_t>(at - owners_.begin())];
   }
-  /// Makes room for so many, seldom: add() takes no memory up to there.
+  /// Makes room for `size` requests, up to which add() takes no memory; grows by doubling.
   void reserve(std::size_t size) {
     if (requests_.capacity() >= size && owners_.capacity() >= size) return;
     requests_.reserve(std::max(size, 2 * requests_.capacity()));
@@ -45,17 +45,17 @@ class RequestSet {
     requests_.push_back(request);
   }
 
-  /// Takes out what has ended, of all or of a window of them, which moves on from call to call; calls `take(ended)` for
-  /// each, which may add others. Returns how many.
+  /// Removes requests that have ended, from all or from a window that moves on from call to call, and calls
+  /// `take(ended)` for each, which may add others. Returns how many.
   ///
-  /// Looks again once some have ended, until nothing more has: MPI may bring messages one at a time, as UCX does after
-  /// idle polls, and their data are better moved together. A look at which nothing has ended lets MPI bring more, which
-  /// the next one sees.
+  /// Tests again once some have ended, until nothing more has: MPI may deliver messages one at a time, as UCX does
+  /// after idle polls, and their data are better moved together. A test that finds nothing lets MPI deliver more, which
+  /// the next one finds.
   template <class Take>
   int test(Tests tests, Take take) {
     constexpr int looks_in_vain = 2;
     int ended = 0;
-    // Each of MPI's own tests walks through what MPI has not been able to send yet.
+    // Within MPI's progress tests only windows that may have ended requests: MPI's tests walk through queued sends.
     const bool driven = tests == Tests::some && engine_driven_by_mpi();
     if (tests == Tests::all) next_ = 0;
     for (int left = 1; tests == Tests::all ? next_ < requests_.size() : left > 0;) {
@@ -67,7 +67,7 @@ class RequestSet {
   }
 
  private:
-  static constexpr std::size_t window = 64;  ///< bounds what a look costs when very many are under way
+  static constexpr std::size_t window = 64;  ///< requests; bounds the cost of a test when very many are pending
 
   std::size_t begin_window() {
     if (next_ >= requests_.size()) next_ = 0;
@@ -82,8 +82,7 @@ class RequestSet {
     return 0;
   }
 
-  /// By MPI_Testsome, not one Test each: it enters MPI's progress once. The window is the same again if some have
-  /// ended.
+  /// Tests a window by one MPI_Testsome, which enters MPI's progress once. The window stays if some have ended.
   template <class Take>
   int test_window(Take& take) {
     if (requests_.empty()) return 0;
@@ -106,7 +105,7 @@ class RequestSet {
       ended[i] = {std::move(owners_[next_ + at]), requests_[next_ + at], statuses[i],
                   error < 0 ? MPI_ERR_OTHER : error};
     }
-    // The last ones take the places, so that a long list is not gone through.
+    // The last requests fill the gaps, so that a long list is not shifted.
     for (std::size_t at = count; at-- > 0;)
       if (gone.test(at)) remove(next_ + at);
     for (std::size_t i = 0; i < static_cast<std::size_t>(done); ++i) take(ended[i]);

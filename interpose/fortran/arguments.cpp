@@ -13,7 +13,7 @@
 namespace gpudt::interpose::fortran {
 namespace {
 
-/// .true., which compilers do not agree on, as MPI's Fortran library knows it.
+/// The value of .true. in MPI's Fortran library; it depends on the compiler.
 MPI_Fint true_value() {
   static const MPI_Fint value = [] {
     MPI_Fint flag = 1, ierror = 0;

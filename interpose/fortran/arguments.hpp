@@ -39,8 +39,8 @@ class Types {
   std::vector<MPI_Datatype> types_;
 };
 
-/// The same for a nonblocking call. MPI reads the array until the call is complete, at a time that is unknown here. So
-/// the copy is never freed; equal arrays share one, and programs use few different ones.
+/// The types of a w form for a nonblocking call. MPI reads the array until the call is complete, at a time that is
+/// unknown here. So the copy is never freed; equal arrays share one, and programs use few different ones.
 const MPI_Datatype* lasting_types(const MPI_Fint* handles, int count, const void* buffer);
 
 /// The blocks that this process sends and receives in a collective of the w form, with all others or its neighbours.

@@ -1,5 +1,5 @@
-// MPICH's constants without a value in mpi_f08. They are variables of its C library, or the program's copies. Buffers
-// reach C functions alone, which know them by the names of C.
+// MPICH's constants without a value in mpi_f08. They are variables of its C library, or the program's copies. The
+// wrappers get no buffers: these reach only C functions, as constants of C.
 #include "interpose/fortran/constants.hpp"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ namespace gpudt::interpose::fortran {
 
 namespace {
 
-/// The program's copy, if it has one, else the library's, in whatever file that is loaded. Null if there is none yet.
+/// The program's copy, or else the variable of any loaded library. Null if there is none yet.
 const void* constant(const char* name) {
   const void* const first = dlsym(RTLD_DEFAULT, name);
   return first != nullptr ? first : loaded_function(name);

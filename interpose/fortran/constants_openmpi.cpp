@@ -1,6 +1,6 @@
-// Open MPI's constants without a value in Fortran are common blocks, known by their addresses: those of the program's
-// own blocks where it has them. The name is the one of the four that the compiler makes of it; none of them exists in
-// a C program, whence weak.
+// Open MPI's constants without a value in Fortran are common blocks, recognised by their addresses; a program's own
+// blocks precede the library's. A compiler uses one of four names for each. The symbols are weak, because C programs
+// have none of them.
 #include <mpi.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Fortran's forms of functions that are collective over a communicator (calls/in_order.cpp): Open MPI's call the PMPI_
-// functions of C. All arguments go on to Open MPI as they are, when no collective waits on the communicator.
+// The Fortran procedures that are collective over a communicator (calls/in_order.cpp), because those of Open MPI call
+// the PMPI_ functions of C. Each passes its arguments on unchanged, once no collective waits on the communicator.
 #include <cstddef>
 
 #include "interpose/collectives/call_order.hpp"
@@ -11,7 +11,7 @@
 namespace gpudt::interpose::fortran {
 namespace {
 
-/// Where mpi_f08 gives a null pointer for an absent ierror.
+/// `ierror`, or a variable for it: mpi_f08 passes a null pointer for an absent ierror.
 MPI_Fint* present(MPI_Fint* ierror) {
   static MPI_Fint unwanted;
   return ierror == nullptr ? &unwanted : ierror;
@@ -23,8 +23,8 @@ void settle_and_call(const char* name, const void* comm, Arguments... arguments)
   procedure<void(Arguments...)>(name)(arguments...);
 }
 
-/// MPI_Comm_idup where a collective waits on the communicator: MPI is given it when its turn comes. The handle is then
-/// there before the request is complete, as with Open MPI's own procedure.
+/// MPI_Comm_idup while collectives wait on the communicator: MPI gets it after them. The handle is set before the
+/// request is complete, as by Open MPI's own procedure.
 int idup_in_turn(MPI_Comm comm, MPI_Fint* made, MPI_Request* request) {
   const char* const name = "MPI_Comm_idup";
   return guarded(comm, name, [&] {
@@ -54,7 +54,7 @@ using gpudt::interpose::fortran::present;
 using gpudt::interpose::fortran::settle_and_call;
 
 #define GPUDT_LIST(...) __VA_ARGS__
-/// `parameters` and `arguments` are lists in brackets, but for ierror.
+/// Defines the procedure gpudt_<procedure>. `parameters` and `arguments` are bracketed lists without ierror.
 #define GPUDT_SETTLING(procedure, comm, parameters, arguments)                   \
   GPUDT_EXPORT void gpudt_##procedure(GPUDT_LIST parameters, MPI_Fint* ierror) { \
     settle_and_call(#procedure, comm, GPUDT_LIST arguments, present(ierror));    \
@@ -85,7 +85,7 @@ GPUDT_SETTLING(mpi_win_allocate_cptr_, d, (void* a, void* b, void* c, void* d, v
 GPUDT_SETTLING(mpi_win_allocate_shared_cptr_, d, (void* a, void* b, void* c, void* d, void* e, void* f),
                (a, b, c, d, e, f))
 
-// The lengths of strings follow, by value.
+// The lengths of strings follow ierror, by value.
 GPUDT_EXPORT void gpudt_mpi_file_open_(void* comm, void* name, void* mode, void* info, void* file, MPI_Fint* ierror,
                                        std::size_t name_length) {
   settle_and_call("mpi_file_open_", comm, comm, name, mode, info, file, present(ierror), name_length);

@@ -1,5 +1,5 @@
-// MPI_Win_get_attr of Fortran, for those attributes of served windows that MPI does not know. In Fortran they are
-// integers, not addresses of them; all others are MPI's to translate.
+// MPI_Win_get_attr of Fortran, for those attributes of served windows that MPI does not know. In Fortran the values are
+// integers, not addresses of integers. MPI translates all other attributes.
 #include <cstdint>
 
 #include "interpose/fortran/arguments.hpp"
@@ -13,7 +13,7 @@ namespace {
 using GetAttribute = void(const MPI_Fint* win, const MPI_Fint* keyval, MPI_Aint* value, MPI_Fint* flag,
                           MPI_Fint* ierror);
 
-/// The key of the C interface, if it is a predefined one.
+/// The key of the C interface for a predefined key.
 int in_c(MPI_Fint keyval) {
 #ifdef MPICH_NUMVERSION
   return keyval - 1;
@@ -22,7 +22,7 @@ int in_c(MPI_Fint keyval) {
 #endif
 }
 
-/// `value` as the C function gives it.
+/// `value`: as the C function returns it.
 MPI_Aint as_integer(int keyval, void* value) {
   if (keyval == MPI_WIN_BASE) return static_cast<MPI_Aint>(reinterpret_cast<std::intptr_t>(value));
   return keyval == MPI_WIN_SIZE ? *static_cast<MPI_Aint*>(value) : *static_cast<int*>(value);

@@ -1,4 +1,4 @@
-// MPICH exchanges addresses by PMI, without a function for others' keys that all its launchers have in common.
+// Nothing is exchanged: MPICH uses PMI, and its launchers have no function in common that adds a key to the exchange.
 #include "interpose/mpi/modex.hpp"
 
 namespace gpudt::interpose {

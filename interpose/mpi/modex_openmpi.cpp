@@ -1,9 +1,9 @@
 // Open MPI exchanges addresses by PMIx: each process puts its data and commits them, then all processes enter a fence
-// that collects the data. This file defines PMIx_Commit, which is called instead of PMIx's own and puts one more
-// number. So the number goes through the same PMIx library and connection as Open MPI's data, and is there after the
-// fence. An Open MPI 4 that was built with its own PMIx under other names, or is started by PMI-2, never calls the
-// function; then nothing is known. Over Open MPI 5 it is not used: with PRRTE 3.0 the data came to some nodes and not
-// to others, so that processes would get different answers.
+// that collects the data. This file defines PMIx_Commit, which Open MPI calls instead of PMIx's own, and which
+// puts one more number. So the number takes the same PMIx library and connection as Open MPI's data, and is available
+// after the fence. An Open MPI 4 that was built with its own PMIx under other names, or is started by PMI-2, never
+// calls the function; then nothing is known. Over Open MPI 5 it puts nothing: PRRTE 3.0 delivers the data to some nodes
+// and not to others, so that processes would get different answers.
 #include "interpose/mpi/modex.hpp"
 
 #include <dlfcn.h>
@@ -22,8 +22,8 @@
 namespace gpudt::interpose {
 namespace {
 
-// From pmix_common.h, which need not be there when this is built. The same in all versions from 2 on, which are all
-// called libpmix.so.2.
+// From pmix_common.h, which this is built without. These are the same in all versions from 2 on, which are all called
+// libpmix.so.2.
 constexpr int pmix_success = 0, pmix_not_found = -46;
 constexpr std::uint16_t pmix_bool = 1, pmix_int32 = 9;
 constexpr std::uint8_t pmix_global = 3;
@@ -52,18 +52,18 @@ using Get = int(const PmixProcess* process, const char* key, const PmixInfo* dir
 constexpr const char* own_key = "gpudt.collectives";
 constexpr int not_asked = -1;
 
-/// Put by the next commit; 0: nothing.
+/// The number that the next commit puts; 0: none.
 std::atomic<int> offer{0};
 
 struct Modex {
   Mutex mutex;
-  Get* get GUARDED_BY(mutex) = nullptr;      ///< null: this process has told nothing, so that it asks nobody
+  Get* get GUARDED_BY(mutex) = nullptr;      ///< null if this process has put no number: then it gets none
   PmixProcess asked GUARDED_BY(mutex);       ///< in the job of this process
   std::vector<int> known GUARDED_BY(mutex);  ///< by rank
 };
 auto& modex = never_destroyed<Modex>();
 
-/// A symbol of a loaded library, or of those on which it depends. Null if there is none.
+/// A symbol of a loaded library, or of those that it depends on. Null if there is none.
 void* symbol_of(const char* library, const char* name) {
   void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) return nullptr;
@@ -72,8 +72,8 @@ void* symbol_of(const char* library, const char* name) {
   return found;
 }
 
-/// The function of this name in the PMIx library of the caller; null if there is none. Open MPI may have loaded
-/// it for a plug-in alone, in whose dependencies it is found then. Never `but`, this library's own.
+/// The function of this name in the PMIx library of the caller; null if there is none. If Open MPI has loaded PMIx only
+/// for a plug-in, it is among the dependencies of that plug-in. Never returns `but`, this library's own function.
 template <class Function>
 Function* pmix_of(const void* caller, const char* name, Function* but = nullptr) {
   Dl_info where = {};
@@ -89,14 +89,13 @@ bool is_set(const char* variable, bool otherwise) {
   return value == nullptr ? otherwise : *value;
 }
 
-/// Whether the fence that follows in MPI_Init waits for all processes, and brings the data of each to all.
+/// Whether the fence in MPI_Init waits for all processes, and gives the data of each to all.
 bool fence_collects() {
   const bool is_openmpi4 = dlsym(RTLD_DEFAULT, "opal_pmix") != nullptr;
   return is_openmpi4 && is_set("opal_pmix_collect_all_data", false) && !is_set("opal_pmix_base_async_modex", true) &&
          !is_set("ompi_async_mpi_init", true);
 }
 
-/// Puts the number, if possible; if not, no process gets it.
 void tell(int what, const void* caller) {
   auto* const put = pmix_of<Put>(caller, "PMIx_Put");
   auto* const get = pmix_of<Get>(caller, "PMIx_Get");
@@ -111,7 +110,7 @@ void tell(int what, const void* caller) {
   if (put(pmix_global, own_key, &value) == pmix_success) modex.get = get;
 }
 
-/// `directive`: how far to look.
+/// `directive`: the PMIx key that limits where PMIx searches. Returns a PMIx code.
 int look_up(int world_rank, const char* directive, int& found) REQUIRES(modex.mutex) {
   PmixInfo info;
   std::strcpy(info.key, directive);
@@ -138,7 +137,7 @@ int modex_offered(int world_rank) {
   if (modex.known.size() <= rank) modex.known.resize(rank + 1, not_asked);
   if (modex.known[rank] != not_asked) return modex.known[rank];
   int found = 0;
-  // First in what this process has, then what the node's server has; neither asks other nodes, nor waits.
+  // Searches the data of this process, then those of the node's server: neither contacts other nodes, nor waits.
   if (look_up(world_rank, "pmix.optional", found) != pmix_success) look_up(world_rank, "pmix.immediate", found);
   return modex.known[rank] = found;
 }
@@ -147,7 +146,7 @@ int modex_offered(int world_rank) {
 
 using namespace gpudt::interpose;
 
-/// Open MPI's, or the program's own.
+/// Called by Open MPI, or by the program itself.
 GPUDT_EXPORT int PMIx_Commit() {
   const void* const caller = __builtin_return_address(0);
   warn_if_passed_by();

@@ -13,7 +13,7 @@ struct Progressing {
 /// The level of thread support that MPI_Init_thread gets if the program requests `required`: the hook may need more.
 int progress_thread_level(int required);
 
-/// To be called after MPI_Init. Null if the hook is in place, else the reason why it cannot be.
+/// Installs the hook; to be called after MPI_Init. Returns null, or the reason why the hook is not possible.
 const char* progress_start(const Progressing& driven);
 
 /// After this, advance() is not called, and no call is running in another thread.

@@ -6,8 +6,8 @@
 // operations in it. MPICH holds no locks there unless the program requested MPI_THREAD_MULTIPLE, so that MPI may be
 // called.
 //
-// With MPI_THREAD_MULTIPLE, MPICH holds its locks there. Then a thread of this library advances pending operations. The
-// same in an MPICH without UCX, for which the library requests MPI_THREAD_MULTIPLE itself.
+// With MPI_THREAD_MULTIPLE, MPICH holds its locks there. Then a thread of this library advances pending operations,
+// and also in an MPICH without UCX, for which this library requests MPI_THREAD_MULTIPLE.
 #include "interpose/mpi/progress.hpp"
 
 #include <mpi.h>
@@ -29,12 +29,12 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::chrono::microseconds pause{10};  ///< of the thread, between its steps
-constexpr unsigned long timer_slack = 1000;     ///< nanoseconds by which a pause may be longer
+constexpr std::chrono::microseconds pause{10};  ///< between the steps of the thread
+constexpr unsigned long timer_slack = 1000;     ///< nanoseconds by which the kernel may prolong a pause
 
 std::atomic<int (*)()> on_the_way{nullptr};  ///< what ucp_worker_progress calls
 
-/// An MPICH with several networks ("ch4:ucx ofi", or "ch4:ofi ucx") takes the first, or what the user chooses.
+/// An MPICH with several networks ("ch4:ucx ofi", or "ch4:ofi ucx") uses the first, or the one that the user chooses.
 bool communicates_by_ucx() {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
@@ -64,7 +64,7 @@ class Driver {
   void start(const Progressing& driven) {
     driven_ = driven;
     stopping_ = false;
-    // The program's signals are for its own threads: a thread inherits the mask.
+    // Signals must go to the program's threads: the new thread inherits a mask that blocks all.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -102,7 +102,7 @@ class Driver {
   std::atomic<unsigned> wakes_{0};
 };
 
-auto& driver = never_destroyed<Driver>();  // whose thread runs
+auto& driver = never_destroyed<Driver>();  // its thread may outlive static objects
 
 }  // namespace
 
@@ -133,7 +133,7 @@ void progress_wake() {
 
 }  // namespace gpudt::interpose
 
-/// Stands before UCX's function of this name, in programs over whatever MPI; a ucp_worker_h is a pointer.
+/// Replaces UCX's function of this name, in programs over any MPI library; a ucp_worker_h is a pointer.
 GPUDT_EXPORT unsigned ucp_worker_progress(void* worker) {
   using Progress = unsigned (*)(void*);
   static const auto behind = reinterpret_cast<Progress>(gpudt::interpose::loaded_function("ucp_worker_progress"));

@@ -1,5 +1,5 @@
-// Progress in Open MPI 4 and 5: a callback of its progress engine, as its own components have them. libopen-pal exports
-// the function that registers one.
+// Progress in Open MPI 4 and 5: a callback of its progress engine, as its own components register them. libopen-pal
+// exports the function for that.
 #include <dlfcn.h>
 
 #include "interpose/mpi/progress.hpp"

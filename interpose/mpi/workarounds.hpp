@@ -1,5 +1,5 @@
-// Functions that some MPI library lacks or has wrong, done by other means there, and by MPI's own function elsewhere.
-// Each family of MPI libraries has an implementation, workarounds_<family>.cpp; the build picks one.
+// Functions that some MPI library lacks or has wrong. There they work around it; elsewhere they call MPI's own
+// function. Each family of MPI libraries has an implementation, workarounds_<family>.cpp; the build picks one.
 #pragma once
 
 #include <mpi.h>
@@ -9,7 +9,7 @@
 
 namespace gpudt::interpose {
 
-/// The number of bytes that a receive which has ended has brought, never MPI_UNDEFINED.
+/// The number of bytes that a completed receive has received, never MPI_UNDEFINED.
 #ifdef OPEN_MPI
 // The same as MPI_Get_elements for MPI_BYTE, at a tenth of its cost: this is called for every receive.
 inline std::int64_t received_bytes(const MPI_Status& status) {
@@ -45,7 +45,7 @@ bool is_known_version();
 /// Whether gpudt checks every receive of this MPI library for RTS messages, as peer transfers need.
 bool all_receives_are_known();
 
-/// Whether MPI matches persistent collectives by their initialisations: they may be started in any order, and late.
+/// Whether MPI matches persistent collectives by their initialisations: they may be started in any order, at any time.
 bool matches_persistent_by_init();
 
 /// Whether a call returns its error after an error handler of the program has been called. MPICH 4.3 and 5.0 return
@@ -64,12 +64,10 @@ inline constexpr bool refuses_all_aliases = false;
 inline constexpr bool refuses_all_aliases = true;
 #endif
 
-/// Lets MPI make progress.
 void make_progress();
 
-/// Finds at run time the offsets of the context id in a communicator object and of the communicator in a request
-/// object. To be called once, in MPI_Init. `own`: a communicator that this library has made from MPI_COMM_SELF. False
-/// if the offsets cannot be found; then the functions that follow must not be called, or find nothing.
+/// Finds the offset of the context id in a communicator object. To be called once, in MPI_Init. `own`: a communicator
+/// that this library has made from MPI_COMM_SELF. False if it is not found: then context_of() must not be called.
 bool find_contexts(MPI_Comm own);
 /// To be called in MPI_Init, before any communicator is made, and in MPI_Finalize. They do something only for MPI
 /// libraries for which gpudt numbers contexts.
@@ -83,8 +81,8 @@ inline constexpr bool contexts_recur = true;
 #else
 inline constexpr bool contexts_recur = false;
 #endif
-/// As context_of(), for a communicator with a common context. Unless contexts recur, no two communicators ever have the
-/// same, freed ones included.
+/// A longer number for a communicator with a common context, the same in all its processes. Unless contexts recur, no
+/// two communicators ever have the same, freed ones included.
 std::uint64_t lasting_context(MPI_Comm comm);
 /// To be called when the program has made communicator `made` (or MPI_COMM_NULL) from `of`. Numbers its context if MPI
 /// does not show contexts.
@@ -93,9 +91,10 @@ inline void number_context(MPI_Comm, MPI_Comm) {}
 #else
 void number_context(MPI_Comm of, MPI_Comm made);
 #endif
-/// Where contexts are numbered: from this number on they belong to communicators that the program has made, and of
-/// which the receiver may not know (mpi_f08 and tools make some past the library).
+/// Where contexts are numbered: from this number on they belong to communicators that the program has made, and that
+/// the receiver may not have numbered (mpi_f08 and tools bypass the library).
 inline constexpr std::uint32_t first_made_context = 3;
+/// Finds the offset of the communicator in a request object, for request_comm(). False if it is not found.
 bool find_request_contexts(MPI_Comm own);
 /// The largest element, in bytes, within which a received message may end, as RTS messages do; MPI fails for larger
 /// ones.
@@ -139,7 +138,7 @@ inline bool request_has_comm(MPI_Request request, MPI_Comm comm) {
 }
 /// False if a pending send or receive is certainly not complete. Does not call MPI.
 inline bool request_may_be_complete(MPI_Request request) {
-  constexpr std::uintptr_t complete = 1;  // 0, or a pointer: not yet
+  constexpr std::uintptr_t complete = 1;  // 0 or a pointer: pending
   if (context_offsets.completion == 0) return true;
   const auto* const place = reinterpret_cast<const char*>(request) + context_offsets.completion;
   return __atomic_load_n(reinterpret_cast<const std::uintptr_t*>(place), __ATOMIC_ACQUIRE) == complete;
@@ -172,14 +171,14 @@ bool init_waits_for_all();
 //
 // In Open MPI they have negative tags. Unlike a private communicator these need no collective set-up: the job may have
 // processes without the library, and making a communicator does not wait for another one. Open MPI's own messages have
-// the tags -7 and below. In MPICH one communicator carries the hidden messages of all communicators, which have
-// different tags there. It exists if all processes of the job are on one node and have the library, and serves only
+// the tags -7 and below. In MPICH one communicator carries the hidden messages of all communicators, by different
+// tags. It exists if all processes of the job are on one node and have the library, and serves only
 // collectives.
 enum HiddenTag : int { control_tag = -3, fragment_tag = -4, collective_tag = -5, vote_tag = -6 };
 /// To be called by all processes of the job: in MPI_Init, and before MPI_Finalize.
 void start_hidden_messages();
 void stop_hidden_messages();
-/// Whether there are hidden messages; all processes get the same answer. To be called after MPI_Init. The functions
+/// Whether hidden messages are possible; all processes get the same answer. To be called after MPI_Init. The functions
 /// below need them.
 bool has_hidden_messages();
 #ifdef OPEN_MPI
@@ -195,8 +194,7 @@ int hidden_tag(std::uint64_t number);
 int hidden_send(const void* data, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request);
 int hidden_receive(void* data, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm, MPI_Request* request);
 
-/// Whether MPI makes progress in all probes. On a communicator of one process, MPICH's look again and again, or once,
-/// and make none.
+/// Whether MPI makes progress in all probes. On a communicator of one process, those of MPICH make none.
 #ifdef OPEN_MPI
 inline constexpr bool probes_make_progress = true;
 #else

@@ -1,4 +1,4 @@
-// What MPICH 4 does wrongly.
+// Work-arounds for MPICH 4 and 5.
 #include "interpose/mpi/workarounds.hpp"
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace {
 
 // Set in MPI_Init, before there are threads.
 MPI_Comm hidden = MPI_COMM_NULL;
-std::uint64_t hidden_tags = 1 << 15;  ///< the least number that MPI allows
+std::uint64_t hidden_tags = 1 << 15;  ///< the least number of tags that MPI promises
 int context_key = MPI_KEYVAL_INVALID;
 
 // MPICH does not show the contexts of its communicators. So each communicator gets a number that all its processes
-// compute alike: from the number of the communicator it was made from, how many were made from that before, and its
-// first process. The context of messages is this number reduced to 31 bits. Two communicators may have the same, which
-// does harm only if messages on both with the same tag and length are probed at the same time.
+// compute alike: from the number of the communicator from which it was made, the number of communicators made from that
+// one before, and its first process. The context of messages is this number reduced to 31 bits. Two communicators may
+// get the same one, which does harm only if messages on both with the same tag and length are probed at the same time.
 struct Context {
   std::uint64_t number;
   std::atomic<std::uint32_t> made{0};  ///< communicators made from this one by the library's wrappers
@@ -69,11 +69,11 @@ MPI_Status empty_status() {
   return status;
 }
 
-/// A communicator whose error handler is replaced for a time. Several threads may need that at the same time.
+/// A communicator whose error handler is replaced for a time, possibly by several threads at once.
 struct Handled {
   Handled(MPI_Comm its_comm, bool its_whatever) : comm(its_comm), whatever(its_whatever) {}
   const MPI_Comm comm;
-  const bool whatever;  ///< replace any handler; if false, not the default one, which the program may not have set
+  const bool whatever;  ///< whether to replace the default handler, too
   Mutex mutex{};
   int users GUARDED_BY(mutex) = 0;
   bool replaced GUARDED_BY(mutex) = false;
@@ -113,7 +113,7 @@ class ErrorsReturned {
   bool counted_ = false;
 };
 
-/// The major version, if gpudt knows it; else 0. Other libraries of this family, such as Intel MPI, have other names.
+/// The major version if gpudt knows it, or 0: for other libraries of this family, too, such as Intel MPI.
 int known_version() {
   static const int known = [] {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -157,9 +157,9 @@ int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
   return code;
 }
 
-/// MPICH has no such function: it frees requests that have failed, and calls the handler of MPI_COMM_WORLD, whatever
-/// communicator they belong to, or from 4.2 on that of MPI_COMM_SELF if the program has set one. For the time of the
-/// call these handlers are ones that return. They are put back unless another thread has changed them meanwhile.
+/// MPICH has no function that leaves failed requests alone. It frees them and calls the handler of MPI_COMM_WORLD,
+/// whatever their communicator, or from 4.2 on that of MPI_COMM_SELF if the program has set one. During the call these
+/// handlers are MPI_ERRORS_RETURN. They are restored unless another thread has changed them meanwhile.
 int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
   const ErrorsReturned of_world(world_handled), of_self(self_handled);
   const int code = PMPI_Testsome(count, requests, done, indices, statuses);
@@ -168,7 +168,7 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
   return error_class == MPI_ERR_IN_STATUS ? MPI_ERR_IN_STATUS : code;
 }
 
-/// MPICH 4 and 5: by way of PMI, whose barriers all processes of a node take part in.
+/// In MPICH 4 and 5 MPI_Init contains barriers of PMI, in which all processes of a node take part.
 bool init_waits_for_all() {
   return is_known_version();
 }
@@ -190,7 +190,7 @@ bool matches_persistent_by_init() {
   return false;
 }
 
-/// Tests a request that is not complete: MPICH makes progress there. (Probes on a communicator of one process do not.)
+/// Tests a pending request, in which MPICH makes progress. (Probes on a communicator of one process make none.)
 void make_progress() {
   MPI_Request request = MPI_REQUEST_NULL;
   int ended = 0;
@@ -207,7 +207,7 @@ bool all_receives_are_known() {
   return is_known_version();
 }
 
-/// Without hidden messages it is not known whether all processes have the library, and number contexts.
+/// Without hidden messages it is unknown whether all processes have the library, and number contexts.
 bool find_contexts(MPI_Comm) {
   return has_hidden_messages();
 }
@@ -222,7 +222,7 @@ void number_context(MPI_Comm of, MPI_Comm made) {
   if (context != nullptr && PMPI_Comm_set_attr(made, context_key, context) != MPI_SUCCESS) delete context;
 }
 
-/// MPICH fails if elements do not lie side by side; built with yaksa it does in any case.
+/// MPICH fails for elements with gaps, and if built with yaksa for all.
 std::int64_t widest_received_in_parts() {
   return 0;
 }

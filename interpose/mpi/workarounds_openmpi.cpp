@@ -1,4 +1,4 @@
-// What Open MPI 4 and 5 need.
+// Work-arounds for Open MPI 4 and 5.
 #include "interpose/mpi/workarounds.hpp"
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ int library_version() {
 using SilentTestsome = int (*)(std::size_t, MPI_Request*, int*, int*, MPI_Status*);
 
 /// The fourth of Open MPI's functions for requests (ompi/request/request.h, the same since version 1.3): MPI_Testsome
-/// is this and then the error handler.
+/// calls it and then the error handler.
 SilentTestsome find_testsome() {
   constexpr std::size_t test_some = 3;
   auto* const functions = static_cast<const SilentTestsome*>(dlsym(RTLD_DEFAULT, "ompi_request_functions"));
@@ -48,14 +48,15 @@ struct Messaging {
 
 constexpr int standard_mode = 4;
 
-// The insides of communicators and requests (ompi/communicator/communicator.h, ompi/request/request.h): a communicator
-// of Open MPI 4 has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the process's rank; one of Open MPI
-// 5 has a pointer to the name, long identifiers, then context, rank, and flags of which one says that the context is
-// the same in all processes. A request has its kind, its status, whether it is complete (0: no, 1: yes, else the thread
-// that waits for it), pointers to functions and then the communicator. Where that is hangs on the build's options.
+// The internals of communicators and requests (ompi/communicator/communicator.h, ompi/request/request.h). A
+// communicator of Open MPI 4 has its name, of MPI_MAX_OBJECT_NAME bytes, then the context, then the process's rank. One
+// of Open MPI 5 has a pointer to the name, long identifiers, then context, rank, and flags, one of which means that the
+// context is the same in all processes. A request has its kind, its status, its completion (0: pending, 1: complete, or
+// the thread that waits for it), pointers to functions and then the communicator. The offsets depend on
+// build options.
 
-constexpr std::size_t communicator_size = 512, request_size = 256;  ///< of the predefined ones, at least
-constexpr std::size_t least_communicator = 300;                     ///< of any communicator: none is smaller
+constexpr std::size_t communicator_size = 512, request_size = 256;  ///< least bytes of predefined ones
+constexpr std::size_t least_communicator = 300;                     ///< least bytes of any communicator
 constexpr std::size_t from_kind_to_comm = 96, from_kind_to_completion = 32;
 constexpr int generalized_kind = 2, null_kind = 5;
 
@@ -67,7 +68,7 @@ Value value_in(Handle handle, std::size_t offset) {
   return value;
 }
 
-/// The offset of the name in a predefined communicator; nothing if it is not found, or found more than once.
+/// The offset of the name in a predefined communicator; empty if it is not found, or found more than once.
 std::optional<std::size_t> place_of_name(MPI_Comm comm) {
   char name[MPI_MAX_OBJECT_NAME] = {};
   int length = 0;
@@ -88,16 +89,15 @@ std::uint32_t common_context_flag() {
   return library_version() == 4 ? 0 : 0x10000;
 }
 
-/// Whether those could be the flags of a communicator, in Open MPI 5: one is set in the predefined ones alone. (Where
-/// the Fortran handles are, which are small numbers, too, pointers follow: they never have that flag, being multiples
-/// of 8.)
+/// Whether `flags` can be those of a communicator in Open MPI 5: one is set only in the predefined ones. (Fortran
+/// handles are small numbers like contexts, but a pointer follows them, a multiple of 8 without that flag.)
 bool are_flags(std::uint32_t flags, bool predefined) {
   constexpr std::uint32_t predefined_flag = 0x4;
   const std::uint32_t common = common_context_flag();
   return library_version() == 4 || ((flags & common) != 0 && ((flags & predefined_flag) != 0) == predefined);
 }
 
-/// Whether what stands there could be the context and the rank of `comm`.
+/// Whether the context and the rank of `comm` can be at this offset.
 bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uint32_t highest, bool predefined) {
   int rank = -1;
   PMPI_Comm_rank(comm, &rank);
@@ -106,7 +106,7 @@ bool is_context(std::size_t place, MPI_Comm comm, std::uint32_t lowest, std::uin
          are_flags(value_in<std::uint32_t>(comm, place + sizeof context + sizeof rank), predefined);
 }
 
-/// `own`: a communicator that is neither of the two predefined ones.
+/// Whether contexts can be at this offset. `own`: a communicator that is not predefined.
 bool are_contexts(std::size_t place, MPI_Comm own) {
   constexpr std::uint32_t first_free = 2, last = 1U << 30;
   return is_context(place, MPI_COMM_WORLD, 0, 0, /*predefined=*/true) &&
@@ -114,7 +114,6 @@ bool are_contexts(std::size_t place, MPI_Comm own) {
          is_context(place, own, first_free, last, /*predefined=*/false);
 }
 
-/// Where contexts may be.
 std::vector<std::size_t> context_places() {
   std::vector<std::size_t> places;
   if (library_version() == 4) {
@@ -127,7 +126,7 @@ std::vector<std::size_t> context_places() {
   return places;
 }
 
-/// A pending receive that no message matches, for as long as it lives.
+/// A pending receive that no message matches. It ends with the object.
 class Probe {
  public:
   explicit Probe(MPI_Comm comm) { PMPI_Irecv(&room_, 1, MPI_CHAR, 0, 0, comm, &request_); }
@@ -144,7 +143,6 @@ class Probe {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// A pending generalized request, for as long as it lives.
 class Generalized {
  public:
   Generalized() {
@@ -163,7 +161,7 @@ class Generalized {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-/// The entries of the table of the chosen component's functions; those after them are numbers.
+/// The table of the functions of the chosen component; numbers follow the functions.
 struct MessagingTable {
   void* const* entries = nullptr;
   std::size_t count = 0;
@@ -178,7 +176,7 @@ MessagingTable messaging_table() {
   return {static_cast<void* const*>(table), symbol->st_size / sizeof(void*)};
 }
 
-/// Whether `function` is called "mca_pml_<component><ending>", as all components that export theirs name them.
+/// Whether `function` is named "mca_pml_<component><ending>", as in all components that export theirs.
 bool is_named(void* function, std::string_view ending) {
   Dl_info info{};
   if (function == nullptr || dladdr(function, &info) == 0 || info.dli_saddr != function || !info.dli_sname)
@@ -188,7 +186,7 @@ bool is_named(void* function, std::string_view ending) {
          name.substr(name.size() - ending.size()) == ending;
 }
 
-/// The only function of the table that is named so.
+/// The function of the table that is_named() finds; null if there are none or several.
 void* function_named(const MessagingTable& table, std::string_view ending) {
   void* found = nullptr;
   for (std::size_t i = 0; i < table.count; ++i) {
@@ -199,8 +197,8 @@ void* function_named(const MessagingTable& table, std::string_view ending) {
   return found;
 }
 
-/// By the functions' names, since their order differs between versions. Components that do not export their functions
-/// are trusted to have the order of Open MPI 1.3 to 4.
+/// Finds the functions by name, since their order differs between versions. Components that do not export their
+/// functions are assumed to have the order of Open MPI 1.3 to 4.
 Messaging find_messaging() {
   constexpr std::size_t known_receive = 7, known_send = 10;
   const MessagingTable table = messaging_table();
@@ -213,7 +211,7 @@ Messaging find_messaging() {
   return {reinterpret_cast<Messaging::Receive>(receive), reinterpret_cast<Messaging::Send>(send)};
 }
 
-/// Once MPI is initialized: the component is chosen then.
+/// To be called once MPI is initialized, which chooses the component.
 const Messaging& messaging() {
   static const Messaging found = find_messaging();
   return found;
@@ -242,7 +240,7 @@ bool find_request_contexts(MPI_Comm own) {
   for (std::size_t place = from_kind_to_comm; place + sizeof(MPI_Comm) <= request_size; place += alignof(MPI_Comm)) {
     if (value_in<MPI_Comm>(one.request(), place) != MPI_COMM_SELF || value_in<MPI_Comm>(other.request(), place) != own)
       continue;
-    // The next place like that is a part of receives alone.
+    // The next match would be in a part that only receives have.
     const std::size_t kind = place - from_kind_to_comm;
     if (value_in<int>(one.request(), kind) != ContextOffsets::messages ||
         value_in<int>(other.request(), kind) != ContextOffsets::messages ||
@@ -278,9 +276,9 @@ bool matches_persistent_by_init() {
 }
 
 void make_progress() {
-  // Over UCX a probe drives all of MPI's progress, this library's part of it too, once in a hundred times.
+  // Not by a probe: over UCX only one probe in a hundred makes all of MPI's progress, with this library's part.
   static const auto drive = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "opal_progress"));
-  if (drive != nullptr) drive();  // as in any Open MPI in which progress_start() has succeeded
+  if (drive != nullptr) drive();  // not null if progress_start() has succeeded
 }
 
 bool init_waits_for_all() {
@@ -338,13 +336,13 @@ int test_some(int count, MPI_Request* requests, int* done, int* indices, MPI_Sta
   return testsome(static_cast<std::size_t>(count), requests, done, indices, statuses);
 }
 
-/// Open MPI 4 unpacks a part of an element in 16 bytes, and writes beyond them; Open MPI 5 takes a byte of the gap
-/// after the part before for one of its own.
+/// Open MPI 4 unpacks a part of an element in a buffer of 16 bytes, and writes beyond its end for larger elements; Open
+/// MPI 5 takes a byte of the gap before the part for one of the part.
 std::int64_t widest_received_in_parts() {
   return library_version() == 4 ? 16 : 1;
 }
 
-/// A library that is newer than mpi.h may have receives that gpudt does not wrap.
+/// An Open MPI that is newer than mpi.h may have receives that gpudt does not wrap.
 bool all_receives_are_known() {
   const int version = library_version();
   return version == 4 || (version == 5 && OMPI_MAJOR_VERSION == 5);

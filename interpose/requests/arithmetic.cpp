@@ -13,7 +13,7 @@ namespace {
 using device::Element;
 using device::Operator;
 
-/// The groups of datatypes by which MPI-4.1 section 6.9.2 says what an operator takes.
+/// The groups of datatypes by which MPI-4.1 section 6.9.2 defines what an operator takes.
 enum class Group { c_integer, fortran_integer, floating, complex, logical, byte, several_languages, pair };
 
 struct KnownType {
@@ -33,10 +33,10 @@ Element unsigned_of(int bytes) {
 /// Handles are numbers or pointers.
 constexpr std::less<MPI_Datatype> comes_before;
 
-/// By handle. Several names of one handle are alike.
+/// The types in order of their handles. Several names may have one handle.
 std::vector<KnownType> make_types() {
   std::vector<KnownType> types;
-  // Of a size that elements have; an MPI without Fortran has null handles.
+  // Only types of the size of an element; an MPI without Fortran has null handles.
   const auto add = [&](MPI_Datatype type, Group group, auto element_of) {
     int bytes = 0;
     if (type == MPI_DATATYPE_NULL || PMPI_Type_size(type, &bytes) != MPI_SUCCESS) return;
@@ -74,7 +74,7 @@ std::vector<KnownType> make_types() {
   return types;
 }
 
-/// What GPUs can compute with, of the datatypes that MPI names.
+/// The predefined datatypes that GPUs can reduce.
 struct KnownTypes {
   std::vector<KnownType> list = make_types();
 };
@@ -90,7 +90,7 @@ std::optional<Operator> operator_of(MPI_Op op) {
   return operators[found - std::begin(handles)];
 }
 
-/// What MPI refuses is not for GPUs to do.
+/// Whether MPI takes the operator for the group: GPUs do nothing that MPI refuses.
 bool takes(Operator op, Group group) {
   switch (op) {
     case Operator::max:
@@ -128,8 +128,8 @@ std::optional<Arithmetic> look_up(MPI_Op op, MPI_Datatype type) {
 
 }  // namespace
 
-// Host-only programs look up the same again and again. What is remembered stays true: handles that MPI names are never
-// freed, and all others are nothing.
+// Remembers the last result, since programs repeat the same look-up. It stays valid: predefined handles are never
+// freed, and the result for all others is empty.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
   struct Last {
     MPI_Op op = MPI_OP_NULL;

@@ -14,8 +14,8 @@ struct Arithmetic {
   device::Element element;
 };
 
-/// Nothing: the host does it, or refuses it. So it is for user-defined operators, MPI_REPLACE and MPI_NO_OP, for long
-/// double, Fortran's logicals, and derived datatypes, which predefined operators do not take.
+/// Empty if GPUs do not reduce `type` by `op`: for user-defined operators, MPI_REPLACE and MPI_NO_OP, for long double,
+/// Fortran's logicals and derived datatypes, and where MPI refuses the pair. MPI is to be called then.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type);
 
 /// Whether MPI names the operator, so that it cannot be freed.

@@ -2,12 +2,12 @@
 // finish_receive(), and for nonblocking ones, which take them in the engine (operations.cpp), together for all messages
 // that have arrived.
 //
-//   payload.is_readable()   until its first bytes can be read on the host
-//   recognise()             finds out what has come: the message itself, or an RTS for which it is to be fetched
-//   payload.start_unpack()  starts bringing it to the user's buffer
-//   payload.done()          until it is there
+//   payload.is_readable()   polled until the first bytes can be read on the host
+//   recognise()             finds out what has arrived: the message itself, or an RTS whose message is to be fetched
+//   payload.start_unpack()  starts moving the data to the user's buffer
+//   payload.done()          polled until they are there
 //
-// If MPI has not delivered all of a message, or it cannot be read, release() takes the place of these.
+// If the message has been truncated, or cannot be read, release() replaces these steps.
 #pragma once
 
 #include <mpi.h>
@@ -27,45 +27,45 @@ namespace gpudt::interpose {
 struct Arrival {
   int source = MPI_ANY_SOURCE;
   int tag = MPI_ANY_TAG;
-  std::int64_t bytes = 0;   ///< that MPI has delivered; once it is recognised, those that the receive gets
-  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: it is longer than that
+  std::int64_t bytes = 0;   ///< delivered by MPI; after recognise() those that the receive gets
+  int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message is longer than `bytes`
 
   void note(const MPI_Status& status);
 
-  /// `comm` tells the communicator, MPI_COMM_NULL if it has been freed. Throws what the payload does.
+  /// Sets `bytes` and `error`. `comm()` returns the communicator, or MPI_COMM_NULL if it has been freed. Throws what
+  /// the payload does.
   void recognise(ReceivePayload& payload, FunctionRef<MPI_Comm()> comm);
 
-  /// Of a receive that has failed with `code`: whether the message may have been an RTS, whose sender is to be
-  /// released.
+  /// Whether a receive that failed with `code` may have lost an RTS, so that release() is needed.
   bool may_be_lost_rts(int code) const;
-  /// Releases it. `context`: of the communicator, if that has been freed (request_context()).
+  /// Releases the sender of a lost RTS. `context`: of the communicator, if that has been freed (request_context()).
   void release(ReceivePayload& payload, MPI_Comm comm, std::int64_t context = -1) const;
 };
 
-/// The status that a call fills in for this library to read. Where MPI's return code tells of errors it is the
-/// program's, or another one if it wants none. Else it is another one, which shows whether MPI has filled it in, and is
-/// copied to the program's in the end.
+/// The status of a call, which this library reads too. If MPI returns handled errors (returns_handled_errors), it is
+/// the program's status, or `own_` if the program ignores it. Otherwise it is `own_`, which shows whether MPI has
+/// filled it in, and the destructor copies it to the program's.
 class SeenStatus {
  public:
   explicit SeenStatus(MPI_Status* user) : user_(user) {
     if constexpr (returns_handled_errors) return;
     own_ = {};
     own_.MPI_SOURCE = nobody;
-    if (wanted()) own_.MPI_ERROR = user->MPI_ERROR;  // which calls with one status leave alone
+    if (wanted()) own_.MPI_ERROR = user->MPI_ERROR;  // calls with one status do not set it
   }
   ~SeenStatus() {
     if (!returns_handled_errors && wanted() && own_.MPI_SOURCE != nobody) *user_ = own_;
   }
   SeenStatus(const SeenStatus&) = delete;
   SeenStatus& operator=(const SeenStatus&) = delete;
-  /// What MPI is to fill in, or to complain of: a null pointer that does not mean "ignore".
+  /// The argument for MPI. A null pointer that does not mean "ignore" is passed on, since MPI reports it.
   MPI_Status* get() const { return is_users() || is_wrong() ? user_ : &own_; }
   MPI_Status& operator*() const { return is_users() ? *user_ : own_; }
-  /// Of a call that has returned `code`: it has failed, which an error handler has been told of.
+  /// Whether a call that returned `code` has failed all the same, after an error handler was called.
   bool refused(int code) const { return !returns_handled_errors && code == MPI_SUCCESS && own_.MPI_SOURCE == nobody; }
 
  private:
-  static constexpr int nobody = std::numeric_limits<int>::min();  // nor MPI_PROC_NULL or MPI_ANY_SOURCE
+  static constexpr int nobody = std::numeric_limits<int>::min();  // no rank, nor MPI_PROC_NULL or MPI_ANY_SOURCE
 
   bool wanted() const { return user_ != MPI_STATUS_IGNORE && user_ != nullptr; }
   bool is_users() const { return returns_handled_errors && wanted(); }

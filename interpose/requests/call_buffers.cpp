@@ -1,5 +1,5 @@
-// Stages the buffers of collectives. Blocks of one argument lie in one staging buffer, each by its own datatype, whose
-// layout the GPU keeps, and are packed or unpacked together by as few kernels as can be.
+// Stages the buffers of collectives. The blocks of one argument lie in one staging buffer, each with its own datatype,
+// whose layout is cached on the GPU, and are packed or unpacked together by as few kernels as possible.
 #include "interpose/requests/call_buffers.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Blocks of one buffer argument, of which one at least is in device memory.
+/// Blocks of one buffer argument, at least one of which is in device memory.
 class StagedBlocks : public CallPayload {
  public:
   /// Acquires `bytes` bytes of staging memory; may throw device::Error.
@@ -33,7 +33,7 @@ class StagedBlocks : public CallPayload {
     mark();
   }
   void start_pack() override { start(device::Direction::pack); }
-  /// Always all of them.
+  /// Always unpacks all blocks.
   void start_unpack(std::int64_t) override { start(device::Direction::unpack); }
   bool done() override {
     return std::all_of(transfers_.begin(), transfers_.end(), [](OperandTransfer& each) { return each.done(); });
@@ -76,7 +76,7 @@ class StagedBlocks : public CallPayload {
 
   std::vector<StagedBlock> blocks_;
   device::Staging staging_;
-  std::vector<OperandTransfer> transfers_;  // after staging_: they must end before the memory goes back
+  std::vector<OperandTransfer> transfers_;  // after staging_: they must end before the memory is released
 };
 
 /// Blocks of types that differ begin at multiples of this, so that they are written in whole words and segments.
@@ -94,7 +94,7 @@ class CallBuffers::Buffers : public CallPayload {
     const device::Gathering gathering(device::Gathering::long_bytes);
     for (CallPayload* input : inputs) input->start_pack();
   }
-  /// Always everything: the status of a collective tells no number of bytes.
+  /// Always unpacks everything: the status of a collective has no number of bytes.
   void start_unpack(std::int64_t) override {
     const device::Gathering gathering(device::Gathering::long_bytes);
     for (const auto& [output, bytes] : outputs) output->start_unpack(bytes);
@@ -127,7 +127,7 @@ class CallBuffers::Buffers : public CallPayload {
   std::vector<CallPayload*> inputs;
   std::vector<std::pair<CallPayload*, std::int64_t>> outputs;  ///< with all their bytes
   bool packed = false;
-  // What MPI may look at until then.
+  // Arrays that MPI may read until then.
   std::tuple<std::vector<std::vector<int>>, std::vector<std::vector<MPI_Aint>>> displs;
   std::vector<std::vector<MPI_Datatype>> types;
   std::vector<datatype::TypeInfoRef> infos;  ///< keep the packed types
@@ -145,7 +145,7 @@ Displacement narrow(std::int64_t place, const char* call) {
   return static_cast<Displacement>(place);
 }
 
-/// Some block has elements, and none a negative number, which MPI reports.
+/// Whether some block has elements, and none has a negative number, which MPI reports.
 template <class Count>
 bool has_blocks(int blocks, const Count* counts) {
   return blocks > 0 && counts != nullptr &&
@@ -153,7 +153,6 @@ bool has_blocks(int blocks, const Count* counts) {
          std::none_of(counts, counts + blocks, [](Count count) { return count < 0; });
 }
 
-/// MPI moves block `i`.
 template <class Count>
 bool moves(int i, const Count* counts, const Absent& absent) {
   const auto at = static_cast<std::size_t>(i);
@@ -167,8 +166,8 @@ struct UserBlock {
   MPI_Datatype type;
 };
 
-/// The blocks of an argument at `address`: from MPI_BOTTOM each may lie in memory of its own, else all lie where the
-/// first does. Nothing if none has data in device memory, or MPI is to refuse a type. May throw device::TooManyParts.
+/// The blocks of an argument at `address`: with MPI_BOTTOM each may lie in memory of its own, otherwise all lie in that
+/// of the first. Empty if none has data in device memory, or MPI refuses a type. May throw device::TooManyParts.
 std::vector<DeviceBuffer> describe(const void* address, const std::vector<UserBlock>& blocks) {
   const bool each = address == MPI_BOTTOM;
   std::vector<DeviceBuffer> operands(blocks.size());
@@ -190,7 +189,7 @@ std::vector<DeviceBuffer> describe(const void* address, const std::vector<UserBl
   return operands;
 }
 
-/// An operator finds the elements of a contiguous message, moved to staging memory, aligned as it may expect.
+/// Whether an operator finds contiguous elements in staging memory with the alignment that it may expect.
 bool keeps_alignment(const DeviceBuffer& operand, const datatype::Shape& shape, MPI_Datatype type) {
   constexpr std::uintptr_t most = alignof(std::max_align_t);
   return reinterpret_cast<std::uintptr_t>(shifted(operand.buffer, shape.offset)) % most == 0 ||

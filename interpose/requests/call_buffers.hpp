@@ -27,7 +27,7 @@ struct Given {
   MPI_Datatype type;
 };
 
-/// The same with displacements, for the v forms.
+/// (buffer, datatype, displacements) as MPI is to see them, for the v forms.
 template <class Displacement>
 struct GivenV {
   void* buffer;
@@ -35,7 +35,7 @@ struct GivenV {
   const Displacement* displs;
 };
 
-/// The same with a type and a byte displacement for each block, for the w forms.
+/// A buffer with a type and a byte displacement for each block, as MPI is to see them, for the w forms.
 template <class Displacement>
 struct GivenW {
   void* buffer;
@@ -43,20 +43,20 @@ struct GivenW {
   const Displacement* displs;
 };
 
-/// Dimensions of a cartesian grid on which neighbourhood collectives work with device memory.
+/// The most dimensions of a cartesian grid on which neighbourhood collectives work with device memory.
 inline constexpr std::size_t max_grid_dims = 64;
 /// The blocks of a neighbourhood collective whose neighbour is MPI_PROC_NULL.
 using Absent = std::bitset<2 * max_grid_dims>;
 
-/// The address may be MPI_BOTTOM.
+/// `bytes` behind `address`, which may be MPI_BOTTOM.
 inline const void* shifted(const void* address, std::int64_t bytes) {
   return reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes));
 }
 
-/// A nonblocking call that MPI has been given later than the program made it.
+/// A nonblocking call that MPI is given later than the program made it.
 struct LateCall {
-  MPI_Request inner = MPI_REQUEST_NULL;   ///< MPI's
-  std::shared_ptr<CallPayload> staged{};  ///< its buffers, inputs packed; null if none is
+  MPI_Request inner = MPI_REQUEST_NULL;   ///< MPI's request
+  std::shared_ptr<CallPayload> staged{};  ///< its staged buffers, inputs packed; null if none
 };
 
 /// Which of the three forms of a collective the user calls.
@@ -64,8 +64,8 @@ struct Call {
   const char* name;
   MPI_Request* request = nullptr;  ///< null: blocking
   bool persistent = false;
-  MPI_Info info = MPI_INFO_NULL;  ///< persistent
-  LateCall* late = nullptr;       ///< nonblocking, made before: `request` is not to be touched
+  MPI_Info info = MPI_INFO_NULL;  ///< of a persistent call
+  LateCall* late = nullptr;       ///< set: a nonblocking call that is made late; `request` stays as it is
 
   bool blocks() const { return request == nullptr; }
 };
@@ -74,10 +74,10 @@ struct Call {
 template <class... Args>
 struct Forms {
   int (*blocking)(Args...);
-  std::type_identity_t<int (*)(Args..., MPI_Request*)> nonblocking;  // the first alone says what Args are
+  std::type_identity_t<int (*)(Args..., MPI_Request*)> nonblocking;  // Args are deduced from `blocking`
   std::type_identity_t<int (*)(Args..., MPI_Info, MPI_Request*)> persistent;
 };
-// What GCC deduces by itself; Clang does so from version 17 on.
+// For Clang before 17, which does not deduce it.
 template <class... Args, class... Others>
 Forms(int (*)(Args...), Others...) -> Forms<Args...>;
 
@@ -92,22 +92,21 @@ class CallBuffers {
   CallBuffers(const char* call, ErrorOwner owner);
   ~CallBuffers();
 
-  /// `count` elements. MPI_IN_PLACE and host memory are given back unchanged. May throw device::Error.
+  /// Declares a buffer of `count` elements. MPI_IN_PLACE and host memory are returned unchanged. Throws device::Error.
   Given buffer(Role role, const void* address, std::int64_t count, MPI_Datatype type);
-  /// The same for a reduction: MPI sees the user's own layout, which its operator needs.
+  /// buffer() for a reduction: MPI sees the user's own layout, which its operator needs.
   Given reduction(Role role, const void* address, std::int64_t count, MPI_Datatype type);
-  /// `blocks` blocks of counts[i] elements, displs[i] extents from the address, all in the memory of the first unless
-  /// that is MPI_BOTTOM. MPI leaves the blocks of absent neighbours alone.
+  /// Declares `blocks` blocks of counts[i] elements, displs[i] extents from the address. All lie in the same memory as
+  /// the first, unless the address is MPI_BOTTOM. MPI leaves the blocks of absent neighbours alone.
   template <class Count, class Displacement>
   GivenV<Displacement> buffer_v(Role role, const void* address, int blocks, const Count* counts,
                                 const Displacement* displs, MPI_Datatype type, const Absent& absent = {});
-  /// `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address. With MPI_BOTTOM each may lie
-  /// in memory of its own.
+  /// Declares `blocks` blocks of counts[i] elements of types[i], displs[i] bytes from the address. With MPI_BOTTOM each
+  /// may lie in memory of its own.
   template <class Count, class Displacement>
   GivenW<Displacement> buffer_w(Role role, const void* address, int blocks, const Count* counts,
                                 const Displacement* displs, const MPI_Datatype* types, const Absent& absent = {});
 
-  /// Runs the form that `call` says.
   template <class... Args>
   int run(const Call& call, const Forms<Args...>& pmpi, std::type_identity_t<Args>... args) {
     if (call.persistent)
@@ -119,7 +118,6 @@ class CallBuffers {
     return run([&] { return pmpi.blocking(args...); });
   }
 
-  /// Runs `blocking()`.
   template <class Blocking>
   int run(Blocking blocking) {
     if (!staged()) return blocking();
@@ -130,7 +128,6 @@ class CallBuffers {
     return code;
   }
 
-  /// Runs `nonblocking(request)`.
   template <class Nonblocking>
   int start(MPI_Request* request, Nonblocking nonblocking) {
     pack_inputs();
@@ -142,7 +139,7 @@ class CallBuffers {
     return reserved.submit_issued(code, request);
   }
 
-  /// The same, but the caller of the wrapper finishes the call. Inputs are packed even so.
+  /// Runs `nonblocking(request)` for a caller that completes the call itself; inputs are packed.
   template <class Nonblocking>
   int start_late(LateCall& late, Nonblocking nonblocking) {
     late.staged = hand_over();
@@ -150,8 +147,8 @@ class CallBuffers {
     return nonblocking(&late.inner);
   }
 
-  /// For a caller that finishes the call itself: what is staged, inputs packed; null if nothing is. Outputs are
-  /// unpacked by start_unpack() of any number of bytes.
+  /// The staged buffers, inputs packed, for a caller that completes the call itself; null if none is staged.
+  /// start_unpack() of any number of bytes unpacks all outputs.
   std::shared_ptr<CallPayload> hand_over();
 
  private:
@@ -163,10 +160,9 @@ class CallBuffers {
   void adopt(MPI_Request inner, MPI_Request* request);
   Buffers& buffers();
   void* stage(Role role, const DeviceBuffer& operand);
-  /// Those of one argument. `bytes` of staging memory hold all of them.
+  /// Stages the blocks of one argument in `bytes` bytes of staging memory.
   void* stage(Role role, std::vector<StagedBlock> blocks, std::int64_t bytes);
 
-  /// Makes a persistent request by `init(request)`.
   template <class Init>
   int prepare(MPI_Request* request, Init init) {
     if (!staged()) return init(request);
@@ -183,26 +179,25 @@ class CallBuffers {
 
 // --- who takes part --------------------------------------------------------------------------------------------------
 
-/// Processes that messages of `comm` may go to: its group, or the remote group of an intercommunicator. As many blocks
-/// are in the v-shaped buffers of its collectives.
+/// The number of processes that messages of `comm` may go to: its group, or the remote group of an intercommunicator.
+/// The buffers of its v and w collectives have one block for each.
 int peers_of(MPI_Comm comm);
-/// Blocks that a process gives and gets in an exchange.
+/// The numbers of blocks that a process sends and receives in an exchange.
 struct Blocks {
   int out_of;
   int into;
 };
-/// Those of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
+/// The blocks of a neighbourhood collective, one for each neighbour (MPI-4.1 section 8.6); none without a topology.
 Blocks neighbours(MPI_Comm comm);
 /// The neighbours' ranks in the order of their blocks, MPI_PROC_NULL among them.
 struct Edges {
   std::vector<int> out_of, into;
 };
 Edges edges(MPI_Comm comm);
-/// May throw device::Error.
+/// Throws MpiError for a grid of more than max_grid_dims dimensions.
 Absent absent_neighbours(MPI_Comm comm);
-/// This process gives to, or gets from, all others as the root.
 bool is_root(MPI_Comm comm, int root);
-/// This process is one of those that the root serves; the root of an intracommunicator serves itself.
+/// Whether this process exchanges data with the root. The root of an intracommunicator does so with itself.
 bool is_served(MPI_Comm comm, int root);
 
 }  // namespace gpudt::interpose

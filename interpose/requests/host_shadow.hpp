@@ -10,12 +10,12 @@
 
 namespace gpudt::interpose {
 
-/// Packing brings the operand's data here by way of staging memory, unpacking brings all of it back. Gaps between
+/// Packing copies the operand's data here through staging memory, unpacking copies all of them back. Gaps between
 /// blocks are not touched on either side.
 class HostShadow : public CallPayload {
  public:
-  /// Memory for the span of `operand`, aligned as the user's; undefined contents. That of a divided operand takes but
-  /// addresses, as far as between memories, and pages where there are data. May throw std::bad_alloc and device::Error.
+  /// Takes memory for the span of `operand`, aligned as the user's; undefined contents. For an operand that is divided
+  /// among memories it reserves addresses only, so that gaps take no pages. Throws std::bad_alloc and gpudt::Exception.
   explicit HostShadow(const DeviceBuffer& operand);
 
   /// The address that stands for the user's buffer argument.
@@ -40,10 +40,10 @@ class HostShadow : public CallPayload {
   void arrived();
 
   Staged staged_;
-  std::uintptr_t base_ = 0;  ///< of the user's buffer, moved here
+  std::uintptr_t base_ = 0;  ///< what stands for the address of the user's buffer
   std::unique_ptr<std::byte[]> memory_;
-  std::unique_ptr<std::byte, Unmap> mapped_{nullptr, Unmap{0}};  ///< in its stead
-  bool filling_ = false;                                         ///< staging memory holds what belongs here
+  std::unique_ptr<std::byte, Unmap> mapped_{nullptr, Unmap{0}};  ///< instead of memory_ for a divided operand
+  bool filling_ = false;                                         ///< staging memory holds data for this memory
 };
 
 }  // namespace gpudt::interpose

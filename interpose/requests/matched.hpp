@@ -1,5 +1,5 @@
-// Messages that MPI_Mprobe or MPI_Improbe has matched and no MPI_Mrecv has received: a message does not say which
-// communicator it came by, and errors of its receive are that communicator's (MPI-4.1 section 3.8.3).
+// Messages that MPI_Mprobe or MPI_Improbe has matched and no MPI_Mrecv has received: an MPI_Message does not
+// name its communicator, whose error handler gets the errors of its receive (MPI-4.1 section 3.8.3).
 #pragma once
 
 #include <mpi.h>
@@ -8,9 +8,8 @@
 
 namespace gpudt::interpose {
 
-/// What is known of a message.
 struct MatchedFrom {
-  ErrorOwner owner;  ///< its communicator or, where that has been freed, the handler kept of it
+  ErrorOwner owner;  ///< its communicator or, once that has been freed, its error handler
   bool rts = false;  ///< it is an RTS
 };
 
@@ -26,7 +25,7 @@ class MessageReceive {
   explicit MessageReceive(MPI_Message* message)
       : handle_(message), message_(message == nullptr ? MPI_MESSAGE_NULL : *message), from_(matched_take(message_)) {}
   ~MessageReceive() {
-    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, from_);  // that has failed
+    if (handle_ != nullptr && *handle_ == message_) matched_enter(message_, from_);  // the receive has failed
   }
   MessageReceive(const MessageReceive&) = delete;
   MessageReceive& operator=(const MessageReceive&) = delete;

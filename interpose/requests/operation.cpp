@@ -1,4 +1,4 @@
-// What the wrappers ask of the engine: operations with their generalized requests, their order, and their end.
+// The functions for the wrappers: operations with their generalized requests, their order, and their end.
 #include "interpose/requests/operation.hpp"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr std::chrono::seconds stop_timeout{2};  ///< for receives into device m
 
 std::atomic<int> held{0};  ///< generalized requests not yet freed
 
-/// A receive that the program has given up may never be matched; everything else comes to its end.
+/// Whether the operation may never complete: a receive that the program has given up may never be matched.
 bool may_never_end(const Operation& operation) {
   return operation.moved.is(Operation::Kind::receive) ||
          (operation.moved.is(Operation::Kind::read) && operation.owner.file == MPI_FILE_NULL);
@@ -35,10 +35,10 @@ bool may_never_end(const Operation& operation) {
 
 int query(void* extra, MPI_Status* status) {
   auto* const operation = static_cast<Operation*>(extra);
-  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI asks when the request is complete
+  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // MPI calls this when the request is complete
   status->MPI_SOURCE = operation->arrived.source;
   status->MPI_TAG = operation->arrived.tag;
-  status->MPI_ERROR = MPI_SUCCESS;  // MPICH takes it for the result, and leaves it undefined before
+  status->MPI_ERROR = MPI_SUCCESS;  // MPICH returns it, and does not set it before
   PMPI_Status_set_elements_x(status, MPI_BYTE, operation->arrived.bytes);
   PMPI_Status_set_cancelled(status, operation->cancelled ? 1 : 0);
   if (operation->error == MPI_SUCCESS) return MPI_SUCCESS;
@@ -48,7 +48,7 @@ int query(void* extra, MPI_Status* status) {
     failed_here().push_back({operation->request, std::move(failed)});
     return MPI_SUCCESS;  // the wrapper of the completion call reports the error to the right handler
   } catch (const std::bad_alloc&) {
-    return operation->error;  // MPI does, to whatever handler it takes for the right one
+    return operation->error;  // MPI reports it, to a handler of its own choice
   }
 }
 
@@ -79,7 +79,7 @@ int Operations::reserve(Operation* operation) {
   return error;
 }
 
-/// Takes no memory: MPI uses that of the operation by now.
+/// Takes no memory for an issued operation, whose staging memory MPI uses by now.
 void Operations::submit(Operation* operation, bool issued) {
   operation->issued = issued;
   const LockGuard lock(mutex_);
@@ -100,7 +100,7 @@ void Operations::list(Operation* operation) {
   enter_list(operation);
 }
 
-/// Unless it is there.
+/// Enters the operation unless it is in the list.
 void Operations::enter_list(Operation* operation) {
   if (operation->previous != nullptr || listed_ == operation) return;
   operation->next = std::exchange(listed_, operation);
@@ -119,7 +119,7 @@ void Operations::remove(Operation* operation) {
 /// Drops the reference of an operation's generalized request, in the function that MPI calls to free it: MPICH holds
 /// its lock there if the program has threads, and may not be called.
 void Operations::retire(Operation* operation) {
-  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // what the engine wrote comes before
+  static_cast<void>(operation->decided.load(std::memory_order_acquire));  // sees what the engine has written
   if (!operation->needs_mpi_to_end()) return operation->release();
   operation->next_retired = retired_.load(std::memory_order_relaxed);
   while (!retired_.compare_exchange_weak(operation->next_retired, operation, std::memory_order_release)) {
@@ -144,8 +144,8 @@ bool Operations::defers(const SendChannel& channel) {
   return deferred_by_channel_.contains(channel);
 }
 
-// Those that are deferred now and none that other threads add meanwhile, or these could keep this one waiting for ever.
-// Within the engine (an error handler that communicates) waiting would be waiting for oneself.
+// Waits only for sends that are deferred now: other threads may add more for ever. Within the engine (an error handler
+// that communicates) it does not wait, which would be for itself.
 void Operations::order(const SendChannel& channel) {
   if (!defers() || engine_within()) return;
   std::uint64_t number = 0;
@@ -180,7 +180,7 @@ void Operations::forget_comm(MPI_Comm comm) {
     for (Operation* operation = listed_; operation != nullptr; operation = operation->next)
       if (operation->owner.comm == comm) operation->owner.forget_comm(kept);
   }
-  engine_let_poll_end();  // which may have taken the handle before
+  engine_let_poll_end();  // the poll may have read the handle before
 }
 
 void Operations::forget_win(MPI_Win win) {
@@ -201,8 +201,8 @@ bool Operations::only_receives() const {
                      [](const Operation* operation) { return may_never_end(*operation); });
 }
 
-/// On the device, or the others: these are generalized requests only because a message of another way may come to them,
-/// and without this library MPI_Finalize would not wait for them.
+/// Cancels receives into device memory, or into host memory. The latter are operations only because they may get an
+/// RTS; without this library MPI_Finalize would not wait for them.
 void Operations::cancel_receives(bool on_device) {
   for (Operation* operation : inner_.owners())
     if (may_never_end(*operation) && operation->on_device == on_device) operation->cancel_wanted = true;
@@ -211,7 +211,7 @@ void Operations::cancel_receives(bool on_device) {
 
 bool Operations::stop() {
   order_each([](const SendChannel&) { return true; });
-  engine_progress(Tests::all);  // what has come is received
+  engine_progress(Tests::all);  // receives what has arrived
   cancel_receives(/*on_device=*/false);
   const auto timeout = std::chrono::steady_clock::now() + stop_timeout;
   bool cancelled = false;
@@ -234,7 +234,7 @@ bool Operations::stop() {
 
 std::vector<Failed>& failed_here() {
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wexit-time-destructors"  // it goes with its thread, and MPI_Finalize empties it
+#pragma clang diagnostic ignored "-Wexit-time-destructors"  // it ends with its thread, and MPI_Finalize empties it
 #endif
   thread_local std::vector<Failed> list;
   return list;
@@ -314,8 +314,7 @@ int engine_held() {
 int tell(Operation& operation) {
   if (std::exchange(operation.told, true)) return operation.error;
   const ErrorOwner owner = operations.owner(operation);
-  // Open MPI would find no handler in a communicator that has been freed, and takes that of MPI_COMM_WORLD for
-  // collectives.
+  // Open MPI finds no handler in a freed communicator, and for collectives calls that of MPI_COMM_WORLD.
   const bool collective = operation.moved.is(Operation::Kind::fill) && owner.comm != MPI_COMM_NULL;
   if (collective && operation.inner != MPI_REQUEST_NULL) PMPI_Request_free(&operation.inner);
   if (operation.inner == MPI_REQUEST_NULL || owner.kept) return raise(owner, operation.error);

@@ -5,15 +5,15 @@
 //   receive:  real receive into staging memory -> it completes -> unpack what arrived -> complete
 //
 // An Operation is shared between the engine (until it completes) and the generalized request (until freed), and
-// deletes itself when both have let go.
+// deletes itself when both have released it.
 //
 // Errors: the program's handlers run in the call that starts an operation or in the one that completes its request,
-// never within the engine. A handler may wait for other operations; the engine could not complete those while it is
-// waiting for the handler. Swapping handlers on the communicator would be seen by the program and by other threads. So
-// the engine tests real requests by the half of MPI_Testsome that calls no handler, and leaves those that have failed
-// to the completion call, which has MPI itself tell whom it concerns. Buffered sends, which fail for lack of room, are
-// given to MPI by the starting call; other sends are checked there, so that what is left is a breakdown of MPI itself,
-// in which it does call the handler from within the engine.
+// never within the engine. A handler may wait for other operations, which the engine cannot complete while it
+// waits for the handler. Exchanging the communicator's handler would be visible to the program and to other threads. So
+// the engine tests real requests by test_some(), which calls no handler, and leaves failed ones to the completion call,
+// in which MPI calls the right handler. Buffered sends, which fail for lack of room, are given to MPI by the starting
+// call, and the arguments of other sends are checked there. Only if MPI itself breaks down does it call a handler
+// within the engine.
 #pragma once
 
 #include <mpi.h>
@@ -35,9 +35,9 @@
 
 namespace gpudt::interpose {
 
-/// A PMPI_Isend and its like.
+/// PMPI_Isend or another nonblocking send, or hidden_send.
 using NonblockingSend = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
-/// Must be called by the call that starts the operation: it takes room that the program has attached, or fails.
+/// Whether the starting call must give the send to MPI: it takes room that the program has attached, or fails.
 inline bool is_buffered(NonblockingSend send) {
   return send == PMPI_Ibsend;
 }
@@ -46,14 +46,14 @@ inline bool is_buffered(BlockingSend send) {
   return send == PMPI_Bsend;
 }
 
-/// Sends that MPI keeps in order.
+/// The sends to one process on one communicator, which MPI keeps in order.
 struct SendChannel {
   MPI_Comm comm = MPI_COMM_NULL;
   int peer = MPI_PROC_NULL;
   bool operator==(const SendChannel&) const = default;
 };
 
-/// What an operation does, and the payload of that sort.
+/// The kind of an operation, and its payload, whose class depends on the kind.
 class Moved {
  public:
   enum class Kind {
@@ -78,13 +78,13 @@ class Moved {
   Payload* operator->() const { return payload_.get(); }
   const std::shared_ptr<Payload>& payload() const { return payload_; }
   std::shared_ptr<SendPayload> shared_out() const { return {payload_, out_}; }
-  /// Of what is neither a send nor a receive.
+  /// Only for kinds other than send and receive.
   std::shared_ptr<CallPayload> shared_call() const { return {payload_, call_}; }
-  /// Of a send, of a receive, of the others.
+  /// For a send, for a receive, for the other kinds.
   SendPayload& out() const { return *out_; }
   ReceivePayload& in() const { return *in_; }
   CallPayload& call() const { return *call_; }
-  /// Starts bringing the user's data to where MPI takes it; nothing for a receive.
+  /// Starts packing the user's data for MPI; does nothing for a receive.
   void start_pack() const {
     if (out_ != nullptr) out_->start_pack();
     if (call_ != nullptr) call_->start_pack();
@@ -103,15 +103,15 @@ struct Operation : Recycled<Operation> {
   using Kind = Moved::Kind;
 
   Moved moved;
-  ErrorOwner owner;     ///< its handle goes when the user frees it: engine_forget_comm
+  ErrorOwner owner;     ///< engine_forget_comm() replaces a communicator that is freed
   SendChannel channel;  ///< send
   int tag = 0;
   NonblockingSend send = nullptr;          ///< send: how to start it, if it is not issued when it is submitted
   MPI_Request inner = MPI_REQUEST_NULL;    ///< the real operation on the staging memory; stays if it has failed
   bool lasting = false;                    ///< inner is persistent, and not for the operation to free
-  bool on_device = true;                   ///< its buffer
+  bool on_device = true;                   ///< the program's buffer is device memory
   MPI_Request request = MPI_REQUEST_NULL;  ///< the generalized request
-  CheckedRef checked;                      ///< of a persistent operation; of others the payload has it
+  CheckedRef checked;                      ///< of a persistent operation; otherwise the payload has one
   std::shared_ptr<void> keep;              ///< what else must outlive the operation
 
   // The outcome, written by the engine before the generalized request completes.
@@ -123,21 +123,21 @@ struct Operation : Recycled<Operation> {
   enum class Step {
     none,
     reading,   ///< the first bytes of the message are being copied to the host (ReceivePayload::is_readable())
-    starting,  ///< it is known what has come (or that all has been sent), and the data are to be moved
+    starting,  ///< the message has been recognised (or all has been sent), and the data are to be moved
     moving,    ///< the payload says when it is done
     lost,      ///< MPI has not delivered all of a message that may have been an RTS (Arrival::release())
   };
   Step step = Step::none;
   std::int64_t context = -1;  ///< of a receive without `inner`: that of its communicator (request_context())
 
-  /// Set when the outcome is written, just before the generalized request completes: what the engine's thread did to
-  /// the operation then happens before what the thread does that sees it complete, whatever MPI does in between.
+  /// Set once the outcome is written, before the generalized request completes. A thread that sees the request complete
+  /// reads it, so that all that the engine's thread wrote is visible, whatever MPI synchronises.
   std::atomic<bool> decided{false};
 
   std::atomic<bool> cancel_wanted{false};
-  std::uint64_t number = 0;  ///< send: the engine's, for the order of sends
-  // The engine's.
-  bool issued = false;                             ///< when it was submitted
+  std::uint64_t number = 0;  ///< of a deferred send: its place in the order of sends
+  // Only for the engine.
+  bool issued = false;                             ///< MPI had it when it was submitted
   Operation *next = nullptr, *previous = nullptr;  ///< in the list of all
   Operation* next_incoming = nullptr;
   Operation* next_retired = nullptr;
@@ -146,10 +146,10 @@ struct Operation : Recycled<Operation> {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   ~Operation() {
-    if (inner != MPI_REQUEST_NULL && !lasting) PMPI_Request_free(&inner);  // it has failed and nobody asked
+    if (inner != MPI_REQUEST_NULL && !lasting) PMPI_Request_free(&inner);  // failed, and no call has completed it
   }
 
-  /// Whether to destroy it takes calls to MPI, be it by what is kept for it.
+  /// Whether its destructor calls MPI, or may do so through `keep` or `owner.kept`.
   bool needs_mpi_to_end() const { return (inner != MPI_REQUEST_NULL && !lasting) || keep || owner.kept; }
 
   void retain() { references_.fetch_add(1, std::memory_order_relaxed); }
@@ -163,33 +163,33 @@ struct Operation : Recycled<Operation> {
 
 // --- all operations --------------------------------------------------------------------------------------------------
 
-/// Hooks into MPI's progress. Null, or why that is impossible.
+/// Lets MPI's progress advance operations. Returns null, or the reason why that is impossible.
 const char* engine_start();
-/// Lets pending operations end, cancelling receives that no message matches, and unhooks. False if some could not be
-/// ended: MPI may still write to their staging memory.
+/// Lets pending operations end, cancelling receives that no message matches, and unhooks. False if some have not ended:
+/// MPI may still write to their staging memory.
 bool engine_stop();
 
 /// An operation with its generalized request, made before the real operation is started: nothing can fail any more
-/// once MPI uses the staging memory. Unless it is submitted, both go again.
+/// once MPI uses the staging memory. Unless it is submitted, the destructor destroys both.
 class Reservation {
  public:
   explicit Reservation(std::unique_ptr<Operation> operation);  ///< may throw std::bad_alloc
   ~Reservation();
   Reservation(const Reservation&) = delete;
   Reservation& operator=(const Reservation&) = delete;
-  /// Of MPI_Grequest_start, which has called the error handler; then nothing else may be done.
+  /// The error of MPI_Grequest_start, which has called the error handler; then no other function may be called.
   int error() const { return error_; }
   Operation* operator->() const { return operation_; }
 
-  /// For an operation whose communicator may be freed before it is submitted, by another thread: from here on it would
-  /// forget the handle.
+  /// To be called if another thread may free the communicator before submit(): from now on engine_forget_comm() finds
+  /// the operation.
   void list();
   /// Hands the operation to the engine. A send starts in state "packing" (its pack has been started), unless `issued`;
-  /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload says
-  /// done. Returns MPI_SUCCESS. Of operations that are not issued it may throw std::bad_alloc.
+  /// a receive is always issued (inner is active). Issued without an inner request, it completes when its payload is
+  /// done. Returns MPI_SUCCESS. May throw std::bad_alloc if the operation is not issued.
   int submit(bool issued, MPI_Request* request);
-  /// The same after the function that starts the real operation has returned `code`, if it has made a request: MPICH 5
-  /// returns success of a call that has failed if an error handler of the program's own has been told. Returns `code`.
+  /// submit() if the function that starts the real operation has returned `code` and made a request. (MPICH 5 returns
+  /// MPI_SUCCESS from a failed call after an error handler of the program has been called.) Returns `code`.
   int submit_issued(int code, MPI_Request* request);
   /// Hands over a send. MPI gets it at once if it is `packed` (there is nothing to pack, or that is done) and no send
   /// is deferred that must go before it. Returns what MPI has returned, or MPI_SUCCESS.
@@ -205,10 +205,10 @@ class Reservation {
 void engine_order(MPI_Comm comm, int peer);
 /// Whether any send is deferred.
 bool engine_defers();
-/// The same for all communicators: for a persistent send of MPI's own, whose peer is not known here.
+/// engine_order() for all sends: before a persistent send of MPI's own, whose peer is not known here.
 void engine_order_all();
-/// The same for all peers of `comm`, whose handle is about to be freed; all operations that have not been freed, those
-/// that have failed among them, then keep its error handler in its stead.
+/// engine_order() for all peers of `comm`, whose handle is about to be freed. All operations on it, failed ones
+/// included, then keep its error handler instead of the handle.
 void engine_forget_comm(MPI_Comm comm);
 /// Operations on `win` forget the handle, which is about to be freed.
 void engine_forget_win(MPI_Win win);
@@ -230,7 +230,7 @@ struct Failed {
 /// Failed operations whose query function has run on this thread since the list was last taken.
 std::vector<Failed>& failed_here();
 
-/// Has the error handler called, once. Returns the error. Not to be called within the engine.
+/// Calls the error handler, unless it has been called. Returns the error. Not to be called within the engine.
 int tell(Operation& operation);
 
 }  // namespace gpudt::interpose

@@ -18,20 +18,19 @@ using Step = Operation::Step;
 
 namespace {
 
-// Peers whose first deferred send is still packing, after which a pass stops looking for sends to issue.
+/// A pass stops looking for sends to issue after this number of peers whose first deferred send is still packing.
 constexpr int blocked_peers_max = 16;
-/// Sends that MPI is given before it makes progress, be it that the program posts on: what Open MPI has no room to send
-/// it walks through at each progress.
+/// Sends that a program may post before MPI makes progress, in which Open MPI walks through all queued sends.
 constexpr int given_between_progress = 64;
-/// How many operations whose data are under way a step looks at.
+/// Number of operations whose data are under way that a step checks.
 constexpr std::size_t following_window = 64;
 
-/// The operation fails with what has been caught, unless the program has thrown it. Whatever memory is left.
+/// Fails the operation with a caught exception, which is rethrown if it is the program's. Takes no memory.
 void fail_operation(Operation& operation, const char* doing, const std::exception& failure) {
   operation.error = log_own(doing, failure);
 }
 
-/// A walk through a list, of which it keeps some entries; those that it has not come to stay, however it ends.
+/// Filters a list in one pass. Entries that the pass has not reached stay, even if an exception ends it.
 class Sieve {
  public:
   explicit Sieve(std::vector<Operation*>& list) : list_(list) {}
@@ -39,7 +38,7 @@ class Sieve {
   Sieve(const Sieve&) = delete;
   Sieve& operator=(const Sieve&) = delete;
 
-  /// The entry that it has come to; null at the end.
+  /// Null at the end.
   Operation* entry() const { return at_ < std::ssize(list_) ? list_[static_cast<std::size_t>(at_)] : nullptr; }
   void keep() { list_[static_cast<std::size_t>(kept_++)] = list_[static_cast<std::size_t>(at_++)]; }
   void drop() { ++at_; }
@@ -59,7 +58,7 @@ void Operations::settle() {
 }
 
 int Operations::poll(Tests tests) {
-  // Before the incoming operations are taken, so that what is wanted of one of these is not taken back here.
+  // Read before incoming operations are taken: a cancellation of one of these must not be cleared without effect.
   const bool cancels = cancels_.load() != 0 && cancels_.exchange(0) != 0;
   given_.store(0, std::memory_order_relaxed);
   release_retired();
@@ -73,7 +72,7 @@ int Operations::poll(Tests tests) {
   return completions + finish(tests);
 }
 
-/// Those that there is no memory for stay.
+/// If memory is short, throws and leaves the operations where they are.
 void Operations::take_incoming() {
   const LockGuard lock(mutex_);
   if (incoming_.size() == 0) return;
@@ -90,13 +89,12 @@ void Operations::take_incoming() {
   }
 }
 
-/// Into the list of its step.
 void Operations::enter(Operation* operation) {
   const bool arrived = operation->step == Step::reading || operation->step == Step::starting;
   (arrived ? arrived_ : following_).push_back(operation);
 }
 
-/// What has come, or what there is no request for.
+/// Takes an operation whose message has arrived, or that has no real request.
 void Operations::follow_up(Operation* operation) {
   if (operation->step == Step::none) operation->step = Step::moving;
   if (operation->step == Step::reading) ++reading_;
@@ -127,7 +125,7 @@ int Operations::issue_packed() {
   return completions;
 }
 
-/// The first ones, up to one that is not packed yet.
+/// Hands over the sends of one peer, up to the first that is not packed yet.
 int Operations::issue_packed(std::deque<Operation*>& queue) {
   int completions = 0;
   for (; !queue.empty(); queue.pop_front(), --in_packing_) {
@@ -181,7 +179,7 @@ void Operations::issue(Operation* operation) {
   issued(*operation);
   if (operation->error != MPI_SUCCESS || operation->cancelled) operation->inner = MPI_REQUEST_NULL;
   if (operation->inner != MPI_REQUEST_NULL)
-    watch(operation);  // none: a failure that MPICH 5 has told the handler alone
+    watch(operation);  // null if MPICH 5 has called a handler and returned MPI_SUCCESS
 }
 
 void Operations::issued(const Operation& operation) {
@@ -248,8 +246,8 @@ void Operations::read_outcome(Operation* operation, const MPI_Status& status) {
     operation->step = Step::starting;
 }
 
-/// RTS messages before it must have been recognised before its sender is released, or it would be taken for one of
-/// these.
+/// RTS messages that arrived before a lost one must be recognised before its sender is released, or the lost one would
+/// be taken for one of them.
 void Operations::note_lost(Operation* operation) {
   if (!operation->arrived.may_be_lost_rts(operation->error)) return;
   operation->step = Step::lost;
@@ -265,7 +263,7 @@ void Operations::release_sender(const Operation& operation) noexcept try {
   log_failure("receiving a message", failure.what());
 }
 
-/// What has come may stand for a message that is to be fetched.
+/// Finds out whether the message is an RTS, as soon as its first bytes can be read.
 void Operations::recognise(Operation* operation) {
   ReceivePayload& payload = operation->moved.in();
   operation->step = Step::none;
@@ -290,8 +288,8 @@ void Operations::start(Operation* operation) {
   operation->error = operation->arrived.error;
 }
 
-/// All that has arrived is known here, before any of it is moved: what the payloads start goes to the GPU together
-/// (engine.cpp).
+/// Starts to move all messages that have arrived. All have been recognised before, so that the transfers go to the GPU
+/// together (engine.cpp).
 void Operations::start_arrived() {
   for (Sieve sieve(arrived_); Operation* const operation = sieve.entry();) {
     start_or_read_on(operation);
@@ -316,12 +314,12 @@ void Operations::start_or_read_on(Operation* operation) {
   }
 }
 
-/// Of nothing that has been offered an RTS can have come.
+/// Does nothing until a process has offered this one a message: no RTS can have arrived before.
 int Operations::look_at_watched(Tests tests) {
   return watched_wanted() ? watched_look(tests) : 0;
 }
 
-/// What has arrived before a message that has been lost is looked at before it.
+/// Tests again while receives are found that may have lost an RTS: messages before these must be recognised first.
 int Operations::look_for_lost() {
   int completions = 0;
   while (std::exchange(lost_, 0) != 0) {
@@ -332,7 +330,7 @@ int Operations::look_for_lost() {
   return completions;
 }
 
-/// Whether nothing is left to do for it.
+/// Whether nothing is left to do for the operation. Releases the sender of a lost RTS.
 bool Operations::is_over(Operation* operation) {
   switch (operation->step) {
     case Step::moving:
@@ -347,8 +345,8 @@ bool Operations::is_over(Operation* operation) {
   }
 }
 
-/// Looks at all operations whose data are under way or, of some, at a window that moves on from step to step. A look
-/// goes on as long as it finds some that are over.
+/// Completes operations whose data have moved. Checks all or, for Tests::some, a window that moves on from call to
+/// call. Goes on while it finds some.
 int Operations::finish(Tests tests) {
   int completions = 0;
   if (tests == Tests::all) next_ = 0;
@@ -366,7 +364,7 @@ int Operations::finish(Tests tests) {
       ++next_;
       continue;
     }
-    following_[next_] = following_.back();  // so that a long list is not gone through
+    following_[next_] = following_.back();  // so that a long list is not shifted
     following_.pop_back();
     complete(operation);
     ++completions;

@@ -1,5 +1,5 @@
 // All operations (operation.hpp), as their two sources see them: operations.cpp moves them from packing to issued to
-// unpacking to done, when the engine polls them; operation.cpp has what the wrappers ask of them.
+// unpacking to done, when the engine polls them; operation.cpp has the functions for the wrappers.
 #pragma once
 
 #include <mpi.h>
@@ -26,14 +26,13 @@ struct ChannelHash {
   }
 };
 
-/// The deferred sends of a channel, by their numbers: up to `submitted` they have been made, up to `issued` MPI has
-/// them.
+/// The numbers of the last deferred send of a channel that has been submitted, and of the last that MPI has been given.
 struct Deferred {
   std::uint64_t submitted;
   std::uint64_t issued;
 };
 
-/// Operations that have been submitted, and that the engine has not taken yet, in that order.
+/// Submitted operations that the engine has not taken yet, in order of submission.
 class Incoming {
  public:
   Operation* first() const { return first_; }
@@ -57,12 +56,11 @@ class Operations final : public Polled {
  public:
   int reserve(Operation* operation);
   void submit(Operation* operation, bool issued);
-  /// Gives MPI a send. Returns what the function that sends it has returned; none calls an error handler for
-  /// hidden_send().
+  /// Gives MPI a send. Returns the code of the function that sends it. hidden_send() calls no error handler.
   static int give(Operation& operation);
-  /// Between sends of a program that posts many before it waits.
+  /// Lets MPI make progress between the sends of a program that posts many before it waits.
   void make_progress_now_and_then();
-  /// So that forget_comm() finds it.
+  /// Lists the operation, so that forget_comm() finds it.
   void list(Operation* operation);
   void remove(Operation* operation);
   void retire(Operation* operation);
@@ -72,7 +70,7 @@ class Operations final : public Polled {
   }
   bool may_become_due() override { return due() || watched_count() != 0; }
   int poll(Tests tests) override;
-  /// Until every message that may be an RTS has been recognised.
+  /// Returns when every message that has arrived and may be an RTS has been recognised.
   void settle() override;
   void order(const SendChannel& channel);
   template <class Wanted>
@@ -119,26 +117,26 @@ class Operations final : public Polled {
   std::atomic<int> live_{0};
   std::atomic<int> deferred_{0};  ///< sends that MPI has not been given yet
   std::atomic<int> cancels_{0};
-  std::atomic<int> given_{0};                 ///< sends, since the engine polled last
-  std::atomic<Operation*> retired_{nullptr};  ///< whose generalized requests are gone; a list
+  std::atomic<int> given_{0};                 ///< sends that MPI has been given since the engine's last poll
+  std::atomic<Operation*> retired_{nullptr};  ///< list: their generalized requests are freed
 
-  Mutex mutex_;                                     // also of the owners of all operations that are reserved
-  Operation* listed_ GUARDED_BY(mutex_) = nullptr;  // those whose generalized requests the program has; a list
+  Mutex mutex_;                                     // also guards the owners of all reserved operations
+  Operation* listed_ GUARDED_BY(mutex_) = nullptr;  // list: the program holds their requests
   Incoming incoming_ GUARDED_BY(mutex_);
   std::unordered_map<SendChannel, Deferred, ChannelHash> deferred_by_channel_ GUARDED_BY(mutex_);
-  std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of deferred sends
+  std::uint64_t last_number_ GUARDED_BY(mutex_) = 0;  // of the deferred sends
 
   // Touched only by the thread that polls. Each of these but the first has room for all operations that are taken
-  // (make_room()), so that none gets lost on its way for want of memory.
+  // (make_room()), so that moving one between them cannot fail for lack of memory.
   /// Sends that MPI has not been given yet, in program order for each peer.
   std::unordered_map<SendChannel, std::deque<Operation*>, ChannelHash> packing_;
-  std::size_t in_packing_ = 0;  ///< how many these are
+  std::size_t in_packing_ = 0;  ///< number of sends in packing_
   RequestSet<Operation*> inner_;
   std::vector<Operation*> arrived_;    ///< Step::reading or Step::starting
   std::vector<Operation*> following_;  ///< the others whose real operations have ended, or that have none
   std::size_t next_ = 0;               ///< the place in following_ where the next step begins
-  int lost_ = 0;                       ///< of these, with Step::lost, since they were looked at last
-  int reading_ = 0;                    ///< of arrived_, with Step::reading
+  int lost_ = 0;                       ///< operations that have got Step::lost since look_for_lost()
+  int reading_ = 0;                    ///< operations in arrived_ with Step::reading
 };
 
 extern Operations& operations;

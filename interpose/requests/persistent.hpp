@@ -19,12 +19,12 @@ namespace gpudt::interpose {
 
 class PersistentOffer;  // collectives/persistent_offer.hpp
 
-/// Of all persistent requests of ours.
+/// Guards the registry of persistent requests, and members of each.
 extern Mutex persistent_mutex;
 
 struct Persistent {
   Moved moved;
-  const DeviceBuffer* operand = nullptr;  ///< of sends from and receives into device memory; lives in the payload
+  const DeviceBuffer* operand = nullptr;  ///< the device buffer of a send or receive, owned by the payload; or null
   /// The communicator or, once the user has freed it, its error handler.
   ErrorOwner owner GUARDED_BY(persistent_mutex);
   std::thread::id starter GUARDED_BY(persistent_mutex);  ///< the thread that is starting it, if one is
@@ -33,8 +33,8 @@ struct Persistent {
   NonblockingSend send = nullptr;
   MPI_Request real = MPI_REQUEST_NULL;     ///< on the staging memory; also the user's handle
   MPI_Request active = MPI_REQUEST_NULL;   ///< the generalized request while started
-  std::shared_ptr<PersistentOffer> offer;  ///< of a collective whose starts all processes are asked about
-  bool has_answered = false;               ///< about a start that has failed, to be made again
+  std::shared_ptr<PersistentOffer> offer;  ///< of a collective whose starts GPUs may do
+  bool has_answered = false;               ///< a start was offered and then failed: its repetition is not offered
 
   explicit Persistent(MPI_Comm comm) : owner{.comm = comm} {}
   Persistent(const Persistent&) = delete;
@@ -46,16 +46,16 @@ struct Persistent {
 
 using PersistentRef = std::shared_ptr<Persistent>;
 
-/// Makes a persistent request of ours known by its `real`, a persistent request of MPI's on the payload's memory, which
-/// is also the handle for the user.
+/// Registers a persistent request under its `real`, a persistent request of MPI's on the payload's memory, which is
+/// also the handle for the user.
 void persistent_enter(PersistentRef persistent);
-/// Makes `real` known as a persistent request of ours. Each start packs what `moved` sends, then starts `real`.
+/// Registers `real` as a persistent request of ours. Each start packs what `moved` sends, then starts `real`.
 void persistent_adopt(Moved moved, MPI_Comm comm, MPI_Request real);
 /// Null if `request` is none of ours.
 PersistentRef persistent_find(MPI_Request request);
-/// It is known no longer. An active operation keeps it until it has completed. Null if `request` is none of ours.
+/// Unregisters and returns it. An active operation keeps it until it has completed. Null if `request` is none of ours.
 PersistentRef persistent_remove(MPI_Request request);
-/// The request is known by the handle that MPI has given it in place of `before`.
+/// Registers the request under the handle that MPI has given it in place of `before`.
 void persistent_follow(const PersistentRef& persistent, MPI_Request before);
 
 /// While it lives, the communicator of a persistent request that is being started stays: another thread that frees it
@@ -73,16 +73,16 @@ class PersistentStarting {
   ErrorOwner owner_;
 };
 
-/// What `request`, a persistent one of ours, moves; null if it is none.
+/// The payload of `request`, a persistent one of ours; null if it is none.
 std::shared_ptr<Payload> persistent_payload(MPI_Request request);
-/// It has been started, and its completion has not been told yet.
+/// Whether it has been started, and no call has completed it yet.
 bool persistent_active(MPI_Request request);
 
 /// Persistent requests of ours that exist.
 int persistent_count();
 
 /// Exchanges our persistent requests for what MPI is to see: the generalized request of a started one,
-/// MPI_REQUEST_NULL for an inactive one. `mine[i]` tells whether requests[i] was exchanged.
+/// MPI_REQUEST_NULL for an inactive one. Sets `mine[i]` to whether requests[i] was exchanged.
 void persistent_exchange(std::vector<MPI_Request>& requests, std::vector<bool>& mine);
 
 /// The started operation of `request` has completed and its generalized request is gone: inactive again.
@@ -91,7 +91,7 @@ void persistent_completed(MPI_Request request);
 /// The handle `comm` is about to become invalid.
 void persistent_forget_comm(MPI_Comm comm);
 
-/// At MPI_Finalize: lets go of the persistent requests that the program has not freed.
+/// At MPI_Finalize: releases the persistent requests that the program has not freed.
 void persistent_stop();
 
 }  // namespace gpudt::interpose

@@ -17,27 +17,27 @@ namespace gpudt::interpose {
 /// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once, not
 /// when the deferred send is issued.
 bool valid_target(MPI_Comm comm, int peer, int tag);
-/// The same for a receive.
+/// valid_target() for a receive; wildcards are valid.
 bool valid_source(MPI_Comm comm, int peer, int tag);
 
 // --- sends (sends.cpp) -----------------------------------------------------------------------------------------------
 
-/// True of nearly all that programs send from host memory: MPI can have it as it is, and nothing is to go before it.
+/// Whether MPI can have a send as it is, at once: it is in host memory, no RTS has its length, and no send is deferred.
 inline bool goes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peer::rts_index(peek.bytes_on_host) < 0 && !engine_defers();
 }
 
-/// Whether MPI is to have host memory: the message may be an RTS, or MPI would read the data on the host
-/// (mpi_takes_device_memory()).
+/// Whether MPI must get host memory even if it takes device memory (mpi_takes_device_memory()): the message may be an
+/// RTS, or MPI copies it on the host.
 template <class Pmpi>
 bool needs_host_memory(Pmpi pmpi, int dest, MPI_Comm comm) {
   return is_buffered(pmpi) || peer_exchanges_rts(dest, comm);
 }
 
-/// MPI_Send and its like, by `pmpi`.
+/// MPI_Send, MPI_Bsend, MPI_Ssend or MPI_Rsend, by `pmpi`.
 int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest, int tag,
                   MPI_Comm comm);
-/// MPI_Isend and its like, by `pmpi`. `owner`: who hears of errors; `located`: where `buf` lies, if that is known.
+/// MPI_Isend or another NonblockingSend, by `pmpi`. `owner`: gets errors; `located`: where `buf` lies, if known.
 int send_nonblocking(NonblockingSend pmpi, const char* call, const void* buf, int count, MPI_Datatype type, int dest,
                      int tag, MPI_Comm comm, MPI_Request* request, const ErrorOwner& owner, Located located = {});
 
@@ -61,11 +61,11 @@ struct BlockingReceive {
   bool sends_first = false;  ///< receive() also sends
 };
 
-/// Whether a blocking receive into a buffer like that is certainly given to MPI as it is.
+/// Whether a blocking receive into the buffer is given to MPI as it is.
 bool comes_as_it_is(const BufferPeek& peek);
-/// After such a receive, which has returned `code`: what the call is to return.
+/// To be called after such a receive has returned `code`. Returns what the program's call is to return.
 int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen, const ErrorOwner& owner);
-/// Elements that a receive may bring.
+/// The most elements that a receive may get: none from MPI_PROC_NULL.
 inline int most_from(const Selects& selects, int count) {
   return selects && selects->source == MPI_PROC_NULL ? 0 : count;
 }
@@ -83,8 +83,8 @@ struct From {
   bool may_be_rts() const { return peer_exchanges_rts(source, comm); }
 };
 
-/// `from`: as `selects` says, or of a hidden receive or a matched message, which select nothing that a probe could see.
-/// `room`: of MPI at least, in bytes, in a receive into device memory.
+/// `from`: the sender, also of a hidden or matched message, for which `selects` is empty, since no probe can see it.
+/// `room`: the least bytes of staging memory that MPI gets for a receive into device memory.
 int receive_nonblocking(StartReceive pmpi, const char* call, const ReceiveBuffer& buffer, const ErrorOwner& owner,
                         const Selects& selects, const From& from, MPI_Request* request, std::int64_t room = rts_room());
 /// Starts a receive of `payload`'s as an operation. `on_device`: the program's buffer is in device memory.
@@ -96,12 +96,12 @@ int start_receive(StartReceive pmpi, std::shared_ptr<ReceivePayload> payload, co
 /// How the hidden messages between two processes are sent (mpi/workarounds.hpp).
 struct HiddenWay {
   MPI_Comm comm;
-  int peer;  ///< the other process's rank there
+  int peer;  ///< the other process's rank in `comm`
   int tag;
 };
 
-/// As MPI_Isend and MPI_Irecv, but unseen by the program's own receives and probes. The error handler of `comm`, the
-/// program's communicator, hears of errors. `buf` is device memory, `call` the collective's name.
+/// As MPI_Isend and MPI_Irecv, but unseen by the program's own receives and probes. Errors go to the error handler
+/// of `comm`, the program's communicator. `buf` is device memory, `call` the collective's name.
 int send_for_collective(const char* call, const void* buf, int count, MPI_Datatype type, const HiddenWay& way,
                         MPI_Comm comm, MPI_Request* request);
 int receive_for_collective(const char* call, void* buf, int count, MPI_Datatype type, const HiddenWay& way,

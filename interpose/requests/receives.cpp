@@ -15,19 +15,19 @@ namespace gpudt::interpose {
 
 namespace {
 
-/// Of data of a basic type that have come to host memory.
+/// Whether data of a basic type that have arrived in host memory may be the RTS of a short message.
 bool may_be_short_rts(const Outgoing& into, const MPI_Status& status) {
   return peer_expects_short() && peer::has_short_length(received_bytes(status)) && peer::may_name_offer(into.data);
 }
 
 }  // namespace
 
-/// No RTS has room in short ones but those of short messages.
+/// A receive this short has room for no RTS but that of a short message.
 bool comes_as_it_is(const BufferPeek& peek) {
   return peek.bytes_on_host >= 0 && peek.bytes_on_host < peer::shortest_rts && !peer_wants_room(peek.bytes_on_host);
 }
 
-/// An RTS may have been too long for it, or that of a short message may be there.
+/// The receive may have truncated an RTS, or have got the RTS of a short message.
 int came_as_it_is(int code, const char* call, const Outgoing& program, const SeenStatus& seen,
                   const ErrorOwner& owner) {
   if (!peer_checks()) return code;
@@ -53,7 +53,7 @@ int receive_blocking(const BlockingReceive& pmpi, const char* call, const Receiv
     if (!resolve(buffer.address, count, buffer.type, call, operand, peek.located, from.may_be_rts())) {
       if (!peer_checks() || (operand.is_direct() && !peer_takes_fragments()))
         return pmpi.receive(given_unstaged(operand, program), status);
-      // Direct ones of any length, unlike nonblocking ones: a truncated RTS must release its sender.
+      // Direct receives of any length, unlike nonblocking ones: the sender of a truncated RTS must be released.
       const std::shared_ptr<ReceivePayload> payload = operand.is_direct()
                                                           ? std::make_shared<DirectReceive>(operand, program)
                                                           : peer_blocking_receive(buffer.address, count, buffer.type);
@@ -95,8 +95,8 @@ int start_receive(StartReceive pmpi, std::shared_ptr<ReceivePayload> payload, co
 
 namespace {
 
-/// Where MPI does not tell how long a message was that was too long for a receive: the receive's communicator is needed
-/// then to find the sender, which only a watched receive knows.
+/// Where MPI does not report the length of a truncated message, the receive's communicator is needed to find the sender
+/// of an RTS, and only watched receives know it.
 bool watches_all() {
   return !truncated_statuses_tell && peer_checks();
 }

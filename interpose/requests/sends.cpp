@@ -42,7 +42,7 @@ bool valid_source(MPI_Comm comm, int peer, int tag) {
 
 namespace {
 
-/// Whether MPI's return code would tell if it refused that.
+/// Whether MPI's return code shows if MPI refuses a send.
 bool tells_refusal(MPI_Comm comm, int peer, int tag) {
   return returns_handled_errors || valid_target(comm, peer, tag);
 }
@@ -53,8 +53,7 @@ int send_now(Pmpi pmpi, const Outgoing& out, int dest, int tag, MPI_Comm comm, M
 }
 
 /// Gives MPI the RTS of an offer, and returns when it has been sent. With several threads it uses a nonblocking send:
-/// plain messages of other threads may wait until MPI has the RTS, which a blocking send that waits for its receive
-/// would show too late.
+/// plain messages of other threads may wait until MPI has the RTS, and a blocking send may return much later.
 int send_token(BlockingSend pmpi, SendPayload& offer, int dest, int tag, MPI_Comm comm) {
   const Outgoing rts = offer.message();
   mark(point::given);

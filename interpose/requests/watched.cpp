@@ -22,7 +22,7 @@ namespace gpudt::interpose {
 
 std::atomic<int> watched_receives{0};
 
-/// While it lives, no other thread looks at the receive. None takes long, nor waits for a lock of this file's.
+/// While it lives, no other thread checks the receive. A check takes little time, and waits for no lock of this file.
 class WatchedReceive::Looking {
  public:
   explicit Looking(WatchedReceive& receive) : receive_(receive) {
@@ -39,7 +39,7 @@ class WatchedReceive::Looking {
 
 namespace {
 
-/// Receives that the engine looks at in one pass. Without a look into the request each look lets MPI make progress.
+/// Receives that the engine checks in one pass. The slow checks let MPI make progress (sees_completion is false).
 constexpr std::size_t quick_looks = 64, slow_looks = 8;
 
 std::uint64_t key_of(MPI_Request request) {
@@ -51,10 +51,10 @@ std::uint64_t key_of(MPI_Request request) {
 
 }  // namespace
 
-/// All of them: a list, and a table by their requests (linear probing, at most half full).
+/// All watched receives: a list, and a hash table by request (linear probing, at most half full).
 class WatchedReceives {
  public:
-  /// Room for one, taken before MPI is given the receive, for then it is too late to fail.
+  /// Room for one receive, taken before MPI is given it: afterwards nothing may fail.
   class Reserved {
    public:
     /// May throw std::bad_alloc.
@@ -64,7 +64,7 @@ class WatchedReceives {
     }
     Reserved(const Reserved&) = delete;
     Reserved& operator=(const Reserved&) = delete;
-    /// MPI has made the request. To be called once at most.
+    /// To be called when MPI has made the request, at most once.
     void enter(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner) {
       watched_.enter(request, std::move(buffer), owner);
       entered_ = true;
@@ -85,8 +85,8 @@ class WatchedReceives {
     erase(receive);
   }
 
-  /// The next one that may be complete, among `left` in the list: the caller looks at it. Null if there is none. Those
-  /// that another thread looks at are waited for, or left out.
+  /// The next of `left` receives that may be complete, marked as being checked by the caller. Null if there is none.
+  /// Waits for receives that another thread checks, or skips them.
   WatchedReceive* next(std::size_t& left, bool waits) EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
     while (left > 0 && used_ > 0) {
@@ -102,8 +102,8 @@ class WatchedReceives {
     return nullptr;
   }
 
-  /// Each of them, perhaps several times, while nobody looks at it. A thread that looks at one may need the list before
-  /// it has ended, so that it is not waited for with the lock held.
+  /// Calls `act` for each receive, perhaps several times, while no thread checks it. It does not wait with the lock
+  /// held, because a thread that checks a receive may need the lock first.
   template <class Act>
   void for_each(Act act) EXCLUDES(mutex_) {
     for (bool all = false; !all;) {
@@ -150,7 +150,7 @@ class WatchedReceives {
   void enter(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner) EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
     Slot* slot = slot_of(request);
-    if (slot->receive != nullptr) [[unlikely]] {  // that one has been completed past the library
+    if (slot->receive != nullptr) [[unlikely]] {  // the program has completed it bypassing the library
       slot->receive->let_looks_end();
       erase(slot->receive);
       slot = slot_of(request);
@@ -159,21 +159,21 @@ class WatchedReceives {
     ++used_;
   }
 
-  /// That of the request, or the one where it belongs.
+  /// The slot of the request, or the free one where it belongs.
   Slot* slot_of(MPI_Request request) REQUIRES(mutex_) {
     std::size_t at = begin_of(request);
     while (table_[at].receive != nullptr && table_[at].request != request) at = (at + 1) & (table_.size() - 1);
     return &table_[at];
   }
 
-  /// Unless another thread has made room.
+  /// Makes room for more receives, unless another thread has done so.
   void grow() EXCLUDES(mutex_) {
     const LockGuard lock(mutex_);
     const std::size_t old = list_.size(), more = std::max<std::size_t>(32, old);
     if (watched_count() < static_cast<int>(old)) return;
     std::vector<Slot> larger(2 * (old + more));
     list_.reserve(old + more);
-    WatchedReceive* const memory = std::allocator<WatchedReceive>().allocate(more);  // never given back
+    WatchedReceive* const memory = std::allocator<WatchedReceive>().allocate(more);  // never freed
     for (std::size_t i = 0; i < more; ++i) list_.push_back(memory + i);
     table_.swap(larger);
     for (std::size_t i = 0; i < used_; ++i) *slot_of(list_[i]->request_) = {list_[i]->request_, list_[i]};
@@ -188,7 +188,7 @@ class WatchedReceives {
     const std::size_t mask = table_.size() - 1;
     std::size_t hole = static_cast<std::size_t>(slot_of(receive->request_) - table_.data());
     for (std::size_t at = (hole + 1) & mask; table_[at].receive != nullptr; at = (at + 1) & mask) {
-      // One that does not begin its search behind the hole may be in it.
+      // An entry moves to the hole unless its search begins behind it.
       if (((at - begin_of(table_[at].request)) & mask) < ((at - hole) & mask)) continue;
       table_[hole] = table_[at];
       hole = at;
@@ -200,7 +200,7 @@ class WatchedReceives {
 
   Mutex mutex_;
   std::vector<Slot> table_ GUARDED_BY(mutex_);
-  /// The first `used_` are in use, the others memory for more: taken from there, it need not be read.
+  /// Objects: the first `used_` exist, the others are memory for more.
   std::vector<WatchedReceive*> list_ GUARDED_BY(mutex_);
   std::size_t used_ GUARDED_BY(mutex_) = 0;
   std::size_t window_ GUARDED_BY(mutex_) = 0;
@@ -227,7 +227,7 @@ int watched_start(FunctionRef<int(const Outgoing& into, MPI_Request* request)> p
   const int code = pmpi(into, &made);
   if (code != MPI_SUCCESS) return code;
   *request = made;
-  if (made == MPI_REQUEST_NULL) return code;  // MPICH 5 has told an error handler alone
+  if (made == MPI_REQUEST_NULL) return code;  // MPICH 5 has called an error handler and returned success
   place.enter(made, std::move(buffer), owner);
   progress_wake();
   return code;
@@ -249,12 +249,12 @@ WatchedReceive::State WatchedReceive::look_alone(bool drives) {
   return state_.load(std::memory_order_relaxed);
 }
 
-/// A look sets the state before it ends.
+/// Waits for a check by another thread, which sets the state before it ends.
 void WatchedReceive::let_looks_end() const {
   while (looking_.load(std::memory_order_acquire)) sched_yield();
 }
 
-/// Of one that is pending, without progress, as far as that can be seen.
+/// False if the receive is not pending, or is certainly not complete. Makes no progress.
 bool WatchedReceive::may_be_complete() const {
   return state_.load(std::memory_order_acquire) == State::pending && request_may_be_complete(request_);
 }
@@ -265,8 +265,8 @@ WatchedReceive::State WatchedReceive::wait() {
   return state;
 }
 
-/// It is complete. `code`: whether it has failed, if the MPI library tells so soon; then the call that completes the
-/// program's request tells it, too.
+/// Sets the state of a complete receive. `code`: its error, if MPI returns it before completion; the call that
+/// completes the program's request returns it, too.
 void WatchedReceive::resolve(int code, const MPI_Status& status) {
   const bool failed = code != MPI_SUCCESS;
   const std::int64_t bytes = failed ? 0 : received_bytes(status);
@@ -281,12 +281,12 @@ void WatchedReceive::resolve(int code, const MPI_Status& status) {
   state_.store(stand_in_ == MPI_REQUEST_NULL ? State::ended : State::replaced, std::memory_order_release);
 }
 
-/// Whether an ordinary message has come, and all of it: no RTS, nor one that was too long.
+/// Whether an ordinary message has arrived completely: neither an RTS nor a message that was too long.
 bool WatchedReceive::is_settled(std::int64_t bytes) const {
   return !peer_may_be_rts(bytes) && bytes <= buffer_.bytes;
 }
 
-/// By an operation whose message has come: the engine finds out what it stands for.
+/// Replaces the receive by an operation whose message has arrived; the engine finds out whether it is an RTS.
 void WatchedReceive::replace(int code, const MPI_Status& status, std::int64_t bytes, bool cancelled) {
   std::unique_ptr<Operation> operation = as_operation();
   operation->arrived = {status.MPI_SOURCE, status.MPI_TAG, bytes};
@@ -320,11 +320,11 @@ std::unique_ptr<Operation> WatchedReceive::as_operation() const {
 void WatchedReceive::remove() {
   MPI_Request replaced = state_.load() == State::replaced ? request_ : MPI_REQUEST_NULL;
   let_looks_end();
-  all.remove(this);  // first: once it is free, another thread may be given the same handle
+  all.remove(this);  // first: MPI may reuse the handle once it is freed
   if (replaced != MPI_REQUEST_NULL) PMPI_Request_free(&replaced);
 }
 
-/// The engine has the request from here on, if it is pending.
+/// A pending request becomes the engine's.
 int WatchedReceive::free(MPI_Request* request) {
   std::optional<Reservation> reserved;
   {
@@ -339,7 +339,7 @@ int WatchedReceive::free(MPI_Request* request) {
     }
   }
   MPI_Request given = state_.load() == State::ended ? *request : stand_in_;
-  remove();  // before the engine can complete MPI's request, whose handle another receive may be given then
+  remove();  // before the engine can complete MPI's request, whose handle MPI may then reuse
   if (reserved) reserved->submit(/*issued=*/true, &given);
   const int code = PMPI_Request_free(&given);
   if (code == MPI_SUCCESS) *request = MPI_REQUEST_NULL;
@@ -363,8 +363,8 @@ int watched_look(Tests tests, bool waits) {
   return replaced;
 }
 
-/// For the engine, which is in no call that could report a failure: a call that asks for the receive fails, too.
-/// The caller has marked it as looked at.
+/// A check by the engine, which only logs failures: the call that completes the receive reports them. The caller has
+/// marked the receive as being checked.
 WatchedReceive::State WatchedReceive::look_on_the_way() {
   const Looking looking(*this, std::adopt_lock);
   try {

@@ -1,9 +1,9 @@
-// Nonblocking receives into host memory that a message from a GPU may come to. The program's request is MPI's own, for
-// hardly ever does an RTS come to one, and programs post them by the thousand. It is looked at once it is complete: by
-// the call that asks for it or, once a process has offered this one a message (peer_was_offered()), by the engine. If
-// an RTS may have come, or a message was too long, the receive gets an operation of the engine's that does the rest.
-// The operation's generalized request stands for the program's in calls that complete it; the program's own stays until
-// then, so that MPI gives its handle to no other.
+// Nonblocking receives into host memory that may get an RTS. The program's request is MPI's own, because an RTS rarely
+// arrives there, and programs post such receives by the thousand. A receive is checked once it is complete: by the call
+// that completes it or, once a process has offered this one a message (peer_was_offered()), by the engine. If an RTS
+// may have arrived, or the message was too long, the receive becomes an operation (operation.hpp). The operation's
+// generalized request stands for the program's in calls that complete it; the program's own stays until then, so that
+// MPI does not reuse its handle.
 #pragma once
 
 #include <mpi.h>
@@ -28,31 +28,31 @@ struct Operation;
 /// The program's buffer, in host memory.
 struct WatchedBuffer {
   Outgoing program{};
-  datatype::TypeInfoRef info{};  ///< null: of a basic type, which needs not be asked for before a message has come
+  datatype::TypeInfoRef info{};  ///< null for a basic type, until a message has arrived
   std::int64_t bytes = 0;
-  std::shared_ptr<ReceiveWithRoom> with_room{};  ///< what MPI has been given in its stead
+  std::shared_ptr<ReceiveWithRoom> with_room{};  ///< the larger memory that MPI has been given instead, or null
 };
 
 class WatchedReceive {
  public:
   enum class State : std::uint8_t {
     pending,   ///< as far as is known
-    ended,     ///< there is nothing to do: it is to be removed, and MPI may complete the program's request
+    ended,     ///< nothing is left to do: after remove() MPI may complete the program's request
     replaced,  ///< stand_in() is to be completed first
-    given_up,  ///< the program has freed its request: it is the engine's
+    given_up,  ///< the program has freed its request, which the engine completes
   };
 
-  /// `place`: in the list of all.
+  /// `place`: index in the list of all.
   WatchedReceive(MPI_Request request, WatchedBuffer&& buffer, const ErrorOwner& owner, std::size_t place)
       : request_(request), place_(place), buffer_(std::move(buffer)), owner_(owner) {}
-  /// Looks at it. `drives`: MPI makes progress if it is not complete. May throw std::bad_alloc and MpiError; then it
-  /// is still pending.
+  /// Checks whether the receive is complete. `drives`: MPI makes progress if it is not. May throw std::bad_alloc and
+  /// MpiError; then it is still pending.
   State look(bool drives);
   /// Returns when it is pending no more.
   State wait();
   MPI_Request stand_in() const { return stand_in_; }
-  /// Before MPI completes the program's request or, if it has been replaced, after the stand-in has been completed;
-  /// then the request is freed. The object may not be used any more.
+  /// Destroys the object: before MPI completes the program's request or, if that has been replaced, after
+  /// the stand-in has been completed; then this frees the request.
   void remove();
   /// MPI_Request_free. May throw std::bad_alloc and MpiError.
   int free(MPI_Request* request);
@@ -75,7 +75,7 @@ class WatchedReceive {
   const MPI_Request request_;
   MPI_Request stand_in_ = MPI_REQUEST_NULL;
   std::atomic<State> state_{State::pending};
-  std::atomic<bool> looking_{false};  ///< a thread looks at it
+  std::atomic<bool> looking_{false};  ///< a thread checks it
   std::size_t place_;
   WatchedBuffer buffer_;
   ErrorOwner owner_;
@@ -90,16 +90,16 @@ extern std::atomic<int> watched_receives;  ///< places that are reserved or in u
 inline int watched_count() {
   return watched_receives.load(std::memory_order_relaxed);
 }
-/// Whether the engine is to look at them.
+/// Whether the engine is to check watched receives.
 bool watched_wanted();
-/// Null if the request is none, or MPI_REQUEST_NULL.
+/// The watched receive of `request`; null if there is none.
 WatchedReceive* watched_find(MPI_Request request);
-/// For the engine: looks at some, or at all, that are pending. Returns how many have been replaced. `waits`: for those
-/// that other threads look at; not to be called within a look.
+/// For the engine: checks some, or all, that are pending. Returns how many have been replaced. `waits`: waits for those
+/// that other threads check, instead of skipping them; not within a check.
 int watched_look(Tests tests, bool waits = false);
 /// The handle `comm` is about to become invalid.
 void watched_forget_comm(MPI_Comm comm);
-/// At MPI_Finalize.
+/// At MPI_Finalize: forgets all of them.
 void watched_stop();
 
 /// A request that is never complete, for calls that complete some of several. Throws MpiError.

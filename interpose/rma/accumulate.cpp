@@ -15,7 +15,7 @@ void finish(device::Transfer& transfer) {
   wait_until([&] { return transfer.done(); });
 }
 
-/// While it lives, this process alone accumulates to the target's memory.
+/// While it lives, only this process accumulates to the target's memory.
 class Turn {
  public:
   explicit Turn(peer::WindowLock& lock) : lock_(lock) {
@@ -29,14 +29,13 @@ class Turn {
   peer::WindowLock& lock_;
 };
 
-/// A buffer at the origin.
 struct Buffer {
   const Origin* origin = nullptr;
   DeviceBuffer device{};
   datatype::TypeInfoRef type{};
   bool on_device = false;
 
-  /// False if its data are neither all in host memory nor all in one GPU's.
+  /// Finds where the data lie. False unless all lie in host memory or all in that of one GPU.
   bool locate() {
     if (origin == nullptr) return true;
     on_device = resolve_layout(origin->buffer, origin->count, origin->type, device);
@@ -63,7 +62,7 @@ class Accumulate {
         arithmetic_(arithmetic_of(op, element)),
         bytes_(target.count * target.type->layout().size()) {}
 
-  /// Whether `own_gpu`, or that of the origin's buffers, can do it.
+  /// Whether the GPU of the origin's buffers or, without one, `own_gpu` can do the accumulate.
   bool is_possible(const char* call, int own_gpu) {
     if (compared_.origin == nullptr && op_ != MPI_REPLACE && op_ != MPI_NO_OP && !arithmetic_) return false;
     ordinal_ = own_gpu;
@@ -87,7 +86,7 @@ class Accumulate {
     if (compared_.origin != nullptr) return compare_and_swap(lock);
     const device::Staging packed = given_.origin != nullptr ? pack(given_) : device::Staging();
     const device::Staging old = fetched_.origin != nullptr && !fetched_.on_device ? mapped() : device::Staging();
-    const device::Staging current = room_to_combine();  // memory may take long to get
+    const device::Staging current = room_to_combine();  // acquired without the lock, since this may take long
     {
       const Turn turn(lock);
       if (fetched_.origin != nullptr) move(there_, old ? run_of_bytes(old.data()) : fetched_.side());
@@ -108,7 +107,7 @@ class Accumulate {
     }
   }
   device::Side run_of_bytes(void* address) const { return {&byte_->layout(), bytes_, address}; }
-  /// Elements in pinned host memory do where the GPU has no memory left.
+  /// Memory on the GPU for elements or, if the GPU has none left, pinned host memory.
   device::Staging on_gpu() const {
     const auto bytes = static_cast<std::size_t>(bytes_);
     device::Staging memory = device::try_acquire(device::StagingKind::device, ordinal_, bytes);
@@ -121,7 +120,7 @@ class Accumulate {
     device::Transfer transfer = device::transfer(ordinal_, from, to, 0, bytes_);
     finish(transfer);
   }
-  /// Where the packed data of a side are, if they are elements as they lie there.
+  /// The data of a side as contiguous, aligned elements; null if they are not.
   void* elements_in(const device::Side& side) const {
     const datatype::Shape shape = side.layout->shape(side.count);
     const std::uintptr_t address =
@@ -130,7 +129,7 @@ class Accumulate {
     const bool are = shape.kind == datatype::ShapeKind::contiguous && address % alignment == 0;
     return are ? reinterpret_cast<void*>(address) : nullptr;
   }
-  /// Empty if the data can be used where they are.
+  /// A packed copy of the data; empty if they can be used in place.
   device::Staging pack(const Buffer& buffer) const {
     if (op_ == MPI_NO_OP) return {};
     if (buffer.on_device && (op_ == MPI_REPLACE || elements_in(buffer.side()) != nullptr)) return {};
@@ -148,8 +147,8 @@ class Accumulate {
     if (op_ == MPI_REPLACE || op_ == MPI_NO_OP || elements_in(there_) != nullptr) return {};
     return on_gpu();
   }
-  /// `packed`: a packed copy of the origin's data, null if these are contiguous elements. `current`: the same for the
-  /// target's data.
+  /// `packed`: a packed copy of the origin's data; `current`: memory for one of the target's data. Either is empty if
+  /// the data are contiguous elements.
   void combine(void* packed, const device::Staging& current) const {
     const void* const from = packed != nullptr ? packed : elements_in(given_.side());
     if (!current) return reduce(from, elements_in(there_));

@@ -13,8 +13,8 @@ namespace gpudt::interpose {
 namespace {
 
 constexpr int message_tag = 0;     ///< of messages; their large data have tags of their own
-constexpr int data_tags = 32767;   ///< how many: MPI promises at least that many tags
-constexpr int receive_burst = 16;  ///< messages taken in one pass
+constexpr int data_tags = 32767;   ///< number of tags for data: MPI promises at least that many
+constexpr int receive_burst = 16;  ///< messages that one pass receives
 constexpr std::size_t cached_layouts = 256;
 
 }  // namespace
@@ -111,7 +111,7 @@ std::size_t size_of(MPI_Comm comm) {
 
 }  // namespace
 
-/// A message on its way through this process, the target.
+/// A message to this process, from its arrival until it has been applied.
 struct WindowChannel::Incoming {
   int source;
   std::vector<std::byte> body;
@@ -406,7 +406,7 @@ int WindowChannel::apply() {
   return events;
 }
 
-/// True when the message is done with.
+/// True when nothing is left to do for the message.
 bool WindowChannel::apply(Incoming& message) {
   if (!message.arrived || message.data_pending) return false;
   Peer& origin = peer(message.source);
@@ -433,7 +433,7 @@ bool WindowChannel::apply(Incoming& message) {
   }
   if (is_answer(message.header.kind)) return true;
   if (!message.access->advance()) return false;
-  // The origin of a fetch has got the error with the answer.
+  // The origin of a fetch gets the error with the answer.
   if (origin.target_error == MPI_SUCCESS && !fetches(message.header.kind))
     origin.target_error = message.access->error();
   return true;

@@ -1,6 +1,6 @@
 // The messages of one served window: sent, received, and applied at the target.
 //
-// They travel on a communicator of the window's own. Only the engine (engine_service) calls MPI for them; the program's
+// They travel on a communicator of the window's own. Only the engine (registry.cpp) calls MPI for them; the program's
 // threads queue operations and wait until these are complete. The target applies the messages of one process in the
 // order in which they were sent.
 #pragma once
@@ -32,7 +32,7 @@ namespace gpudt::interpose {
 struct OriginOperation {
   int rank = MPI_PROC_NULL;
   MessageHeader header;
-  datatype::TypeInfoRef target_type;      ///< accesses
+  datatype::TypeInfoRef target_type;      ///< of an access
   std::optional<UserBuffer> source;       ///< the data, unless they are in `packed`; packing has been started
   std::vector<std::byte> packed;          ///< the data, ready to be sent
   std::optional<UserBuffer> destination;  ///< where fetched data go
@@ -80,7 +80,7 @@ class WindowMemory {
   std::map<int, device::StreamMark> after_ GUARDED_BY(mutex_);         ///< by GPU
 };
 
-/// Layouts that have come in messages. A cached layout keeps its copy on the device.
+/// Layouts that have arrived in messages. A cached layout keeps its copy on the device.
 class LayoutCache {
  public:
   /// Null if the bytes are no layout.
@@ -112,7 +112,7 @@ class WindowChannel {
   std::uint64_t submitted(int rank) const { return peer(rank).submitted.load(std::memory_order_acquire); }
   /// The first error of accesses to `rank` since the last call of this function.
   int take_error(int rank) { return peer(rank).error.exchange(MPI_SUCCESS); }
-  /// Number of messages of these kinds that have come from `rank`.
+  /// Number of messages of these kinds that have arrived from `rank`.
   int posts(int rank) const { return peer(rank).posts.load(std::memory_order_acquire); }
   int completes(int rank) const { return peer(rank).completes.load(std::memory_order_acquire); }
   /// True if no message is queued, sent or being applied.
@@ -126,7 +126,7 @@ class WindowChannel {
   struct Peer {
     std::atomic<int> outstanding{0}, posts{0}, completes{0}, error{MPI_SUCCESS};
     std::atomic<std::uint64_t> submitted{0};
-    // The engine's alone.
+    // Only for the engine.
     std::deque<OriginOperationRef> outgoing;
     std::deque<std::shared_ptr<Incoming>> incoming;
     int target_error = MPI_SUCCESS;  ///< of this peer's accesses since the last answer
@@ -134,7 +134,7 @@ class WindowChannel {
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
-  /// What follows the end of a request of MPI's.
+  /// Called when a request of MPI's has ended.
   using Then = std::function<void(int error)>;
   /// `code`: what the call that made the request returned; `then` gets it at once if it is an error.
   void follow(int code, MPI_Request request, Then then);
@@ -166,7 +166,7 @@ class WindowChannel {
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   WindowMemory& memory_;
-  AtomicTurn turn_;  // before what is being applied
+  AtomicTurn turn_;  // destroyed after the accesses that hold it
   std::vector<Peer> peers_;
   std::atomic<int> live_{0};
 
@@ -174,7 +174,7 @@ class WindowChannel {
   std::vector<OriginOperationRef> mailbox_ GUARDED_BY(mailbox_mutex_);
   std::atomic<bool> mail_{false};
 
-  // The engine's alone.
+  // Only for the engine.
   RequestSet<Then> requests_;
   std::unordered_map<std::uint64_t, OriginOperationRef> expected_;
   std::vector<OriginOperationRef> unpacking_;

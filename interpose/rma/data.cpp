@@ -39,7 +39,7 @@ void* UserBuffer::address() const {
   return staged_ ? staged_->data() : buffer_;
 }
 
-// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM, so that the layout is gone through here then.
+// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM, so that these functions then traverse the layout themselves.
 
 void UserBuffer::copy_to(std::byte* packed) const {
   if (address() == MPI_BOTTOM) return datatype::pack(*datatype::decode(type()), count_, MPI_BOTTOM, 0, bytes_, packed);
@@ -71,7 +71,7 @@ TargetPlace::TargetPlace(datatype::LayoutRef layout, std::int64_t count, void* a
       address_(address),
       location_(device::classify(at(address, layout_->true_lb()))) {}
 
-/// The place of all bytes, if they are contiguous: the host reference goes element by element.
+/// The address of all bytes if they are contiguous, else null. The host reference would copy element by element.
 void* TargetPlace::contiguous() const {
   const datatype::Shape shape = layout_->shape(count_);
   return shape.kind == datatype::ShapeKind::contiguous ? at(address_, shape.offset) : nullptr;

@@ -12,7 +12,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// After this number of added accesses those that are complete are removed.
+/// Complete accesses are removed after this number of additions.
 constexpr std::size_t entries_between_removals = 64;
 
 /// Whether GPUs may access memory of other processes at all.

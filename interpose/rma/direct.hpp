@@ -13,7 +13,7 @@
 
 namespace gpudt::interpose {
 
-/// What a process tells the others about its memory in a window. Plain data.
+/// The description of a process's memory in a window, for the other processes. Plain data.
 struct Exposed {
   std::int64_t size;  ///< bytes
   std::int64_t disp_unit;

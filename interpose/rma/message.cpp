@@ -15,8 +15,8 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::int64_t chunk_bytes = std::int64_t(1) << 30;       ///< of a Bytes too long for an int
-constexpr std::int64_t combine_elements = std::int64_t(1) << 24;  ///< at a time
+constexpr std::int64_t chunk_bytes = std::int64_t(1) << 30;  ///< bytes of the inner type of a Bytes too long for an int
+constexpr std::int64_t combine_elements = std::int64_t(1) << 24;  ///< elements of one MPI_Reduce_local
 
 std::span<const MPI_Op> operations() {
   static const std::array list = {MPI_SUM,  MPI_PROD, MPI_MIN,  MPI_MAX,    MPI_LAND,   MPI_LOR,     MPI_LXOR,
@@ -36,7 +36,7 @@ MPI_Datatype first_of_size(std::initializer_list<MPI_Datatype> candidates, std::
   return MPI_DATATYPE_NULL;
 }
 
-/// MPI_Type_create_f90_integer and its like make types that are predefined, but have no name of their own.
+/// MPI_Type_create_f90_integer, _real and _complex return predefined types without names; this returns a named one.
 MPI_Datatype predefined(MPI_Datatype type, int combiner) {
   switch (combiner) {
     case MPI_COMBINER_F90_INTEGER:
@@ -117,7 +117,7 @@ void combine(MPI_Op op, MPI_Datatype element, const void* in, void* inout, std::
   const std::int64_t count = bytes / layout.size();
   if (layout.size() == layout.extent())
     return reduce(op, element, static_cast<const char*>(in), static_cast<char*>(inout), count, layout.extent());
-  // Pair types with gaps: their operators want them in place.
+  // Pair types with gaps: their operators need the gaps.
   std::vector<char> left(static_cast<std::size_t>(count * layout.extent())), right(left.size());
   datatype::unpack(layout, count, left.data(), 0, bytes, in);
   datatype::unpack(layout, count, right.data(), 0, bytes, inout);

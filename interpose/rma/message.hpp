@@ -1,6 +1,6 @@
 // The format of the messages between the processes of a served window.
 //
-// A message consists of a header, the serialised layout of the data at the target, and the packed data. Long data come
+// A message consists of a header, the serialised layout of the data at the target, and the packed data. Long data are
 // in another message, whose tag is in the header.
 #pragma once
 
@@ -64,7 +64,7 @@ struct MessageHeader {
   std::uint64_t id = 0;              ///< chosen by the origin; an answer repeats it
   std::int64_t displacement = 0;     ///< bytes from the window's base, or an address in a dynamic window
   std::int64_t count = 0;            ///< elements of the layout
-  std::int64_t bytes = 0;            ///< data that this message brings
+  std::int64_t bytes = 0;            ///< bytes of data, in this message or in that of data_tag
   std::int64_t layout_bytes = 0;
 };
 

@@ -1,4 +1,4 @@
-// Keeps the accesses of each window and brings them forward when the program synchronises.
+// Keeps the accesses of each window, and completes them when the program synchronises.
 #include "interpose/rma/pending.hpp"
 
 #include <thread>
@@ -48,7 +48,7 @@ class PendingResult : public PendingAccess {
 class PendingRequest : public PendingAccess {
  public:
   PendingRequest(int rank, const std::shared_ptr<Payload>& buffers) : PendingAccess(rank), buffers_(buffers) {}
-  /// The engine lets go of the buffers when it completes the request.
+  /// The engine releases the buffers when it completes the request.
   void finish() override {
     wait_until([this] { return over(); });
   }
@@ -63,7 +63,7 @@ class PendingRequest : public PendingAccess {
 void PendingAccesses::add(MPI_Win win, std::shared_ptr<PendingAccess> access) {
   const LockGuard lock(mutex_);
   List& list = pending_[win];
-  if (list.size() == list.capacity())  // seldom enough: requests that the program has waited for would pile up
+  if (list.size() == list.capacity())  // seldom: removes completed requests, which would accumulate
     count_.fetch_sub(static_cast<int>(std::erase_if(list, [](const auto& old) { return old->over(); })));
   list.push_back(std::move(access));
   count_.fetch_add(1);
@@ -97,7 +97,7 @@ PendingAccesses::Claim::Claim(PendingAccesses& all, MPI_Win win, int rank) : all
   const LockGuard lock(all.mutex_);
   const auto entry = all.pending_.find(win);
   if (entry == all.pending_.end()) return;
-  mine_.reserve(entry->second.size());  // what is claimed is not to be lost
+  mine_.reserve(entry->second.size());  // nothing may throw once accesses are claimed
   theirs_.reserve(entry->second.size());
   for (const auto& access : entry->second)
     if (rank == all_ranks || access->rank() == rank)

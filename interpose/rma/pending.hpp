@@ -21,7 +21,6 @@
 
 namespace gpudt::interpose {
 
-/// One access.
 class PendingAccess {
  public:
   explicit PendingAccess(int rank) : rank_(rank) {}
@@ -32,7 +31,7 @@ class PendingAccess {
   int rank() const { return rank_; }
   /// To be called before MPI synchronises. Returns an MPI error code; may throw device::Error.
   virtual int issue(MPI_Win) { return MPI_SUCCESS; }
-  /// To be called after it: these start the unpacking, and wait for its end. May throw device::Error.
+  /// To be called after MPI has synchronised: these start the unpacking, and wait for its end. May throw device::Error.
   virtual void start_finish() {}
   virtual void finish() {}
   /// True once the access has been completed elsewhere, by its request.
@@ -48,7 +47,7 @@ class PendingAccess {
 class PendingAccesses {
  public:
   void add(MPI_Win win, std::shared_ptr<PendingAccess> access);
-  /// The window is gone, and with it all that the program has not synchronised.
+  /// Drops the accesses to a window that has been freed.
   void forget(MPI_Win win);
   void clear();
 

@@ -18,7 +18,7 @@ SharedMutex mutex;
 auto& windows GUARDED_BY(mutex) = never_destroyed<std::unordered_map<MPI_Win, std::shared_ptr<ServedWindow>>>();
 std::atomic<std::size_t> count{0};
 
-/// Nothing of this library's may be thrown into MPI's progress.
+/// Logs exceptions of this library, so that other windows advance.
 int driven_once(ServedWindow& window) {
   try {
     return window.progress();

@@ -35,7 +35,7 @@ void check_size(std::int64_t bytes, const Target& target) {
     throw MpiError(MPI_ERR_TYPE, "the data at the origin and at the target differ in size");
 }
 
-/// The data of the origin. What is short and in host memory is packed at once.
+/// Gives the operation the origin's data. Short data in host memory are packed at once.
 void give(OriginOperation& operation, const char* call, const Origin& origin, const Target& target) {
   UserBuffer& source = operation.source.emplace(call, origin);
   check_size(source.bytes(), target);
@@ -47,7 +47,7 @@ void give(OriginOperation& operation, const char* call, const Origin& origin, co
   operation.source.reset();
 }
 
-/// One element behind what is packed already.
+/// Appends one element to the packed data.
 void give_element(OriginOperation& operation, const char* call, const Origin& origin) {
   UserBuffer source(call, origin);
   source.start_pack();
@@ -58,7 +58,7 @@ void give_element(OriginOperation& operation, const char* call, const Origin& or
   operation.header.bytes = static_cast<std::int64_t>(operation.packed.size());
 }
 
-/// Where what is fetched goes.
+/// Sets the buffer for the fetched data.
 void take(OriginOperation& operation, const char* call, const Origin& result, const Target& target) {
   check_size(operation.destination.emplace(call, result).bytes(), target);
 }
@@ -86,7 +86,7 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
       posts_used_(exposed_.size(), 0),
       completes_used_(exposed_.size(), 0) {
   tell_memory(disp_unit);
-  memory_.mark_again();  // not before: it may throw, and the others wait
+  memory_.mark_again();  // last: it may throw, and other processes wait in tell_memory()
 }
 
 ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
@@ -99,7 +99,7 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
       posts_used_(locks_.size(), 0),
       completes_used_(locks_.size(), 0) {}
 
-/// Collective.
+/// Collective: exchanges descriptions of memory, and sets up the locks.
 void ServedWindow::tell_memory(int disp_unit) {
   const device::Location own = size_ > 0 ? device::classify(memory_.base()) : device::Location{};
   if (own.on_device()) own_gpu_ = own.ordinal;
@@ -121,7 +121,7 @@ void ServedWindow::tell_memory(int disp_unit) {
   if (mine.on_gpu != 0) channel_.share_turn(node_locks_->turn(rank));
 }
 
-/// Marks processes that share no memory with this one, whose memory is not mapped.
+/// Marks the processes that share no memory with this one: their memory cannot be mapped.
 void ServedWindow::forget_unreached() {
   for (int& rank : world_ranks_)
     if (peer::world == nullptr || peer::reach_sender(rank) == nullptr) rank = MPI_UNDEFINED;
@@ -164,7 +164,7 @@ void ServedWindow::close() {
 
 // --- accesses --------------------------------------------------------------------------------------------------------
 
-/// Everything that MPI can check itself has been checked.
+/// Makes the operation of an access. MPI has checked all that it can check itself.
 OriginOperationRef ServedWindow::prepare(MessageKind kind, const Target& target, bool with_request) {
   check_rank(target.rank);
   auto operation = std::make_shared<OriginOperation>();
@@ -186,7 +186,7 @@ void ServedWindow::check_rank(int rank) const {
     throw MpiError(MPI_ERR_RANK, "there is no rank " + std::to_string(rank) + " in this window");
 }
 
-/// From the beginning of the target's window, in which the access is.
+/// The displacement in the target's window. Throws MpiError if the access exceeds the window.
 std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const datatype::Layout& layout) const {
   const Exposed& remote = exposed_[static_cast<std::size_t>(target.rank)];
   const datatype::Span span = layout.span(target.count);
@@ -245,7 +245,7 @@ int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* reque
   return reserved.submit(/*issued=*/true, request);
 }
 
-/// True if a GPU of this process makes the access.
+/// Starts the access by a GPU of this process; false if none can.
 bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
                                 OriginOperation& operation) {
   check_size(origin.count * datatype::size_of(origin.type), target);
@@ -258,8 +258,8 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
   return operation.direct != nullptr;
 }
 
-/// The same for an accumulate, which is complete on return. Does nothing while the target still serves earlier
-/// accumulates of this process, so that they keep their order.
+/// Makes an accumulate by a GPU of this process, complete on return; false if none can. Does nothing while the target
+/// may still serve earlier accesses of this process, so that accumulates keep their order.
 bool ServedWindow::accumulate_direct(const char* call, const AccumulateBuffers& buffers, const Target& target,
                                      MPI_Op op, OriginOperation& operation) {
   for (const Origin* const each : {buffers.given, buffers.fetched})

@@ -29,7 +29,7 @@ class ServedWindow {
  public:
   /// Collective over `comm`. `win` belongs to the caller.
   ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size, int disp_unit);
-  /// The same for a dynamic window.
+  /// Makes a dynamic window. Collective over `comm`.
   ServedWindow(MPI_Win win, MPI_Comm comm);
   ServedWindow(const ServedWindow&) = delete;
   ServedWindow& operator=(const ServedWindow&) = delete;
@@ -63,8 +63,7 @@ class ServedWindow {
   int detach(const void* base);
 
   const WindowMemory& memory() const { return memory_; }
-  /// MPI_Win_get_attr in C, for predefined attributes in which the handle may differ; false: the handle's value is
-  /// right.
+  /// Sets `value` as MPI_Win_get_attr does in C, for predefined attributes that the handle has wrong. False for others.
   bool attribute(int keyval, void* value) const;
   /// The group of the window's processes, which the caller frees.
   int group(MPI_Group* group) const;
@@ -79,7 +78,7 @@ class ServedWindow {
   enum class Lock {
     none,
     wanted,  ///< MPI_Win_lock_all was called; the first access acquires the lock
-    asked,   ///< another thread is acquiring it
+    asked,   ///< a thread is acquiring it
     held,
     unchecked,  ///< MPI_MODE_NOCHECK: no lock is needed
   };
@@ -130,11 +129,11 @@ class ServedWindow {
   MPI_Aint size_ = 0;
   int flavor_;
   WindowMemory memory_;
-  std::optional<OwnWindowLock> own_lock_;  // before what uses it
+  std::optional<OwnWindowLock> own_lock_;  // destroyed after what uses it
   WindowChannel channel_;
   std::vector<Exposed> exposed_;  ///< by rank; empty for a dynamic window
   std::vector<int> world_ranks_;  ///< by rank; negative: the process does not share memory with this one
-  /// If all processes share memory, which has the locks then; otherwise locks are taken by messages.
+  /// The locks in shared memory, if all processes share it; otherwise locks are taken by messages.
   std::optional<WindowLocks> node_locks_;
   DirectAccesses direct_;
   int own_gpu_ = -1;  ///< the GPU with this process's window memory; negative: none

@@ -55,10 +55,10 @@ void ServedWindow::acquire(int rank, int type) {
   locks_[static_cast<std::size_t>(rank)] = Lock::held;
 }
 
-/// Completes what this process has to do at `ranks`, whose locks it holds, and releases them.
+/// Completes the accesses to `ranks`, whose locks this process holds, and releases the locks.
 int ServedWindow::release(const std::vector<int>& ranks) {
   if (!node_locks_) return complete_at(MessageKind::unlock, ranks);
-  struct Release {  // whatever happens to the accesses
+  struct Release {  // even if an access fails
     WindowLocks& locks;
     const std::vector<int>& ranks;
     ~Release() {
@@ -69,7 +69,7 @@ int ServedWindow::release(const std::vector<int>& ranks) {
   return flush_at(ranks);
 }
 
-/// Returns the first error.
+/// Waits for accesses by this process's GPU. Returns the first error.
 int ServedWindow::finish_direct(const std::vector<int>& ranks) {
   int result = MPI_SUCCESS;
   for (const int rank : ranks) {
@@ -79,8 +79,8 @@ int ServedWindow::finish_direct(const std::vector<int>& ranks) {
   return result;
 }
 
-/// Waits for accesses by this process's GPU. For those that the targets serve it sends a message, which is answered
-/// when all accesses before it have been applied, and waits for all answers. Returns the first error.
+/// Waits for accesses by this process's GPU. For those that the targets serve it sends a message, which a target
+/// answers when it has applied all accesses before it, and waits for the answers. Returns the first error.
 int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
   int result = finish_direct(ranks);
   std::vector<std::uint64_t> submitted;
@@ -101,7 +101,7 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
   return result;
 }
 
-/// Flushes those of `ranks` that have had accesses since their last flush.
+/// Flushes those of `ranks` that this process has accessed since their last flush.
 int ServedWindow::flush_at(std::vector<int> ranks) {
   const int direct = finish_direct(ranks);
   {
@@ -118,7 +118,7 @@ int ServedWindow::report(const char* call, int code) const {
   return code == MPI_SUCCESS ? code : fail(OfWindow{win_}, call, code, "an access of this epoch has failed");
 }
 
-/// Returns an error code instead of throwing: the other processes wait for this one.
+/// mark_again() that returns an error code instead of throwing: the other processes wait for this one in the fence.
 int ServedWindow::marked_again() {
   try {
     memory_.mark_again();
@@ -259,7 +259,7 @@ int ServedWindow::unlock(int rank) {
 }
 
 /// If the processes share memory, all ranks are locked at once, so that no access waits for a lock. Otherwise other
-/// ranks are locked at the first access, this process's own rank at once, since its loads and stores are not seen here.
+/// ranks are locked at the first access, and this process's own rank at once, since its loads and stores are not seen.
 int ServedWindow::lock_all(int assert) {
   return guard("MPI_Win_lock_all", [&] {
     const bool checked = (assert& MPI_MODE_NOCHECK) == 0;
@@ -307,7 +307,7 @@ int ServedWindow::unlock_all() {
   });
 }
 
-/// `rank`, or all ranks, as far as they are locked.
+/// `rank`, or all locked ranks. Throws MpiError if none is locked.
 std::vector<int> ServedWindow::passive_targets(int rank) const {
   if (rank != all_ranks) check_rank(rank);
   const LockGuard lock(mutex_);

@@ -22,7 +22,7 @@ void TargetAccess::set_place(TargetPlace place) {
 
 void TargetAccess::fail(int error) {
   error_ = error;
-  if (header_.bytes != 0) incoming_ = Block(-1, header_.bytes);  // the data come all the same
+  if (header_.bytes != 0) incoming_ = Block(-1, header_.bytes);  // the data arrive all the same
 }
 
 bool TargetAccess::advance() {
@@ -43,7 +43,7 @@ bool TargetAccess::reads() const {
   return fetches(header_.kind) || (header_.kind == MessageKind::accumulate && operation_at(header_.op) != MPI_REPLACE);
 }
 
-/// At once if others wait for the turn: this process may be long in calling MPI again.
+/// Waits if other processes may wait for the turn: this process may not call MPI again soon.
 bool TargetAccess::transferred() {
   if (transfer_ && is_atomic(header_.kind) && turn_.shared()) transfer_.wait();
   return !transfer_ || transfer_.done();
@@ -76,7 +76,7 @@ bool TargetAccess::step() {
   }
 }
 
-/// Answers with what was read, and starts to write what becomes of it.
+/// Answers with the data that were read, and starts to write the new data.
 void TargetAccess::finish_read() {
   switch (header_.kind) {
     case MessageKind::put:
@@ -138,8 +138,8 @@ void LockQueue::release(int rank) {
   grant_waiting();
 }
 
-/// Grants in order, except to processes that share: these do not wait for one that wants the lock exclusively, since
-/// those that hold it may wait for them.
+/// Grants in order, except that shared requests overtake a waiting exclusive one, since processes that hold the lock
+/// may wait for those that request it shared.
 void LockQueue::grant_waiting() {
   for (auto next = waiting_.begin(); next != waiting_.end() && exclusive_ == MPI_PROC_NULL;) {
     const Waiting granted = *next;

@@ -17,7 +17,7 @@ namespace gpudt::interpose {
 /// Makes accumulates to a window's memory exclude each other.
 class AtomicTurn {
  public:
-  /// Other processes accumulate to this memory too; each of them holds `lock` meanwhile.
+  /// To be called if other processes accumulate to this memory too; each holds `lock` while it does.
   void share(peer::WindowLock& lock) { lock_ = &lock; }
   /// Whether other processes may wait for the turn, also while this process does not call MPI.
   bool shared() const { return lock_ != nullptr; }

@@ -24,7 +24,7 @@ class OwnWindowLock {
   int index_ = -1;
 };
 
-/// The locks of all ranks, as one process uses them. For each rank only one thread at a time may use this.
+/// The locks of all ranks, as one process uses them. For each rank only one thread at a time may use the object.
 class WindowLocks {
  public:
   /// `locks`: by rank in the window.

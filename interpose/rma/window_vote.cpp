@@ -1,5 +1,5 @@
 // A process without gpudt never takes part: it is in MPI's own call, whose first step is a collective on the same
-// communicator. If there are hidden messages, the votes go by these, so that such a process is not disturbed.
+// communicator. Where there are hidden messages, the votes use these, so that they do not match that collective.
 #include "interpose/rma/window_vote.hpp"
 
 #include <sched.h>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int numbers = sizeof(WindowVote) / sizeof(int);
 
-/// Tests wait for less.
+/// Tests set a shorter time.
 std::chrono::seconds long_wait() {
   const char* const seconds = std::getenv("GPUDT_TEST_LONG_WAIT");
   return std::chrono::seconds(seconds == nullptr ? 30 : std::atoi(seconds));
@@ -61,7 +61,7 @@ int vote_by_collective(MPI_Comm comm, WindowVote& votes, PatientWait& wait) {
   return code == MPI_SUCCESS ? wait(request) : code;
 }
 
-/// In each round a process sends what it knows to another one, at twice the distance of the round before.
+/// In each round a process sends the votes that it knows to another process, twice as far away as in the round before.
 int vote_by_messages(MPI_Comm comm, WindowVote& votes, PatientWait& wait) {
   int rank = 0, size = 0;
   PMPI_Comm_rank(comm, &rank);

@@ -1,4 +1,4 @@
-// Reads the GPUDT_ variables, and says what it does not understand.
+// Reads the GPUDT_ variables, and complains of those that it does not understand.
 #include "interpose/support/config.hpp"
 
 #include <unistd.h>
@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 16> known_names = {
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
     "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX"};
-// Read by the simulated device; here they are only checked.
+// The simulated device reads these; here they are only checked.
 constexpr std::array<std::string_view, 4> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
                                                        "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS"};
 constexpr std::string_view sim_prefix = "GPUDT_SIM_";
@@ -90,12 +90,12 @@ std::optional<device::Order> parse_order(std::string_view text) {
   return std::nullopt;
 }
 
-/// Any text: a file that cannot be read is complained of when it is needed.
+/// Any text: a file that cannot be read is reported when it is needed.
 std::optional<std::string> parse_text(std::string_view text) {
   return std::string(text.empty() ? "auto" : text);
 }
 
-/// A file's name, "" for 1, nothing for 0.
+/// The name of a JSON file, "" for 1, empty for 0.
 std::optional<std::optional<std::string>> parse_report(std::string_view text) {
   using Report = std::optional<std::string>;
   constexpr std::string_view ending = ".json";
@@ -105,12 +105,10 @@ std::optional<std::optional<std::string>> parse_report(std::string_view text) {
   return *flag ? Report("") : Report();
 }
 
-/// Likewise, of one that is to be written.
 std::optional<std::string> parse_prefix(std::string_view text) {
   return std::string(text);
 }
 
-/// 0 to `most`.
 template <int most>
 std::optional<int> parse_number(std::string_view text) {
   int value = 0;
@@ -119,7 +117,7 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-/// "10" or "0-500"; the least.
+/// "10" or "0-500"; returns the smaller number.
 std::optional<int> parse_delay(std::string_view text) {
   const std::size_t hyphen = text.find('-');
   if (hyphen != std::string_view::npos && !parse_number<INT_MAX>(text.substr(hyphen + 1))) return std::nullopt;

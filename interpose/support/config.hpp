@@ -11,14 +11,14 @@ namespace gpudt::interpose {
 
 struct Config {
   bool disable = false;               ///< GPUDT_DISABLE: pass every call straight through
-  std::optional<std::string> report;  ///< GPUDT_REPORT: of rank 0 at MPI_Finalize, to this file; empty: to stderr
+  std::optional<std::string> report;  ///< GPUDT_REPORT: file that rank 0 writes at MPI_Finalize; empty: stderr
   bool check = false;                 ///< GPUDT_CHECK: reports wrong uses of buffers
   bool trace = false;                 ///< GPUDT_TRACE: one line per choice
   bool nvtx = false;                  ///< GPUDT_NVTX: ranges for Nsight Systems
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
-  int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: ask MPIX_Query_cuda_support
+  int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: as MPIX_Query_cuda_support returns
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any
-  /// GPUDT_PROTOCOL, as it is; parse_protocol() (transport/protocol.hpp) tells whether it names one.
+  /// GPUDT_PROTOCOL, unchecked; parse_protocol() (transport/protocol.hpp) understands it.
   std::string protocol = free_protocol;
   static constexpr const char* free_protocol = "auto";
   device::Config device;  ///< GPUDT_DEVICE, _WAY, _RESIDENT, _ORDER, _TUNING, _STAGING_LIMIT and _STAGING_CACHE
@@ -28,7 +28,7 @@ struct Config {
 /// instead.
 Config read_config(std::vector<std::string>& complaints);
 
-/// The complaint about a value of variable `name`, which takes what `wanted` says.
+/// The complaint that `value` is not valid for variable `name`. `wanted` describes the valid values.
 std::string not_understood(const char* name, const std::string& value, const std::string& wanted);
 
 }  // namespace gpudt::interpose

@@ -12,8 +12,8 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Tags of the communicators that stand in for freed ones, each another: several threads may make them at once, and the
-/// program may be making some of its own, with small tags most likely.
+/// A tag for a communicator that stands in for a freed one. Tags differ because several threads may make such
+/// communicators at once, and are large because those of the program are most likely small.
 int stand_in_tag() {
   constexpr unsigned first = 20000, count = 10000;
   static std::atomic<unsigned> next{0};
@@ -22,8 +22,8 @@ int stand_in_tag() {
 
 }  // namespace
 
-/// This library has the C++ run-time library in it, so that what it throws is of types in its own file, and what the
-/// program throws is not.
+/// This library contains the C++ run-time library, so that the types of its exceptions lie in its own file, and those
+/// of the program's exceptions do not.
 bool is_own(const std::exception& error) {
   static const char here = 0;
   return file_of(&typeid(error)) == file_of(&here);
@@ -66,7 +66,7 @@ int raise(const ErrorOwner& owner, int code) {
   return owner.comm == MPI_COMM_NULL && owner.kept ? owner.kept->raise(code) : raise(owner.comm, code);
 }
 
-// Not MPI_Comm_create_group: in Open MPI its messages carry its tag, and meet the program's receives of any tag.
+// Not MPI_Comm_create_group: in Open MPI its messages carry its tag, and match the program's receives of any tag.
 MPI_Comm bare_copy(MPI_Comm comm) {
   MPI_Group group = MPI_GROUP_NULL;
   MPI_Comm copy = MPI_COMM_NULL;
@@ -86,7 +86,7 @@ MPI_Comm bare_self(int tag) {
   return copy;
 }
 
-/// MPI calls the handlers of communicators alone. One of this process alone takes nobody else to make.
+/// MPI calls the handlers of communicators only. A communicator of this process alone needs no other process.
 int KeptHandler::raise(int code) const {
   struct StandIn {
     MPI_Comm comm = bare_self(stand_in_tag());

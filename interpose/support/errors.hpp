@@ -38,8 +38,8 @@ struct OfWindow {
   MPI_Win win;
 };
 
-/// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL; without MPI_Init one that ends the program)
-/// with `code` and returns `code`, if the handler returns.
+/// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL; without MPI_Init MPI_ERRORS_ARE_FATAL) with
+/// `code` and returns `code`, if the handler returns.
 int raise(MPI_Comm comm, int code);
 int raise(OfWindow window, int code);
 int raise(MPI_File file, int code);
@@ -69,8 +69,8 @@ class KeptHandler {
   MPI_Errhandler handler_ = MPI_ERRHANDLER_NULL;
 };
 
-/// Determines the error handler for a failed operation: that of the handle that is not null; without one the kept
-/// handler or that of MPI_COMM_WORLD.
+/// Determines the error handler for a failed operation: that of the handle that is not null, or else
+/// the kept handler, or else that of MPI_COMM_WORLD.
 struct ErrorOwner {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_File file = MPI_FILE_NULL;
@@ -109,7 +109,7 @@ int raising(const Handle& handle, const char* call, Body&& body) {
   return raise(handle, failure);
 }
 
-/// The same for the body of an MPI function.
+/// raising() for the body of an MPI function, which also gets an NVTX range.
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) {
   return raising(handle, call, [&] {

@@ -9,7 +9,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// Of all files but the program, whose functions are in the global scope.
+/// The paths of all loaded files but the program, whose functions are in the global scope.
 std::vector<std::string> loaded_files() {
   std::vector<std::string> paths;
   dl_iterate_phdr(
@@ -21,13 +21,13 @@ std::vector<std::string> loaded_files() {
   return paths;
 }
 
-/// Whether this is a function, and not of this library.
+/// Whether `function` is not null, and not of this library.
 bool is_elsewhere(const void* function) {
   static const char here = 0;
   return function != nullptr && file_of(function) != file_of(&here);
 }
 
-/// Of a file that is loaded, or of those that it needs; null if they have none but this library's.
+/// The function of a loaded file, or of those that it needs; null if there is none but this library's.
 void* function_in(const char* path, const char* name) {
   void* const file = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
   if (file == nullptr) return nullptr;

@@ -7,11 +7,11 @@ namespace gpudt::interpose {
 /// The first address of the file that has a function; null if no file has it.
 const void* file_of(const void* function);
 
-/// The function `name` that follows this library's in the global scope, or that of the program. Null if there is none.
+/// The function `name` that follows this library's in the global scope, or else the program's. Null if there is none.
 /// Thread-safe.
 void* global_function(const char* name);
 
-/// The same; if there is none, that of any loaded file.
+/// global_function() or, if that is null, the function `name` of any loaded file.
 void* loaded_function(const char* name);
 
 /// The function `name` in the file that has `other`, or in the files which that file needs. Null if there is none.

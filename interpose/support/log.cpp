@@ -1,5 +1,5 @@
-// The one place where spdlog is seen: header-only, with a logger of our own, so that nothing is shared with a
-// program that uses spdlog too.
+// The only file that uses spdlog: header-only, with a logger of its own, so that nothing is shared with a program that
+// uses spdlog too.
 #include "interpose/support/log.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>

@@ -12,7 +12,7 @@ bool nvtx_wanted = false;
 
 namespace {
 
-/// Never destroyed: ranges may end as late as the process does.
+/// Never destroyed: ranges may last until the process ends.
 nvtxDomainHandle_t domain = nullptr;
 
 nvtxEventAttributes_t attributes_of(const char* name) {

@@ -1,6 +1,6 @@
-// NVTX ranges (GPUDT_NVTX=1), which Nsight Systems shows in the rows of the process: calls that have to do with device
-// memory, in the thread that makes them, and messages from the moment they are begun until their data have moved. All
-// are in the domain "gpudt". NVTX is header-only: without a tool that listens a range costs a few nanoseconds.
+// NVTX ranges (GPUDT_NVTX=1), which Nsight Systems shows in the rows of the process: calls that may involve device
+// memory, in the thread that makes them, and messages from their start until their data have moved. All are in the
+// domain "gpudt". NVTX is header-only: without a tool that listens a range costs a few nanoseconds.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ std::uint64_t nvtx_begin(const char* name, std::int64_t bytes) noexcept;
 void nvtx_end(std::uint64_t range) noexcept;
 }  // namespace detail
 
-/// A range of this thread, as long as the object lives: a call.
+/// The range of one MPI call, in this thread. It ends with the object.
 class NvtxCall {
  public:
   explicit NvtxCall(const char* name) : made_(nvtx_wanted) {
@@ -35,8 +35,8 @@ class NvtxCall {
   bool made_;
 };
 
-/// A range of the process, as long as the object lives, in whatever thread it ends: a message, its bytes as payload.
-/// `name` must be a string literal.
+/// The range of one message, in the process, with the length in bytes as payload. It ends with the object, in any
+/// thread. `name` must be a string literal.
 class NvtxMessage {
  public:
   NvtxMessage(const char* name, std::int64_t bytes) {

@@ -21,7 +21,7 @@ bool is_disabled() {
   return read_config(complaints).disable;
 }
 
-/// The driver's library, or the simulated device.
+/// Whether the driver's library or the simulated device is loaded.
 bool has_gpu_runtime() {
   if (dlsym(RTLD_DEFAULT, "gpudt_sim_api") != nullptr) return true;
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);

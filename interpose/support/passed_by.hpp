@@ -4,11 +4,11 @@
 
 namespace gpudt::interpose {
 
-/// Text for messages where this is the likely cause.
+/// Text for messages: the likely reason why calls bypass this library.
 #define GPUDT_PASSED_BY \
   "a function that dlsym() takes from the MPI library's own handle, as ctypes and Julia's MPI.jl do, passes it by"
 
-/// To be called when the program's MPI_Init has come through this library, or need not.
+/// To be called when MPI_Init has come through this library, or if it goes to MPI on purpose: prevents the warning.
 void note_init();
 bool init_noted();
 

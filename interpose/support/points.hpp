@@ -25,9 +25,9 @@ inline constexpr Point staged{"staging taken"};
 
 // a message, at its sender
 inline constexpr Point offered{"offer made"};               ///< in a descriptor
-inline constexpr Point given{"given to MPI"};               ///< or its RTS
-inline constexpr Point sent{"MPI send complete"};           ///< or the send of its RTS
-inline constexpr Point buffered{"data in the descriptor"};  ///< since no receiver came for them
+inline constexpr Point given{"given to MPI"};               ///< the message or its RTS
+inline constexpr Point sent{"MPI send complete"};           ///< of the message or its RTS
+inline constexpr Point buffered{"data in the descriptor"};  ///< because no receiver has fetched them
 inline constexpr Point wanted{"request for data seen"};
 inline constexpr Point acknowledged{"acknowledgement seen"};
 

@@ -164,7 +164,7 @@ Summary summarise(const std::vector<Record>& records, int first, int expected) {
   return summary;
 }
 
-// --- to rank 0, and to the user --------------------------------------------------------------------------------------
+// --- gathering and writing -------------------------------------------------------------------------------------------
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stderr);
@@ -185,13 +185,13 @@ void deliver(const Summary& summary) {
   print(report::as_text(summary));
 }
 
-/// Tests have less timeout.
+/// Tests set a shorter timeout.
 std::chrono::seconds timeout() {
   const char* seconds = std::getenv("GPUDT_TEST_REPORT_TIMEOUT");
   return seconds == nullptr ? gather_timeout : std::chrono::seconds(std::atoi(seconds));
 }
 
-/// True if every rank's record has arrived at rank 0 (on other ranks: if their part is done).
+/// Gathers the records at rank 0. False after the timeout: then the gather is still under way.
 bool gather(const Record& own, std::vector<Record>& records) {
   MPI_Request request = MPI_REQUEST_NULL;
   PMPI_Igather(&own, sizeof(Record), MPI_BYTE, records.data(), sizeof(Record), MPI_BYTE, 0, MPI_COMM_WORLD, &request);
@@ -234,7 +234,7 @@ void report_print(Ranks ranks) {
   static Record own;
   static auto& records = never_destroyed<std::vector<Record>>();
   own = own_record();
-  if (ranks != Ranks::all) {  // there is no waiting for ranks that lack the library
+  if (ranks != Ranks::all) {  // ranks that lack the library would never answer
     if (ranks == Ranks::own) deliver(summarise({own}, rank, size));
     return;
   }

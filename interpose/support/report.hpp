@@ -1,5 +1,5 @@
-// What GPUDT_REPORT counts: buffers by call, way and layout, time, and what was slow. What rank 0 makes of it at
-// MPI_Finalize is in report.cpp. Without a report each function here is one branch.
+// What GPUDT_REPORT counts: buffers by call, way and layout, time, and what was slow. Rank 0 writes the
+// report at MPI_Finalize (report.cpp). Without a report each function here costs one branch.
 #pragma once
 
 #include <chrono>
@@ -20,12 +20,12 @@ inline bool tracing() {
 }
 
 using ReportClock = std::chrono::steady_clock;
-/// Of no meaning if no report is wanted.
+/// The current time; not meaningful if no report is wanted.
 inline ReportClock::time_point report_now() {
   return report_wanted ? ReportClock::now() : ReportClock::time_point();
 }
 
-/// Names of ways that the report itself knows; the others are those of protocols (transport/protocol.hpp).
+/// Ways that are named here; the other ways are protocols (transport/protocol.hpp).
 inline constexpr const char* went_by_kernels = "kernels";
 inline constexpr const char* went_staged = "mapped staging";
 
@@ -34,7 +34,7 @@ void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, 
                    std::chrono::nanoseconds taken);
 
 /// One buffer in device memory, from the call to which it was passed until it may be used again. All copies of its
-/// DeviceBuffer share it; the last one's end is the buffer's, if end() has not been called.
+/// DeviceBuffer share it; the destructor calls end().
 class Reported {
  public:
   /// `call` and `way` must be string literals.
@@ -49,7 +49,7 @@ class Reported {
   Reported(const Reported&) = delete;
   Reported& operator=(const Reported&) = delete;
 
-  /// Of a persistent request, each time.
+  /// To be called at each start of a persistent request.
   void begin() {
     open_ = true;
     way_ = chosen_;
@@ -60,9 +60,9 @@ class Reported {
     open_ = false;
     report_buffer(call_, way_, kind_, bytes_, ReportClock::now() - began_);
   }
-  /// The data really went by `way`, a string literal.
+  /// Records that the data went by `way`, a string literal, instead of the chosen way.
   void went(const char* way) { way_ = way; }
-  /// Of a receive: the length of the message, which may be shorter than the buffer.
+  /// Sets the bytes of the received message, which may be shorter than the buffer.
   void received(std::int64_t bytes) { bytes_ = bytes; }
   void began(ReportClock::time_point at) { began_ = at; }
 
@@ -72,7 +72,7 @@ class Reported {
   const char* const chosen_;
   const datatype::ShapeKind kind_;
   std::int64_t bytes_;
-  bool open_;  ///< a persistent request is but made at first
+  bool open_;  ///< false until a persistent request is started
   ReportClock::time_point began_ = ReportClock::now();
 };
 using ReportedRef = std::shared_ptr<Reported>;
@@ -87,18 +87,19 @@ inline void report_end(const ReportedRef& buffer) {
   if (buffer) buffer->end();
 }
 
-/// Time inside MPI calls, each moment counted once: what is measured within what is measured is part of that.
+/// Clocks of the time inside MPI calls. Only the outermost Timed object of a thread counts, so that they do not
+/// overlap.
 enum class Clock {
   transfer,    ///< waiting for packs and unpacks, or for the other process's GPU
   mpi,         ///< inside MPI's own calls with staged buffers; collectives between GPUs
-  completion,  ///< inside calls that complete requests, while there are some for device buffers
+  completion,  ///< inside calls that complete requests for device buffers
 };
 inline constexpr int clocks = 3;
 
-/// Adds the time of its own life to a clock, if a report is wanted.
+/// Adds the lifetime of the object to a clock, if a report is wanted.
 class Timed {
  public:
-  /// `call`: of Clock::completion, whose calls are counted by name; a string literal.
+  /// `call`: the name of the MPI call, a string literal, for Clock::completion, which counts calls by name.
   explicit Timed(Clock clock, const char* call = nullptr) : clock_(clock), call_(call) {
     if (report_wanted) start();
   }
@@ -118,7 +119,7 @@ class Timed {
   ReportClock::time_point begin_;
 };
 
-/// `call()`, whose time is spent in MPI.
+/// Returns `call()`, and adds its time to Clock::mpi.
 template <class Call>
 int in_mpi(Call call) {
   const Timed timed(Clock::mpi);
@@ -128,13 +129,13 @@ int in_mpi(Call call) {
 /// What becomes of messages in device memory that are offered to their receivers (transport/peer/peer.hpp).
 enum class PeerEvent {
   offered,     ///< the receiver's GPU may fetch it
-  buffered,    ///< of these: moved to the segment, since nobody received it for a while
-  refused,     ///< of these: sent through the segment, since the receiver could not fetch it
-  declined,    ///< ... or since this process, on the receiver's GPU, could not write it
-  packed,      ///< of these: packed before it can be fetched
+  buffered,    ///< of these: copied to the segment, because no receiver claimed it for a while
+  refused,     ///< of these: sent through the segment, because the receiver could not fetch it
+  declined,    ///< of these: sent so because this process, on the receiver's GPU, could not write it
+  packed,      ///< of these: packed by the sender to be fetched
   remote,      ///< of these: to a process that shares no memory with this one
   put,         ///< of these: written to the receiver's memory by this process
-  collective,  ///< a collective that went as messages (collectives/peer_exchange.hpp)
+  collective,  ///< a collective by GPUs: by kernels on the boards, or as messages
 };
 inline constexpr int peer_events = 8;
 void report_peer(PeerEvent event);
@@ -149,22 +150,22 @@ enum class Fallback {
 inline constexpr int fallback_kinds = 4;
 void report_fallback(Fallback kind);
 
-/// There are no peer transfers in this run; `why` must be a string literal.
+/// Records why there are no peer transfers in this run; `why` must be a string literal.
 void report_no_peers(const char* why);
-/// A reason for which the report has a remedy of its own.
+/// A value of `why` for which report_hints.cpp has a remedy.
 inline constexpr const char* no_shared_memory = "/dev/shm has no room";
-/// This process's GPU does not reach memory of another process; the first reason is kept.
+/// Records why this process's GPU does not reach memory of another process; only the first reason is kept.
 void report_not_mapped(const std::string& why);
 
 /// Whose counts a rank prints.
 enum class Ranks {
-  all,   ///< of MPI_COMM_WORLD, gathered by rank 0, which prints its own alone if others do not answer in time
-  own,   ///< ranks are known to lack the library, and this is the lowest one that has it
-  none,  ///< another rank prints its own
+  all,   ///< of MPI_COMM_WORLD: rank 0 gathers them, and prints only its own if the gather times out
+  own,   ///< its own: some ranks lack the library, and this is the lowest one that has it
+  none,  ///< nothing: another rank prints its own
 };
-/// In MPI_Init, before anything is counted.
+/// To be called in MPI_Init, before anything is counted.
 void report_start(const Config& config);
-/// Prints the report on stderr, or writes it to the file that GPUDT_REPORT names. With Ranks::all collective. MPI must
+/// Prints the report on stderr, or writes it to the file that GPUDT_REPORT names. Collective with Ranks::all. MPI must
 /// be active, and no user communication may follow.
 void report_print(Ranks ranks);
 

@@ -29,9 +29,9 @@ struct Counts {
 std::atomic<const char*> no_peers{nullptr};
 char not_mapped[sizeof(report::Record::not_mapped)] GUARDED_BY(mutex) = "";
 
-thread_local bool timing = false;  ///< a clock runs in this thread
+thread_local bool timing = false;  ///< whether a clock runs in this thread
 
-/// The entry that `is_it`, or the first free one, or the last.
+/// The entry for which `is_it` holds, or else the first free one, or else the last.
 template <class Entries, class IsIt>
 auto& entry_for(Entries& entries, IsIt is_it) {
   const auto found = std::find_if(entries.begin(), entries.end(),
@@ -39,13 +39,13 @@ auto& entry_for(Entries& entries, IsIt is_it) {
   return found == entries.end() ? entries.back() : *found;
 }
 
-/// The last entry stands for all others once it has been taken.
+/// Names a free entry. The last one is for all calls that find no free entry.
 template <class Entry, class Entries>
 void name_entry(Entry& entry, const Entries& entries, const char* call) {
   if (entry.call[0] == '\0') report::put_text(entry.call, &entry == &entries.back() ? "others" : call);
 }
 
-/// Whether put_text() would make this of `text`.
+/// Whether `name` is what put_text() makes of `text`.
 template <std::size_t size>
 bool is_named(const char (&name)[size], const char* text) {
   return std::strncmp(name, text, size - 1) == 0;

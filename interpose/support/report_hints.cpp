@@ -1,4 +1,4 @@
-// What of a run was slow, and how to avoid it.
+// What was slow in a run, and how to avoid it.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -34,10 +34,10 @@ constexpr Advice late_advice = {
     "kernels or copies began late % times, behind other work on the GPU",
     "Start communication before long kernels, or leave some of the GPU free; GPUDT_TIMELINE shows where"};
 
-/// A late one among so many is not worth a hint.
+/// One late start among this number of transfers is not worth a hint.
 constexpr std::int64_t seldom = 100;
 
-/// What the variables cost that the user has set.
+/// The cost of the variables that the user has set.
 constexpr Advice forced_advice[] = {
     {"GPUDT_CHECK=", "It looks at the buffers of all calls, which is slow: for finding mistakes alone"},
     {"GPUDT_TRACE=", "A line for each choice takes time: for finding out alone"},
@@ -60,7 +60,7 @@ void add_forced(std::vector<Hint>& hints, const std::string& setting) {
     if (setting.starts_with(advice.what)) hints.push_back({setting + " is set", advice.remedy});
 }
 
-/// Receivers have been told not to fetch.
+/// Whether GPUDT_PROTOCOL forbids receivers to fetch.
 bool fetching_forbidden(const Summary& summary) {
   const auto& forced = summary.forced;
   return std::find(forced.begin(), forced.end(), "GPUDT_PROTOCOL=shared") != forced.end() ||
@@ -79,7 +79,7 @@ std::vector<Hint> hints(const Summary& summary) {
   std::vector<Hint> found;
   if (summary.rows.empty()) return found;
   for (int kind = 0; kind < fallback_kinds; ++kind) add(found, fallback_advice[kind], summary.fallbacks[kind]);
-  // Those that were received into host memory have been named.
+  // Messages that were received into host memory have a hint of their own.
   const std::int64_t refused = summary.of(PeerEvent::refused) - summary.of(Fallback::host_receive);
   if (refused > 0 && !fetching_forbidden(summary)) {
     add(found, refused_advice, refused);

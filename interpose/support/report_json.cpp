@@ -16,7 +16,7 @@ bool is_plain(unsigned char c) {
   return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
 }
 
-/// What is not ASCII, which names of hosts and GPUs may have in any encoding, becomes "?".
+/// Other characters than ASCII, which names of hosts and GPUs may contain in any encoding, become "?".
 std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -35,7 +35,7 @@ std::string in_quotes(std::string_view text) {
   return out + '"';
 }
 
-/// Not by printf(), whose decimal point is the program's locale's.
+/// Avoids printf(), whose decimal point depends on the program's locale.
 std::string number(double value) {
   char text[64];
   const auto end = std::to_chars(std::begin(text), std::end(text), value).ptr;

@@ -38,15 +38,15 @@ struct GpuOfRank {
   std::int32_t ordinal;
 };
 
-/// What one rank tells rank 0; plain bytes on the wire.
+/// The counts that each rank sends to rank 0, as plain bytes.
 struct Record {
-  Row rows[most_rows];  ///< those in use come first; the last one stands for all that had no room
+  Row rows[most_rows];  ///< those in use come first; the last one collects what had no room
   Wait waits[most_waits];
   std::int64_t nanoseconds[clocks];
   std::int64_t run_nanoseconds;  ///< from MPI_Init to MPI_Finalize
   std::int64_t movements[6];     ///< as in device::Movements
   std::int64_t peer[peer_events];
-  std::int64_t staging_peak[2];
+  std::int64_t staging_peak[2];  ///< bytes of mapped host memory, of device memory
   std::int64_t fallbacks[fallback_kinds];
   char host[name_length];
   char no_peers[160];
@@ -55,10 +55,10 @@ struct Record {
   GpuOfRank gpus[most_gpus];
 };
 
-/// Those of this rank so far, without what others than the counters know.
+/// Fills in the members that this rank's counters (report_counts.cpp) have.
 void counted(Record& record);
 
-/// Writes all of `text` that there is room for.
+/// Copies `text`, truncated to the room.
 template <std::size_t size>
 void put_text(char (&place)[size], const char* text) {
   std::snprintf(place, size, "%s", text);
@@ -80,14 +80,14 @@ struct Hint {
 };
 
 struct Summary {
-  int ranks = 0, expected = 0;  ///< that have been heard, and that there are
+  int ranks = 0, expected = 0;  ///< number of records that are summed, and of all ranks
   std::string device;
-  std::vector<Row> rows;    ///< those that took longest first
-  std::vector<Wait> waits;  ///< likewise
+  std::vector<Row> rows;    ///< longest time first
+  std::vector<Wait> waits;  ///< longest time first
   std::array<double, clocks> seconds{};
   double in_calls = 0;          ///< sum over ranks
-  double most_in_calls = 0;     ///< that of the rank with most
-  int busiest = 0;              ///< which that is
+  double most_in_calls = 0;     ///< of the busiest rank
+  int busiest = 0;              ///< the rank with most time in calls
   double run = 0;               ///< of the rank that took longest
   std::int64_t movements[6]{};  ///< as in device::Movements
   std::int64_t peer[peer_events]{};
@@ -96,8 +96,8 @@ struct Summary {
   std::string no_peers;
   std::string not_mapped;
   std::vector<Host> hosts;
-  std::vector<std::string> costs;   ///< of rank 0
-  std::vector<std::string> forced;  ///< variables of rank 0 that take choices away, "GPUDT_WAY=copy"
+  std::vector<std::string> costs;   ///< sources of rank 0's cost tables
+  std::vector<std::string> forced;  ///< variables of rank 0 that restrict choices or slow down, "GPUDT_WAY=copy"
   std::vector<Hint> hints;
 
   std::int64_t of(PeerEvent event) const { return peer[static_cast<int>(event)]; }

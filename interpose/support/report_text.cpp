@@ -38,7 +38,7 @@ std::string size_text(double bytes) {
   return formatted(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
 }
 
-/// "2 x NVIDIA H200 (0, 1)": by name, with the ordinals that their ranks see.
+/// "2 x NVIDIA H200 (0, 1)": the GPUs by name, with the ordinals that their ranks see.
 std::string gpus_text(const Host& host) {
   std::map<std::string, std::pair<std::size_t, std::set<int>>> by_name;
   for (const auto& [id, gpu] : host.gpus) {
