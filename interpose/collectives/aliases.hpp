@@ -16,9 +16,9 @@ inline bool is_alias(const void* given, const void* taken) {
   return active.load(std::memory_order_acquire) && given == taken && given != MPI_BOTTOM && given != MPI_IN_PLACE;
 }
 
-/// Whether a process's own block, `elements` elements from the beginning of all, is at `block` in the other argument,
-/// and MPI refuses that: if types and counts, of v and w forms their arrays, are the same in both, as the caller sees
-/// to. MPICH does not look at others, and ends the process.
+/// Whether `block`, of one argument, is also this process's own block in the other, `elements` elements behind `all`,
+/// and MPI refuses that. The caller checks that types and counts (of v and w forms the arrays) are the same in both:
+/// MPICH does not detect other aliases, and ends the process.
 inline bool is_refused_alias(const void* block, const void* all, std::int64_t elements, MPI_Datatype type) {
   return refuses_all_aliases && active.load(std::memory_order_acquire) && all != MPI_IN_PLACE &&
          is_alias(block, element_of(all, elements, type));
@@ -30,7 +30,7 @@ void* own_block(const Staged& staged, std::int64_t elements) {
   return const_cast<void*>(element_of(staged.buffer, elements, staged.type));
 }
 
-/// The elements before a process's own block, which only is_refused_alias() asks for.
+/// Number of elements before a process's own block; 0 where is_refused_alias() does not use it.
 inline std::int64_t own_place(MPI_Comm comm, std::int64_t count) {
   return !refuses_all_aliases || comm == MPI_COMM_NULL ? 0 : count * CommRank(comm).rank;
 }

@@ -28,7 +28,6 @@ struct BlockMessages {
   std::vector<BlockMessage> given, taken;
 };
 
-/// Who exchanges blocks with whom.
 enum class Among { all, neighbours };
 
 /// This process's rank in a communicator, and the number of processes.
@@ -54,7 +53,6 @@ inline const void* element_of(const void* address, std::int64_t elements, MPI_Da
   return shifted(address, elements * extent);
 }
 
-/// One block for all ranks.
 template <class Count>
 auto same_block(const void* address, Count count, MPI_Datatype type) {
   return [=](int, int rank) { return BlockMessage{address, count, type, rank}; };
@@ -76,7 +74,6 @@ auto v_blocks(const void* address, const Count* counts, const Displacement* disp
   };
 }
 
-/// The blocks of a w form.
 template <class Count, class Displacement>
 auto w_blocks(const void* address, const Count* counts, const Displacement* displs, const MPI_Datatype* types) {
   return [=](int i, int rank) {

@@ -123,7 +123,7 @@ void BoardCall::launch() {
   }
 }
 
-/// All of them, also if one has failed.
+/// Whether all have ended, also if one has failed.
 bool BoardCall::kernels_done() {
   bool all_done = true;
   for (device::Transfer& kernel : kernels_) {

@@ -58,7 +58,7 @@ class BoardCall {
   const std::shared_ptr<BoardGroup> group_;
   peer::Contribution mine_{};
   std::vector<peer::Block> given_, taken_;  ///< of this process, in an exchange
-  std::vector<std::byte> layouts_;          ///< that go with them
+  std::vector<std::byte> layouts_;          ///< of these blocks, serialised
   std::vector<peer::Contribution> all_;     ///< by rank, once all have published
   std::vector<int> leaders_;
   std::vector<datatype::LayoutRef> moved_;  ///< the layouts that the kernels need
@@ -93,8 +93,8 @@ class BoardCall {
   std::uint64_t number_ = 0;  ///< of the call in its group; 0: not published
   bool declined_ = false;
   Stage stage_ = Stage::telling;
-  std::size_t heard_ = 0;  ///< processes, or leaders, whose state in this stage is known
-  bool succeeded_ = true;  ///< none of them has failed
+  std::size_t heard_ = 0;  ///< number of processes, or leaders, whose state in this stage is known
+  bool succeeded_ = true;  ///< no leader has failed
   std::exception_ptr failure_;
   std::vector<int> leader_of_;  ///< by rank
   std::vector<device::Mapping> mappings_;

@@ -20,7 +20,7 @@ using peer::Contribution;
 /// The value of Contribution::operation for an exchange; reductions have their operator there.
 constexpr std::uint32_t exchange_operation = ~std::uint32_t{0};
 
-/// Slots for layouts that a call takes at most: messages need some, too.
+/// Maximum number of layout slots that a call takes: messages need some, too.
 constexpr std::size_t most_published = 4;
 
 /// For blocks of at least this length the launch is a small part of the time.
@@ -122,7 +122,7 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
     mine_.from = given.memory;
     mine_.to = taken.memory;
     std::memcpy(mine_.gpu, given.ordinal >= 0 ? given.memory.gpu : taken.memory.gpu, sizeof mine_.gpu);
-  } catch (const std::exception& error) {  // the others wait for what this process tells
+  } catch (const std::exception& error) {  // the others wait for what this process publishes
     mine_.on_gpu = 0;
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
   }
@@ -162,8 +162,8 @@ bool BoardExchange::map() {
   return true;
 }
 
-/// Finds what each block that `receiver` takes is to be fetched from. False if one is not reached, or not of the length
-/// that is given: a difference is the messages' to report.
+/// Finds where each block that `receiver` takes is to be fetched from. False if one is not reached, or if lengths sent
+/// and received differ, which messages report.
 bool BoardExchange::match(std::size_t receiver) {
   const Contribution& its = all_[receiver];
   if (its.taken != 0 && !reach(receiver, its.to, its.to.base, to_[receiver])) return false;
@@ -219,8 +219,8 @@ bool BoardExchange::beside(const Move& move) const {
   return move.own && moves_.size() > 1 && move.bytes > device::Gathering::long_bytes;
 }
 
-/// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, as
-/// messages do it: by the persistent kernel, which saves the launch, by one of its own, or by the copy engine.
+/// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, moves
+/// as a message does: by the persistent kernel, which saves the launch, by one of its own, or by the copy engine.
 void BoardExchange::start(std::vector<device::Transfer>& kernels) {
   std::vector<device::BlockCopy> together;
   const auto launch = [&] {

@@ -28,7 +28,6 @@ class BoardExchange : public BoardCall {
     device::Exported memory{};
     int ordinal = -1;
   };
-  /// A layout of this process's blocks, as it is published.
   struct Named {
     datatype::LayoutRef layout;
     peer::LayoutName name;
@@ -57,7 +56,7 @@ class BoardExchange : public BoardCall {
   int ordinal_ = -1;
   std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
   std::vector<Named> named_;
-  std::vector<peer::PublishedRef> published_;  ///< of those with slots, until all processes have read them
+  std::vector<peer::PublishedRef> published_;  ///< layouts in slots, until all processes have read them
   std::vector<Move> moves_;
 };
 

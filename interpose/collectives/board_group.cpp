@@ -183,7 +183,7 @@ const std::shared_ptr<BoardGroup>& boards_of(CommState& state) {
   return state.boards;
 }
 
-// With an order to keep, the buffers of a call that MPI is given late would be marked late.
+// Not if the default stream's order is kept: buffers of a call that MPI is given later would be marked too late.
 bool may_offer(BoardGroup& group) {
   return active.load(std::memory_order_acquire) && device::in_use() && !device::keeps_order() && group.has_room() &&
          !group.others_decline();

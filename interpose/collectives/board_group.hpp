@@ -35,26 +35,26 @@ class BoardGroup {
   int rank() const { return rank_; }
   std::size_t size() const { return world_ranks_.size(); }
   int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
-  /// That of process `rank`, which must have published a call.
+  /// The segment of process `rank`, which must have published a call.
   const peer::Segment& segment(std::size_t rank) const { return *segments_[rank]; }
-  /// The tag of messages to process `rank`, which must have published a call: it differs from that of other
-  /// communicators (hidden_tag()).
+  /// The tag of messages to process `rank`, which must have published a call: it differs between communicators
+  /// (hidden_tag()).
   int message_tag(std::size_t rank) const;
 
   // --- what this process publishes about its next call ---
 
   /// Whether the call can be published; a call can be declined at any time.
   bool has_room() { return room() == Room::now; }
-  /// The same, but waits as long as the answer depends on other processes, which may be in MPI_Init or may have to
-  /// leave earlier calls.
+  /// has_room(), but waits while the answer depends on other processes, which may be in MPI_Init or may have to leave
+  /// earlier calls.
   bool await_room();
-  /// Publishes the call and returns its number. There must be room. Where there is no memory for the layouts, GPUs are
-  /// told not to do the call (Contribution::on_gpu).
+  /// Publishes the call and returns its number. There must be room. If there is no memory for the layouts, publishes
+  /// that kernels cannot do the call (Contribution::on_gpu).
   std::uint64_t tell(const peer::Contribution& mine, std::span<const peer::Block> given = {},
                      std::span<const peer::Block> taken = {}, std::span<const std::byte> layouts = {});
   /// This process leaves the call to MPI.
   void decline();
-  /// The same for this call and all later ones.
+  /// Leaves this call and all later ones to MPI.
   void decline_all();
   /// Whether another process is known to have declined the call. There must be room.
   bool others_decline();
@@ -66,11 +66,11 @@ class BoardGroup {
 
   /// Whether process `other` has published or declined the call.
   bool has_told(std::size_t other, std::uint64_t call);
-  /// What it has published; null: it has declined. Only after has_told().
+  /// What process `other` has published; null if it has declined. Only after has_told().
   const peer::Slot* told_by(std::size_t other, std::uint64_t call) const;
-  /// The layouts that go with it, with what lies behind them.
+  /// The layouts that process `other` has published, and unused bytes behind them.
   std::span<const std::byte> layouts_by(std::size_t other, std::uint64_t call) const;
-  /// Whether a process that has not declined has succeeded; no value: not known yet.
+  /// Whether a process that has not declined has succeeded; no value if that is not known yet.
   std::optional<bool> outcome_of(std::size_t other, std::uint64_t call,
                                  std::atomic<std::uint64_t> peer::Slot::*outcome) const;
 

@@ -16,7 +16,6 @@
 namespace gpudt::interpose {
 namespace {
 
-/// A call that waits.
 struct Waiting {
   const void* call;
   MPI_Comm comm;
@@ -30,7 +29,6 @@ struct Freed {
   std::uint64_t last;
 };
 
-/// The waiting calls of this process.
 struct Order {
   Mutex mutex;
   std::vector<Waiting> waiting GUARDED_BY(mutex);  ///< on all communicators, in the order of the calls
@@ -55,7 +53,7 @@ void enter(const void* call, MPI_Comm comm, Place place) {
   waiting.store(order.waiting.size());
 }
 
-/// Whether no call on the same communicator waits that was made before.
+/// Whether no earlier call on the same communicator waits.
 bool is_first(const void* call, MPI_Comm comm) {
   const LockGuard lock(order.mutex);
   const auto first = std::find_if(order.waiting.begin(), order.waiting.end(),
@@ -63,7 +61,7 @@ bool is_first(const void* call, MPI_Comm comm) {
   return first != order.waiting.end() && first->call == call;
 }
 
-/// Takes out what no call that waits was made before.
+/// Takes out the handles freed before call `first_waiting` was made.
 template <class Handle>
 std::vector<Freed<Handle>> no_longer_used(std::vector<Freed<Handle>>& freed, std::uint64_t first_waiting) {
   const auto end =
@@ -123,7 +121,7 @@ class WaitingCall : public CallPayload {
  private:
   bool is_persistent() const { return place_ == Place::anywhere; }
 
-  /// Whether the call has come to its turn, and is under way.
+  /// Whether the call has had its turn, and GPUs or MPI have it.
   bool advance() {
     if (place_ == Place::in_order && !is_first(this, comm_)) return false;
     if (!decided_) {
@@ -222,7 +220,7 @@ int submit(const Call& call, const ErrorOwner& owner, Place place, std::unique_p
   if (reserved.error() != MPI_SUCCESS) return reserved.error();
   if (told != nullptr) told->tell();
   const int code = reserved.submit(/*issued=*/true, call.request);
-  engine_progress();  // the last one to be told of may begin
+  engine_progress();  // if all others have published the call, it may begin
   return code;
 }
 

@@ -43,7 +43,8 @@ int start_in_order(const Call& call, MPI_Comm comm, std::unique_ptr<BoardCall> o
 /// later: call.late->inner is the persistent request, which `keep` keeps alive. May throw std::bad_alloc.
 int start_offered(const Call& call, const ErrorOwner& owner, std::unique_ptr<BoardCall> offered, StartInMpi start,
                   std::shared_ptr<void> keep);
-/// Waits until no such start on `comm` may have to go to MPI. To be called before the communicator is freed.
+/// Waits until GPUs or MPI have all starts of persistent collectives on `comm`. To be called before the communicator is
+/// freed.
 void settle_starts(MPI_Comm comm);
 
 /// For MPI_Type_free and MPI_Op_free, which a program may call as soon as a nonblocking call has returned. If earlier

@@ -120,7 +120,7 @@ CallRecord* add_record(std::uint64_t key) {
 }
 
 CallRecord* find_record(peer::Segment& segment, std::uint64_t key) {
-  const bool ended = segment->records_ended.load(std::memory_order_acquire) != 0;  // first: all there are can be seen
+  const bool ended = segment->records_ended.load(std::memory_order_acquire) != 0;  // first: all records are visible
   const std::uint32_t used = segment->records_used.load(std::memory_order_acquire);
   CallRecord* const records = segment->records;
   CallRecord* const found = std::find_if(records, records + used, [key](const CallRecord& record) {
@@ -159,7 +159,7 @@ bool has_room_for_layouts(int board, std::uint64_t call, std::size_t bytes) {
   return true;
 }
 
-// Without memory what it has stays in use.
+// If the lists cannot grow, record and board stay in use.
 void put_back(Holding holding, bool at_once) {
   const LockGuard lock(own.mutex);
   try {

@@ -14,15 +14,15 @@
 
 namespace gpudt::interpose {
 
-/// Adds a record of this process, which must take part (collectives_take_part()). Null: no record is free; other
-/// processes see that, and take all its calls as declined.
+/// Adds a record of this process, which must take part (collectives_take_part()). Null if no record is free; other
+/// processes see that, and treat all its calls as declined.
 peer::CallRecord* add_record(std::uint64_t key);
-/// The record of the process that owns the segment. Null: the process has reached no call yet. In the record that is
-/// returned all calls may be declined.
+/// The record of the process that owns the segment; null if the process has reached no call yet. If the process had no
+/// record left, one with all calls declined.
 peer::CallRecord* find_record(peer::Segment& segment, std::uint64_t key);
-/// Takes a board of this process with empty slots. Negative: it has `most_taken` boards already, or no memory.
+/// Takes a board of this process with empty slots; negative if `most_taken` boards are taken, or there is no memory.
 int take_board(std::size_t most_taken);
-/// Whether `bytes` bytes of layouts of a call find room on this board of the process; takes memory for them.
+/// Whether this board has room for `bytes` bytes of layouts of a call; takes memory for them.
 bool has_room_for_layouts(int board, std::uint64_t call, std::size_t bytes);
 
 /// What a process holds for one key.
@@ -30,7 +30,7 @@ struct Holding {
   std::uint64_t key;
   peer::CallRecord* record;  ///< or null
   int board;                 ///< or negative
-  std::vector<int> others;   ///< that have the key, by their ranks in MPI_COMM_WORLD
+  std::vector<int> others;   ///< other processes with the key, by rank in MPI_COMM_WORLD
 };
 /// Ends this process's use of the key: it will neither look for the key nor publish calls under it again. Notes this in
 /// the records of the others, at once (`at_once`) where these exist, else later.

@@ -49,7 +49,7 @@ bool can_be_asked(int rank) {
   return rank >= 0 && presence_announced(rank) == announcement(announced_protocol);
 }
 
-/// The same for processes on any node. All processes that can take part get the same answer.
+/// can_be_asked() for processes on any node. All processes that can take part get the same answer.
 bool can_be_asked_anywhere(int rank) {
   return rank >= 0 && modex_offered(rank) == announcement(announced_protocol);
 }
@@ -157,7 +157,7 @@ void collectives_announce(ForcedProtocol forced) {
   modex_offer(announcement(forced));
 }
 
-// Nobody announces anything from here on, so that all see the same.
+// No process announces anything from here on, so that all get the same answers.
 void collectives_start() {
   modex_offer(0);
   if (announced_protocol == Protocol::mapped_staging || !init_waits_for_all()) return;

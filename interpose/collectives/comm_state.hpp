@@ -29,7 +29,7 @@ void collectives_stop();
 bool collectives_ask();
 /// Whether it may publish calls; if not, it declines all, and others know that (presence_started()).
 bool collectives_take_part();
-/// The protocol that GPUDT_PROTOCOL forces; nothing: the fastest.
+/// The protocol that GPUDT_PROTOCOL forces; no value if the fastest is to be chosen.
 ForcedProtocol collectives_forced();
 
 /// Back-off: how many similar calls go to MPI before GPUs are considered again. The number doubles each time, and is
@@ -73,7 +73,7 @@ struct CommState {
 /// its arguments. Throws std::bad_alloc; the caller must then fail rather than choose a way, since the other processes
 /// do not know of it.
 CommState& comm_state_of(MPI_Comm comm);
-/// Null: the communicator has no state yet.
+/// Null if the communicator has no state yet.
 CommState* comm_state_if_any(MPI_Comm comm);
 
 }  // namespace gpudt::interpose

@@ -108,7 +108,8 @@ bool NodeReduction::all_nodes_agree(bool ready, const std::vector<int>& leaders)
   std::uint64_t mask = 0;
   if (ready && valid_)
     for (const int leader : leaders) mask |= std::uint64_t{1} << static_cast<unsigned>(leader);
-  // All of a bit-wise AND: which leaders all nodes have, none if one refuses; a bit of the signature and its opposite.
+  // By bit-wise AND: the leaders that all nodes have, none if one refuses; the signature and its complement, which
+  // remain complements only if all signatures are equal.
   std::uint64_t all[] = {mask, signature(), ~signature()};
   if (PMPI_Allreduce(MPI_IN_PLACE, all, 3, MPI_UINT64_T, MPI_BAND, comm_) != MPI_SUCCESS) return false;
   leaders_ = all[0];
@@ -148,7 +149,7 @@ void NodeReduction::run(const NodeOperands& operands) {
   agree_on_success();
 }
 
-/// Combines what the node's processes give, into host memory.
+/// Starts to combine the inputs of the node's processes into host memory.
 void NodeReduction::begin(const NodeOperands& operands, Slot& slot, const Chunk& chunk) {
   settle(slot);
   slot.chunk = chunk;
@@ -163,7 +164,7 @@ void NodeReduction::begin(const NodeOperands& operands, Slot& slot, const Chunk&
   });
 }
 
-/// Also after a failure: what has been started uses memory of other processes until it has ended.
+/// Waits for the slot's work, also after a failure, since it uses memory of other processes until it has ended.
 void NodeReduction::settle(Slot& slot) {
   try {
     wait_until([&slot] { return slot.work.done(); }, for_others);
@@ -206,7 +207,7 @@ void NodeReduction::for_each_result(const NodeOperands& operands, const Chunk& c
   }
 }
 
-/// From host memory to one of the processes that get it, which crosses the bus once.
+/// Copies the result from host memory to one of its receivers, so that it crosses the bus once.
 void NodeReduction::fetch(const NodeOperands& operands, Slot& slot) {
   slot.result = nullptr;
   for_each_result(operands, slot.chunk, [&slot](void* result) {
@@ -220,7 +221,7 @@ void NodeReduction::fetch(const NodeOperands& operands, Slot& slot) {
   });
 }
 
-/// From there to the others.
+/// Copies the result from its first receiver to the others.
 void NodeReduction::spread(const NodeOperands& operands, Slot& slot) {
   settle(slot);
   attempt([&] {

@@ -75,7 +75,7 @@ bool may_have_data(const BlockMessages& blocks) {
   return !empty || device_memory_given.load(std::memory_order_relaxed);
 }
 
-/// Types that are not known are MPI's to refuse. Notes where the blocks are, which takes a question to the driver.
+/// Whether all blocks have known types, and are in device memory. Stores where, which takes a call to the driver.
 bool may_all_go(std::vector<BlockMessage>& blocks) {
   device::Region memory;
   for (BlockMessage& block : blocks) {
@@ -86,15 +86,14 @@ bool may_all_go(std::vector<BlockMessage>& blocks) {
   return true;
 }
 
-/// Staging memory for what is taken, whatever way it comes.
+/// Whether there is staging memory for all received blocks.
 bool has_staging_for(const std::vector<BlockMessage>& taken) {
   std::int64_t bytes = 0;
   for (const BlockMessage& block : taken) bytes += bytes_of(block);
   return static_cast<std::uint64_t>(bytes) <= device::staging_room() / 2;
 }
 
-/// Takes out what is empty. Bytes, less those of as many blocks that are just not long enough: positive, if messages
-/// are the better way.
+/// Removes empty blocks. Returns the bytes of the others, less `least` - 1 for each: positive if messages are faster.
 std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   std::int64_t weight = 0;
   std::erase_if(blocks, [&](const BlockMessage& each) {
@@ -105,7 +104,7 @@ std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
   return weight;
 }
 
-/// BoardExchange::all_want_messages() by a collective of MPI's, over several nodes.
+/// BoardExchange::all_want_messages() by a collective of MPI, over several nodes.
 bool all_want_messages(MPI_Comm comm, bool unfit, std::int64_t weight) {
   const std::array<std::int64_t, 2> mine = {unfit ? 1 : 0, weight};
   std::array<std::int64_t, 2> all = {1, 0};
@@ -174,7 +173,6 @@ class OwnBlocks {
   std::vector<device::Transfer> transfers_;  // after pairs_, which hold their layouts
 };
 
-/// Messages under way.
 class Messages {
  public:
   /// `rank`: this process's in `comm`. `group`: the communicator's boards; null if there are none.
@@ -182,7 +180,7 @@ class Messages {
       : call_(call), comm_(comm), rank_(rank), group_(group) {
     requests_.reserve(most);
   }
-  /// After an error.
+  /// Cancels requests after an error.
   ~Messages() {
     for (MPI_Request& request : requests_) {
       if (request == MPI_REQUEST_NULL) continue;
@@ -209,7 +207,7 @@ class Messages {
   }
 
  private:
-  /// To and from process `rank`, of messages to process `receiver`.
+  /// The way to or from process `rank` of messages that `receiver` receives.
   HiddenWay way_to(int rank, int receiver) const {
     if (!hidden_messages_share_comm) return {comm_, rank, collective_tag};
     return {hidden_comm(), group_->world_rank(static_cast<std::size_t>(rank)),
@@ -223,7 +221,7 @@ class Messages {
   std::vector<MPI_Request> requests_;
 };
 
-/// Errors have gone to the communicator's handler. May throw device::Error.
+/// The communicator's error handler has been called for the code returned. May throw device::Error.
 int move(const char* call, MPI_Comm comm, const BoardGroup* group, BlockMessages& blocks) {
   const int rank = CommRank(comm).rank;
   OwnBlocks own(call, rank, blocks);
@@ -261,7 +259,7 @@ namespace collective_messages {
 
 namespace {
 
-/// Whether each block goes by the best way to its receiver, on this node or another one. Not for blocks that go to all
+/// Whether processes on several nodes agree about sending each block as a message. Not for blocks that go to all
 /// processes: the trees of MPI carry them to another node only once. Not where a process need not wait for all others,
 /// as it would for their agreement.
 bool asked_over_nodes(const Call& call, CommState& comm_state, Flow flow, const Known& known) {
@@ -279,7 +277,7 @@ bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
   if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, flow, known);
   if (!known.varies && known.bytes() < least_asked(call, flow) * known.blocks) return false;
   const ForcedProtocol forced = collectives_forced();
-  if (!call.blocks()) return !forced || forced == Protocol::peer;  // else GPUs are not to do it
+  if (!call.blocks()) return !forced || forced == Protocol::peer;  // other protocols exclude GPUs
   return !comm_state.backoff_for(call.name, length_of(known)).passes();
 }
 
@@ -327,7 +325,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
                             bool listed) {
   CommState& comm_state = comm_state_of(comm);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
-  backoff.failed();  // unless it goes so
+  backoff.failed();  // until worked() is called
   const std::shared_ptr<BoardGroup> group = comm_state.together ? boards_of(comm_state) : nullptr;
   const bool all_right = listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
   if (group != nullptr && !all_right) {
@@ -364,7 +362,7 @@ std::shared_ptr<BoardGroup> offers(MPI_Comm comm) {
   const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
   try {
     if (may_offer(*group)) return group;
-  } catch (const std::bad_alloc&) {  // this process's answer
+  } catch (const std::bad_alloc&) {  // this process declines
   }
   group->decline();
   return nullptr;
@@ -375,7 +373,7 @@ std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGr
   std::unique_ptr<BoardExchange> offered;
   try {
     offered = std::make_unique<BoardExchange>(call, group);
-  } catch (const std::bad_alloc&) {  // this process's answer
+  } catch (const std::bad_alloc&) {  // this process declines
     group->decline();
     return nullptr;
   }

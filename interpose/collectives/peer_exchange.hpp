@@ -66,7 +66,7 @@ std::shared_ptr<BoardGroup> offers(MPI_Comm comm);
 /// What this process publishes about such a call once its blocks are listed; null: it has declined.
 std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGroup>& group, BlockMessages blocks,
                                  bool listed);
-/// The same for each start of a persistent call; empty: its blocks are not for GPUs.
+/// offer() for each start of a persistent call; empty if its blocks are not for GPUs.
 PrepareOffer to_offer(const char* call, BlockMessages blocks);
 
 }  // namespace collective_messages
@@ -81,7 +81,7 @@ std::optional<int> as_messages(const Call& call, MPI_Comm comm, Flow flow, const
   bool listed = false;
   try {
     listed = !collective_messages::surely_on_host() && list(blocks);
-  } catch (const std::exception&) {  // the others are told that this process declines
+  } catch (const std::exception&) {  // declines, since the others wait for this process
     collective_messages::exchange(call, comm, flow, known, {}, /*listed=*/false);
     throw;
   }

@@ -6,7 +6,7 @@
 namespace gpudt::interpose {
 namespace {
 
-/// The others are for communicators.
+/// Boards for persistent requests; the others are for communicators.
 constexpr std::size_t most_boards = peer::board_count / 2;
 
 }  // namespace
@@ -27,7 +27,7 @@ std::unique_ptr<PersistentOffer> PersistentOffer::make(CommState& state, Prepare
 std::unique_ptr<BoardCall> PersistentOffer::next(bool declines) {
   try {
     if (!declines && may_offer(*group_)) return prepare_(group_);
-  } catch (const std::bad_alloc&) {  // this process's answer
+  } catch (const std::bad_alloc&) {  // this process declines
   }
   group_->decline();
   return nullptr;

@@ -26,7 +26,7 @@ using peer::Contribution;
 
 /// Over several nodes the agreement costs more than it gains for shorter inputs, as measured (MPI_Allreduce of float).
 constexpr std::int64_t least_over_nodes = 2 << 20;
-/// The same for shorter blocks of MPI_Reduce_scatter, since each block is a reduction of MPI.
+/// Nor does it pay for shorter blocks of MPI_Reduce_scatter, since each block is a reduction of MPI.
 constexpr std::int64_t least_block_over_nodes = 64 << 10;
 
 std::uintptr_t address_of(const void* address) {
@@ -48,14 +48,14 @@ class Operand {
     if (copied || shape.kind != datatype::ShapeKind::contiguous || first_ % static_cast<std::uintptr_t>(alignment) != 0)
       copy();
   }
-  /// For GPUs of other processes, which may take a copy. False if it cannot be shared. Throws device::Error.
+  /// Exports the buffer, or a packed copy, to other processes' GPUs. False if that is impossible. Throws device::Error.
   bool share() {
     if (device::export_memory(memory_.ordinal, as_pointer(), exported_)) return true;
     if (staging_) return false;
     copy();
     return device::export_memory(memory_.ordinal, as_pointer(), exported_);
   }
-  /// The program's work on it is over, and what is to be read is there.
+  /// Waits for the program's work on the buffer and, if it is read, for its packed copy.
   void prepare(bool is_read) {
     if (staging_ && is_read) start(device::Direction::pack);
     wait_until([&] { return memory_.after.reached(); }, for_others);
@@ -102,7 +102,6 @@ class Operand {
   device::Exported exported_{};
 };
 
-/// A process's part in one reduction.
 class Part : public BoardCall {
  public:
   /// `over_nodes`: the part of a blocking call that involves other nodes; null if there are none.
@@ -152,7 +151,7 @@ class Part : public BoardCall {
     return arguments_.root < 0 || arguments_.root == group_->rank();
   }
   bool scatters() const { return !arguments_.blocks.empty(); }
-  /// A block's owner writes to where others read, so that the input is copied and the output is not.
+  /// Where this process's result goes. If it scatters in place, others read the buffer meanwhile: the input is a copy.
   Operand& result() { return in_place() && !scatters() ? in_ : out_; }
   bool resolve(MPI_Datatype type) {
     if (!active.load(std::memory_order_acquire) || check_wanted || arguments_.recvbuf == MPI_IN_PLACE) return false;
@@ -299,7 +298,7 @@ std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& ari
 std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
   if (!collectives_ask() || comm == MPI_COMM_NULL) return std::nullopt;
   static_cast<void>(comm_state_of(comm));
-  const int size = datatype::basic_types.size(type);  // 0: not known so soon
+  const int size = datatype::basic_types.size(type);  // 0: no basic type
   if (size != 0 && !wanted(arguments.count * size)) return std::nullopt;
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic) {
@@ -359,7 +358,7 @@ std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, cons
   const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
   try {
     if (!surely_on_host(arguments) && may_offer(*group)) return offer(call.name, group, arguments, type, *arithmetic);
-  } catch (const std::bad_alloc&) {  // this process's answer
+  } catch (const std::bad_alloc&) {  // this process declines
   }
   group->decline();
   return nullptr;
@@ -369,7 +368,7 @@ bool starts_asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Dataty
   return asked(comm, arguments, type, op) && comm_state_of(comm).together;
 }
 
-// Operator and datatype are MPI's own, and last.
+// Operator and datatype are predefined, and so outlive the request.
 PrepareOffer reduction_to_offer(const Call& call, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic || !locate_buffer(input_of(arguments), type).on_device()) return {};

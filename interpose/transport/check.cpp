@@ -27,11 +27,11 @@ bool check_wanted = false;
 
 namespace {
 
-/// More runs of a buffer than this are not compared with others'.
+/// Buffers with more runs than this are not checked for overlaps.
 constexpr std::int64_t most_runs = 1 << 20;
-/// How long a call waits for the default stream to know what is sent: something may have to wait for the call.
+/// How long a call waits for the default stream before it hashes what is sent: the stream may wait for the call.
 constexpr std::chrono::seconds most_waiting{1};
-/// How long a call looks whether its buffer changes while the default stream has work to do.
+/// How long a call waits for the default stream, to see whether its buffer changes meanwhile.
 constexpr std::chrono::milliseconds longest_look{100};
 constexpr int most_frames = 64;
 
@@ -39,7 +39,7 @@ struct Run {
   std::uintptr_t begin, end;
 };
 
-/// Of the program's call: the first return address that is not this library's.
+/// The place of the program's call: the first return address outside this library.
 const void* call_site() {
   Dl_info here{}, there{};
   dladdr(reinterpret_cast<const void*>(&call_site), &here);
@@ -50,7 +50,7 @@ const void* call_site() {
   return nullptr;
 }
 
-/// "./app(main+0x1f) [0x4011f]", as addr2line takes it.
+/// "./app+0x11f (main)": the offset is as addr2line takes it.
 std::string text_of(const void* site) {
   Dl_info info{};
   if (dladdr(site, &info) == 0 || info.dli_fname == nullptr) return "an unknown place";
@@ -76,7 +76,7 @@ struct Checks {
   bool order = true;
   Mutex mutex;
   std::set<std::pair<const void*, Wrong>> said GUARDED_BY(mutex);
-  std::set<const void*> looked_in_vain GUARDED_BY(mutex);  ///< calls during which the default stream is always busy
+  std::set<const void*> looked_in_vain GUARDED_BY(mutex);  ///< call sites where a wait timed out
   std::vector<const CheckedBuffer*> pending GUARDED_BY(mutex);
 };
 
@@ -120,7 +120,7 @@ std::uint64_t hash(const void* data, std::size_t bytes) {
   return std::hash<std::string_view>()({static_cast<const char*>(data), bytes});
 }
 
-/// Of what the operand's bytes are when the mark has been reached. May throw device::Error.
+/// A hash of the operand's bytes once the mark has been reached. May throw device::Error.
 std::uint64_t checksum(const DeviceBuffer& operand, const device::StreamMark& after) {
   const auto bytes = static_cast<std::size_t>(operand.bytes());
   const device::Staging staging = device::acquire(device::StagingKind::mapped, operand.ordinal, bytes);
@@ -145,7 +145,6 @@ const void* first_byte(const DeviceBuffer& operand) {
 
 }  // namespace
 
-/// A buffer in the hands of an operation.
 class CheckedBuffer {
  public:
   CheckedBuffer(const char* call, const DeviceBuffer& operand)
@@ -181,8 +180,8 @@ class CheckedBuffer {
     interpose::say(site_, call_, wrong, text_of(operand_) + " " + what);
   }
 
-  /// The default stream's work, and that of the streams which it waits for, may have nothing to do with the buffer:
-  /// the buffer was not ready only if its data change after the call.
+  /// The work of the default stream, and of streams for which it waits, may have nothing to do with the buffer: reports
+  /// the buffer only if its data change after the call.
   void check_ready() const {
     if (checks().order || operand_.use != Use::read || device::default_stream_idle(operand_.ordinal)) return;
     const std::uint64_t at_first = checksum(operand_, {});
@@ -193,7 +192,7 @@ class CheckedBuffer {
           "GPUDT_ORDER=none does not wait for");
   }
 
-  /// Not where that has been of no use.
+  /// Does not wait where an earlier wait has timed out.
   void wait_until_idle() const {
     {
       const LockGuard lock(checks().mutex);
@@ -258,7 +257,7 @@ CheckedRef check_operand(const char* call, const DeviceBuffer& operand) try {
 
 namespace {
 
-/// As the kernel sees it: without a signal.
+/// Reads by write() to a pipe, which fails where a load would raise a signal.
 class Probe {
  public:
   Probe() { usable_ = pipe(ends_.data()) == 0; }

@@ -1,4 +1,3 @@
-// Classifies buffer arguments and chooses their way.
 #include "interpose/transport/device_buffer.hpp"
 
 #include <algorithm>
@@ -23,7 +22,7 @@ std::atomic<bool> active{false}, device_memory_given{false};
 namespace {
 
 struct Forwarding {
-  Route route{};                                                             ///< what is known of the MPI
+  Route route{};                                                             ///< what is the same for all messages
   std::array<std::atomic<bool>, datatype::Layout::attachment_slots> used{};  ///< GPUs with memory that MPI was given
 } forwarding;
 
@@ -57,7 +56,7 @@ std::uintptr_t address_at(const void* buffer, MPI_Aint offset) {
   return reinterpret_cast<std::uintptr_t>(buffer) + static_cast<std::uintptr_t>(offset);
 }
 
-/// The first byte of the first element, and the first and the last byte of all.
+/// Addresses of the first byte of the first element, and of the lowest and highest byte of all.
 struct Reach {
   std::uintptr_t first, low, high;
 
@@ -73,7 +72,7 @@ struct Reach {
     high = first + static_cast<std::uintptr_t>(std::max<MPI_Aint>(last, 0) + std::max<MPI_Aint>(true_extent, 1) - 1);
   }
 
-  /// Whether there is more than one memory where it is.
+  /// Whether the bytes cross a device::granule(), so that they may lie in several memories.
   bool may_be_divided() const {
     const std::size_t granule = device::granule();
     return granule != 0 && (low ^ high) >= granule;
@@ -85,7 +84,7 @@ device::Location locate(std::uintptr_t address) {
   return device::surely_host(first) ? device::Location{} : device::classify(first);
 }
 
-/// Of a buffer that may be divided, whose first byte lies at `location`. True if some of it is in device memory.
+/// Finds the memories of a buffer whose first byte lies at `location`. True if some of it is in device memory.
 bool resolve_division(DeviceBuffer& operand, std::uintptr_t first_byte, const device::Location& location) {
   const datatype::Layout& layout = operand.info->layout();
   const auto* const address = reinterpret_cast<const void*>(first_byte);
@@ -102,8 +101,8 @@ bool resolve_division(DeviceBuffer& operand, std::uintptr_t first_byte, const de
   return true;
 }
 
-/// The program's work on the GPUs of these parts is over: the host touches others of the message, and each GPU has a
-/// default stream of its own.
+/// Waits for the default streams of these parts' GPUs: a StreamMark stands for one GPU only, and none covers the parts
+/// that the host copies.
 void wait_for_default_streams(std::span<const device::Part> parts) {
   std::set<int> gpus;
   for (const device::Part& part : parts)
@@ -151,7 +150,7 @@ bool resolve_layout(const void* buffer, std::int64_t count, MPI_Datatype type, D
   if (!device_memory_given.load(std::memory_order_relaxed)) device_memory_given.store(true);
   operand.ordinal = location.ordinal;
   operand.division.reset();
-  if (!divided) operand.mark_again();  // first: while the rest is found out it may be reached
+  if (!divided) operand.mark_again();  // early: the mark may be reached while the rest is found out
   mark(point::classified);
   operand.info = datatype::type_info(type);
   if (!operand.info || operand.info->layout().size() == 0) return false;

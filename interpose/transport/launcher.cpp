@@ -17,14 +17,14 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Of the first of these variables that is set; negative: none is.
+/// The number in the first of these variables that is set; -1 if none is.
 int number_in(std::initializer_list<const char*> names) {
   for (const char* const name : names)
     if (const std::string value = variable(name); !value.empty()) return std::atoi(value.c_str());
   return -1;
 }
 
-/// When a process began, in ticks since the machine did; empty if that cannot be told.
+/// When a process began, in clock ticks since the machine booted; empty if that is unknown.
 std::string start_of(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string line, word;
@@ -36,8 +36,8 @@ std::string start_of(pid_t process) {
   return word;
 }
 
-// Programs may inherit what another launcher has told: of a shell that srun has started, or of another MPI's job. MPICH
-// belongs to its own, Hydra, if that has made the socket PMI_FD.
+// Programs may inherit variables of another launcher, from a shell under srun or from another MPI's job. With MPICH,
+// PMI_FD shows that MPICH's own launcher, Hydra, has started the process.
 #ifdef OPEN_MPI
 bool started_by_hydra() {
   return false;
@@ -54,14 +54,14 @@ constexpr std::initializer_list<const char*> ranks = {"PMIX_RANK", "PMI_RANK"};
 constexpr std::initializer_list<const char*> counts_on_node = {};
 #endif
 
-/// Processes of several containers may have the same numbers.
+/// The PID namespace: processes of several containers may have the same numbers.
 std::string namespace_of_processes() {
   char name[64] = "";
   return readlink("/proc/self/ns/pid", name, sizeof name - 1) < 0 ? "" : name;
 }
 
-/// MPICH's mpirun (Hydra) starts the processes of a node by a process of its own, which has made the sockets by which
-/// they speak to it. Those that they spawn may have the same one.
+/// MPICH's mpirun (Hydra) has a process on each node that starts the others and makes their sockets PMI_FD; it names
+/// the job. Spawned processes may have the same one, so that they get no name.
 std::string job_of_hydra() {
   const int socket = number_in({"PMI_FD"});
   ucred maker{};

@@ -16,9 +16,9 @@ namespace gpudt::interpose {
 namespace {
 
 constexpr std::size_t least_room = 128 << 10;
-/// To get one from the system, and the first page in it, takes some microseconds: so many of each length are kept.
+/// Number of each length that are kept, because mmap and the first page fault take some microseconds.
 constexpr std::size_t most_kept = 64;
-/// Pages at the beginning of a room that stay, since an RTS comes there.
+/// Bytes at the beginning whose pages are kept, since an RTS comes there.
 constexpr std::size_t pages_kept = 4096;
 
 Mutex mutex;
@@ -27,7 +27,7 @@ auto& kept GUARDED_BY(mutex) = never_destroyed<std::map<std::size_t, std::vector
 std::byte* take_kept(std::size_t bytes) {
   const LockGuard lock(mutex);
   std::vector<std::byte*>& rooms = kept[bytes];
-  rooms.reserve(most_kept);  // so that to keep one takes no memory
+  rooms.reserve(most_kept);  // so that keep() does not allocate
   if (rooms.empty()) return nullptr;
   std::byte* const data = rooms.back();
   rooms.pop_back();

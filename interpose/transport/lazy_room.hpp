@@ -1,5 +1,5 @@
-// Memory for long messages that hardly ever come: most of what comes to device memory is an RTS. It has addresses
-// alone, and pages where something has been written. GPUs do not reach it.
+// Memory for long messages, of which few come: most receives into device memory get an RTS. Only addresses are
+// reserved; the system adds pages where something is written. GPUs do not reach it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@ namespace gpudt::interpose {
 class LazyRoom {
  public:
   LazyRoom() = default;
-  /// Empty if the system gives no addresses. Thread-safe.
+  /// At least `bytes` bytes; empty if mmap fails. Thread-safe.
   static LazyRoom of(std::size_t bytes);
   LazyRoom(LazyRoom&& other) noexcept { swap(other); }
   LazyRoom& operator=(LazyRoom&& other) noexcept {
@@ -20,7 +20,7 @@ class LazyRoom {
   ~LazyRoom();
   explicit operator bool() const { return data_ != nullptr; }
   std::byte* data() const { return data_; }
-  /// That many bytes have been written at its beginning: their pages go back to the system with the object.
+  /// Notes that the first `bytes` bytes have been written: the destructor returns their pages to the system.
   void note_written(std::size_t bytes) { written_ = bytes > written_ ? bytes : written_; }
 
  private:
@@ -29,7 +29,7 @@ class LazyRoom {
   std::size_t bytes_ = 0, written_ = 0;
 };
 
-/// At MPI_Finalize: those that are kept for reuse go.
+/// To be called in MPI_Finalize: frees those kept for reuse.
 void lazy_rooms_stop();
 
 }  // namespace gpudt::interpose

@@ -17,14 +17,14 @@ struct Outgoing {
   int count;
   MPI_Datatype type;
 
-  void* room() const { return const_cast<void*>(data); }  ///< of a receive
+  void* room() const { return const_cast<void*>(data); }  ///< the receive buffer
 };
 
-/// What a receive gets.
+/// What a receive delivers.
 struct Announced {
   std::int64_t bytes;
   int error = MPI_SUCCESS;  ///< MPI_ERR_TRUNCATE: the message was longer
-  bool fetched = false;     ///< the message comes by peer transfer: MPI has brought its RTS
+  bool fetched = false;     ///< MPI has delivered an RTS; the data are fetched
 };
 
 /// What an operation moves. All functions of it and of those below may throw device::Error and MpiError.
@@ -34,33 +34,31 @@ class Payload {
   Payload(const Payload&) = delete;
   Payload& operator=(const Payload&) = delete;
   virtual ~Payload() = default;
-  /// A persistent operation is about to be started.
+  /// To be called before each start of a persistent operation.
   virtual void restart() {}
   /// True when what has been started last is done.
   virtual bool done() = 0;
-  /// Returns when done() is true.
   virtual void wait() {
     const Timed timed(Clock::transfer);
     wait_until([this] { return done(); }, for_message);
   }
-  /// The operation has failed: nothing may touch the user's buffers any more, nor keep another process waiting.
+  /// To be called when the operation has failed: stops all use of the user's buffers, and releases other processes.
   virtual void abandon() {}
-  /// The operation is over; a persistent one may be started again. For the report.
+  /// To be called when the operation is over, for the report. A persistent one may be started again.
   virtual void ended() {}
 };
 
-/// What a send moves.
 class SendPayload : public Payload {
  public:
   /// Starts bringing the user's data to where MPI takes it.
   virtual void start_pack() {}
-  /// What MPI is given once that is done.
+  /// What MPI is given once the pack is done.
   virtual Outgoing message() const = 0;
   /// MPI has been given message(), or has refused it.
   virtual void given() {}
   /// MPI has cancelled message(): no process receives it.
   virtual void recalled() {}
-  /// MPI has sent message(). True if the operation is over only when done() says so again.
+  /// MPI has sent message(). True if the operation is over only once done() returns true again.
   virtual bool sent() { return false; }
 };
 
@@ -72,10 +70,10 @@ class ReceivePayload : public Payload {
   /// Whether the host can read what announced() needs of the `bytes` bytes that MPI has delivered. The first call may
   /// start a copy to the host; it is to be called again until it returns true.
   virtual bool is_readable(std::int64_t) { return true; }
-  /// After is_readable(), once: what `bytes` bytes that MPI has delivered stand for.
+  /// To be called once, after is_readable(): what `bytes` delivered bytes are or stand for.
   virtual Announced announced(std::int64_t bytes) { return {bytes}; }
-  /// In place of announced(), if the receive has failed with MPI_ERR_TRUNCATE, of a message of `bytes` bytes: if it was
-  /// the RTS of a short message, its sender is released.
+  /// To be called in place of announced() if a message of `bytes` bytes was truncated: releases the sender if the
+  /// message was the RTS of a short one.
   virtual void truncated(std::int64_t) {}
   /// To be called after announced(), with the bytes that it has returned: starts to unpack or fetch them into the
   /// user's buffer.
@@ -84,13 +82,13 @@ class ReceivePayload : public Payload {
   virtual bool always_unpacks() const { return false; }
 };
 
-/// The buffers of a call that MPI reads and writes in their own good time: a collective, an access to a file.
+/// The buffers of a call that MPI reads and writes at any time until it is complete: a collective, a file access.
 class CallPayload : public Payload {
  public:
   /// Starts bringing the user's data to where MPI takes it, before the call.
   virtual void start_pack() {}
-  /// Starts bringing what MPI has delivered to the user's buffers, after the call: of a file access the first `bytes`
-  /// bytes, else all.
+  /// Starts bringing what MPI has delivered to the user's buffers, after the call: the first `bytes` bytes of a file
+  /// access, all data of a collective.
   virtual void start_unpack(std::int64_t) {}
 };
 

@@ -1,4 +1,3 @@
-// Looks up what the processes of this node have announced.
 #include "interpose/transport/presence.hpp"
 
 #include <algorithm>
@@ -60,7 +59,7 @@ void presence_note_session() {
 }
 
 bool presence_announce(int what) {
-  constexpr int here_alone = 1;  // what nobody else announces
+  constexpr int here_alone = 1;  // matches no other announcement
   job = job_name();
   const int rank = rank_by_launcher();
   const bool alone = has_session.load();
@@ -148,7 +147,7 @@ bool presence_speaks() {
   return lowest;
 }
 
-// Those that are known to are on this host.
+// Those that are known to lack the library are on this host.
 std::string presence_complaint(const std::vector<int>& lacking) {
   const bool one = lacking.size() == 1;
   return (one ? "rank " : "ranks ") + listed(lacking) + on_this_host() + (one ? " runs" : " run") + " without gpudt. " +

@@ -17,7 +17,8 @@
 namespace gpudt::interpose {
 
 /// To be called when the program makes a session. If that is before MPI_Init, MPI_Init may return before other
-/// processes have entered it. Then these processes are unknown here, and are told not to rely on this one.
+/// processes have entered it. Then these processes are unknown here, and this process's announcement keeps
+/// them from relying on it.
 void presence_note_session();
 /// To be called before MPI_Init, unless the library is disabled. Announces this process to its node, with the number
 /// `what`, 1 to 255. False if that is impossible.

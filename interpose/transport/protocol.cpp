@@ -12,7 +12,7 @@ constexpr bool rows_are_in_order() {
 }
 static_assert(rows_are_in_order());
 
-/// Without a loop, so that the compiler sees which functions are called: it takes a few nanoseconds of every message.
+/// Without a loop, so that the compiler sees which functions are called: every message pays for this choice.
 template <std::size_t... row>
 Protocol first_possible(const Message& message, const Route& route, std::index_sequence<row...>) {
   Protocol taken = Protocol::mapped_staging;

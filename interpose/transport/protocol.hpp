@@ -1,6 +1,5 @@
 // The protocols: the ways in which a message, or another buffer in device memory, goes. A protocol is a row of the
-// table `protocols`; choose() takes the first one without an obstacle. All here is pure: what is known is in the
-// arguments.
+// table `protocols`; choose() takes the first one without an obstacle. The choice is a pure function of its arguments.
 //
 // The choice is made when a buffer has been resolved (device_buffer.cpp; the receiver, if any, is not looked at yet),
 // by the sender of a message that MPI cannot have as it is (sender_for()), and by its receiver (peer/receiver.cpp),
@@ -24,14 +23,14 @@ namespace gpudt::interpose {
 /// In order of preference, as in the table below. Buffers in host memory are passed on as they are, and have none.
 enum class Protocol : std::uint8_t {
   direct,          ///< a CUDA-aware MPI takes the contiguous device buffer as it is
-  peer,            ///< offered: the receiver's GPU fetches it if it can, else it comes as by `shared`
+  peer,            ///< offered: the receiver's GPU fetches the data; if it cannot, they come as by `shared`
   shared,          ///< offered: in fragments through memory that the two processes share
   pipelined,       ///< offered to a process of another node: in fragments, each of them a message
   device_staging,  ///< packed into device staging memory, which a CUDA-aware MPI takes
   mapped_staging,  ///< packed into mapped host memory (zero-copy), which any MPI takes
 };
 
-/// The protocol that GPUDT_PROTOCOL forces wherever it can be taken; none: the choice is free ("auto").
+/// The protocol that GPUDT_PROTOCOL forces wherever it can be taken; no value if the choice is free ("auto").
 using ForcedProtocol = std::optional<Protocol>;
 
 /// What is known of a message, or of another buffer that MPI is to have.
@@ -39,39 +38,37 @@ struct Message {
   std::int64_t bytes = 0;
   bool contiguous = false;
   bool divided = false;   ///< among several memories
-  bool buffered = false;  ///< by MPI_Bsend or its like
+  bool buffered = false;  ///< sent by MPI_Bsend or its variants
   /// Estimated time of packing it into device memory, if it is staged there (Protocol::device_staging); negative: it is
   /// staged in host memory, or the time is not known.
   double packing_us = -1;
 };
 
-/// What is known of the receiver.
 enum class Receiver : std::uint8_t {
-  none,         ///< there is not one process alone
-  unseen,       ///< one process, not looked at yet: the best is supposed
-  unreachable,  ///< it has no gpudt, or is on another node and cannot be told about messages
+  none,         ///< the buffer does not go to exactly one process
+  unseen,       ///< one process, not looked at yet: the best is assumed
+  unreachable,  ///< it has no gpudt, or is on another node and gets no control messages
   sharing,      ///< it looks for RTS messages, and shares memory with this process
   remote,       ///< it shares no memory, and may look for RTS messages
 };
 
-/// What is known of the way there.
 struct Route {
   Receiver receiver = Receiver::none;
   bool mpi_takes_device_memory = false;
   /// MPI is to have host memory: the message may be an RTS of a process of this node, or MPI reads the data on the
   /// host.
   bool host_memory_only = false;
-  /// It looks for the RTS of a short message, and uses another GPU, or all is to be offered.
+  /// The receiver looks for the RTS of short messages, and uses another GPU unless GPUDT_PROTOCOL forces offers.
   bool expects_short = false;
-  std::size_t forward_max = 0;  ///< bytes of a message that MPI is given in device memory; 0: any
+  std::size_t forward_max = 0;  ///< longest message, in bytes, that MPI is given in device memory; 0: any
   ForcedProtocol forced{};
   bool backing_off = false;  ///< the receiver could not fetch earlier messages of this kind: none is offered just now
-  /// Why this message cannot be offered after all, found by the sender that was to do so; null: nothing is known.
+  /// Why an attempt to offer this message has failed; null if there was none.
   const char* not_offered = nullptr;
   int process = -1;  ///< the receiver's rank in MPI_COMM_WORLD, for the trace; negative: not known
 };
 
-// --- obstacles: why a message cannot go by a protocol, in a few words; null: it can ----------------------------------
+// --- obstacles: why a message cannot go by a protocol, in a few words; null if it can --------------------------------
 
 using Obstacle = const char*;
 
@@ -114,13 +111,12 @@ constexpr Obstacle obstacle_to_peer(const Message& message, const Route& route) 
 }
 
 constexpr Obstacle obstacle_to_pipelined(const Message& message, const Route& route) {
-  /// From here on messages to processes that share no memory with this one are offered: others are quicker
-  /// unfragmented.
+  /// Shortest message, in bytes, that is offered to a process that shares no memory: others are faster unfragmented.
   constexpr std::int64_t least_remote = std::int64_t{4} << 20;
-  /// If all are to go so, those that programs expect to be sent without a receiver still are not.
+  /// Shortest one if fragments are forced: programs expect the send of a shorter message to end without a receiver.
   constexpr std::int64_t least_remote_forced = peer::longest_buffered + 1;
-  /// Messages that a GPU packs into device memory in less time than this are sent unfragmented: to request fragments,
-  /// and what each of them costs in MPI, would take longer than the overlap saves.
+  /// Messages that a GPU packs into device memory in less time than this are sent unfragmented: requesting fragments
+  /// and sending each by MPI would take longer than the overlap saves.
   constexpr double least_packing_us = 30;
   if (const Obstacle obstacle = obstacle_to_offer(message, route)) return obstacle;
   if (route.receiver == Receiver::sharing) return "the receiver shares memory";
@@ -136,21 +132,20 @@ struct DeviceBuffer;
 class SendPayload;
 class RendezvousReceiver;
 
-/// Where a message goes.
 struct Destination {
   int rank;
   int tag;
   MPI_Comm comm;
 };
 
-/// Makes the payload of a message that is to go by a protocol. Null if it cannot after all: then what is in the way has
-/// been entered in the facts, so that another protocol is chosen. May throw device::Error.
+/// Makes the payload of a message for one protocol. Null if the message cannot go by it: the reason is then in
+/// `message` or `route`, so that sender_for() chooses another one. May throw device::Error.
 using MakeSender = std::shared_ptr<SendPayload>(const DeviceBuffer& operand, const Destination& to, Message& message,
                                                 Route& route);
-/// As recognise(), of this protocol's messages.
+/// recognise() for the messages of one protocol.
 using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int64_t bytes);
 
-// Weak, for the unit tests of the choice have none of these.
+// Weak, because the unit tests of the choice do not link them.
 [[gnu::weak]] MakeSender make_packed;  // staged.cpp
 [[gnu::weak]] MakeSender make_offer;   // peer/sender.cpp
 [[gnu::weak]] Recognise recognise_offer;
@@ -160,14 +155,13 @@ using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int
 struct ProtocolRow {
   Protocol protocol;
   const char* name;   ///< in the report and the trace
-  const char* value;  ///< of GPUDT_PROTOCOL, which forces it; null: none does
+  const char* value;  ///< the value of GPUDT_PROTOCOL that forces it; null if there is none
   Obstacle (*obstacle)(const Message&, const Route&);
   MakeSender* make_sender;  ///< null: MPI is given the buffer itself
-  /// Of protocols whose messages are offered: MPI brings an RTS, not the data. Else null.
+  /// Recognises the RTS that MPI brings in place of the data; null if messages are not offered.
   Recognise* recognise;
 };
 
-/// Mapped staging, the last one, has no obstacle.
 inline constexpr auto protocols = std::to_array<ProtocolRow>({
     {Protocol::direct, "direct", nullptr, obstacle_to_direct, nullptr, nullptr},
     {Protocol::peer, "peer", "peer", obstacle_to_peer, make_offer, recognise_offer},
@@ -192,26 +186,25 @@ Protocol choose(const Message& message, const Route& route);
 /// What choose() compares, for the trace: "direct: MPI takes no device pointers; peer: taken; ...".
 std::string comparison(const Message& message, const Route& route);
 
-/// How a message goes.
 struct Sender {
   std::shared_ptr<SendPayload> payload;
   bool offers;  ///< MPI is given an RTS: no plain message is sent, and nothing is packed first
 };
 
-/// Chooses the protocol of a message, now that its receiver is known, and makes its payload. `buffered`: by MPI_Bsend
-/// or its like. `packs`: what packs a persistent request's messages, which is returned if this one is to be packed. May
+/// Chooses the protocol of a message, now that its receiver is known, and makes its payload. `buffered`: as in Message.
+/// `packs`: the payload that packs the messages of a persistent request, returned if this one is to be packed. May
 /// throw device::Error.
 Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffered,
                   const std::shared_ptr<SendPayload>& packs = nullptr);
 
-/// What the `bytes` bytes at `data` stand for, of which no more than sizeof(peer::RendezvousRequest) need be there, by
-/// whatever protocol they have come; null if they are the message itself. May throw device::Error.
+/// The offered message that a received message of `bytes` bytes stands for; null if it is no RTS. Only its first
+/// sizeof(peer::RendezvousRequest) bytes need be at `data`. May throw device::Error.
 std::unique_ptr<RendezvousReceiver> recognise(const void* data, std::int64_t bytes);
 
-/// Null if `value`, of GPUDT_PROTOCOL, is not understood.
+/// No value if `value` is not one of GPUDT_PROTOCOL's.
 std::optional<ForcedProtocol> parse_protocol(std::string_view value);
 
-/// What GPUDT_PROTOCOL may be: "auto, staging ... or pipelined".
+/// The values of GPUDT_PROTOCOL: "auto, peer ... or staging".
 std::string protocol_values();
 
 }  // namespace gpudt::interpose

@@ -46,13 +46,12 @@ class DirectReceive : public ReceivePayload {
   /// May throw device::Error.
   DirectReceive(const DeviceBuffer& operand, const Outgoing& program);
   ~DirectReceive() override;
-  /// The program's buffer, as given_unstaged() describes it.
   Outgoing message() const override { return given_; }
-  /// The program's work on the default stream comes before MPI writes to the buffer.
+  /// Waits for the program's work on the default stream, after which MPI may write to the buffer.
   void restart() override;
   bool is_readable(std::int64_t bytes) override;
   Announced announced(std::int64_t bytes) override;
-  /// Fragments come to the program's buffer, too.
+  /// Fetches the message of an RTS into the program's buffer.
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void abandon() override;
@@ -65,12 +64,12 @@ class DirectReceive : public ReceivePayload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
-/// The payload of a receive of `program` into host memory, if MPI is to be given more room (peer_wants_room(), which
-/// tells of `lasts`); else null. May throw std::bad_alloc.
+/// The payload of a receive of `program` into host memory; null unless MPI is to be given more room (peer_wants_room(),
+/// also for `lasts`). May throw std::bad_alloc.
 std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool lasts = false);
 
 /// The payload of a nonblocking or persistent receive of `program` that is not staged, `operand` being what resolve()
-/// has made of it; null if MPI can have the request itself. A truncated RTS is then a matter for peer_truncated_in().
+/// has made of it; null if MPI can have the request itself. Then peer_truncated_in() handles a truncated RTS.
 /// May throw device::Error and std::bad_alloc.
 std::shared_ptr<ReceivePayload> unstaged_receive(const DeviceBuffer& operand, const Outgoing& program,
                                                  bool lasts = false);

@@ -36,10 +36,9 @@ class Staged : public CallPayload {
   DeviceBuffer operand_;
   device::Staging staging_;
   OperandTransfer transfer_;           // after staging_: it must end before the memory goes back
-  std::optional<NvtxMessage> moving_;  ///< being packed or unpacked
+  std::optional<NvtxMessage> moving_;  ///< the pack or unpack under way
 };
 
-/// A message that is packed on its way to MPI.
 class StagedSend : public SendPayload {
  public:
   explicit StagedSend(const DeviceBuffer& operand) : staged_(operand) {}

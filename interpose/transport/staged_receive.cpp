@@ -16,21 +16,21 @@ namespace gpudt::interpose {
 
 namespace {
 
-/// Receives of no more that have no room of their own take pinned memory at once: it costs little, and an ordinary
+/// Longest receive, in bytes, that takes pinned memory at once unless it fits own_: that costs little, and an ordinary
 /// message is unpacked sooner.
 constexpr std::int64_t most_pinned_in_advance = 64 << 10;
-/// An ordinary message goes from pageable memory to the GPU in pieces, of which so many are under way.
+/// Bytes, and number under way, of the pieces in which an ordinary message goes from pageable memory to a GPU.
 constexpr std::int64_t longest_piece = 4 << 20, shortest_piece = 64 << 10;
 constexpr std::size_t pieces_under_way = 2;
 
-/// Whether the last message to a receive of about that length was an ordinary one that took much of it: so may the next
-/// be. It is received into pinned memory then, from which the GPU unpacks it by itself.
+/// Whether the last message to a receive of about `bytes` bytes was an ordinary one that filled more than half of it.
+/// The next one is then received into pinned memory, from which the GPU unpacks it by itself.
 std::atomic<bool>& last_was_ordinary(std::int64_t bytes) {
   static std::array<std::atomic<bool>, 64> by_length{};
   return by_length[static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes))) % by_length.size()];
 }
 
-/// For an RTS, too.
+/// Bytes that MPI is given, enough for an RTS.
 std::int64_t room_for(const DeviceBuffer& operand, std::int64_t receive_room) {
   const bool on_host = operand.protocol == Protocol::mapped_staging;
   const std::int64_t least = on_host && peer_wants_room(operand.bytes()) ? peer::longest_rts : 0;
@@ -79,7 +79,7 @@ Announced StagedReceive::announced(std::int64_t bytes) {
   mark(point::arrived);
   receiver_.reset();
   receiver_started_ = false;
-  // MPICH 5 may tell a length that has not come.
+  // MPICH 5 may return more bytes than it has delivered.
   const bool may_be_rts = bytes <= room_ && peer_may_be_rts(bytes) && peer_checks_hidden();
   if (may_be_rts && operand_.protocol == Protocol::mapped_staging)
     receiver_ = recognise(data(), bytes);
@@ -87,14 +87,14 @@ Announced StagedReceive::announced(std::int64_t bytes) {
     receiver_ = head_->recognise(bytes);
   if (may_be_pageable_)
     last_was_ordinary(room_).store(!receiver_ && bytes > operand_.bytes() / 2, std::memory_order_relaxed);
-  // MPICH 5 returns no error, and the whole length, if the program's error handler has been told of a truncation.
+  // After MPICH 5 has called the program's error handler for a truncation, it returns no error, and the whole length.
   const bool too_long = bytes > operand_.bytes() && room_ > operand_.bytes();
   if (!receiver_) return {std::min(bytes, operand_.bytes()), too_long ? MPI_ERR_TRUNCATE : MPI_SUCCESS};
   mark(point::recognised);
   return receiver_->announced(operand_.bytes());
 }
 
-/// MPI does not tell how much it has written.
+/// MPI does not return how much it has written.
 void StagedReceive::note_all_written() {
   if (lazy_) lazy_.note_written(static_cast<std::size_t>(room_));
 }
@@ -110,7 +110,7 @@ bool StagedReceive::done() {
   return true;
 }
 
-/// What an RTS stands for has come. Into a divided operand it comes by way of the staging memory.
+/// Whether the message of an RTS has been fetched. For a divided operand it comes to the staging memory first.
 bool StagedReceive::is_fetched() {
   if (!receiver_) return true;
   if (!start_receiver() || !receiver_->done()) return false;
@@ -145,7 +145,7 @@ void StagedReceive::start_unpack(std::int64_t bytes) {
   start_receiver();
 }
 
-/// Not before the program's own work is over: another process may be asked to write to the buffer.
+/// Starts the fetch once the program's own work is over: another process may be asked to write to the buffer.
 bool StagedReceive::start_receiver() {
   if (receiver_started_ || !operand_.after.reached()) return receiver_started_;
   receiver_started_ = true;  // also if it fails: then it is not tried again
@@ -170,7 +170,7 @@ void StagedReceive::unpack(std::int64_t bytes) {
                               on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
 }
 
-/// Of an ordinary message in pageable memory: goes on, as far as there is pinned memory.
+/// Starts to unpack more of an ordinary message in pageable memory, as far as there is pinned memory.
 void StagedReceive::unpack_next() {
   while (unpacked_ < to_unpack_ && pieces_.size() < pieces_under_way) {
     std::int64_t bytes = std::min(to_unpack_ - unpacked_, longest_piece);
@@ -181,7 +181,7 @@ void StagedReceive::unpack_next() {
     };
     while (!acquired(device::try_acquire) && bytes > shortest_piece) bytes = std::max(bytes / 4, shortest_piece);
     if (!piece.staging && !pieces_.empty()) return;
-    if (!piece.staging) acquired(device::acquire);  // says what is wrong
+    if (!piece.staging) acquired(device::acquire);  // throws the reason
     std::memcpy(piece.staging.data(), static_cast<const std::byte*>(data()) + unpacked_,
                 static_cast<std::size_t>(bytes));
     piece.transfer = OperandTransfer(device::Direction::unpack, operand_, unpacked_, unpacked_ + bytes,

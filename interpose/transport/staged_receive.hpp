@@ -20,9 +20,9 @@ namespace gpudt::interpose {
 
 class StagedReceive : public ReceivePayload {
  public:
-  /// `least_room`: bytes that MPI is given if the operand is shorter; then this, not MPI, tells that a message is too
-  /// long (rts_room()). A receive to which an RTS may come gets pageable memory: a short one the object's own, a long
-  /// one such of which only what comes takes pages. May throw device::Error.
+  /// `least_room`: bytes that MPI is given if the operand is shorter (rts_room()); then this object, not MPI, detects a
+  /// message that is too long. A receive to which an RTS may come gets pageable memory: in this object if it is short,
+  /// a LazyRoom if it is long. May throw device::Error.
   explicit StagedReceive(const DeviceBuffer& operand, std::int64_t least_room = 0);
   ~StagedReceive() override;
   void restart() override;
@@ -48,24 +48,24 @@ class StagedReceive : public ReceivePayload {
   void unpack_next();
 
   DeviceBuffer operand_;
-  const std::int64_t room_;  ///< bytes that MPI is given: of staging_, else of lazy_, else of own_
+  const std::int64_t room_;  ///< bytes that MPI is given: in staging_, lazy_ or own_, the first that is there
   bool may_be_pageable_ = false;
   device::Staging staging_;
   LazyRoom lazy_;
   mutable std::array<std::byte, 1024> own_;  ///< for an RTS, and messages as short
-  std::optional<HeadCopy> head_;             ///< of staging_, if that is device memory and RTS messages may come there
-  OperandTransfer transfer_;                 // after staging_: it must end before the memory goes back
+  std::optional<HeadCopy> head_;  ///< copies from staging_, if that is device memory and an RTS may come there
+  OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
   /// A part of an ordinary message on its way from pageable memory to the operand.
   struct Piece {
     device::Staging staging;
     OperandTransfer transfer;
   };
   std::vector<Piece> pieces_;                     ///< oldest first
-  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes: from pageable memory to pieces_, and in all
+  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes put into pieces_, and of the message
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of the message that the latest RTS stands for
-  std::int64_t fetching_ = 0;          ///< divided: bytes that it brings to the staging memory, to be unpacked then
-  bool receiver_started_ = false;      ///< it has been started
-  std::optional<NvtxMessage> moving_;  ///< being unpacked
+  std::int64_t fetching_ = 0;          ///< divided operand: bytes that receiver_ brings to the staging memory
+  bool receiver_started_ = false;      ///< also if the start has failed
+  std::optional<NvtxMessage> moving_;  ///< the unpack under way
 };
 
 }  // namespace gpudt::interpose

@@ -18,20 +18,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int control_burst = 16;          ///< taken in one call
-constexpr int most_receive_failures = 16;  ///< attempts at receiving the next
-constexpr unsigned idle_turns = 32;  ///< of MPI's progress, for one look at control messages while nothing is under way
+constexpr int control_burst = 16;          ///< control messages taken in one poll()
+constexpr int most_receive_failures = 16;  ///< after which no more are posted
+constexpr unsigned idle_turns = 32;        ///< calls of due() for each poll() while nothing is under way
 constexpr std::chrono::seconds stop_timeout{1};
-/// Parts so long cost little more in launches and messages than one message would, and the first and the last, with
-/// which nothing overlaps, little beside the rest.
+/// Bytes of parts: long enough that launches and messages add little, short enough that the first and the last part,
+/// with which nothing overlaps, are little beside the rest.
 constexpr std::int64_t shortest_part = 256 << 10;
 constexpr std::int64_t longest_part = 1 << 20;
-/// From device memory: longer, since UCX takes some 20 us for each (by CUDA IPC, two H100s).
+/// Parts in device memory are longer, since UCX takes some 20 us for each (by CUDA IPC, two H100s).
 constexpr std::int64_t shortest_part_on_device = 2 << 20;
 constexpr std::int64_t longest_part_on_device = 8 << 20;
 constexpr std::int64_t parts_wanted = 8;
 
-/// In the image of a sender.
+/// Fills a descriptor of a sender's image.
 void describe(Descriptor& descriptor, const MessageId& id, int destination, std::int64_t bytes) {
   descriptor.generation = id.generation;
   descriptor.destination = destination;
@@ -108,7 +108,7 @@ void Remote::take_new() {
   any_new_.store(false, std::memory_order_relaxed);
 }
 
-/// MPI is asked once about all that it has: each time that nothing has ended it makes progress for everybody.
+/// Tests all requests by one call: each call of MPI in which no request has ended makes progress for all of MPI.
 void Remote::test() {
   if (any_new_.load(std::memory_order_acquire)) take_new();
   requests_.test(Tests::all, [this](const RequestSet<MpiTransferRef>::Ended& each) { ended(each); });
@@ -183,10 +183,10 @@ void Remote::enter(int rank, const ControlMessage& message) {
   to_say_.store(true, std::memory_order_release);
 }
 
-/// MPI is called with no lock held: what it calls in turn may come back here.
+/// MPI is called with no lock held, because its progress may call this function again.
 void Remote::say_all() noexcept {
   while (to_say_.load(std::memory_order_acquire)) {
-    if (saying_.exchange(true, std::memory_order_acquire)) return;  // who does will see what is new
+    if (saying_.exchange(true, std::memory_order_acquire)) return;  // the thread that sends will see new messages
     std::deque<std::pair<int, ControlMessage>> messages;
     {
       const LockGuard lock(mutex_);
@@ -248,7 +248,7 @@ void Remote::take(const ControlMessage& message) {
   }
 }
 
-/// An answer to hello or to welcome tells that the other process knows this one's segment.
+/// `welcome` and `met` show that the other process knows this one's segment.
 void Remote::meet(const ControlMessage& message) {
   const LockGuard lock(mutex_);
   Partner& partner = partners_[message.from];
@@ -298,7 +298,7 @@ void Remote::offer(int index) {
   ControlMessage said = control_message(ControlKind::offer, {index, descriptor.generation});
   said.envelope = descriptor.envelope;
   said.bytes = descriptor.bytes;
-  say_one(descriptor.destination, said);  // now, for the RTS follows; say() may leave it to another thread
+  say_one(descriptor.destination, said);  // now, because the RTS follows; say() may leave it to another thread
 }
 
 void Remote::withdrawn(int index) {
@@ -311,9 +311,9 @@ void Remote::take_offer(const ControlMessage& message) {
   if (image == nullptr) return;
   const LockGuard lock(mutex_);
   Descriptor& descriptor = (*image)->descriptors[message.index];
-  // Of a message that has come and gone, its RTS having been here first.
+  // The message is over: its RTS came before this control message.
   if (static_cast<std::int32_t>(message.generation - descriptor.generation) < 0) return;
-  if (descriptor.generation != message.generation) {  // else its RTS was here first, or this says that it is void
+  if (descriptor.generation != message.generation) {  // equal if its RTS came first, or if the offer is void now
     describe(descriptor, {message.index, message.generation}, rank_, message.bytes);
     descriptor.envelope = message.envelope;
     descriptor.state.announce();
@@ -329,7 +329,7 @@ Descriptor& Remote::expect(const RendezvousRequest& rts) {
     describe(descriptor, {rts.index, rts.generation}, rank_, rts.bytes);
     descriptor.state.announce();
   }
-  descriptor.fragment_bytes = rts.fragment_bytes;  // the RTS alone tells it, not the control message
+  descriptor.fragment_bytes = rts.fragment_bytes;  // only the RTS has it, not the control message
   return descriptor;
 }
 
@@ -341,7 +341,7 @@ void Remote::want(int rank, const MessageId& id, std::int64_t bytes) {
   enter(rank, said);
 }
 
-/// Of one that has been given up the receiver gets empty parts.
+/// For a message that has been given up the receiver gets empty parts.
 void Remote::take_want(const ControlMessage& message) {
   Descriptor& descriptor = own_->descriptors[message.index];
   if (descriptor.generation != message.generation) return;
@@ -367,7 +367,7 @@ ControlMessage Remote::plain_count_message(int index, std::uint32_t messages) co
   return said;
 }
 
-/// A process that has never been met hears of it when it is.
+/// A process without an image here gets the count from meet().
 void Remote::received_plain(int rank, int index) {
   {
     const LockGuard lock(mutex_);
@@ -415,7 +415,7 @@ void Remote::give_up_turn(Way way, int rank, const MessageId& id, std::int64_t b
   }
 }
 
-/// Those that have the turn. They keep it: nobody else may send before what is missing has been made up for.
+/// The messages given up that have the turn. They keep it until make_up_for() has dealt with their missing fragments.
 std::vector<Remote::GivenUp> Remote::given_up() {
   std::vector<GivenUp> found;
   if (!any_given_up_.load(std::memory_order_acquire)) return found;
@@ -445,7 +445,7 @@ void Remote::make_up_for(const GivenUp& message) {
         receive(rank, data, static_cast<std::int64_t>(bytes))->unwanted = std::move(unwanted);
       }
     }
-  } catch (const std::exception&) {  // nothing else may take the turn: tried again
+  } catch (const std::exception&) {  // the message keeps the turn, and is tried again
     const LockGuard lock(mutex_);
     turns(way, rank).front().given_up = rest;
     return;

@@ -30,7 +30,6 @@
 
 namespace gpudt::interpose::peer {
 
-/// The kinds of control messages.
 enum class ControlKind : std::uint32_t {
   hello,      ///< the sender can offer messages to processes that check for RTS messages
   welcome,    ///< answers hello: the sender checks for RTS messages, and can offer messages too
@@ -51,14 +50,14 @@ struct ControlMessage {
   std::uint32_t generation;
   std::uint32_t version;  ///< hello, welcome: peer_version
   Envelope envelope;      ///< offer
-  std::int64_t bytes;     ///< offer, want; plain: messages
+  std::int64_t bytes;     ///< offer, want: bytes; plain: number of messages
 };
 
 /// Bytes of each fragment but the last of a message of `message_bytes` bytes that is packed into memory of `kind`. The
-/// sender decides; its RTS tells the receiver.
+/// sender puts it into its RTS.
 std::int64_t fragment_size(std::int64_t message_bytes, device::StagingKind kind);
 
-/// A message among those between two processes.
+/// Identifies a message between two processes.
 struct MessageId {
   std::int32_t index;
   std::uint32_t generation;
@@ -87,19 +86,19 @@ class Remote final : public Polled {
   /// were never received. To be called once, as the last function. False if MPI still uses memory.
   bool stop();
 
-  /// Rarely, unless messages are under way.
+  /// Seldom true unless messages are under way.
   bool due() override;
   bool may_become_due() override { return true; }
   /// Handles the control messages that have arrived, and sends queued ones. Returns the number of messages that have
   /// arrived.
   int poll(Tests tests) override;
   void settle() override;
-  /// The same from anywhere, through the engine.
+  /// poll() for any caller, through the engine.
   void advance();
 
   /// Says hello, once.
   void greet(int rank);
-  /// The image of a process that has sent hello or welcome; else null. The process checks for RTS messages of this one
+  /// The image of a process that has sent hello or welcome, or null. The process checks for RTS messages of this one
   /// (peer::checks()) as soon as it knows this one's segment. So a process that sends RTS messages is known here.
   Segment* image(int rank);
   /// Whether hello has been sent to the process, or received from it: it may send RTS messages.
@@ -115,11 +114,11 @@ class Remote final : public Polled {
   // --- of the receiver
   /// The descriptor in the image of the sender. The RTS may arrive before the control message.
   Descriptor& expect(const RendezvousRequest& rts);
-  /// Also queues the message for its turn. The control message is sent with the next one, or by say_all().
+  /// Queues a `want`, sent with the next control message or by say_all(), and the message for its turn.
   void want(int rank, const MessageId& id, std::int64_t bytes);
   void say_all() noexcept;
   void done(int rank, const MessageId& id);
-  /// A plain message as long as RTS `index` has come.
+  /// Reports a received plain message as long as RTS `index`.
   void received_plain(int rank, int index);
 
   // --- parts
@@ -135,7 +134,7 @@ class Remote final : public Polled {
   MpiTransferRef send(int rank, device::Staging staging, std::int64_t bytes);
   MpiTransferRef receive(int rank, void* data, std::int64_t bytes);
 
-  /// Number of messages under way, and of other things that must not wait.
+  /// Number of messages under way, and of callers that need control messages now.
   std::atomic<int> under_way{0};
 
  private:
@@ -151,7 +150,7 @@ class Remote final : public Polled {
     bool greeted = false;
     bool gone = false;  ///< it has said bye
     std::deque<Turn> out, in;
-    std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< that have come; that the other process has received
+    std::unique_ptr<PlainMessages> plain_in, plain_out;  ///< received; sent, and reported as received
   };
   struct GivenUp {
     Way way;
@@ -182,10 +181,10 @@ class Remote final : public Polled {
   Segment& own_;
   const int rank_;
 
-  // poll() alone
+  // Only for the thread that polls.
   ControlMessage received_ = {};
   MpiTransferRef listening_;
-  int receive_failures_ = 0;  ///< in a row, to post the receive of the next control message
+  int receive_failures_ = 0;  ///< failed receives of control messages so far
   bool stopping_ = false;
   RequestSet<MpiTransferRef> requests_;
 

@@ -12,19 +12,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// A message is divided into so many parts at least, if they are no shorter than this: packing and unpacking overlap
-/// then, and what each part costs is small beside it.
+/// Least number of parts of a message, so that packing and unpacking overlap, unless they would be shorter than
+/// `least_part` bytes: each part has a cost.
 constexpr std::int64_t parts_wanted = 4;
 constexpr std::int64_t least_part = 256 << 10;
-/// How long a message waits for others to give up chunks before it takes the descriptor itself, which is slow: they may
-/// be waiting for it.
+/// How long a message waits for others to return chunks before it uses Descriptor::data, which is slow: the others may
+/// be waiting for this message.
 constexpr std::chrono::microseconds chunk_timeout{500};
 
 std::int64_t part_size(std::int64_t bytes) {
   return std::clamp(divided(bytes, parts_wanted), least_part, chunk_size);
 }
 
-/// Where a GPU reaches a chunk; null if it does not.
+/// A chunk's address for a GPU; null if the GPU does not reach it.
 void* chunk_of_gpu(int ordinal, const Segment& segment, int chunk) {
   void* const chunks = device::register_host(ordinal, segment->chunks, sizeof segment->chunks);
   return chunks == nullptr ? nullptr : static_cast<std::byte*>(chunks) + chunk * chunk_size;
@@ -73,7 +73,7 @@ SegmentOutflow::~SegmentOutflow() {
   for (const int chunk : idle_) chunks_.put(chunk);
 }
 
-/// It is the descriptor that tells when the receiver has all.
+/// Always false: the descriptor's state shows when the receiver has all.
 bool SegmentOutflow::step() {
   reclaim();
   publish();
@@ -82,7 +82,7 @@ bool SegmentOutflow::step() {
   return false;
 }
 
-/// The chunks of parts that the receiver has unpacked.
+/// Takes back the chunks of parts that the receiver has unpacked.
 void SegmentOutflow::reclaim() {
   for (const std::uint64_t consumed = descriptor_.consumed.load(std::memory_order_acquire); reclaimed_ < consumed;
        ++reclaimed_) {
@@ -131,18 +131,18 @@ bool SegmentOutflow::begin() {
   return true;
 }
 
-/// False if there is none before other parts are done.
+/// False if there is no memory before other parts are done.
 bool SegmentOutflow::find_staging(Part& part) {
   constexpr auto kind = device::StagingKind::mapped;
   const auto bytes = static_cast<std::size_t>(part.bytes);
   part.staging = device::try_acquire(kind, operand_.ordinal, bytes);
   if (part.staging) return true;
   if (part.chunk >= 0) idle_.push_back(part.chunk);
-  if (packing_.empty() && handed_over_.empty()) device::acquire(kind, operand_.ordinal, bytes);  // says what is wrong
+  if (packing_.empty() && handed_over_.empty()) device::acquire(kind, operand_.ordinal, bytes);  // throws the reason
   return false;
 }
 
-/// True if a part may begin, in the chunk found, or if that is negative in the descriptor.
+/// True if a part may begin: in `chunk`, or in Descriptor::data if that is negative.
 bool SegmentOutflow::find_chunk(int& chunk) {
   const bool alone = packing_.empty() && handed_over_.empty();
   if (!idle_.empty()) {

@@ -31,7 +31,6 @@ class Chunks {
   /// Takes an idle chunk; negative: there is none at present, or no memory for chunks.
   int take();
   void put(int chunk);
-  /// Whether there is memory for chunks.
   bool usable();
   Segment& segment() const { return own_; }
 
@@ -44,7 +43,7 @@ class Chunks {
   std::vector<int> idle_ GUARDED_BY(mutex_);
 };
 
-/// The sender's end. The data must not change until step() returns true.
+/// The sender's end. The data must not change until step() returns true, or the object ends.
 class Outflow {
  public:
   Outflow() = default;
@@ -56,7 +55,7 @@ class Outflow {
   virtual bool step() = 0;
 };
 
-/// Through the segment.
+/// Sends through the segment. step() returns false.
 class SegmentOutflow : public Outflow {
  public:
   SegmentOutflow(Descriptor& descriptor, Chunks& chunks, DeviceBuffer operand);
@@ -81,13 +80,13 @@ class SegmentOutflow : public Outflow {
   const DeviceBuffer operand_;
   std::deque<Part> packing_;     ///< oldest first
   std::deque<int> handed_over_;  ///< chunks that the receiver is still reading, oldest first
-  std::vector<int> idle_;        ///< chunks of this message's
+  std::vector<int> idle_;        ///< chunks for this message's next parts
   std::uint64_t produced_ = 0, reclaimed_ = 0;
   std::int64_t begun_ = 0;                         ///< bytes
   std::chrono::steady_clock::time_point wanting_;  ///< since when it waits for a chunk; the epoch: it does not wait
 };
 
-/// The receive buffer for the first `bytes` bytes of a message. The layout must live as long.
+/// The receive buffer for the first `bytes` bytes of a message. The layout must outlive it.
 struct Target {
   const datatype::Layout* layout;
   std::int64_t count;
@@ -111,7 +110,7 @@ class Inflow {
   virtual bool step() = 0;
 };
 
-/// Through the segment.
+/// Receives through the sender's segment.
 class SegmentInflow : public Inflow {
  public:
   SegmentInflow(const Segment& segment, Descriptor& descriptor, const Target& target);

@@ -53,8 +53,8 @@ bool MessageOutflow::begin(std::int64_t limit) {
   return true;
 }
 
-/// One part's memory is kept to the end; more is taken as long as there is some. To wait for others would be to wait
-/// for receives that may come later.
+/// One part's memory is kept to the end; more is taken if there is some. To wait for other messages' memory would be to
+/// wait for receives that may be posted later.
 bool MessageOutflow::find_staging(Part& part) {
   const auto bytes = static_cast<std::size_t>(fragment_bytes_);
   part.staging = std::move(spare_);
@@ -72,7 +72,7 @@ void MessageOutflow::send(std::int64_t wanted) {
   remote_.end_turn(Remote::Way::out, rank_);
 }
 
-/// False if there is none that is packed.
+/// Sends the next part; false if it is not packed yet.
 bool MessageOutflow::send_next(std::int64_t wanted) {
   if (given_ == wanted || given_parts_ == parts_.size()) return false;
   Part& part = parts_[given_parts_];
@@ -114,7 +114,7 @@ MessageInflow::MessageInflow(Remote& remote, int rank, const MessageId& id, std:
   remote_.say_all();
 }
 
-/// As long as some parts are unpacked, others come. With less memory fewer do; pinned memory stands in for a GPU's.
+/// Has slots for parts that arrive while others are unpacked; fewer if there is less memory, at last in pinned memory.
 void MessageInflow::make_ring() {
   ring_parts_ = std::min<std::int64_t>(2 * parts_in_flight, (target_.bytes + fragment_bytes_ - 1) / fragment_bytes_);
   const auto bytes = [&] { return static_cast<std::size_t>(std::min(ring_parts_ * fragment_bytes_, target_.bytes)); };
@@ -128,7 +128,7 @@ void MessageInflow::make_ring() {
   if (!ring_) ring_ = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes());
 }
 
-/// Only after a failure is there something left.
+/// Fragments are still to come only after a failure.
 MessageInflow::~MessageInflow() {
   if (asked_ < target_.bytes)
     remote_.give_up_turn(Remote::Way::in, rank_, id_, target_.bytes - asked_, fragment_bytes_);
@@ -168,7 +168,7 @@ bool MessageInflow::has_slot() const {
   return direct_ != nullptr || static_cast<std::int64_t>(coming_.size() + unpacking_.size()) < ring_parts_;
 }
 
-/// For the part that begins there.
+/// Memory for the part that begins at byte `begin`.
 std::byte* MessageInflow::room_for(std::int64_t begin) const {
   if (direct_ != nullptr) return direct_ + begin;
   auto* const ring = target_.ordinal < 0 ? const_cast<std::byte*>(room_.data()) : static_cast<std::byte*>(ring_.data());

@@ -18,7 +18,6 @@ namespace gpudt::interpose::peer {
 /// The sender's end of a message that goes in fragments: it packs ahead, and sends what the receiver wants.
 class MessageOutflow : public Outflow {
  public:
-  /// `rank`: of the receiver.
   MessageOutflow(Remote& remote, int rank, int index, Descriptor& descriptor, DeviceBuffer operand);
   ~MessageOutflow() override;
   bool step() override;
@@ -44,8 +43,8 @@ class MessageOutflow : public Outflow {
   const device::StagingKind kind_;  ///< what MPI sends from
   const std::int64_t fragment_bytes_;
   std::deque<Part> parts_;                           ///< oldest first
-  std::size_t given_parts_ = 0;                      ///< of these, to MPI
-  device::Staging spare_;                            ///< so that a message that has begun comes to its end
+  std::size_t given_parts_ = 0;                      ///< number of these that MPI has
+  device::Staging spare_;                            ///< memory of one part, so that a message can always go on
   std::int64_t begun_ = 0, given_ = 0, reaped_ = 0;  ///< bytes
   bool turn_ended_ = false;
 };
@@ -83,7 +82,7 @@ class MessageInflow : public Inflow {
   /// Number of places for packed fragments, each of which is used until the fragment has been unpacked.
   std::int64_t ring_parts_ = 0;
   device::Staging ring_;         ///< for a GPU
-  std::vector<std::byte> room_;  ///< the same for host memory
+  std::vector<std::byte> room_;  ///< the ring for a receive into host memory
   std::deque<Part> coming_;      ///< oldest first
   std::deque<device::Transfer> unpacking_;
   std::int64_t asked_ = 0, taken_ = 0;  ///< bytes

@@ -17,7 +17,7 @@ struct Contribution {
   std::uint32_t operation;     ///< reduction: operator, element and result (device::Reduction), the same in all
                                ///< processes
   std::int32_t root;           ///< reduction: the only process that receives something; negative: all do
-  std::uint32_t on_gpu;        ///< exchange, 1: kernels can move the data, which `from`, `to` and the blocks describe
+  std::uint32_t on_gpu;        ///< exchange: 1 if kernels can move the data, which `from`, `to` and the blocks describe
   std::int64_t bytes;          ///< reduction: of the input; exchange: the weight of messages (peer_exchange.cpp)
   std::uint64_t from_address;  ///< in `from`
   std::uint64_t to_address;    ///< in `to`; 0: the process receives nothing
@@ -26,12 +26,11 @@ struct Contribution {
   device::Exported from, to;
 };
 
-/// How other processes are told of a layout: by the number that its process has given it, so that one that is known
-/// need not be read again.
+/// Names a layout for other processes, by the number that its process has given it, so that they read it only once.
 struct LayoutName {
   std::int64_t bytes = 0;  ///< of the serialised layout; 0: the data are contiguous
   std::uint64_t number = 0;
-  std::int32_t slot = -1;  ///< the slot of that process's segment with the layout; negative: it lies beside the name
+  std::int32_t slot = -1;  ///< the slot of that process's segment with the layout; negative if it lies beside the name
 };
 
 /// What a process sends to process `rank` of the communicator, or receives from it.
@@ -40,7 +39,7 @@ struct Block {
   std::int32_t layout_at = 0;  ///< of a layout without a slot: its place in the layouts of the call
   std::int64_t bytes = 0;
   std::int64_t count = 0;     ///< elements of the layout
-  std::uint64_t address = 0;  ///< the buffer, or of contiguous data their first byte
+  std::uint64_t address = 0;  ///< the buffer, or for contiguous data their first byte
   LayoutName layout;
 };
 /// Maximum number of blocks that a process sends, and that it receives, in one call.
@@ -77,7 +76,6 @@ struct alignas(4096) Board {
   std::byte (&layouts_of(std::uint64_t call))[block_layouts] { return layouts[call % slot_count]; }
 };
 
-/// Number of boards of a process.
 inline constexpr int board_count = 64;
 
 /// The calls of a process on one communicator, or its starts of one persistent request, numbered from 1 on. Others find
@@ -90,10 +88,9 @@ struct alignas(64) CallRecord {
   std::atomic<std::uint32_t> departed;  ///< number of other processes that no longer read the record and the board
   std::uint64_t serial;                 ///< counts all records of the process
 };
-/// A value of CallRecord::told: all calls that may come are declined.
+/// A value of CallRecord::told: all further calls are declined.
 inline constexpr std::uint64_t all_calls = ~std::uint64_t{0};
 
-/// Maximum number of records of a process.
 inline constexpr std::uint32_t record_count = 4096;
 /// Number of records that get memory together.
 inline constexpr std::uint32_t records_at_a_time = 64;

@@ -1,6 +1,6 @@
 // Everybody may write to /dev/shm: a file that another user has made, or might have written to, is refused. Locks are
 // POSIX's: unlike flock()'s they are not inherited by fork(), so that a child does not pass for its dead parent; but
-// they end when the process closes any descriptor of the file, so that nobody opens a file of its own a second time.
+// they end when the process closes any descriptor of the file, so that no process may open its job's file twice.
 #include "interpose/transport/peer/job_file.hpp"
 
 #include <dirent.h>
@@ -57,7 +57,7 @@ class File {
 // The file begins with an entry for each process that has announced something, in the order of their coming.
 struct Entry {
   std::int32_t number;  ///< the rank, plus 1; 0: this is nobody's yet
-  std::int16_t what;    ///< that it has announced
+  std::int16_t what;    ///< the number that it has announced
   bool has_segment;     ///< which others may open
   Started started;
 };
@@ -65,13 +65,13 @@ constexpr off_t entry_bytes = sizeof(Entry);
 constexpr off_t entry_count = 1 << 16;
 /// A byte that a process keeps locked while it takes an entry.
 constexpr off_t gate = entry_count * entry_bytes;
-/// A text is a byte behind all else, which is locked and never written.
+/// Behind all else each text of says_first() has a byte, which is locked and never written.
 constexpr off_t behind_segments = off_t{1} << 48;
 
 /// A job's file, which this process keeps open.
 struct Joined {
   std::string path;
-  pid_t process;  ///< that has joined: children inherit this
+  pid_t process;  ///< the process that has joined: children inherit this object
   int file;       ///< negative: it could not be opened
   int error;      ///< why; 0: its name was removed again and again
   off_t entry;    ///< this process's
@@ -88,9 +88,9 @@ std::string path_of(const std::string& job) {
   return shared_memory + prefix() + std::to_string(std::hash<std::string>()(job));
 }
 
-/// Nothing if it cannot be opened, or others than this user may have made or changed it (EPERM).
+/// Empty if the file cannot be opened, or others than this user may have made or changed it (EPERM).
 File open_private(const std::string& path, int access) {
-  // A FIFO must not make it wait.
+  // O_NONBLOCK: a FIFO would wait.
   File file(open(path.c_str(), access | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, S_IRUSR | S_IWUSR));
   struct stat status;
   if (!file || fstat(file.get(), &status) != 0) return File();
@@ -131,7 +131,7 @@ class Gate {
   int file_;
 };
 
-/// Another process may have removed the name meanwhile, and made a new file of that name.
+/// Whether the name is still this file's: another process may have removed it, and made a new file.
 bool still_named(const std::string& path, int file) {
   struct stat own, now;
   return fstat(file, &own) == 0 && own.st_nlink != 0 && lstat(path.c_str(), &now) == 0 && now.st_ino == own.st_ino &&
@@ -142,7 +142,6 @@ void remove_name(const std::string& path, int file) {
   if (still_named(path, file)) unlink(path.c_str());
 }
 
-/// The names in a folder; none if it cannot be read.
 std::vector<std::string> names_in(const char* folder) {
   std::vector<std::string> names;
   DIR* const list = opendir(folder);
@@ -161,7 +160,7 @@ void remove_abandoned() {
   }
 }
 
-// If this process is the last one. Not in a child, which may end before.
+// Only if this process is the last one. Not in a child, which may end earlier.
 void remove_own() {
   if (own_process != getpid()) return;
   for (const Joined& own : joined) {
@@ -170,7 +169,7 @@ void remove_own() {
   }
 }
 
-/// Before the first file of this process, what is left of other jobs goes.
+/// Before the first file of this process, removes those that other jobs have left.
 void prepare() {
   if (std::exchange(own_process, getpid()) != 0) return;
   remove_abandoned();
@@ -191,7 +190,7 @@ int file_of(const std::string& job) {
   return own == nullptr ? -1 : own->file;
 }
 
-/// All entries of the file up to the first that is nobody's: look(entry, place).
+/// Calls look(entry, place) for all entries before the first unused one.
 template <class Look>
 void for_each_entry(int file, Look look) {
   std::array<Entry, 256> some;
@@ -205,7 +204,7 @@ void for_each_entry(int file, Look look) {
   }
 }
 
-/// Of a process, the latest that it has taken.
+/// The latest entry that a process has taken.
 std::optional<std::pair<Entry, off_t>> entry_of(int file, int rank) {
   std::optional<std::pair<Entry, off_t>> found;
   for_each_entry(file, [&](const Entry& entry, off_t place) {
@@ -225,7 +224,7 @@ std::pair<int, off_t> entries_so_far(int file) {
   return {static_cast<int>(numbers.size()), next};
 }
 
-/// Takes an entry, with the gate held. Returns 0, or what is wrong.
+/// Takes an entry, with the gate held. Returns 0, or an error number.
 int take_entry(int file, off_t place, const Entry& mine) {
   if (place >= gate) return ENOSPC;
   if (!lock(file, range(F_WRLCK, place, entry_bytes))) return errno;
@@ -332,7 +331,7 @@ bool has_ended(const SegmentPlace& place) {
   return fcntl(place.file, F_GETLK, &found) == 0 && found.l_type == F_UNLCK;
 }
 
-// Piece by piece: a signal may undo one. What goes beyond the limit of this process would be the end of it.
+// Piece by piece: a signal may undo one. Exceeding RLIMIT_FSIZE would end the process (SIGXFSZ).
 int allocate(int file, off_t first, off_t end) {
   constexpr off_t piece = 256 << 10;
   struct rlimit limit;

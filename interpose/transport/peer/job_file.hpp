@@ -44,14 +44,13 @@ bool says_first(const std::string& job, const std::string& text);
 
 /// The offset of the first segment in the file. Segments are sizeof(Image) apart, in the order of the announcements.
 inline constexpr off_t first_segment = 1 << 20;
-/// The part of a file that one process has for its segment.
 struct SegmentPlace {
   int file;     ///< open until this process ends
   off_t entry;  ///< of the process, which keeps it locked; negative: only this process uses the file
   off_t first;  ///< offset of the segment
 };
 
-/// Whether processes of this node may still come and open the job's file by its name. It has no segments before that.
+/// Whether processes of this node may still come and open the job's file by its name. Until then it has no segments.
 bool awaits_others(const std::string& job);
 /// The place of this process. If the process has not announced itself in this job, no other process can open its
 /// segment. Throws Exception if the job's file may be used by other users, or awaits other processes.

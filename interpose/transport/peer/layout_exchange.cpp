@@ -67,7 +67,7 @@ Layouts::Long& Layouts::long_one(const datatype::LayoutRef& layout) {
   return long_.back();
 }
 
-/// Null if it is not worth it, or if there is no room.
+/// Null if the layout has not earned a slot, or if there is no room.
 PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, std::size_t effort) {
   const std::size_t bytes = layout->bytes();
   if (bytes > layout_slot_size) return nullptr;
@@ -80,12 +80,12 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, s
   }
   sent.earned += effort;
   if (sent.earned < bytes) return nullptr;
-  sent.earned = 0;  // another time, or another try, has to be earned, too
+  sent.earned = 0;  // publishing it again, or trying again, has to be earned, too
   Slot* const slot = room_for(own, bytes);
   if (slot == nullptr) return nullptr;
   const int index = index_of(*slot);
   const std::vector<std::byte> image = layout->to_bytes();
-  // Nobody reads the slot any more: letting the last reference go comes after what others did before they let go.
+  // No process reads the slot any more: all reads happened before the last reference to it was released.
   slot->layout.reset();
   own->layout_numbers[index].store(0);
   std::copy(image.begin(), image.end(), own->layouts[index]);
@@ -95,7 +95,7 @@ PublishedRef Layouts::publish(Segment& own, const datatype::LayoutRef& layout, s
   return slot->layout;
 }
 
-/// The one that nobody reads and that has not been used for longest; null: there is none.
+/// The least recently used slot that no process reads; null if there is none.
 Layouts::Slot* Layouts::oldest_idle(bool with_memory) {
   Slot* oldest = nullptr;
   for (Slot& slot : slots_) {
@@ -105,14 +105,14 @@ Layouts::Slot* Layouts::oldest_idle(bool with_memory) {
   return oldest;
 }
 
-/// Its memory goes back. Nobody may be reading it.
+/// Returns the slot's memory, which no process may be reading.
 void Layouts::empty(Segment& own, Slot& slot) {
   own->layout_numbers[index_of(slot)].store(0);
   own.drop_layout_slot(index_of(slot));
   slot = {};
 }
 
-/// A slot with so much memory, for which others make room if need be; null: there is none.
+/// A slot with `bytes` bytes of memory, for which others are emptied if need be; null if there is none.
 Layouts::Slot* Layouts::room_for(Segment& own, std::size_t bytes) {
   Slot* const slot = oldest_idle(/*with_memory=*/false);
   if (slot == nullptr) return nullptr;
@@ -135,7 +135,7 @@ Layouts::Slot* Layouts::room_for(Segment& own, std::size_t bytes) {
   return slot;
 }
 
-/// Makes room for another one, of `bytes` bytes.
+/// Makes room for another layout, of `bytes` bytes.
 void Layouts::forget_oldest(ReceivedList& received, std::size_t bytes) {
   const auto memory = [&] {
     return std::transform_reduce(received.begin(), received.end(), bytes, std::plus<>(),

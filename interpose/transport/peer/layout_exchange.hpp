@@ -1,6 +1,5 @@
-// Layouts that travel with offers (transport/peer/peer.hpp). A process is told another one's number of a layout, and
-// reads the layout itself if it does not know it yet: short ones lie in the descriptor, long ones in slots of the
-// other's segment.
+// Layouts that travel with offers (transport/peer/peer.hpp). An offer has the sender's number of a layout. The receiver
+// reads a new layout itself: a short one in the descriptor, a long one in a slot of the sender's segment.
 #pragma once
 
 #include <array>
@@ -22,29 +21,29 @@ namespace gpudt::interpose::peer {
 inline constexpr std::size_t published_by_message = 8 << 10;
 inline constexpr std::size_t published_by_message_on_one_gpu = 128 << 10;
 
-/// A long layout in this process's segment, which stays there as long as anybody but Layouts holds this.
+/// A long layout in this process's segment. It stays there while a PublishedRef outside Layouts refers to it.
 struct PublishedLayout {
   int slot;
   std::uint64_t number;
 };
 using PublishedRef = std::shared_ptr<const PublishedLayout>;
 
-/// Those that a process has sent and received. For one thread at a time; PublishedRefs may be let go in any. May throw
-/// std::bad_alloc.
+/// The layouts that this process has sent and received. For one thread at a time; any thread may release PublishedRefs.
+/// May throw std::bad_alloc.
 class Layouts {
  public:
-  /// Tells in `place`, which is in `descriptor`, what the layout is; `own` is this process's segment. `published` is to
-  /// be held until the other process is done. False if it is too long, or if it is long and what its messages have done
-  /// for it, `effort` each, is not worth the trouble.
+  /// Writes the layout's name into `place`, in `descriptor`, and a short layout beside it; `own` is this process's
+  /// segment. `published` is to be held until the other process is done. False if the layout is too long, or if it is
+  /// long and its messages, `effort` bytes each, have not earned publishing yet.
   bool describe(Segment& own, Descriptor& descriptor, RemoteBuffer& place, const datatype::LayoutRef& layout,
                 std::size_t effort, PublishedRef& published);
   /// The name of a short layout, of which the caller copies the bytes at once.
   LayoutName name_short(const datatype::LayoutRef& layout, std::span<const std::byte>& bytes);
-  /// The name of a long one, which is published as above; without a number if it is not.
+  /// The name of a long layout, published as by describe(); number 0 if it is not published.
   LayoutName name_long(Segment& own, const datatype::LayoutRef& layout, std::size_t effort, PublishedRef& published);
 
   /// The layout that the process of segment `other` has named; `beside` is where a short one lies. The same object for
-  /// the same bytes, as far as that is remembered, since the GPU's copy is kept with it. Null if it is damaged.
+  /// the same number, or short layout, while it is remembered: the GPU's copy is kept with it. Null if damaged.
   datatype::LayoutRef find(const Segment& other, const LayoutName& name, std::span<const std::byte> beside);
 
   void clear();
@@ -59,7 +58,7 @@ class Layouts {
   struct Long {
     std::weak_ptr<const datatype::Layout> layout;
     std::uint64_t number;
-    std::size_t earned;  ///< since it was published last
+    std::size_t earned;  ///< bytes, since it was published last
   };
   struct Slot {
     PublishedRef layout;
@@ -67,7 +66,7 @@ class Layouts {
     std::size_t made = 0;  ///< bytes of memory
   };
   struct Received {
-    std::vector<std::byte> bytes;  ///< none of long ones
+    std::vector<std::byte> bytes;  ///< empty for long ones
     datatype::LayoutRef layout;
     std::uint64_t used;
   };
@@ -82,13 +81,13 @@ class Layouts {
   static void forget_oldest(ReceivedList& received, std::size_t bytes);
 
   std::unordered_map<const datatype::Layout*, Short> short_;
-  std::size_t short_swept_ = 0;  ///< how many were left when those of freed layouts were taken out
+  std::size_t short_swept_ = 0;  ///< size of short_ after freed layouts were last removed
   std::vector<Long> long_;       ///< few
   // The latest is last.
   ReceivedList received_short_, received_long_;
   std::array<Slot, layout_slots> slots_;
   std::uint64_t numbers_ = 0, clock_ = 0;
-  /// Of another process, by its numbers.
+  /// The layouts of another process, by its numbers.
   using Numbered = std::unordered_map<std::uint64_t, std::weak_ptr<Received>>;
   std::unordered_map<int, Numbered> numbered_;
 };

@@ -24,8 +24,8 @@ std::atomic<bool> peer_checking{false}, peer_collecting{false}, peer_threading{f
 namespace {
 
 constexpr int self_tag = 3;
-/// After its sender has given MPI an RTS, a probe on the same node finds it within this time and after so many probes:
-/// on a busy machine the process itself may not run for longer than that.
+/// An RTS that MPI has been given on the same node is found within this time and this number of probes; both must pass,
+/// since on a busy machine the process itself may not run for longer than the time.
 constexpr std::chrono::milliseconds rts_arrival{50};
 constexpr int rts_arrival_probes = 1000;
 /// A sender that has described a message gives MPI the RTS within this time.
@@ -53,7 +53,7 @@ const char* obstacle_to_messages(MPI_Comm self) {
                                     : "this MPI library does not tell communicators apart as Open MPI 4 and 5 do";
 }
 
-/// From now on messages of collectives are offered to this process, if there are hidden ones.
+/// From now on messages of collectives are offered to this process, if MPI has hidden messages.
 void start_hidden() {
   if (!has_hidden_messages() || mpi_takes_device_memory()) return;
   (*world->own)->checking.store(1, std::memory_order_release);
@@ -195,14 +195,14 @@ bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched) {
 
 namespace {
 
-/// Of an offer whose RTS has been received by a receive that was too short for it: lets its sender go on.
+/// Releases the sender of an offer whose RTS has come to a receive that was too short for it.
 void release_sender(const Offered& offered) {
   const MessageId id{offered.index, offered.descriptor->generation};
   offered.descriptor->matched.store(1);
   if (offered.descriptor->state.discard() && offered.remote >= 0) world->remote->done(offered.remote, id);
 }
 
-/// What `find()` finds is released; false if it finds nothing.
+/// Releases the sender of the offer that `find()` finds; false if it finds none.
 template <class Find>
 bool release_found(const Envelope& envelope, Find find) {
   Offered offered =
@@ -226,8 +226,8 @@ std::int64_t bytes_of_next(MPI_Comm comm, const Envelope& envelope) {
   return found == 0 ? -1 : received_bytes(status);
 }
 
-/// Where MPI does not tell how long a truncated message was: releases the sender of the oldest offer with this
-/// envelope, if its RTS is what was truncated. It is, if what MPI has next is neither that RTS nor an ordinary message.
+/// Where MPI does not return the length of a truncated message: releases the sender of the oldest offer with this
+/// envelope if its RTS was truncated, that is, if MPI's next message is neither that RTS nor an ordinary message.
 void release_oldest(MPI_Comm comm, int sender, const Envelope& envelope) {
   const auto find = [&] { return oldest_offer(sender, envelope); };
   if (!find()) return;
@@ -297,7 +297,7 @@ Outgoing HostReceive::message() const {
 Announced HostReceive::announced(std::int64_t bytes) {
   receiver_.reset();
   const std::int64_t room = this->bytes();
-  // Whatever MPI tells, no more has come than there is room for.
+  // MPI may return a length greater than the buffer's.
   if (!peer_may_be_rts(bytes) || bytes > room) return {std::min(bytes, room)};
   alignas(RendezvousRequest) std::byte head[sizeof(RendezvousRequest)];
   if (!packed_) datatype::pack(info_->layout(), count_, buf_, 0, std::min<std::int64_t>(bytes, sizeof head), head);
@@ -368,7 +368,7 @@ std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_
   const bool wants_room = peer_wants_room(bytes);
   if (!wants_room && datatype::basic_types.size(type) != 0 && !receives_bytes_alone()) return nullptr;
   const datatype::TypeInfoRef info = wants_room || buf == MPI_BOTTOM ? datatype::type_info(type) : nullptr;
-  if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI is to complain
+  if (bytes > 0 && buf == MPI_BOTTOM && (!info || info->layout().true_lb() == 0)) return nullptr;  // MPI reports it
   if (wants_room) return info ? std::make_shared<ReceiveWithRoom>(buf, count, type, info, /*on_host=*/true) : nullptr;
   if (bytes < shortest_rts && !peer_expects_short())
     return nullptr;  // finish_host_receive() sees that an RTS was truncated

@@ -51,11 +51,11 @@ namespace gpudt::interpose {
 
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
 void peer_start(ForcedProtocol forced, int world_rank);
-/// After this no message is offered. Other processes may still fetch what has been. False if MPI still uses staging
+/// After this no message is offered. Other processes may still fetch earlier ones. False if MPI still uses staging
 /// memory.
 bool peer_stop();
 
-/// What another process has described (peer::RemoteBuffer), as this one's GPU finds it.
+/// What another process has described (peer::RemoteBuffer), as this process's GPU sees it.
 struct MappedBuffer {
   datatype::LayoutRef layout;
   std::int64_t count = 0;
@@ -70,7 +70,7 @@ extern std::atomic<bool> peer_checking, peer_collecting, peer_threading;
 inline bool peer_checks() {
   return peer_checking.load(std::memory_order_relaxed);
 }
-/// Whether at least what collectives receive by hidden messages may be one.
+/// Whether what collectives receive by hidden messages may be an RTS.
 inline bool peer_checks_hidden() {
   return peer_collecting.load(std::memory_order_relaxed);
 }
@@ -87,12 +87,12 @@ inline bool peer_exchanges_rts(int other, MPI_Comm comm) {
 /// device memory, too (transport/received_on_device.hpp).
 bool peer_takes_fragments();
 
-/// Whether several threads may call MPI at a time, in processes that may be offered something.
+/// Whether several threads may call MPI at a time. False where peer_start() has made no segment.
 inline bool peer_has_threads() {
   return peer_threading.load(std::memory_order_relaxed);
 }
 
-/// Whether so many hidden messages can be offered now.
+/// Whether `messages` hidden messages can be offered now.
 bool peer_has_room(std::size_t messages);
 
 /// To be called before an ordinary message is passed to MPI: those as long as an RTS are counted (plain_messages.cpp).
@@ -102,37 +102,37 @@ void peer_note_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm);
 inline void peer_sends_plain(std::int64_t bytes, int dest, int tag, MPI_Comm comm) {
   if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_plain(bytes, dest, tag, comm);
 }
-/// The same for all messages of a persistent request that is about to be made.
+/// peer_sends_plain() for all messages of a persistent request that is about to be made.
 void peer_sends_plain_again(int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm);
 
-/// Of a message that has come as it was sent, to be called once; `comm` may be MPI_COMM_NULL if it is not known.
+/// To be called once for each received message that is no RTS. `comm`: MPI_COMM_NULL if it is not known.
 void peer_note_received(std::int64_t bytes, int source, MPI_Comm comm);
 inline void peer_received_plain(std::int64_t bytes, int source, MPI_Comm comm) {
   if (peer::rts_index(bytes) >= 0 && peer_checks()) peer_note_received(bytes, source, comm);
 }
 
-/// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: by
-/// MPI_Mprobe, so that later probes do not mean this message; then `status` may not be MPI_STATUS_IGNORE. True if it is
-/// an RTS.
+/// In the status of a probe, replaces the length of an RTS by that of the message that it stands for. `matched`: the
+/// probe is MPI_Mprobe, so that later ones do not find the message; then `status` may not be MPI_STATUS_IGNORE. True if
+/// it is an RTS.
 bool peer_probed(MPI_Comm comm, MPI_Status* status, bool matched);
-/// Held by threads that match messages by probes, until peer_probed() has told what they are: one that is behind an RTS
-/// may be as long. Holds nothing if only one thread at a time calls MPI.
+/// A lock that a thread holds from a matching probe until peer_probed() has returned: a message behind an RTS may be as
+/// long. Empty if only one thread at a time calls MPI.
 std::unique_lock<std::recursive_mutex> peer_matching();
 
-/// What a receive takes; nothing: what a probe has matched for it.
+/// What a receive matches; no value if a probe has matched its message.
 struct Selector {
   int source, tag;
 };
 using Selects = std::optional<Selector>;
 
 /// Registers a receive while it is unknown whether it matched an RTS, because a probe in another thread may follow it.
-/// Nothing if only one thread at a time calls MPI.
+/// Does nothing if only one thread at a time calls MPI.
 class PendingReceive {
  public:
   /// May throw std::bad_alloc.
   PendingReceive(const Selects& selects, MPI_Comm comm) : noted_(peer_has_threads() && note(selects, comm)) {}
   ~PendingReceive() { over(); }
-  /// It is known.
+  /// To be called once it is known.
   void over() {
     if (std::exchange(noted_, false)) forget();
   }
@@ -145,10 +145,10 @@ class PendingReceive {
   bool noted_;
 };
 
-/// A receive on `comm` has failed, with `status`, because the message was longer: if it was an RTS, its sender may go
-/// on. Nothing is done if the communicator is not known (MPI_COMM_NULL).
+/// To be called when a receive on `comm` has failed with `status` because the message was too long: releases the sender
+/// if it was an RTS. Does nothing if the communicator is not known (MPI_COMM_NULL).
 void peer_truncated(MPI_Comm comm, const MPI_Status& status);
-/// The same where only the context of the communicator is known (request_context()); negative: nor is that.
+/// peer_truncated() by the context of the communicator (request_context()); negative if that is not known.
 void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
 /// The sender side of a rendezvous message: MPI is given the RTS alone, and done() is true when the receiver has the
@@ -158,7 +158,6 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   ~RendezvousSender() override;
 
   bool done() override;
-  /// The RTS has been sent.
   bool sent() override;
   Outgoing message() const override;
   void given() override;
@@ -195,7 +194,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   const int index_;
   peer::Descriptor& descriptor_;
   const int world_;    ///< rank of the receiver in MPI_COMM_WORLD
-  const bool remote_;  ///< who shares no memory with this process
+  const bool remote_;  ///< the receiver shares no memory with this process
   const DeviceBuffer operand_;
   struct Packing {
     std::int64_t end;  ///< bytes of the message, up to the end of this part
@@ -203,35 +202,35 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   };
   peer::PublishedRef published_;                        ///< the layout, if it is long
   device::Staging packed_;                              ///< for data that cannot be fetched from where they are
-  std::vector<Packing> packing_;                        ///< to there, oldest first
-  std::int64_t packing_bytes_ = 0;                      ///< up to the end of the last of these
-  bool sent_ = false;                                   ///< the RTS
-  bool opened_ = false;                                 ///< the receiver may have it
+  std::vector<Packing> packing_;                        ///< to packed_, oldest first
+  std::int64_t packing_bytes_ = 0;                      ///< up to the end of the last part begun
+  bool sent_ = false;                                   ///< MPI has sent the RTS
+  bool opened_ = false;                                 ///< the receiver may have the RTS
   std::chrono::steady_clock::time_point offered_at_{};  ///< when the RTS had been sent
   std::chrono::steady_clock::time_point checked_at_{};
-  unsigned polls_ = 0;                      ///< of receiver_gone()
+  unsigned polls_ = 0;                      ///< calls of receiver_gone()
   device::Staging staging_;                 ///< withdrawing: what is on its way to the segment
-  device::Transfer moving_;                 ///< likewise, from the program's buffer to there
+  device::Transfer moving_;                 ///< withdrawing: from the program's buffer to staging_
   MappedBuffer receivers_;                  ///< putting: where the data go
-  device::Transfer putting_;                ///< likewise, which is over before receivers_ goes
+  device::Transfer putting_;                ///< putting; after receivers_, which it uses
   std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
-  bool all_sent_ = false;                   ///< remote: the data
+  bool all_sent_ = false;                   ///< remote: MPI has sent the data
   NvtxMessage range_;
 };
 
 /// A message that has been announced by an RTS and is fetched.
 class RendezvousReceiver : public Recycled<RendezvousReceiver> {
  public:
-  /// Of a message of `bytes` bytes that was too long for a receive, of which the first `there` have come: if it is the
-  /// RTS of a short one, the sender goes on.
+  /// For a message of `bytes` bytes that was too long for a receive, its first `there` bytes at `data`: releases the
+  /// sender if it is the RTS of a short message.
   static void release_short(const void* data, std::int64_t bytes, std::int64_t there);
-  /// Gives up what is not done, and lets the sender know.
+  /// Gives up what is not done, and releases the sender.
   ~RendezvousReceiver();
   Announced announced(std::int64_t capacity) const;
 
-  /// At most `into.bytes()` bytes. May throw device::Error, as done() may.
+  /// Starts to fetch at most `into.bytes()` bytes. May throw device::Error, as done() may.
   void start(const DeviceBuffer& into);
-  /// Into host memory.
+  /// Starts to fetch into host memory.
   void start(const datatype::LayoutRef& layout, std::int64_t count, void* user);
   bool done();
 
@@ -260,11 +259,11 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   const peer::Segment& segment_;
   peer::Descriptor& descriptor_;
   const peer::MessageId id_;
-  const bool remote_;  ///< the segment is but an image
+  const bool remote_;  ///< segment_ is an image
   Source source_ = Source::none;
   bool released_ = false;
-  DeviceBuffer into_;                      ///< device memory
-  datatype::LayoutRef layout_;             ///< of host memory
+  DeviceBuffer into_;                      ///< receive buffer in device memory
+  datatype::LayoutRef layout_;             ///< of one in host memory
   std::int64_t wanted_ = 0, fetched_ = 0;  ///< bytes
   MappedBuffer senders_;                   ///< if the data are fetched
   peer::PublishedRef published_;           ///< the layout of into_, if it is long and the sender has been asked
@@ -273,29 +272,28 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   peer::Target target_ = {};
   std::unique_ptr<peer::Inflow> inflow_;
   std::chrono::steady_clock::time_point asked_at_, checked_at_;
-  unsigned polls_ = 0;  ///< of check_sender()
+  unsigned polls_ = 0;  ///< calls of check_sender()
   NvtxMessage range_;
 };
 
-/// A receive into host memory, as a payload: there is something to do only if an RTS comes, or if MPI could not put one
-/// into the buffer: it may end amid an element (widest_received_in_parts()). Then the receive gets bytes: the buffer's
-/// if they lie side by side, else packed memory.
+/// A receive into host memory. It has work to do only if an RTS comes, or if MPI could not put one into the buffer as
+/// elements, since it may end within one (widest_received_in_parts()). Then MPI receives bytes: into the buffer if that
+/// is contiguous, or into packed memory.
 class HostReceive : public ReceivePayload {
  public:
-  /// `apart`: bytes come to memory apart from the program's buffer, in any case.
+  /// `apart`: bytes are never received into the program's buffer, only into packed memory.
   HostReceive(void* buf, int count, MPI_Datatype type, datatype::TypeInfoRef info, bool apart = false);
-  /// What MPI is to have.
   Outgoing message() const override;
   void truncated(std::int64_t bytes) override;
-  /// Whether that is the program's buffer, as elements of its type.
+  /// Whether message() is the program's buffer, as elements of its type.
   bool is_as_it_is() const { return is_in_place() && bytes_at_ == nullptr; }
-  /// Whether it is the program's buffer.
+  /// Whether message() is the program's buffer.
   bool is_in_place() const { return packed_ == nullptr; }
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !receiver_ || receiver_->done(); }
   void abandon() override { receiver_.reset(); }
-  /// MPI has had the program's buffer after all.
+  /// MPI has received into the program's buffer after all.
   void came_in_place() {
     packed_.reset();
     bytes_at_ = nullptr;
@@ -313,44 +311,42 @@ class HostReceive : public ReceivePayload {
   std::unique_ptr<RendezvousReceiver> receiver_;
 };
 
-/// The program has made communicator `made`, or not (MPI_COMM_NULL), of `of`: where contexts are numbered, those that
-/// have numbered it too may offer messages on it.
+/// The program has made communicator `made` (or MPI_COMM_NULL) from `of`: where contexts are numbered, those that have
+/// numbered it too may offer messages on it.
 void peer_has_communicator(MPI_Comm of, MPI_Comm made);
 
 /// Whether a process may have sent this one an RTS.
 bool peer_was_offered();
-/// What MPI is to be given in a receive that has less room, in bytes, so that an RTS that comes to it can be read:
-/// MPICH does not tell the length of a message that was too long, nor anything of its data. 0: that is not needed.
+/// Least number of bytes that MPI is given for a receive, so that an RTS can be read: MPICH returns neither length nor
+/// data of a message that was too long. 0 if any number will do.
 inline std::int64_t rts_room() {
   return !truncated_statuses_tell && peer_checks() ? peer::longest_rts : 0;
 }
-/// Whether MPI is to be given more room than the `bytes` bytes of a receive into host memory for that, which costs a
-/// copy: only if this process may be sent an RTS by now or, `lasts`, if the receive is started again and again. In
-/// processes that look for the RTS messages of short messages these must be readable, too, over all MPI libraries.
+/// Whether MPI is to be given more room than the `bytes` bytes of a receive into host memory, which costs a copy: only
+/// if this process may be sent an RTS by now, or if the receive is persistent (`lasts`). Over all MPI libraries
+/// processes that look for the RTS of short messages must be able to read these, too.
 inline bool peer_wants_room(std::int64_t bytes, bool lasts = false) {
   return (bytes < rts_room() && (lasts || peer_was_offered())) ||
          (bytes < peer::least_short && peer_expects_short() && peer_checks());
 }
-/// The same of receives of collectives.
+/// rts_room() for receives of collectives.
 inline std::int64_t hidden_rts_room() {
   return hidden_messages_share_comm && peer_checks_hidden() ? peer::longest_rts : 0;
 }
 
-/// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. What the RTS of a short
-/// message stands for is fetched, into host memory; where it stands for a message that is too long, the receive is
-/// truncated and the sender released.
+/// A receive whose buffer is shorter than an RTS may be: MPI is given memory with room for one. The message of an RTS
+/// is fetched, into host memory; if it is too long, the receive is truncated and the sender released.
 class ReceiveWithRoom : public ReceivePayload {
  public:
   static constexpr std::int64_t most_room = peer::longest_rts;
   /// May throw device::Error. `on_host`: the buffer is known to be in host memory.
   ReceiveWithRoom(void* buf, std::int64_t count, MPI_Datatype type, datatype::TypeInfoRef info, bool on_host = false);
-  /// What MPI is to have in place of the program's buffer.
   Outgoing message() const override { return {rts_, sizeof rts_, MPI_BYTE}; }
   Announced announced(std::int64_t bytes) override;
   void start_unpack(std::int64_t bytes) override;
   bool done() override { return !receiver_ || receiver_->done(); }
   void abandon() override { receiver_.reset(); }
-  /// The first `bytes` bytes of an ordinary message, to the program's buffer.
+  /// Unpacks the first `bytes` bytes of an ordinary message into the program's buffer.
   void deliver(std::int64_t bytes) const;
 
  private:
@@ -363,11 +359,11 @@ class ReceiveWithRoom : public ReceivePayload {
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of a short message, into host memory
 };
 
-/// Whether an RTS may come to a nonblocking receive into host memory; if not, MPI can have it as it is.
+/// Whether an RTS may come to a nonblocking receive into host memory; if not, MPI can have the receive unchanged.
 bool peer_may_reach_host(int count, MPI_Datatype type);
-/// The payload for such a receive; null if none may come.
+/// The payload for such a receive; null if no RTS may come.
 std::shared_ptr<HostReceive> peer_host_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
-/// The payload for a blocking one, if it is to be received as bytes or with more room; else null.
+/// The payload for a blocking one; null unless it is to be received as bytes or with more room.
 std::shared_ptr<ReceivePayload> peer_blocking_receive(void* buf, int count, MPI_Datatype type, bool apart = false);
 
 bool is_truncation(int code);

@@ -1,6 +1,6 @@
-// Receives of programs with several threads that no RTS has been looked for in yet. A probe tells an RTS by its
-// sender's offer being open. Between the moment when MPI gives the RTS to a receive and the one when the thread of that
-// receive says so, another thread may probe a plain message behind it, as long as the RTS.
+// Receives, in programs with several threads, that have not been checked for an RTS yet. A probe recognises an RTS by
+// its sender's open offer. After MPI has given an RTS to a receive, and before that receive's thread has marked the
+// offer as matched, another thread may probe a plain message behind it that is as long as the RTS.
 #include <algorithm>
 #include <mutex>
 #include <thread>
@@ -22,7 +22,7 @@ struct Wanted {
   Envelope envelope;  ///< with wildcards
   std::thread::id thread;
   std::uint64_t number;
-  bool waited_for = false;  ///< in vain: it may be the next message's, or be long in receiving an earlier one
+  bool waited_for = false;  ///< in vain: it may be for a later message, or still be receiving an earlier one
 };
 
 Mutex mutex;

@@ -5,8 +5,8 @@
 // so that a message whose receive nobody counts (past the library, on a communicator freed meanwhile, truncated) costs
 // one length of 128.
 //
-// A plain message that comes after an RTS is no matter: MPI keeps their order, and what has received the RTS says
-// so.
+// A plain message that comes after an RTS does no harm: MPI keeps their order, and the receive of the RTS marks the
+// offer as matched.
 #include <optional>
 #include <utility>
 
@@ -19,8 +19,8 @@ using namespace peer;
 
 namespace {
 
-/// Where a process counts what it receives from the owner of `image`: the entry of process `receiver`; if there is
-/// none, a free one if it is to be taken, or null.
+/// The entry in which process `receiver` counts what it receives from the owner of `image`. If it has none, a free one
+/// if `take`; null otherwise, or if none is free.
 PlainReceived* find_entry(Image& image, int receiver, bool take) {
   const std::int32_t name = receiver + 1;
   for (int i = 0; i < plain_receivers; ++i) {
@@ -52,9 +52,9 @@ void note_sent(int index, int dest, int tag, MPI_Comm comm, bool persistent) {
   if (!engine_within()) wait_until(is_free);
 }
 
-/// -1 if it is no plain message.
+/// The rts_index(); -1 if not a plain message.
 int plain_index(int count, MPI_Datatype type) {
-  // More elements than an RTS has bytes: the type need not be asked about.
+  // With more elements than an RTS has bytes the type need not be examined.
   if (!peer_checks() || count <= 0 || count > longest_rts || type == MPI_DATATYPE_NULL) return -1;
   return rts_index(bytes_in(count, type));
 }

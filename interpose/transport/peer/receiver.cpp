@@ -1,4 +1,4 @@
-// The receiver's end of peer transfers: what RTS messages stand for is fetched, or asked for.
+// The receiver's end of peer transfers: fetches offered messages, or asks their senders for them.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -19,10 +19,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// For a sender that has been asked to write to this process's memory: it may be long in calling MPI again.
+/// How long to wait for a sender that has been asked to write to this process's memory: it may be away from MPI.
 constexpr std::chrono::microseconds answer_timeout{100};
 
-/// Of a process that offers messages by control message.
+/// The image of a process that offers messages by control message, or null.
 Segment* known_segment(int rank) {
   return world->remote ? world->remote->image(rank) : nullptr;
 }
@@ -36,13 +36,13 @@ std::unique_ptr<RendezvousReceiver> recognise_offer(const void* data, std::int64
   std::memcpy(&head, data, sizeof head);
   if (head.mark != rts_mark || head.index < 0 || rts_bytes(head.index) != bytes) return nullptr;
   const bool remote = (head.flags & rts_remote) != 0;
-  // Whoever sends RTS messages is known, or can be: what comes of others are data, whatever they look like.
+  // Processes that send RTS messages have a segment or an image here: what others send are data, whatever their bytes.
   Segment* const segment = remote ? known_segment(head.sender) : segment_of_rts_sender(head.sender);
   if (segment == nullptr || (*segment)->nonce[0] != head.nonce[0] || (*segment)->nonce[1] != head.nonce[1])
     return nullptr;
   if (head.index >= (*segment)->descriptors_made.load(std::memory_order_acquire)) return nullptr;
   Descriptor& descriptor = remote ? world->remote->expect(head) : (*segment)->descriptor(head.index);
-  // What the sender's processor has written last; it is read when all messages that have arrived are recognised.
+  // The sender's processor has these cache lines; they are read when all messages that have arrived are recognised.
   for (std::size_t at = 64; at < offsetof(Descriptor, ready); at += 64)
     __builtin_prefetch(reinterpret_cast<const std::byte*>(&descriptor) + at);
   if (descriptor.generation != head.generation) lost("the sender has given a message up");
@@ -81,17 +81,17 @@ Announced RendezvousReceiver::announced(std::int64_t capacity) const {
 }
 
 RendezvousReceiver::~RendezvousReceiver() {
-  inflow_.reset();  // what the GPU does ends first
+  inflow_.reset();  // the GPU's work ends first
   transfers_.clear();
   senders_ = {};
-  if (!released_) {  // else the sender may have another message there
+  if (!released_) {  // once released, the descriptor may have another message
     if (source_ == Source::sender) take_back();
     release();
   }
   if (remote_) --world->remote->under_way;
 }
 
-/// True if the data are still with the sender's GPU, and stay there until the pull is done.
+/// True if the data are still in the sender's GPU memory; they stay there until release().
 bool RendezvousReceiver::claim() {
   if (descriptor_.generation != id_.generation) lost("the sender has given a message up");
   if (descriptor_.state.claim()) return true;
@@ -128,8 +128,8 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
   want();
 }
 
-/// Has the data moved by a kernel: this process's, or by the sender's where both use one GPU (ask()). False: the
-/// receive takes them in fragments (want()), since it is forced to, or the GPU does not reach the memory.
+/// Starts to move the data by a kernel of this process, or of the sender where both use one GPU (ask()). False if they
+/// are to come in fragments (want()), by GPUDT_PROTOCOL or because the GPU does not reach the memory.
 bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   const Route route{
       .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
@@ -153,9 +153,9 @@ bool RendezvousReceiver::fetch_from_memory() {
   return true;
 }
 
-/// Asks the sender to write to this process's memory; false if that cannot be.
+/// Asks the sender to write to this process's memory; false if that is impossible.
 bool RendezvousReceiver::ask() {
-  // The sender's layout may have to make room for this process's.
+  // This process's layout may replace the sender's in the descriptor.
   if (wanted_ == 0 || !learn_layout(segment_, descriptor_, descriptor_.from, senders_) ||
       !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
@@ -168,11 +168,11 @@ bool RendezvousReceiver::ask() {
   return true;
 }
 
-/// True when the sender has; or it has not, and the data come in another way.
+/// True when the sender has written the data. If it does not, starts another way.
 bool RendezvousReceiver::answered() {
   State state = descriptor_.state.load();
   if (state == State::failed || state == State::done) lost("the sender has given a message up");
-  // The others need the sender, too.
+  // Shorter messages need the sender in any case.
   const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
   bool ours = false;
   if (state == State::asked && may_fetch && SteadyClock::now() - asked_at_ >= answer_timeout) {
@@ -184,18 +184,18 @@ bool RendezvousReceiver::answered() {
   return state == State::put;
 }
 
-/// The sender does not write to this process's memory.
+/// Moves the data without the sender's kernels.
 void RendezvousReceiver::go_on_alone() {
   if (descriptor_.bytes < least_on_one_gpu || !fetch_from_memory()) want();
 }
 
-/// Nothing may write to the user's memory from here on. After an error alone: the sender may be long in calling MPI.
+/// After this the sender does not write to the user's memory. Only after an error: it may wait long for the sender.
 void RendezvousReceiver::take_back() {
   descriptor_.state.take_back();
   while (descriptor_.state.load() == State::putting && !segment_.orphaned()) std::this_thread::yield();
 }
 
-/// True if all of it has been, or is on its way.
+/// Starts to fetch what is ready. True if no more is to be started.
 bool RendezvousReceiver::fetch_what_is_ready() {
   if (fetched_ == wanted_) return true;
   const std::int64_t ready = descriptor_.ready.load(std::memory_order_acquire);
@@ -220,7 +220,7 @@ void RendezvousReceiver::release() {
 
 /// True if nothing more is to come than what transfers_ brings.
 bool RendezvousReceiver::all_come() {
-  if (released_) return true;  // the sender may have another message there
+  if (released_) return true;  // the descriptor may have another message
   switch (source_) {
     case Source::memory:
       return fetch_what_is_ready();
@@ -236,7 +236,7 @@ bool RendezvousReceiver::all_come() {
 bool RendezvousReceiver::done() {
   const std::size_t under_way = transfers_.size();
   const bool coming = !all_come();
-  if (transfers_.size() > under_way) return false;  // a poll would launch it, without those that other messages start
+  if (transfers_.size() > under_way) return false;  // a poll now would launch it without those of other messages
   while (!transfers_.empty() && transfers_.front().done()) transfers_.pop_front();
   if (coming) check_sender();
   if (coming || !transfers_.empty()) return false;
@@ -245,7 +245,7 @@ bool RendezvousReceiver::done() {
   return true;
 }
 
-/// What the sender has put into its segment; true if that is all.
+/// Takes what the sender has put into its segment; true if that is all.
 bool RendezvousReceiver::collect() {
   if (remote_ && inflow_) return inflow_->step();
   const State state = descriptor_.state.load();

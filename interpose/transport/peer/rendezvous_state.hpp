@@ -24,12 +24,12 @@ enum class State : std::uint32_t {
   asked,  ///< the receiver asks the sender to write into its memory; the sender may accept or decline, the receiver may
           ///< take the request back
   putting,           ///< the sender is writing to the receiver's memory
-  put,               ///< the data are there; the sender has gone on
-  declined,          ///< the sender refused to: the receiver's turn, as in `claimed`
-  fragments_wanted,  ///< the receiver cannot: the sender's turn, to send the data in fragments
+  put,               ///< the data are there; the send is complete
+  declined,          ///< the sender does not write: the receiver's turn, as in `claimed`
+  fragments_wanted,  ///< the receiver cannot read that memory: the sender's turn, to send fragments
   withdrawing,       ///< the sender is moving the data to the descriptor
-  buffered,          ///< the data are in the descriptor; the sender has gone on
-  failed,            ///< the sender could not: the message is lost, and the receive fails
+  buffered,          ///< the data are in the descriptor; the send is complete
+  failed,            ///< the send has failed: the message is lost, and the receive fails
   done,              ///< the receiver needs nothing more: the descriptor can have another message
 };
 inline constexpr int state_count = 12;
@@ -76,9 +76,9 @@ enum class Transition {
 
 /// How a transition is made, which depends on what the other party may do meanwhile.
 enum class Manner {
-  swap,       ///< the other party may leave these states, too: one of the two finds that it is late
+  swap,       ///< compare-and-swap: the other party may leave these states, too; the loser sees that
   store,      ///< the other party waits in these states
-  overwrite,  ///< whatever the other party does meanwhile is void
+  overwrite,  ///< a concurrent change by the other party is ignored
 };
 
 struct TransitionRow {
@@ -181,12 +181,12 @@ inline constexpr bool check_transitions = true;
 inline constexpr bool check_transitions = false;
 #endif
 
-/// In shared memory: as long as a State, and all zeros is State::free. With `checked`, a store or overwrite from a
-/// state that its row does not list throws std::logic_error and changes nothing; without, that is not looked at.
+/// Lies in shared memory: it is as long as a State, and all zeros are State::free. With `checked`, a store or overwrite
+/// from a state that its row does not list throws std::logic_error and changes nothing.
 template <bool checked>
 class BasicRendezvousState {
  public:
-  /// Of a swap: whether the transition has been made, and the state before, or else the one that did not allow it.
+  /// The result of a swap: whether the transition was made, and the state found, which has allowed it or not.
   struct Outcome {
     bool made;
     State found;
@@ -194,7 +194,7 @@ class BasicRendezvousState {
   };
 
   State load() const { return state_.load(std::memory_order_acquire); }
-  /// Whether nobody has come for the message yet.
+  /// Whether the receiver has not claimed the message yet.
   bool is_open() const { return detail::unclaimed.contains(load()); }
 
   // --- of the sender

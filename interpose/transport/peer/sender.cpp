@@ -20,19 +20,19 @@ using namespace peer;
 
 namespace {
 
-/// A message that is not fetched for so long, and is no longer than longest_buffered, moves to the segment.
+/// Time after which an unclaimed message of at most longest_buffered bytes is copied to the segment.
 constexpr std::chrono::microseconds buffering_timeout{50};
-/// ... or so long, if the receiver fetches other messages meanwhile.
+/// That time if the receiver fetches other messages meanwhile.
 constexpr std::chrono::microseconds longest_buffering_timeout{2000};
-/// Data that are packed to be fetched are packed in fragments, the first so short a fraction of the message that the
-/// receiver can begin soon; what follows are as many times what came before, since each part costs a launch on both
-/// sides.
+/// Data that are packed to be fetched are packed in parts: the first is 1 / first_fetched_fraction of the message, so
+/// that the receiver can begin soon; each other has fetched_growth times the bytes of all before it, since each costs a
+/// launch on both sides.
 constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
-/// Short messages are offered only while so many descriptors are free: that of a truncated one may never be free again
-/// (docs/limits.md), and longer messages must still find some.
+/// Number of free descriptors below which short messages are not offered: that of a truncated one may never be free
+/// again (docs/limits.md), and longer messages must still find some.
 constexpr std::size_t least_free_for_short = descriptors_at_a_time / 2;
 
 /// Whether messages on `comm` may be offered at all.
@@ -40,7 +40,7 @@ bool may_offer(MPI_Comm comm) {
   return comm != MPI_COMM_NULL && (peer_checks() || (peer_checks_hidden() && comm == hidden_comm()));
 }
 
-/// Enters what is known of process `rank`.
+/// Enters what is known of process `rank` into `route`.
 void look_at(int rank, Route& route) REQUIRES(world->mutex) {
   const Segment* const segment = reach(rank);
   const bool sharing = rank == world->rank || checks(segment);
@@ -53,23 +53,21 @@ void look_at(int rank, Route& route) REQUIRES(world->mutex) {
   route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
 }
 
-/// Where contexts are numbered: whether the receiver tells messages on this communicator from others, as probes need:
-/// procedures of mpi_f08, and tools, may make communicators past the library. (The RTS messages of short messages are
-/// what probes take them for.)
+/// Where contexts are numbered: whether the receiver has numbered this communicator, too, as its probes need: mpi_f08
+/// procedures and tools may make communicators past the library. (An RTS of a short message has the message's length.)
 bool expects(const Segment& receiver, std::uint32_t context, std::int64_t bytes) {
   const ContextBit bit(context);
   return has_short_length(bytes) || context < first_made_context ||
          (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
 }
 
-/// The receiver hears that it may get an RTS, before it can have one. Written once: all senders read what lies beside
-/// it.
+/// Publishes to the receiver, before the RTS, that it may get one. Written once: all senders read that line.
 void announce_offers(const Segment& receiver) {
   if (receiver->offered.load(std::memory_order_relaxed) == 0) receiver->offered.store(1);
 }
 
-/// Whether a process that shares no memory with this one is known to look for RTS messages; if not, it is asked for the
-/// next time. May call MPI.
+/// Whether a process that shares no memory with this one is known to look for RTS messages; if not, says hello, so that
+/// later messages can be offered. May call MPI.
 bool is_met(int rank) {
   if (reach_remote(rank) != nullptr) return true;
   world->remote->greet(rank);
@@ -95,7 +93,7 @@ struct RendezvousSender::Place {
   bool afar;    ///< the receiver is another process, which presumably fetches what is offered
 };
 
-/// Takes a descriptor. Nothing if the message is to go another way, for a reason that has been entered in the facts.
+/// Takes a descriptor. No value if the message is to go another way, for a reason that is now in `message` or `route`.
 std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceBuffer& operand, const Destination& to,
                                                                    Message& message, Route& route) {
   const auto not_offered = [&](const char* why) {
@@ -111,7 +109,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
   Protocol protocol = choose(message, route);
   if (protocol == Protocol::pipelined && operand.protocol == Protocol::device_staging) {
-    message.packing_us = packing_us(operand);  // it takes a while: for messages alone that need it
+    message.packing_us = packing_us(operand);  // only for messages that need it, since it takes long
     protocol = choose(message, route);
   }
   if (!row_of(protocol).recognise) return std::nullopt;
@@ -130,7 +128,7 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   int index = take_descriptor(rank, envelope, remote);
   if (index < 0 && remote) {
     lock.unlock();
-    receive_control_messages();  // that messages are done
+    receive_control_messages();  // which may free descriptors
     lock.lock();
     index = take_descriptor(rank, envelope, remote);
   }
@@ -160,7 +158,7 @@ RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& opera
   descriptor_.found.store(0, std::memory_order_relaxed);
 }
 
-/// Makes the RTS, when all else of the descriptor is there; from now on the receiver may have it.
+/// Makes the RTS, when all else of the descriptor is there. From now on the receiver may have the RTS.
 void RendezvousSender::open() {
   opened_ = true;
   Image& own = **world->own;
@@ -224,7 +222,7 @@ void RendezvousSender::offer(bool afar) {
   open();
 }
 
-/// Where the receiver finds the data.
+/// Describes where the receiver finds the data.
 void RendezvousSender::describe(bool better_packed) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
@@ -236,13 +234,13 @@ void RendezvousSender::describe(bool better_packed) {
   pack_for_fetching();
 }
 
-/// Where they lie they are ready as soon as the program's own work is over.
+/// Data in the program's buffer are ready once the program's own work is over.
 void RendezvousSender::make_ready() {
   if (descriptor_.ready.load(std::memory_order_relaxed) == 0 && operand_.after.reached())
     descriptor_.ready.store(descriptor_.bytes, std::memory_order_release);
 }
 
-/// Packed, in memory of our own.
+/// Packs the data into memory of the library.
 void RendezvousSender::pack_for_fetching() {
   RemoteBuffer& place = descriptor_.from;
   if (!device::export_memory(operand_.ordinal, packed_.data(), place.memory)) place.memory = {};
@@ -262,7 +260,7 @@ void RendezvousSender::pack_next_part() {
                                      static_cast<std::byte*>(packed_.data()) + begin, {}, operand_.after)});
 }
 
-/// Of data that are packed to be fetched: tells the receiver what is ready, and packs on.
+/// Publishes which bytes the receiver can fetch, and packs more of data that are packed first.
 void RendezvousSender::pack_on() {
   if (!packed_) return make_ready();
   for (; !packing_.empty() && packing_.front().transfer.done(); packing_.erase(packing_.begin()))
@@ -271,9 +269,9 @@ void RendezvousSender::pack_on() {
 }
 
 RendezvousSender::~RendezvousSender() {
-  if (!sent_) give_up();  // nobody knows of it
+  if (!sent_) give_up();
   putting_ = {};
-  // One that is given up after an error: the receiver hears of it if it asks.
+  // A message that is given up after an error: the receiver sees the state.
   const State state = all_sent_ ? descriptor_.state.load() : descriptor_.state.fail().found;
   if (remote_ && state == State::offered) world->remote->withdrawn(index_);
   outflow_.reset();
@@ -283,10 +281,10 @@ RendezvousSender::~RendezvousSender() {
   put_descriptor(index_, state == State::done, std::move(packed_), std::move(published_));
 }
 
-/// MPI has not sent the RTS. Where it says that this has failed the receiver may have it nevertheless; then it is the
-/// destructor's matter.
+/// Retracts an offer whose RTS MPI has not sent. If MPI has returned an error, the receiver may have the RTS
+/// nevertheless; the destructor sees to that.
 void RendezvousSender::give_up() {
-  // A receiver would take the RTS of a short message for data if it were not known any more.
+  // Without the offer a receiver would take the RTS of a short message for data.
   if (is_short() && descriptor_.issue.load() != Issue::not_yet) return;
   descriptor_.state.retract();
   if (remote_ && opened_) world->remote->withdrawn(index_);
@@ -302,7 +300,7 @@ void RendezvousSender::given() {
 }
 
 void RendezvousSender::recalled() {
-  descriptor_.issue.store(Issue::not_yet, std::memory_order_release);  // so that it is given up
+  descriptor_.issue.store(Issue::not_yet, std::memory_order_release);  // so that give_up() retracts it
 }
 
 void RendezvousSender::ended() {
@@ -328,7 +326,7 @@ bool RendezvousSender::step() {
       note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
-      if (is_short()) note_outcome(/*refused=*/true);  // staged, the send would have taken less
+      if (is_short()) note_outcome(/*refused=*/true);  // staging would have been faster
       return true;
     case State::put:
       return true;
@@ -358,7 +356,7 @@ bool RendezvousSender::step() {
   return receiver_gone();
 }
 
-/// Takes the offer back, if the receiver has not come for it by now, so that its data go to the descriptor.
+/// Takes the offer back if the receiver has not claimed it in time, so that its data go to the descriptor.
 void RendezvousSender::withdraw() try {
   if (descriptor_.bytes > longest_buffered) return;
   const auto age = engine_time() - offered_at_;
@@ -367,10 +365,10 @@ void RendezvousSender::withdraw() try {
     return;
   if (!staging_) staging_ = device::try_acquire(device::StagingKind::mapped, operand_.ordinal, longest_buffered);
   if (!staging_) return;                                   // there is no memory just now
-  device::Transfer moving = pack_all(operand_, staging_);  // first: later, a failure would be the message's end
+  device::Transfer moving = pack_all(operand_, staging_);  // first: after withdraw() a failure would lose the message
   if (descriptor_.state.withdraw()) moving_ = std::move(moving);
 } catch (const std::bad_alloc&) {
-  // As above: the message stays where it is until the next try.
+  // The message stays where it is until the next try.
 }
 
 void RendezvousSender::buffer() {
@@ -384,8 +382,8 @@ void RendezvousSender::buffer() {
   }
 }
 
-/// The receiver, on the same GPU, leaves it to this process to move the data: of two processes whose kernels take turns
-/// only one launches any, then.
+/// Answers a receiver on the same GPU that asks this process to move the data, so that only one of two processes whose
+/// kernels take turns launches any.
 void RendezvousSender::answer() {
   note_shared_gpu(world_, operand_.ordinal);
   const Segment* receiver = nullptr;
@@ -418,7 +416,7 @@ bool RendezvousSender::is_willing(const Segment& receiver) try {
   return false;
 }
 
-/// True when the data are with the receiver.
+/// True when the data are in the receiver's memory.
 bool RendezvousSender::put() {
   if (!putting_.done()) return false;
   receivers_ = {};  // before the receiver may free the memory

@@ -22,7 +22,7 @@ constexpr auto size_at_first =
     static_cast<off_t>(offsetof(Image, records) + std::size_t{records_at_a_time} * sizeof(CallRecord));
 constexpr SegmentPlace no_place = {-1, -1, 0};
 
-/// What has no memory yet may be mapped, but not touched.
+/// Parts without memory are mapped, too, but must not be touched.
 Image* map(const SegmentPlace& place) {
   void* const address = mmap(nullptr, sizeof(Image), PROT_READ | PROT_WRITE, MAP_SHARED, place.file, place.first);
   return address == MAP_FAILED ? nullptr : static_cast<Image*>(address);
@@ -37,7 +37,7 @@ Image* map(const SegmentPlace& place) {
 std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   const std::string memory = "shared memory of " + std::to_string(size_at_first) + " bytes";
   const SegmentPlace place = own_place(job);
-  // Not the file's size alone: writing to memory that turns out not to be there would be the program's end.
+  // Not the file's size alone: a write to memory that the system cannot supply would end the program (SIGBUS).
   const int error = allocate(place.file, place.first, place.first + size_at_first);
   if (error == ENOSPC)
     throw SharedMemoryFull("/dev/shm has no room for " + std::to_string(size_at_first) +
@@ -70,7 +70,7 @@ bool Segment::is_there(const std::string& job, int rank) {
   return peer::place_of(job, rank).has_value();
 }
 
-/// Without what only processes of one node use. What is not written takes no memory.
+/// Without the members that only processes of one node use. Pages not written take no memory.
 std::unique_ptr<Segment> Segment::image(int rank, const std::uint64_t (&nonce)[2]) {
   constexpr auto bytes = static_cast<std::size_t>(size_at_first);
   void* const address =
@@ -92,7 +92,7 @@ off_t Segment::place_of(const void* address) const {
   return place_.first + static_cast<const std::byte*>(address) - reinterpret_cast<const std::byte*>(image_);
 }
 
-/// `address`, of `bytes` bytes, is in the image.
+/// Gives memory to `bytes` bytes of the image at `address`.
 bool Segment::make(const void* address, std::size_t bytes) {
   const off_t first = place_of(address);
   return allocate(place_.file, first, first + static_cast<off_t>(bytes)) == 0;
@@ -127,7 +127,7 @@ bool Segment::make_board_layouts(int index, std::size_t slot, std::size_t bytes)
   return has_twice(bytes) && make(image_->boards[index].layouts[slot], bytes);
 }
 
-/// Whether so much memory is no more than half of what is left on the node.
+/// Whether `bytes` bytes are no more than half of the shared memory that is left on the node.
 bool Segment::has_twice(std::size_t bytes) const {
   struct statvfs left;
   if (fstatvfs(place_.file, &left) != 0) return false;
@@ -144,7 +144,7 @@ void Segment::drop_layout_slot(int slot) {
 }
 
 bool Segment::orphaned() const {
-  return place_.file >= 0 && has_ended(place_);  // MPI ends the job if a process of another node does
+  return place_.file >= 0 && has_ended(place_);  // for processes of other nodes MPI ends the job
 }
 
 }  // namespace gpudt::interpose::peer

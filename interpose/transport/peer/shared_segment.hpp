@@ -26,7 +26,7 @@ namespace gpudt::interpose::peer {
 inline constexpr std::uint32_t peer_version = 19;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
-/// So many descriptors have memory from the start, and are the only ones in an image; the others get it as many at a
+/// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
 /// time.
 inline constexpr int descriptors_at_a_time = 128;
 /// Number of lengths that an ordinary RTS may have: 515 + 2 * i, where i is the descriptor's index modulo this number.
@@ -88,7 +88,6 @@ inline constexpr std::size_t descriptor_data = 6720;
 inline constexpr std::int64_t longest_buffered = 4096;
 static_assert(longest_buffered <= std::int64_t(descriptor_data));
 
-/// A part of a message that goes through the segment.
 inline constexpr int parts_in_flight = 4;
 struct Part {
   std::int32_t chunk;  ///< of the segment; negative: in the descriptor's `data`
@@ -116,7 +115,7 @@ struct alignas(64) Descriptor {
   std::int64_t fragment_bytes;
 
   RemoteBuffer from;  ///< the sender's buffer, from state `offered` on
-  /// Number of bytes that have been packed, if the sender packs; negative: it packs no more.
+  /// Number of bytes from the start that the receiver can fetch; negative if the sender has given up.
   std::atomic<std::int64_t> ready;
   RemoteBuffer to;                   ///< the receiver's buffer, from state `asked` on
   std::atomic<std::uint32_t> found;  ///< what the receiver has found out: found_...
@@ -165,7 +164,7 @@ struct PlainReceived {
   std::atomic<std::int32_t> receiver;  ///< its rank in MPI_COMM_WORLD, plus 1; 0: unused
   std::atomic<std::uint32_t> messages[rts_lengths];
 };
-/// Messages to further processes are not counted, so that no RTS of these lengths is sent there any more.
+/// Plain messages to more processes are not counted, so that no RTS of their lengths is sent there any more.
 inline constexpr int plain_receivers = 128;
 
 struct alignas(4096) Image {
@@ -232,9 +231,9 @@ class Segment {
   bool make_board(int index);
   /// Gives memory to the layouts of a slot of a board, or more memory.
   bool make_board_layouts(int index, std::size_t slot, std::size_t bytes);
-  /// Gives memory to a layout slot. Like boards', false if this would take more than half of what is left on the node.
+  /// Gives memory to a layout slot. False, as for boards, if this would take more than half of what the node has left.
   bool make_layout_slot(int slot, std::size_t bytes);
-  /// Returns the memory of a slot, which no process may be reading.
+  /// Returns the memory of a slot, which no process may be reading, to the system.
   void drop_layout_slot(int slot);
   /// Whether the process that made the segment has ended. Not for one's own segment.
   bool orphaned() const;
@@ -246,7 +245,7 @@ class Segment {
   bool has_twice(std::size_t bytes) const;
   bool make(const void* address, std::size_t bytes);
 
-  SegmentPlace place_;  ///< without a file: none
+  SegmentPlace place_;  ///< an image has no file
   Image* image_;
   std::size_t mapped_;  ///< bytes
 };

@@ -37,8 +37,8 @@ struct ShortRequest {
 /// The RTS of the message that the owner of `image` offers in descriptor `index`.
 ShortRequest short_request(Image& image, int index);
 
-/// The offer that a received message of `bytes` bytes stands for if it is such an RTS; else null. `there`: the number
-/// of its bytes at `data`.
+/// The offer that a received message of `bytes` bytes stands for; empty if it is no such RTS. `there`: the number of
+/// its bytes at `data`.
 struct NamedOffer {
   Segment* segment = nullptr;
   Descriptor* descriptor = nullptr;

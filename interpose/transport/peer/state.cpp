@@ -14,11 +14,11 @@
 namespace gpudt::interpose::peer {
 namespace {
 
-/// From here on what cannot be fetched goes through the segment sooner than by other ways, and is always offered.
+/// Messages of at least this many bytes are always offered: if they cannot be fetched, the segment is the fastest way.
 constexpr std::int64_t least_through_segment = 32 << 10;
-/// Descriptors with the lowest indices, which messages within the node leave free.
+/// Number of descriptors, with the lowest indices, that messages within the node leave free.
 constexpr int kept_for_remote = 32;
-/// Abandoned descriptors that are looked at for each message.
+/// Number of abandoned descriptors that are checked for each message.
 constexpr std::size_t few_abandoned = 32;
 
 }  // namespace
@@ -137,8 +137,8 @@ std::int64_t bytes_in(int count, MPI_Datatype type) {
 
 Refusals& PeerProcess::refusals_of(const Traffic& traffic) {
   if (!refusals) refusals = std::make_unique<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>>();
-  // Short ones have one of their own: a late receiver counts as a refusal of these, since staging would have been
-  // quicker.
+  // Short messages have a back-off of their own: a late receiver counts as a refusal of these, since staging would have
+  // been faster.
   return (*refusals)[backoffs_of_tag * (static_cast<std::size_t>(traffic.tag) % backoffs_by_tag) +
                      (has_short_length(traffic.bytes) ? 1 : 0)];
 }
@@ -285,7 +285,7 @@ void reclaim_descriptors() {
 
 namespace {
 
-/// With an index from `begin` to below `end`.
+/// The index of a usable one in [begin, end), or -1.
 int idle_descriptor(int rank, const Envelope& envelope, int begin, int end) REQUIRES(world->mutex) {
   std::bitset<rts_lengths> unusable;
   for (int index = world->idle.next(begin); index < end; index = world->idle.next(index + 1)) {
@@ -321,7 +321,7 @@ std::size_t free_descriptors() {
 
 int take_descriptor(int rank, const Envelope& envelope, bool remote) {
   reclaim_descriptors();
-  // Some of those that other nodes can know are left for messages there.
+  // Some of the descriptors that images have are left for messages to other nodes.
   const int begin = world->remote && !remote ? kept_for_remote : 0;
   const int end = remote ? descriptors_at_a_time : descriptor_count;
   int index = idle_descriptor(rank, envelope, begin, end);
@@ -354,7 +354,7 @@ bool is_unreceived(const Descriptor& descriptor, const Envelope& envelope) {
          descriptor.issue.load() != Issue::not_yet && descriptor.matched.load() == 0;
 }
 
-/// The same of a message with an ordinary RTS.
+/// is_unreceived() for a message with an ordinary RTS.
 bool is_meant(const Descriptor& descriptor, const Envelope& envelope) {
   return is_unreceived(descriptor, envelope) && descriptor.bytes >= least_offered;
 }
@@ -368,7 +368,7 @@ void for_each_descriptor(Segment* segment, int first, int step, Act act) {
   for (int index = first; index < made; index += step) act((*segment)->descriptor(index), index);
 }
 
-/// The oldest that `suits(descriptor)`.
+/// The oldest open offer that `suits(descriptor)`.
 template <class Suits>
 Offered oldest_of(Segment* segment, int first, int step, Suits suits) {
   Offered oldest;

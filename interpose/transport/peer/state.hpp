@@ -40,7 +40,7 @@ inline constexpr int opening_pause = 20;
 /// How long a probe waits for the control message that precedes an RTS. Messages that only look like an RTS cost the
 /// full wait, so senders with earlier false positives get the short timeout.
 inline constexpr std::chrono::microseconds control_timeout{10000}, short_control_timeout{100};
-/// Time in which a thread that has received a message checks it.
+/// How long a thread that has received a message may take to check it for an RTS.
 inline constexpr std::chrono::milliseconds receive_timeout{100};
 inline constexpr std::size_t backoffs_by_tag = 16;
 
@@ -61,7 +61,6 @@ struct PlainSent {
   std::bitset<rts_lengths> persistent;                ///< lengths of messages that may be sent again at any time
 };
 
-/// A process of this job, as this one sees it.
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
   bool awaited_in_vain = false;  ///< a wait for its control message has timed out
@@ -70,7 +69,7 @@ struct PeerProcess {
   static constexpr std::size_t backoffs_of_tag = 2;
   std::unique_ptr<std::array<Refusals, backoffs_of_tag * backoffs_by_tag>> refusals;  ///< made when first needed
   Refusals& refusals_of(const Traffic& traffic);
-  std::unique_ptr<PlainSent> plain;  ///< likewise
+  std::unique_ptr<PlainSent> plain;  ///< made when first needed
 };
 
 /// A descriptor whose send has ended before the receiver was done.
@@ -106,7 +105,6 @@ class IdleDescriptors {
   std::size_t count_ = 0;
 };
 
-/// The state of peer transfers in this process.
 struct World {
   std::string job;
   int rank = 0, ranks = 0;  ///< of MPI_COMM_WORLD
@@ -125,7 +123,7 @@ struct World {
   IdleDescriptors idle GUARDED_BY(mutex);
   bool can_make_descriptors GUARDED_BY(mutex) = true;  ///< as far as is known
   std::vector<AbandonedDescriptor> abandoned GUARDED_BY(mutex);
-  std::size_t reclaim_at GUARDED_BY(mutex) = 0;  ///< so many are looked at again
+  std::size_t reclaim_at GUARDED_BY(mutex) = 0;  ///< size of `abandoned` for the next search
   std::uint64_t offers GUARDED_BY(mutex) = 0;    ///< so far
   Layouts layouts GUARDED_BY(mutex);
   std::map<int, device::Exported> gpus GUARDED_BY(mutex);  ///< by GPU of this process: some exported memory on it
@@ -142,8 +140,9 @@ int drop_ranks(MPI_Comm, int, void* value, void*);
 std::vector<int> world_ranks(MPI_Comm comm);
 /// Rank in MPI_COMM_WORLD of `peer` in `comm`; negative: none.
 int world_rank_of(MPI_Comm comm, int peer);
-/// The segment of another process, or of this one; null if it has none, or does not check for RTS messages.
+/// The segment of a process, also this one; null if it has none, or counts as on another node.
 Segment* reach(int rank) REQUIRES(world->mutex);
+/// Whether `segment` is not null and its process checks for RTS messages.
 bool checks(const Segment* segment);
 /// The image of the segment of a process that shares no memory with this one, if that is known to check for RTS
 /// messages.
@@ -156,19 +155,17 @@ Segment* segment_of_rts_sender(int rank);
 /// The segments of processes, by rank in MPI_COMM_WORLD; none at all if one cannot be reached, or without peer
 /// transfers.
 std::vector<Segment*> segments_of(const std::vector<int>& world_ranks);
-/// Whether this is a rank in MPI_COMM_WORLD.
 bool is_process(int rank);
-/// The envelope of a message that this process sends.
 Envelope envelope_of(int tag, MPI_Comm comm);
 /// The packed bytes of `count` elements.
 std::int64_t bytes_in(int count, MPI_Datatype type);
-/// Throws the MpiError for a message that is lost.
 [[noreturn]] void lost(const std::string& what);
 
-/// Counts a message to a process. Whether it is to be sent without an offer, because earlier ones were refused.
+/// Notes that process `rank` has fetched a message.
 void note_taken(int rank);
 /// When process `rank` was last seen to have fetched a message of this one.
 SteadyClock::time_point taken_at(int rank);
+/// Counts a message to a process. Whether it is to be sent without an offer, because earlier ones were refused.
 bool abstains(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 /// Whether the neighbour could not fetch the last such message.
 bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
@@ -189,12 +186,12 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place, MappedBuffer& operand);
 /// Maps the memory that the process has described. False if GPU `ordinal` does not reach it; the trace has the reason.
 bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
-/// The same if the memory is mapped already; false if it is not.
+/// map_memory() with an existing mapping; false if there is none.
 bool map_known(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
 /// Whether map_asked() may open memory of a receiver now. That takes milliseconds in which this process does nothing
 /// else, so that only a fraction of the time is spent on it.
 bool may_open();
-/// The same as map_memory() for memory of a receiver that is not mapped yet.
+/// map_memory() for memory of a receiver that is not mapped yet.
 bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand);
 
 // --- descriptors -----------------------------------------------------------------------------------------------------
@@ -203,40 +200,39 @@ bool map_asked(int ordinal, const Segment& other, const RemoteBuffer& place, Map
 void reclaim_descriptors() REQUIRES(world->mutex);
 /// Number of messages that can still be offered.
 std::size_t free_descriptors() REQUIRES(world->mutex);
-/// An idle descriptor for a message to process `rank`, or -1: there is none, or all have the length of a plain message
-/// under way. `remote`: the process shares no memory with this one.
+/// Takes an idle descriptor for a message to process `rank`; -1 if there is none, or if each one's RTS is as long as a
+/// plain message under way. `remote`: the process shares no memory with this one.
 int take_descriptor(int rank, const Envelope& envelope, bool remote) REQUIRES(world->mutex);
 /// Returns the descriptor of a send that has ended. `done`: the receiver needs nothing more.
 void put_descriptor(int index, bool done, device::Staging packed, PublishedRef published);
 
-/// Another process's offer.
 struct Offered {
   Descriptor* descriptor = nullptr;
   int index = 0;    ///< of the descriptor
-  int remote = -1;  ///< the sender's rank if `descriptor` is an image; else negative
+  int remote = -1;  ///< the sender's rank if `descriptor` is an image; negative if not
   explicit operator bool() const { return descriptor != nullptr; }
 };
 
 /// The oldest open offer of process `sender` with this envelope whose RTS has not been received and has the length of
 /// `rts_index`.
 Offered open_offer(int sender, const Envelope& envelope, int rts_index);
-/// The same for any sender, which the context and the source in the envelope determine.
+/// open_offer() for any sender, which the context and the source in the envelope determine.
 Offered open_offer(const Envelope& envelope, int rts_index);
 /// The oldest open offer of process `sender` of this node with this envelope whose RTS has not been received. Unlike
 /// open_offer() it also finds offers of short messages.
 Offered oldest_offer(int sender, const Envelope& envelope);
-/// Whether one of these offers has an RTS of `bytes` bytes.
+/// Whether an open offer of process `sender` with this envelope has an unreceived RTS of `bytes` bytes.
 bool is_rts_of_open_offer(int sender, const Envelope& envelope, std::int64_t bytes);
-/// Whether process `sender` may have sent such an RTS, also if it has given up the message since.
+/// Whether process `sender` may have sent an RTS of this envelope and length, even if it has withdrawn it since.
 bool may_have_issued(int sender, const Envelope& envelope, int rts_index);
 
 // --- receives of several threads -------------------------------------------------------------------------------------
 
-/// The number of the latest receive that a thread has begun; 0: there are no several threads.
+/// The number of the latest receive that a thread has begun; 0 if only one thread at a time calls MPI.
 std::uint64_t receives_so_far();
 /// Whether another thread is in a receive, with at most this number, that may have got a message with this envelope.
 bool may_have_come(const Envelope& envelope, std::uint64_t number);
-/// Notes that these receives are not to be waited for again.
+/// Notes that find_unreceived() is not to wait for such receives again.
 void waited_in_vain(const Envelope& envelope, std::uint64_t number);
 
 /// `find()` has found an offer with this envelope. Returns its result after all receives that may have got the RTS have
@@ -263,15 +259,14 @@ Offered find_unreceived(const Envelope& envelope, Find find) {
 
 /// Whether plain messages to process `rank` that are as long as the RTS of descriptor `index` may be under way.
 bool plain_under_way(int rank, int index) REQUIRES(world->mutex);
-/// Whether an RTS of that length and envelope is on its way to MPI, in another thread: which of it and a message of
-/// this thread is first is not known before MPI has it.
+/// Whether another thread is giving MPI an RTS of that length and envelope. Until MPI has it, its order with a message
+/// of this thread is not known.
 bool is_being_issued(int rank, int rts_index, const Envelope& envelope) REQUIRES(world->mutex);
 
 // --- control messages ------------------------------------------------------------------------------------------------
 
-/// Receives the control messages that have arrived.
 void receive_control_messages();
-/// The time to wait for a control message of a process that was sent before a message which has arrived.
+/// How long to wait for a control message that process `sender` has sent before a message that has arrived.
 std::chrono::microseconds control_timeout_for(int sender);
 
 /// The result of `find()`; if it finds nothing, waits up to `timeout` for control messages that may still be under way.

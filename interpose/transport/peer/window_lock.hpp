@@ -33,7 +33,6 @@ struct alignas(64) WindowLock {
   }
 };
 
-/// The locks of one window.
 struct WindowLockSet {
   WindowLock memory;       ///< for MPI_Win_lock
   WindowLock accumulates;  ///< held, exclusively, by the process that accumulates to the memory
