@@ -5,28 +5,28 @@
 
 namespace gpudt {
 
-/// After attempts that have failed, `first` are left out before the next one; twice as many each time that this fails,
-/// too, up to `most`.
+/// Says which attempts to skip: after a failed attempt the next `first`, and after each further failure twice as many,
+/// up to `most`.
 template <int first, int most>
 class Backoff {
  public:
-  /// To be asked before each attempt: whether it is to be left out.
+  /// Call before each attempt: true if it is to be skipped.
   bool passes() { return left_ > 0 && left_-- > 0; }
-  /// Whether the next one is to be.
+  /// Whether passes() would return true.
   bool waits() const { return left_ > 0; }
-  /// Whether the last one has failed.
+  /// Whether the latest attempt failed.
   bool failing() const { return passing_ > 0; }
 
   void failed() {
     passing_ = passing_ == 0 ? first : std::min(2 * passing_, most);
     left_ = passing_;
   }
-  /// The next attempt is made.
+  /// Resets the back-off.
   void worked() { passing_ = left_ = 0; }
 
  private:
-  int passing_ = 0;  ///< that the last failure has made
-  int left_ = 0;     ///< of these
+  int passing_ = 0;  ///< attempts to skip after the latest failure
+  int left_ = 0;     ///< those of them still to be skipped
 };
 
 }  // namespace gpudt

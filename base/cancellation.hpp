@@ -1,11 +1,11 @@
-// pthread_cancel(), which ends a thread where it waits or writes, as if an exception were thrown there.
+// Protection from pthread_cancel(), which unwinds a thread at a cancellation point as an exception would.
 #pragma once
 
 #include <pthread.h>
 
 namespace gpudt {
 
-/// While it lives, this thread is not ended by pthread_cancel(), but later.
+/// While it lives, a pthread_cancel() of this thread is deferred.
 class CancellationPutOff {
  public:
   CancellationPutOff() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

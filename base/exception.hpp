@@ -1,6 +1,5 @@
-// The base of what this project throws itself. Besides that there is what the standard library throws, std::bad_alloc
-// most of all; all of it derives from std::exception. None of it leaves an MPI function: guarded() in
-// interpose/support/errors.hpp.
+// The base class of the library's own exceptions. The standard library throws others, mostly std::bad_alloc. None of
+// them leaves an MPI function: guarded() in interpose/support/errors.hpp.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// A reference to something that can be called, for parameters: it must last as long as the call.
+// A non-owning reference to a callable, for parameters: the callable must outlive the call.
 #pragma once
 
 #include <memory>

@@ -17,11 +17,11 @@
 
 /// Marks a member or an object that is read and written only while the mutex is held.
 #define GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(guarded_by(mutex))
-/// The same for the object that a pointer points to.
+/// Marks a pointer to an object that is read and written only while the mutex is held.
 #define PT_GUARDED_BY(mutex) GPUDT_THREAD_ANNOTATION(pt_guarded_by(mutex))
 /// The caller of this function holds the mutex.
 #define REQUIRES(...) GPUDT_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
-/// The same; shared with others is enough.
+/// The caller of this function holds the mutex, shared or exclusively.
 #define REQUIRES_SHARED(...) GPUDT_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
 /// The caller of this function does not hold the mutex.
 #define EXCLUDES(...) GPUDT_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
@@ -96,7 +96,7 @@ class GPUDT_SCOPED_CAPABILITY LockGuard {
   M& mutex_;
 };
 
-/// The opposite: releases, for its life, a mutex that the caller holds.
+/// Releases, for its life, a mutex that the caller holds.
 class GPUDT_SCOPED_CAPABILITY Unlocked {
  public:
   explicit Unlocked(Mutex& mutex) GPUDT_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }

@@ -1,5 +1,5 @@
-// Memory of objects that come and go by the thousand, kept for the next ones: the allocator of the C library takes a
-// tenth of a microsecond for each once more of a size are given back than a thread's cache holds.
+// Free lists of memory for objects that are created and destroyed by the thousand: malloc() takes 0.1 us for each once
+// more blocks of a size have been freed than a thread's cache holds.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ class FreeBlocks {
   struct Block {
     Block* next;
   };
-  /// Held for a few instructions, which the system may interrupt: hence no mutex that a thread sleeps for.
+  /// A spin lock: it is held for a few instructions, for which no thread need sleep.
   class Lock {
    public:
     Lock() {
@@ -58,7 +58,7 @@ class FreeBlocks {
   static constexpr std::size_t align = alignof(T) < alignof(Block) ? alignof(Block) : alignof(T);
   static constexpr int most_kept = 4096;
 #if defined(__SANITIZE_ADDRESS__)
-  static constexpr bool keeps = false;  // so that the use of objects that have gone is seen
+  static constexpr bool keeps = false;  // so that a use after destruction is found
 #else
   static constexpr bool keeps = true;
 #endif
@@ -67,7 +67,7 @@ class FreeBlocks {
   static inline constinit int kept = 0;
 };
 
-/// A base of `T` by which `new T` takes such a block. Not for bases of other classes.
+/// A base of `T` that makes `new T` use FreeBlocks<T>. No class may derive from `T`.
 template <class T>
 class Recycled {
  public:

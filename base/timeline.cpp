@@ -29,14 +29,14 @@ auto& file = never_destroyed<std::string>();
 int rank;
 Event* events = nullptr;
 std::size_t room;
-std::atomic<std::size_t> recorded{0};  ///< those there was no room for, too
+std::atomic<std::size_t> recorded{0};  ///< points, also those that there was no room for
 
 std::int32_t this_thread() {
   static thread_local const std::int32_t id = gettid();
   return id;
 }
 
-/// A call is recorded after what it was found out by: the file has its points in order of time.
+/// The recorded points in order of time, since CallOnTimeline records the entry of a call after later points.
 std::span<Event> in_order() {
   const std::span<Event> all(events, std::min(recorded.load(), room));
   std::ranges::stable_sort(all, {}, &Event::nanoseconds);
@@ -49,7 +49,7 @@ void print(std::FILE* to, const Event& event) {
                static_cast<int>(event.nanoseconds % 1000), rank, event.thread);
 }
 
-/// False with the reason in errno.
+/// Writes the file. Returns false, with the reason in errno, if that fails.
 bool write(std::size_t lost) {
   std::FILE* const to = std::fopen(file.c_str(), "w");
   if (to == nullptr) return false;

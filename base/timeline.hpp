@@ -1,8 +1,8 @@
-// When what happens to a message (GPUDT_TIMELINE): points in time, kept in memory and written to a file at the end.
+// The timeline of messages (GPUDT_TIMELINE): points in time, kept in memory and written to a file at the end.
 // Times are CLOCK_MONOTONIC's, which the processes of a node share, so that their files can be merged.
 //
-// As long as no timeline is wanted, a point costs one branch on a global. Then it costs some tens of nanoseconds: the
-// clock is read, and the next of a fixed number of places is taken.
+// Without a timeline a point costs one branch on a global. With one it costs some tens of nanoseconds: the clock is
+// read, and the next of a fixed number of places is taken.
 #pragma once
 
 #include <atomic>
@@ -14,17 +14,16 @@ namespace gpudt {
 
 /// Something that happens at one time; each room has a list of its own (points.hpp).
 struct Point {
-  const char* name;  ///< as the file has it
+  const char* name;  ///< in the file
 };
 
-/// So many points are kept (24 MiB); further ones are only counted.
+/// The number of points that are kept (24 MiB); further ones are only counted.
 inline constexpr std::size_t timeline_capacity = std::size_t{1} << 20;
 
-/// From now on points are recorded, for this file. False if there is no memory for them.
+/// Begins to record points for `file`, which timeline_stop() writes. False if there is no memory for them.
 bool timeline_start(const std::string& file, int rank, std::size_t capacity = timeline_capacity);
-/// Ends this and writes the file: Chrome's trace-event format, one point a line, in order of time. To be called when no
-/// other thread marks points. Returns what there is to say: that the file cannot be written, or that there was no room
-/// for all; else nothing.
+/// Stops recording and writes the file: Chrome's trace-event format, one point a line, in order of time. Call it when
+/// no other thread marks points. Returns a warning if the file cannot be written or lacks points, else an empty string.
 std::string timeline_stop();
 
 namespace detail {
@@ -37,7 +36,7 @@ inline bool timeline_on() {
   return detail::timeline_on.load(std::memory_order_relaxed);
 }
 
-/// This is the time of `point`.
+/// Records `point` with the current time.
 inline void mark(Point point) {
   if (timeline_on()) [[unlikely]]
     detail::record(point, detail::timeline_clock());
@@ -53,7 +52,7 @@ inline std::int64_t timeline_now() {
 /// A call whose buffer has turned out to be in device memory.
 class CallOnTimeline {
  public:
-  /// `began`: timeline_now() when it was entered; 0: it has no place there.
+  /// `began`: timeline_now() when it was entered; 0: the call is not recorded.
   CallOnTimeline(std::int64_t began, Point entered, Point returned) : began_(began), returned_(returned) {
     if (began_ != 0) [[unlikely]]
       detail::record(entered, began_);

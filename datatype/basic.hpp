@@ -26,7 +26,7 @@ std::size_t slot_of(MPI_Datatype type) noexcept {
 class BasicTypes {
  public:
   void fill();
-  /// In bytes; 0: `type` may be anything.
+  /// The size in bytes; 0 if `type` is not in the table.
   int size(MPI_Datatype type) const noexcept { return entries_[find(type)].size; }
 
  private:

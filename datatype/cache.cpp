@@ -51,16 +51,15 @@ class PredefinedTable {
 
 PredefinedTable predefined;
 
-/// The attribute of a derived type. Its memory is used for other types' attributes alone, when the type has been freed.
+/// The attribute of a derived type. When the type has been freed, its memory is reused only for other attributes.
 struct Attribute {
   std::atomic<MPI_Datatype> type{MPI_DATATYPE_NULL};
   TypeInfoRef info;
   Attribute* next_unused = nullptr;
 };
 
-/// Attributes that have been used lately, by the handles of their types: to ask MPI takes a tenth of a microsecond. A
-/// thread that looks for one type may come across the attribute of another, which another thread frees; hence memory
-/// that stays an attribute's.
+/// A cache of attributes by the handles of their types: MPI's look-up takes 0.1 us. A thread that looks for one type
+/// may read the attribute of another type while another thread frees that; so the memory must stay an attribute's.
 class LatelyUsed {
  public:
   const TypeInfoRef* find(MPI_Datatype type) const {
@@ -70,7 +69,7 @@ class LatelyUsed {
   }
   void enter(MPI_Datatype type, Attribute* attribute) { slot(type).store(attribute, std::memory_order_release); }
 
-  /// A session of MPI that comes later may give a handle to another type.
+  /// Empties the cache: a later session of MPI may use a handle for another type.
   void clear() {
     for (auto& each : slots_) each.store(nullptr);
   }
@@ -94,8 +93,8 @@ class LatelyUsed {
  private:
   static constexpr int slot_bits = 12;
 
-  /// Handles that a program makes one after the other lie at equal distances, by some of which slot_of() would give
-  /// most of them the same places.
+  /// Handles that a program makes one after the other lie at equal distances; at some distances slot_of() would put
+  /// most of them in the same slots.
   static std::size_t place_of(MPI_Datatype type) noexcept {
     const std::uint64_t handle = std::hash<MPI_Datatype>{}(type);
     const std::uint64_t mixed = (handle ^ (handle >> 12)) * 0xbf58476d1ce4e5b9;
@@ -120,7 +119,7 @@ int drop_reference(MPI_Datatype, int, void* value, void*) {
 }
 
 bool is_committed(MPI_Datatype type) {
-  char unread = 0;  // MPICH looks at the type of a buffer alone that is there and has elements
+  char unread = 0;  // MPICH checks the type only if the buffer is not null and the count not 0
   return PMPI_Send(&unread, 1, type, MPI_PROC_NULL, 0, test_comm) == MPI_SUCCESS;
 }
 

@@ -32,12 +32,11 @@ struct Decoded {
   std::int64_t extent = 0;
 };
 
-/// What tells one datatype from another that was made by the same constructor: its arguments (MPI-4.1 section 5.1.13).
-/// Owns the handles of derived types among `types`.
+/// The constructor of a datatype and its arguments (MPI-4.1 section 5.1.13). The holder calls release() for `types`.
 struct Contents {
   int combiner = MPI_COMBINER_NAMED;
-  /// Counts and displacements in the order of MPI_Type_get_contents, the addresses after the integers; so, too, of
-  /// types that were made by large-count constructors.
+  /// Counts and displacements in the order of MPI_Type_get_contents, the addresses after the integers, also for types
+  /// that were made by large-count constructors.
   Words numbers;
   std::vector<MPI_Datatype> types;
 };
@@ -116,7 +115,7 @@ Contents contents_of(MPI_Datatype type) {
   return contents;
 }
 
-/// Gives a handle from MPI_Type_get_contents back.
+/// Frees a handle from MPI_Type_get_contents.
 void release(MPI_Datatype type) {
   if (type != MPI_DATATYPE_NULL && !is_predefined(type)) PMPI_Type_free(&type);
 }
@@ -127,8 +126,8 @@ std::int64_t extent_of(MPI_Datatype type) {
   return extent;
 }
 
-/// Whether MPI_Type_get_contents gives the same handle for the same type each time, so that a handle tells a type
-/// that has been seen before (MPICH: yes; Open MPI hands out copies).
+/// Whether MPI_Type_get_contents returns the same handle for the same type each time, so that a handle identifies a
+/// type that has been decoded before (MPICH: yes; Open MPI returns copies).
 bool handles_are_stable() {
   static const bool stable = [] {
     MPI_Datatype inner = MPI_DATATYPE_NULL, outer = MPI_DATATYPE_NULL;

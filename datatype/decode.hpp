@@ -39,7 +39,7 @@ struct ListLimits {
   std::int64_t runs = 256;                         ///< runs of any sub-tree
   std::int64_t member_runs = 8;                    ///< runs of a struct member that joins its neighbours in one list
   std::int64_t root_runs = std::int64_t(1) << 17;  ///< runs of the irregular rest below the root's strides
-  std::int64_t factor = 4;                         ///< or: runs of that rest for each word of lists in the tree
+  std::int64_t factor = 4;                         ///< or, if more: runs of that rest for each word of the tree's lists
 };
 
 /// Decodes `type` from scratch (MPI-4.1 section 5.1.13), whether its constructor took small or large counts. MPI must

@@ -1,4 +1,4 @@
-// Messages of any count from the form of one element, and what layouts tell about themselves.
+// The form of any count of elements, from that of one, and the other queries of layouts.
 #include "datatype/layout.hpp"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ std::int32_t alignment(std::uint64_t mask) {
   return static_cast<std::int32_t>(mask & (~mask + 1));
 }
 
-/// Makes `count` elements out of one, `extent` bytes apart, if the dims can say so.
+/// Turns the form of one element into that of `count`, `extent` bytes apart. False if there is no dim left for it.
 bool repeat(Shape& shape, std::int64_t count, std::int64_t extent) {
   if (shape.ndims > 0 && extent == shape.dims[0].count * shape.dims[0].stride) {
     shape.dims[0].count *= count;

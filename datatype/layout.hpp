@@ -64,7 +64,7 @@ struct Shape {
   std::int64_t extent = 0;
 };
 
-/// The start of a serialised layout. Node `0` is the root and follows at once, the lookaside buffer follows the nodes.
+/// The start of a serialised layout. Node 0, the root, follows directly; the lookaside buffer follows the nodes.
 struct SerialisedHeader {
   std::uint32_t magic = 0x54445047;  ///< "GPDT"
   std::uint32_t version = 1;
@@ -106,7 +106,7 @@ class Layout {
   /// The form of `count` elements. No allocation; a few dozen instructions.
   Shape shape(std::int64_t count) const;
 
-  /// Whether that is ShapeKind::contiguous, as most questions want to know.
+  /// Whether shape(count).kind is ShapeKind::contiguous, in less time.
   bool is_contiguous(std::int64_t count) const {
     return element_.kind == ShapeKind::contiguous && (count == 1 || extent_ == size_) && count != 0 && size_ != 0;
   }
@@ -120,7 +120,7 @@ class Layout {
 
   /// All of the layout but its attachments, for another process of the same build and machine type.
   std::vector<std::byte> to_bytes() const;
-  std::size_t bytes() const;  ///< of to_bytes()
+  std::size_t bytes() const;  ///< the size of to_bytes()
   /// The layout that to_bytes() made `bytes` of; nullptr if they are no layout. Throws std::bad_alloc.
   static std::shared_ptr<const Layout> from_bytes(std::span<const std::byte> bytes);
 

@@ -7,11 +7,11 @@
 namespace gpudt::datatype {
 
 /// Copies packed bytes [begin, end) of `count` elements at `user` to `packed`, which receives byte `begin` first.
-/// Needs 0 <= begin <= end <= count * layout.size(). The whole message is that range.
+/// Needs 0 <= begin <= end <= count * layout.size().
 void pack(const Layout& layout, std::int64_t count, const void* user, std::int64_t begin, std::int64_t end,
           void* packed);
 
-/// The inverse: touches no byte of `user` outside the range's own.
+/// The inverse of pack(): writes no byte of `user` outside the range's own.
 void unpack(const Layout& layout, std::int64_t count, void* user, std::int64_t begin, std::int64_t end,
             const void* packed);
 

@@ -12,7 +12,7 @@
 namespace gpudt::device {
 namespace {
 
-/// What the engine answers to `ask`; without an engine the value of a new object.
+/// Returns ask(engine), or a value-initialised result if there is no engine.
 template <class Ask>
 auto of_engine(const Ask& ask) {
   Engine* const engine = process_engine.load(std::memory_order_acquire);
@@ -122,7 +122,7 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
 bool export_memory(int ordinal, const void* address, Exported& exported) noexcept try {
   return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported);
 } catch (const std::exception&) {
-  return false;  // no memory, or a GPU that has failed: whatever is tried next says it
+  return false;  // no memory, or the GPU has failed, which its next use reports
 }
 
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {

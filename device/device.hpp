@@ -40,19 +40,19 @@ const char* runtime_name() noexcept;
 
 /// Whether the legacy default stream has nothing to do.
 bool default_stream_idle(int ordinal);
-/// Whether memory is used after the program's own work on it (Config::order): whether marks are ever waited for.
+/// Whether transfers wait for the program's own work in the default stream (Config::order), so that marks matter.
 bool keeps_order() noexcept;
 
 // --- staging memory ------------------------------------------------------------------------------------------------
 
 /// At least `bytes` bytes for use with GPU `ordinal`. Thread-safe. Throws Failure::out_of_memory.
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
-/// The same, but empty instead.
+/// acquire() that returns an empty Staging where that one throws Failure::out_of_memory.
 Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
 
-/// Where GPU `ordinal` reaches the caller's host memory, whole pages of a shared mapping, as it reaches mapped staging
-/// memory, from now on until stop() or the end of its context; the memory must stay as long. Null if the runtime
-/// refuses. The answer is remembered: to be asked before each use, of the same `address` and `bytes`. Thread-safe.
+/// Registers the caller's host memory, whole pages of a shared mapping, with GPU `ordinal` and returns the address at
+/// which the GPU reaches it until stop() or the end of its context; the memory must live as long. Null if the runtime
+/// refuses. Call it before each use, with the same `address` and `bytes`: the answer is cached. Thread-safe.
 void* register_host(int ordinal, void* address, std::size_t bytes) noexcept;
 
 StagingStatistics staging_statistics(StagingKind kind) noexcept;
@@ -67,11 +67,12 @@ Movements movements() noexcept;
 /// launched now (about 5 us). Send pending messages first.
 void about_to_wait(WaitKind kind) noexcept;
 
-/// Another process uses the GPU, too: no kernel of this one is to stay there, nor are copies to wait where kernels do.
-/// `yields`: the other process launches the kernels for both, so this one should prefer the copy engine for a while.
+/// Call when another process uses the GPU, too: then this process launches no persistent kernel there and avoids copies
+/// that wait for time slices as kernels do. `yields`: the other process launches the kernels for both, so this one
+/// prefers the copy engine for a while.
 void shared_with_others(int ordinal, bool yields) noexcept;
 
-/// Where the costs come from that choices are made from: a line for each GPU used so far, "GPU 0: built in".
+/// The source of each used GPU's costs, from which choices are made: lines like "GPU 0: built in".
 std::vector<std::string> cost_sources();
 
 std::vector<UsedGpu> used_gpus();
@@ -79,7 +80,7 @@ std::vector<UsedGpu> used_gpus();
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose first
 /// byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI, possibly
 /// MPI_BOTTOM); `packed` is any memory that GPU can reach: staging, pinned, device or managed memory; `packed_kind`, if
-/// known, spares a question to the driver. The layout's device copy is kept with the layout: the caller keeps a
+/// known, saves a query of the driver. The layout's device copy is kept with the layout: the caller keeps a
 /// LayoutRef until the transfer is done. Data packed for the host are complete when done() has returned true; the
 /// caller of done() may do part of the packing, so `packed` must stay valid until then. An empty range is done at once.
 /// Transfers run concurrently; a transfer that depends on another must be started after that one is done(). Short
@@ -97,19 +98,18 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
 
 /// Describes the allocation that holds `address`, in memory of GPU `ordinal`. False if it cannot be exported: managed,
 /// stream-ordered and virtually mapped memory, another process's, and whatever the runtime refuses. The answer, also a
-/// negative one, is remembered: asked again, it costs a question to the driver (100 ns). Thread-safe.
+/// negative one, is cached: a further call costs one query of the driver (100 ns). Thread-safe.
 bool export_memory(int ordinal, const void* address, Exported& exported) noexcept;
 
 /// Maps what another process has exported for use by GPU `ordinal`; what this process has exported itself is used where
 /// it is. `exporter` is the rank of the exporting process in MPI_COMM_WORLD. Opening takes 10 ms and is done once:
 /// mappings are kept, within bounds, and replaced when the exporter has freed the memory and allocated anew. Empty if
 /// the GPUs do not reach each other, or the memory cannot be opened (processes isolated from each other); the reason is
-/// in *why (which may be null), and the same is answered for all memory of that GPU of the exporter's for a while, then
-/// the runtime is asked again. As long as a mapping is kept, memory that its exporter frees may stay in use.
-/// Thread-safe.
+/// in *why (which may be null), and further calls for memory of that GPU of the exporter's fail for a while (back-off).
+/// As long as a mapping is kept, memory that its exporter frees may stay allocated. Thread-safe.
 Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
 
-/// The same of memory that is mapped already, which takes no time; empty if it is not.
+/// The mapping that import_memory() has made before; empty, at once, if there is none.
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
 
 PeerStatistics peer_statistics() noexcept;
@@ -118,7 +118,7 @@ PeerStatistics peer_statistics() noexcept;
 /// between: one kernel, or one copy if both are contiguous and large. No more than each side has; elements may be moved
 /// in part, and the types may have nothing but the bytes in common. `begin` is not 0 only if `from` is contiguous. Runs
 /// on GPU `ordinal`, which must reach both sides' memory. Both layouts must live until it is done. `after` as for
-/// start(). `within`: both sides are memory of that GPU, so that it is moved beside what comes over the link to others.
+/// start(). `within`: both sides are memory of that GPU, and data of other GPUs arrive over the link meanwhile.
 /// Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after = {}, bool within = false);
@@ -134,7 +134,7 @@ Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
 /// Whether a peer GPU gets the data faster if they are packed on GPU `ordinal` first instead of being read in place.
 bool better_fetched_packed(int ordinal, const datatype::Layout& layout, std::int64_t count);
 
-/// Estimate of what it takes to pack `count` elements on GPU `ordinal` into its own memory.
+/// Estimated microseconds to pack `count` elements on GPU `ordinal` into its own memory.
 double expected_packing_us(int ordinal, const datatype::Layout& layout, std::int64_t count);
 
 }  // namespace gpudt::device

@@ -195,7 +195,7 @@ bool is_short_row(const CopyBox& box, double row_bytes) {
   return box.height == 1 && box.depth == 1 && static_cast<double>(box.width) < row_bytes;
 }
 
-/// In bytes; the two sides may lie in different allocations.
+/// The distance in bytes; the two sides may lie in different allocations.
 std::int64_t distance(const BoxSide& from, const BoxSide& to) {
   return static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(to.address) -
                                    reinterpret_cast<std::uintptr_t>(from.address));

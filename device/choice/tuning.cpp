@@ -15,9 +15,9 @@
 namespace gpudt::device {
 namespace {
 
-constexpr std::size_t most_file_bytes = 1 << 20;  ///< no file of ours is a hundredth of it
+constexpr std::size_t most_file_bytes = 1 << 20;  ///< gpudt-tune's files have less than a hundredth
 
-/// Lower-case letters and digits, what is between them as one hyphen.
+/// The name in lower case, with a hyphen for each sequence of characters that are no letters or digits.
 std::string file_name_part(const std::string& name) {
   std::string part;
   for (const char each : name) {
@@ -62,7 +62,7 @@ std::optional<std::string> read_file(const std::string& name) {
   return text;
 }
 
-/// Sets the constant called `name`; what is wrong with it, or an empty text.
+/// Sets the constant called `name`. Returns what is wrong with it, or an empty string.
 std::string set_constant(CostModel& model, const std::string& name, const nlohmann::json& value) {
   std::string wrong = name + " is no constant of this version";
   for_each_constant(model, [&](const std::string& each, double& constant, double least) {

@@ -36,7 +36,7 @@ struct Tuning {
 /// alone.
 Tuning read_tuning(const std::string& setting, const TuningKey& key);
 
-/// The same from a file's text; `file` is what it is called.
+/// Parses the text of a tuning file; `file` is its name, for `source` and `complaint`.
 Tuning parse_tuning(const std::string& text, const std::string& file, const TuningKey& key);
 
 }  // namespace gpudt::device

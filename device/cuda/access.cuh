@@ -9,7 +9,7 @@ namespace gpudt::device::cuda {
 namespace {
 
 /// ld/st through global memory with one predicate for each caching policy: no branches, so that a thread's loads are
-/// issued one after the other. `kept`: the usual policy; `streamed`: not to be kept. Neither: no access.
+/// issued one after the other. `kept`: the usual policy; `streamed`: evict first. If both are false: no access.
 template <class Word>
 struct Access;
 
@@ -65,7 +65,7 @@ struct Access<Word16> {
 struct DeviceMemory {
   bool streaming_loads = false, streaming_stores = false;
 
-  /// Nothing but if `inside`.
+  /// Accesses nothing unless `inside`.
   template <class Word>
   __device__ __forceinline__ void load_if(bool inside, Address address, Word& word) const {
     Access<Word>::load(address, inside && !streaming_loads, inside && streaming_loads, word);

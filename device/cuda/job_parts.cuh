@@ -7,7 +7,7 @@
 namespace gpudt::device::cuda {
 namespace {
 
-/// The bytes before and behind the whole words, by one block.
+/// Moves the bytes before and behind the whole words, by one block.
 __device__ __forceinline__ void move_ends(const BatchJob& job, const WordRange& range) {
   const DeviceMemory memory;
   const std::int64_t head = range.head_end - job.begin, tail = job.end - range.tail_begin;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void move_word(const BatchJob& job, unsigned unit) {
   memory.template store<Word>(place.to, memory.template load<Word>(place.from));
 }
 
-/// The part of a job that is its block number `block` of `blocks`.
+/// Moves the share of thread block `block` of the job's `blocks`, in words.
 template <class Word, unsigned threads>
 __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, unsigned blocks) {
   constexpr unsigned per_round = threads * words_per_thread;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void move_words(const BatchJob& job, unsigned block, 
   if (block == blocks - 1) move_ends(job, range);
 }
 
-/// By pieces of runs.
+/// Moves the share of thread block `block`, in pieces of runs.
 template <unsigned threads>
 __device__ __forceinline__ void move_pieces(const BatchJob& job, unsigned block, unsigned blocks) {
   const DeviceMemory memory;

@@ -14,7 +14,7 @@ namespace {
 constexpr int most_threads = 1024;
 /// Entries of an irregular list that a block keeps in shared memory.
 constexpr int list_capacity = 1536;
-/// Entries that each thread brings there at once.
+/// Entries that each thread loads at once to copy them there.
 constexpr int staged_at_once = 3;
 /// Entries that a window takes beyond those expected, and the most rounds that it serves.
 constexpr int list_slack = 64;
@@ -22,7 +22,7 @@ constexpr int most_rounds = 16;
 
 // --- places ---------------------------------------------------------------------------------------------------------
 
-/// The offsets of several units. What lists look up for them is under way at the same time.
+/// The offsets of several units. Their look-ups in a list overlap.
 template <class Map, int count>
 __device__ __forceinline__ void find_offsets(const Map& map, const typename Map::Index (&units)[count],
                                              const typename Map::Tile& tile, Address (&offsets)[count]) {
@@ -196,8 +196,8 @@ constexpr bool is_tiled = !std::is_same_v<typename Map::Tile, NoTile>;
 template <class Map>
 using SharedOf = std::conditional_t<is_tiled<Map>, ListShared, NoTile>;
 
-/// Calls round(i, tile) for the rounds 0 .. rounds-1 that are this block's: for irregular lists some consecutive ones,
-/// then those as many further on, so that all blocks together write to few pages of the host.
+/// Calls round(i, tile) for this block's share of the rounds 0 .. rounds-1. For irregular lists blocks take turns with
+/// `consecutive_rounds` each, so that all blocks together write to few pages of the host.
 template <class Map, class Shared, class Units, class Round>
 __device__ __forceinline__ void for_each_round(const Map& map, int consecutive_rounds, Shared& shared,
                                                std::int64_t rounds, int bytes, const Units& units, const Round& round) {
@@ -219,7 +219,7 @@ struct UnitRange {
   Index first, last;
 };
 
-/// Asking for its attributes loads a kernel.
+/// Loads a kernel to the current device, as a query of its attributes does.
 cudaError_t load(const void* kernel) {
   cudaFuncAttributes attributes;
   return kernel == nullptr ? cudaSuccess : cudaFuncGetAttributes(&attributes, kernel);

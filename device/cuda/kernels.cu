@@ -20,8 +20,8 @@ constexpr int resident_threads = 2048;
 #else
 constexpr int resident_threads = 1536;
 #endif
-/// Short runs and lists wait, the latter twice, for the displacement and for the data: as many threads as there can be,
-/// with fewer registers, hide it.
+/// Kernels of short runs and lists wait for memory, those of lists twice (displacement, then data): as many threads as
+/// can be resident, with fewer registers, hide it.
 constexpr int runs_blocks = resident_threads / block_threads;
 constexpr int entry_threads = 512;
 constexpr int entry_blocks = resident_threads / entry_threads;
@@ -30,8 +30,8 @@ constexpr int parameter_nodes = 8;
 /// Rounds begin at packed addresses that are multiples of this, so that warps write full segments.
 constexpr Address segment = 128;
 
-/// What a kernel gets, in constant space. What all threads need lies together and comes first: a line of that space
-/// that has not been used yet takes some tenths of a microsecond.
+/// A kernel's parameters, in constant memory. What all threads need lies together and comes first: the first access to
+/// a line of that memory takes some tenths of a microsecond.
 template <class Map>
 struct Launch {
   Completion completion;
@@ -72,7 +72,7 @@ constexpr bool has_runs = Map::dims == 0 || requires {
 
 // --- kernels --------------------------------------------------------------------------------------------------------
 
-/// What lies before and behind the whole words, by the last block.
+/// The last block moves the bytes before and behind the whole words.
 template <bool unpack, class Map>
 __device__ __forceinline__ void move_ragged_ends(const Job<Map>& job, const DeviceMemory& memory,
                                                  const WordRange& range) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(most_threads, 1) words_kernel(const __grid_con
     return {first + (begin < lead ? 0 : begin - lead), first + min(begin + per_round - lead, count) - 1};
   };
 
-  // Packed words are loaded before their places are found, unless that takes a search: it would want their registers.
+  // Packed words are loaded before their places are found, unless that takes a search, which needs the registers.
   constexpr bool loads_first = unpack && has_runs<Map>;
   const auto move_round = [&](std::int64_t round, const typename Map::Tile& tile) {
     const Index idle = units(round).first;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(most_threads, resident_threads / most_threads)
   complete(launch.completion);
 }
 
-/// 2^threads_log threads for each run; whoever has two runs loads from both before it stores.
+/// 2^threads_log threads for each run; a thread with two runs loads from both before it stores.
 template <class Word, bool unpack>
 __global__ void __launch_bounds__(entry_threads, entry_blocks)
     entries_kernel(const __grid_constant__ Launch<EntryMap> launch) {
@@ -255,7 +255,7 @@ __device__ __forceinline__ void move_image(const Memory& memory, Address packed,
     memory.template store<std::uint8_t>(packed + static_cast<Address>(i), image_bytes[i]);
 }
 
-/// What lies before and behind the groups. Not inlined: its registers would be the whole kernel's.
+/// Moves the bytes before and behind the groups. Not inlined: its registers would be the whole kernel's.
 template <bool unpack, class Map>
 __device__ __noinline__ void move_ends(const Launch<Map>& launch, const GroupRange& groups) {
   const Job<Map>& job = launch.job;
@@ -271,8 +271,8 @@ __device__ __noinline__ void move_ends(const Launch<Map>& launch, const GroupRan
 }
 
 /// Each warp moves a group of 32 runs at a time. The images of a block's groups lie one behind the other in shared
-/// memory, so that the packed side is accessed in whole segments although a group is none. Two images take turns: one
-/// barrier per round keeps their users apart.
+/// memory, so that the packed side is accessed in whole segments, which a group alone is not. Two images take turns, so
+/// that one barrier per round is enough.
 template <bool unpack, int words, class Map>
 __global__ void __launch_bounds__(block_threads, runs_blocks) runs_kernel(const __grid_constant__ Launch<Map> launch) {
   const Job<Map>& job = launch.job;

@@ -19,23 +19,22 @@ int launch_kernel(const KernelArgs& args, void* stream);
 /// cudaError_t.
 int load_kernels();
 
-/// The same for transfers from layout to layout.
+// launch_kernel() and load_kernels() for the other kernels.
+
+/// Transfers from layout to layout.
 int launch_transfer_kernel(const TransferArgs& args, void* stream);
 int load_transfer_kernels();
 
-/// The same for batches.
 int launch_batch_kernel(const BatchArgs& batch, void* stream);
 int load_batch_kernel();
 
-/// The same for the persistent kernel (resident_body.hpp).
+/// The persistent kernel (resident_body.hpp).
 int launch_resident_kernel(const ResidentArgs& args, void* stream);
 int load_resident_kernel();
 
-/// The same for reductions.
 int launch_reduce_kernel(const ReduceArgs& args, void* stream);
 int load_reduce_kernels();
 
-/// The same for copies of blocks.
 int launch_copy_blocks_kernel(const CopyBlocksArgs& args, void* stream);
 int load_copy_blocks_kernel();
 

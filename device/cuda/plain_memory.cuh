@@ -1,4 +1,4 @@
-// Loads and stores of kernels that read each word once, and of whose results nothing is known of who reads them.
+// Plain loads and stores, for kernels that read each word once and do not know which processor reads the results.
 #pragma once
 
 #include "device/kernels/kernel_args.hpp"

@@ -26,13 +26,13 @@ __device__ __forceinline__ std::uint64_t nanoseconds() {
   return now;
 }
 
-/// The programs of the last jobs, for either side, which those of the next ones mostly are again.
+/// The latest programs of either side, in shared memory: the next job mostly has the same.
 struct OwnPrograms {
   std::uint32_t number[2];
   std::int64_t words[2][own_program_words];
 };
 
-/// Lets the job use short programs in memory of the block's own. All threads of the block see the same job.
+/// Copies short programs to shared memory for the job. All threads of the block see the same job.
 __device__ __forceinline__ void bring_programs(BatchJob& job, OwnPrograms& own) {
   BatchMap* const maps[] = {&job.pair.from_map, &job.pair.map};
   bool uses = false;
@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(resident_threads, 1) resident_kernel(const Res
     if (reads) word = read_relaxed(box.job[threadIdx.x]);
     if (__syncthreads_and(!reads || number_of(word) == number)) {
       if (reads) words[threadIdx.x] = static_cast<std::uint32_t>(word);
-      // The thread has read a word of the job, so that after its fence, and for all threads after the barrier, what the
-      // host saw before it wrote the job is there: nothing that was read earlier is still true.
+      // The thread has read a word of the job: after its fence, and after the barrier for all threads, all that the
+      // host saw before it wrote the job is visible, and nothing read earlier is used again.
       if (first) ::cuda::atomic_thread_fence(::cuda::std::memory_order_acq_rel, ::cuda::thread_scope_system);
       __syncthreads();
       BatchJob& job = *reinterpret_cast<BatchJob*>(words);

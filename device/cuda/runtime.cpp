@@ -8,8 +8,8 @@
 
 namespace gpudt::device {
 
-/// The context that is used on a GPU: that of the memory of this GPU which was seen first, since kernels of one context
-/// wait for those of others, else the primary one. The first time, the kernels are loaded.
+/// The context that is used on a GPU: that of the first memory seen on this GPU, since kernels of one context wait for
+/// those of others, else the primary one. The first call loads the kernels.
 CUcontext CudaRuntime::context(int ordinal) {
   if (ordinal < 0 || ordinal >= most_gpus) fail(cudaErrorInvalidDevice, "select a GPU");
   auto& known = contexts_[static_cast<std::size_t>(ordinal)];
@@ -45,11 +45,11 @@ void CudaRuntime::forget(int ordinal) noexcept {
 }
 
 Location CudaRuntime::classify(const void* address) noexcept {
-  // One query, of the kind that takes pageable memory for an answer (all zeros): the query for a single attribute
-  // fails there, and a failure costs the driver several times as much as an answer.
+  // One query for several attributes, which returns zeros for pageable memory: a query for a single attribute fails
+  // there, and a failure takes the driver several times as long.
   unsigned type = 0, managed = 0;
   int ordinal = -1;
-  CUcontext context = nullptr;  // null of memory that belongs to none, as a pool's
+  CUcontext context = nullptr;  // null for memory of no context, such as a pool's
   CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_CONTEXT};
   void* values[] = {&type, &managed, &ordinal, static_cast<void*>(&context)};
@@ -76,7 +76,7 @@ Traits CudaRuntime::traits(int ordinal) {
   return {properties.multiProcessorCount, properties.name, id_of(ordinal), 10 * properties.major + properties.minor};
 }
 
-/// All zeros if the driver does not tell, which equals no GPU's.
+/// All zeros, which is no GPU's id, if the driver's query fails.
 GpuId CudaRuntime::id_of(int ordinal) const noexcept {
   CUuuid uuid = {};
   GpuId id = {};
@@ -162,10 +162,10 @@ void CudaRuntime::ipc_close(int ordinal, void* address) noexcept try {
   const Current current(*this, ordinal);
   check(cudaIpcCloseMemHandle(address), "cudaIpcCloseMemHandle");
 } catch (const std::exception&) {
-  // As with memory that cannot be given back.
+  // The memory stays mapped.
 }
 
-/// Not cudaHostAlloc, whose memory goes with the context.
+/// Not cudaHostAlloc, whose memory is freed when the context ends.
 void* CudaRuntime::mapped_alloc(int ordinal, std::size_t bytes) {
   void* const address = host_pages_.allocate(bytes);
   try {
@@ -186,7 +186,7 @@ void CudaRuntime::mapped_free(int ordinal, void* address) noexcept {
 
 bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {
   const Current current(*this, ordinal);
-  void* seen = nullptr;  // by the GPU
+  void* seen = nullptr;  // the address for the GPU
   if (cudaHostRegister(address, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable) == cudaSuccess) {
     if (cudaHostGetDevicePointer(&seen, address, 0) == cudaSuccess && seen == address) return true;
     cudaHostUnregister(address);
@@ -195,13 +195,13 @@ bool CudaRuntime::host_register(int ordinal, void* address, std::size_t bytes) {
   return false;
 }
 
-/// Where the context has ended it was unregistered then.
+/// Nothing is to be done if the context has ended: that has unregistered the memory.
 void CudaRuntime::host_unregister(int ordinal, void* address) noexcept try {
   if (contexts_[static_cast<std::size_t>(ordinal)].load() == nullptr) return;
   const Current current(*this, ordinal);
   check(cudaHostUnregister(address), "cudaHostUnregister");
 } catch (const std::exception&) {
-  // As with memory that cannot be given back.
+  // The memory stays registered.
 }
 
 void* CudaRuntime::device_alloc(int ordinal, std::size_t bytes) {
@@ -215,7 +215,7 @@ void CudaRuntime::device_free(int ordinal, void* address) noexcept try {
   const Current current(*this, ordinal);
   check(cudaFree(address), "cudaFree");
 } catch (const std::exception&) {
-  // As above.
+  // The memory stays allocated.
 }
 
 std::unique_ptr<Runtime> make_cuda_runtime(std::string* why) {

@@ -1,5 +1,5 @@
 // The Runtime of real GPUs, over a static CUDA runtime library of its own: the program's library, whatever its
-// version, and its last error are not touched. Of this folder alone.
+// version, and its last error are not touched. Only this folder includes it.
 //
 // All work of a GPU goes to one context: that of the program's memory, as a rule the primary one, which the program's
 // CUDA runtime uses too. At the first call that needs it all kernels are loaded (a few milliseconds), because loading
@@ -24,7 +24,7 @@ namespace gpudt::device {
 inline constexpr int most_gpus = 64;
 
 [[noreturn]] inline void fail(cudaError_t error, const char* call) {
-  cudaGetLastError();  // leaves no trace of it, unless it is sticky
+  cudaGetLastError();  // clears the error, unless it is sticky
   const Failure failure = error == cudaErrorMemoryAllocation ? Failure::out_of_memory : Failure::runtime;
   throw Error(failure, std::string(call) + ": " + cudaGetErrorName(error) + " (" + cudaGetErrorString(error) + ")");
 }
@@ -104,8 +104,8 @@ class CudaRuntime final : public Runtime {
   GpuId id_of(int ordinal) const noexcept;
 
   std::unique_ptr<const cuda::Driver> driver_;
-  std::array<std::atomic<CUcontext>, most_gpus> contexts_ = {};  ///< that are used
-  std::array<std::atomic<CUcontext>, most_gpus> seen_ = {};      ///< of the memory that was seen before
+  std::array<std::atomic<CUcontext>, most_gpus> contexts_ = {};  ///< used for each GPU
+  std::array<std::atomic<CUcontext>, most_gpus> seen_ = {};      ///< of the first memory seen on each GPU
   Mutex preparing_;
   HostPages host_pages_;
 };
@@ -124,7 +124,7 @@ class CudaRuntime::Relaxed {
 
 /// While it lives, the context that is used on a GPU is the thread's current one. The context that was current before,
 /// perhaps none, is restored: selecting the caller's device instead could create a context on it. This is enough for
-/// what a capture forbids nobody: launches and writes to streams of our own.
+/// calls that no capture forbids: launches and writes to streams of our own.
 class CudaRuntime::Selected {
  public:
   Selected(CudaRuntime& runtime, int ordinal) : driver_(*runtime.driver_) {
@@ -146,7 +146,7 @@ class CudaRuntime::Selected {
   bool switched_ = false;
 };
 
-/// The same, for all other calls.
+/// Selected and Relaxed together, for all other calls.
 class CudaRuntime::Current : Selected {
  public:
   using Selected::Selected;

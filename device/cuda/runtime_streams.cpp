@@ -43,7 +43,7 @@ void CudaRuntime::stream_destroy(int ordinal, StreamHandle stream) noexcept try 
   const Current current(*this, ordinal);
   check(cudaStreamDestroy(stream_of(stream)), "cudaStreamDestroy");
 } catch (const std::exception&) {
-  // As above.
+  // The stream stays.
 }
 
 void CudaRuntime::stream_synchronize(int ordinal, StreamHandle stream) {
@@ -69,7 +69,7 @@ void CudaRuntime::event_destroy(int ordinal, EventHandle event) noexcept try {
   const Current current(*this, ordinal);
   check(cudaEventDestroy(event_of(event)), "cudaEventDestroy");
 } catch (const std::exception&) {
-  // As above.
+  // The event stays.
 }
 
 void CudaRuntime::event_record(int ordinal, EventHandle event, StreamHandle stream) {
@@ -95,8 +95,8 @@ void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandl
 
 namespace {
 
-/// Whether work may be given to the stream, or asked for. A capture of a blocking stream makes either an error for the
-/// legacy default stream, and invalidates the capture; this question does neither.
+/// Whether the stream may be given work or queried. During a capture of a blocking stream either is an error for the
+/// legacy default stream and invalidates the capture; cudaStreamIsCapturing() does not.
 bool usable(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaError_t error = cudaStreamIsCapturing(stream, &status);
@@ -156,7 +156,7 @@ bool CudaRuntime::copy_runs_async(int ordinal, std::span<const CopyBox> runs, St
   }
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  std::size_t first_alike = 0;  // of the runs that the attributes are for
+  std::size_t first_alike = 0;  // index of the first run that the attributes are for
   return taken(cudaMemcpyBatchAsync(to.data(), from.data(), bytes.data(), runs.size(), &attributes, &first_alike, 1,
                                     stream_of(stream)),
                "copying runs by the copy engine");

@@ -12,8 +12,8 @@
 namespace gpudt::device::cuda {
 namespace {
 
-/// What a kernel gets, in constant space, in the order of that in kernels.cu. Nothing is marked as not to stay in the
-/// caches: records of odd length beyond them took 1.4 times as long so, and nothing took less.
+/// A kernel's parameters, in the order of Launch in kernels.cu. No access is marked evict-first: with that, records of
+/// odd length that exceed the caches took 1.4 times as long, and nothing took less.
 template <class Pair>
 struct Launch {
   Completion completion;
@@ -22,7 +22,7 @@ struct Launch {
   Pair pair;
 };
 
-/// The end of the message behind the last whole word or run, by the last block.
+/// The last block moves the end of the message behind the last whole word or run.
 template <class Pair>
 __device__ __forceinline__ void move_tail(const Launch<Pair>& launch, std::int64_t begin) {
   if (blockIdx.x != gridDim.x - 1) return;

@@ -57,7 +57,7 @@ struct BatchMap {
   NarrowDivisor count[batch_dims];   ///< strided: by the counts, except the outermost
   std::int64_t stride[batch_dims] = {};
   datatype::Program program;                            ///< general; the elements' stride is stride[0]
-  std::uint32_t program_words = 0, program_number = 0;  ///< as KernelArgs has them
+  std::uint32_t program_words = 0, program_number = 0;  ///< as in KernelArgs
   std::uint32_t root = 0;
 
   explicit BatchMap(const KernelArgs& args)

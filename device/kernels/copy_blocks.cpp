@@ -7,7 +7,7 @@
 namespace gpudt::device {
 namespace {
 
-/// Into pieces of so many bytes, the last one of each block perhaps shorter.
+/// Divides the blocks into pieces of `piece_bytes`; the last one of each block may be shorter.
 void divide(CopyBlocksArgs& args, std::int64_t piece_bytes) {
   args.piece_bytes = piece_bytes;
   for (std::int32_t i = 0; i < args.count; ++i)
@@ -24,7 +24,7 @@ CopyBlocksArgs plan_block_copies(std::span<const BlockCopy> copies, int multipro
     args.to[i] = address_of(copies[i].to);
     args.bytes[i] = copies[i].bytes;
   }
-  // Several thread blocks would have to tell each other of their ends, which takes some 2 us.
+  // Several thread blocks would have to count their ends, which takes some 2 us.
   divide(args, warp_piece_bytes);
   if (const std::int64_t pieces = args.first_piece[args.count]; pieces <= most_copy_warps) {
     args.by_warps = args.grid = 1;

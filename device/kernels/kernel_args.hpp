@@ -56,8 +56,8 @@ struct KernelArgs {
   std::int32_t word = 1;    ///< bytes per access: words: of both sides; runs: of the user's side; gather: 16
   std::int32_t narrow = 1;  ///< all positions fit 31 bits: 32-bit arithmetic and narrow divisors
   std::int32_t grid = 1, block = 32;
-  /// entries: the list entries, counted through its repetitions, with positions begin .. end-1, and the number of
-  /// threads that move each (2 to this power).
+  /// entries: the list entries, counted through the list's repetitions, that hold positions begin .. end-1, and the
+  /// binary logarithm of the number of threads that move each.
   std::int64_t first_entry = 0, last_entry = 0;
   std::int32_t entry_threads_log = 0;
   /// Irregular lists: number of consecutive rounds that belong to one thread block.
@@ -108,8 +108,8 @@ struct PlanSide {
 /// too.
 bool alike_forms(const datatype::Shape& from, const datatype::Shape& to);
 
-/// The same for the first `bytes` packed bytes (at least 1) of two messages, of which none is contiguous. alike: of
-/// both the form and the program. hints.packed_is_peer: one of the two is.
+/// Plans a kernel that moves the first `bytes` packed bytes (at least 1) between two messages, neither contiguous.
+/// `alike`: their forms and programs are equal. hints.packed_is_peer: one of them may be in another GPU's memory.
 TransferArgs plan_transfer(const PlanSide& from, const PlanSide& to, bool alike, std::int64_t bytes,
                            const PlanHints& hints);
 

@@ -208,7 +208,7 @@ GPUDT_HD void gather_piece(const Memory& memory, Address address, int at, int by
     word.lane[i] |= funnel_right(x[i], x[i + 1], bits) & byte_mask(at - 4 * i, at + bytes - 4 * i);
 }
 
-/// The inverse: bytes [at, at + bytes) of a packed word go to `address`; nothing else is written.
+/// Stores bytes [at, at + bytes) of a packed word to `address`; nothing else is written.
 template <class Memory>
 GPUDT_HD void scatter_piece(const Memory& memory, Address address, int at, int bytes, const Word16& word) {
   if (bytes == 16 && (address & 15) == 0) {

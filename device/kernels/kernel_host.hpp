@@ -198,7 +198,7 @@ void transfer_all(const Pair& pair, const Memory& memory, const KernelArgs& to) 
 
 }  // namespace host
 
-/// As run_on_host() of a pack or unpack.
+/// Moves the bytes of one transfer, as run_on_host() of KernelArgs does those of a pack or unpack.
 template <class Translate>
 void run_on_host(const TransferArgs& args, const Translate& translate) {
   TransferArgs local = args;
@@ -236,7 +236,7 @@ void batch_job(const BatchJob& job, const Memory& memory) {
 
 }  // namespace host
 
-/// As run_on_host() of a pack or unpack.
+/// Moves the bytes of one job of a batch.
 template <class Translate>
 void run_on_host(const BatchJob& given, const Translate& translate) {
   BatchJob job = given;
@@ -248,7 +248,7 @@ void run_on_host(const BatchJob& given, const Translate& translate) {
   host::batch_job(job, HostMemory<Translate>{translate});
 }
 
-/// The same; `ended(completion)` is called after each job.
+/// Does all jobs of a batch; `ended(completion)` is called after each.
 template <class Translate, class Ended>
 void run_on_host(const BatchArgs& batch, const Translate& translate, const Ended& ended) {
   for (int i = 0; i < batch.jobs; ++i) {

@@ -11,7 +11,8 @@ namespace gpudt::device {
 inline constexpr int blocks_for_several_gpus = 8;
 
 struct LaunchPolicy {
-  /// At most so much is moved by one thread block, a word or a run's thread per thread: no counter, lowest latency.
+  /// What one thread block moves at most, with one word, or one thread of an entry, per thread. It needs no counter and
+  /// has the lowest latency.
   struct SingleBlock {
     std::int64_t words = 1024;
     std::int64_t gather_words = 256;
@@ -26,26 +27,27 @@ struct LaunchPolicy {
     int list = 8;
     /// Runs that are unpacked through shared memory are better moved in short steps.
     int unpacked_runs = 6, unpacked_runs_threads = 128;
-    /// Short runs are written to this GPU's memory by blocks that do not come back for more; and so are lists of equal
-    /// runs moved within it. In all.
+    /// Maximum number of blocks in all, so large that no block loops: for short runs that are written to GPUs' memory,
+    /// and for lists of equal runs moved within this GPU's.
     int passing = 1 << 20;
   } blocks;
 
   /// To and from the host.
   struct Host {
-    /// That thread blocks keep in flight to saturate the link (50 GB/s over some microseconds).
+    /// Bytes that thread blocks keep in flight to saturate the link (50 GB/s over some microseconds).
     int bytes_in_flight = 256 << 10;
-    /// So many times the thread blocks where each byte costs more waiting: lists, and runs through shared memory.
+    /// Factors of the number of thread blocks where each byte costs more waiting: lists, runs through shared memory.
     int list_factor = 4, runs_factor = 3;
     int general_blocks = 2;  ///< per multiprocessor
-    /// Consecutive rounds need one search of the list together; but blocks that write far apart slow the link by 1 %.
+    /// Consecutive rounds of a block, which share one search of the list. Blocks that write far apart slow the link by
+    /// 1 %.
     std::int32_t list_rounds = 1;
   } host;
-  std::int32_t list_rounds = 16;  ///< the same on data in GPUs' memory
+  std::int32_t list_rounds = 16;  ///< Host::list_rounds for data in GPUs' memory
 
-  /// Irregular lists are divided by their runs if none is longer than so many times the mean, nor than so many words
-  /// for each of the most threads: a thread has few rounds to make alone. Not for large messages to or from the host,
-  /// where whole segments count for more than the search.
+  /// Irregular lists are divided by their runs if none is longer than `unevenness` times the mean, nor than that number
+  /// of words for each of 2^most_threads_log threads, so that no thread loops long alone. Not for large messages to or
+  /// from the host, where whole segments count for more than the search.
   struct Entries {
     std::int64_t unevenness = 16;
     std::int64_t most_host_bytes = 256 << 10;
@@ -54,8 +56,8 @@ struct LaunchPolicy {
   } entries;
 
   struct Words {
-    /// Words of 1 byte: messages up to this size of runs shorter than this are moved in words nevertheless. That takes
-    /// the most threads and the least time for one word; otherwise runs are gathered.
+    /// Where only words of 1 byte are possible: messages of at most narrow_bytes in runs shorter than narrow_run are
+    /// moved in words, with the most threads and the least time for one word; otherwise runs are gathered.
     std::int64_t narrow_bytes = 1024;
     std::int64_t narrow_run = 16;
   } words;
@@ -98,13 +100,12 @@ struct CapabilityPolicy {
   LaunchPolicy policy;
 };
 
-/// By capability, ascending. What is measured on an architecture and differs from the row before is a row of its own:
-/// until then it has that one's values.
+/// By capability, ascending. An architecture gets a row when values measured on it differ from the row before.
 inline constexpr CapabilityPolicy launch_policies[] = {
     {0, {}},  // measured on 9.0
 };
 
-/// Of a GPU with these Traits::capability; 0: the simulated device.
+/// The policy for Traits::capability; 0: the simulated device.
 constexpr const LaunchPolicy& launch_policy(int capability = 0) {
   const CapabilityPolicy* found = std::begin(launch_policies);
   for (const CapabilityPolicy& each : launch_policies)

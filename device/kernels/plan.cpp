@@ -15,7 +15,7 @@ constexpr std::int64_t narrow_limit = (std::int64_t{1} << 31) - 64;  ///< with r
 
 // --- what the choice is made from -----------------------------------------------------------------------------------
 
-/// The widest word, of 16, 8, 4 or 1 bytes, that divides all addresses and lengths of which these are the bits.
+/// The widest word, of 16, 8, 4 or 1 bytes, that divides all addresses and lengths or-ed into `bits`.
 std::int32_t word_of(Address bits) {
   const Address lowest = bits == 0 ? 16 : std::min<Address>(Address{1} << std::countr_zero(bits), 16);
   return lowest < 4 ? 1 : static_cast<std::int32_t>(lowest);
@@ -68,7 +68,7 @@ bool fits_narrow(const KernelArgs& args, std::int64_t unit) {
   return args.end / unit <= narrow_limit && !(searched && shape.list_size > narrow_limit);
 }
 
-/// Whether the list is divided by its runs, in words of `word` bytes; then sets which runs these are.
+/// Whether the list is divided by its runs, in words of `word` bytes; if so, sets first_entry and last_entry.
 bool suits_entries(KernelArgs& args, std::int32_t word, const PlanHints& hints) {
   const LaunchPolicy& policy = *hints.policy;
   const Shape& shape = args.shape;
@@ -244,7 +244,7 @@ void set_single(KernelArgs& args, int threads) {
   args.grid = static_cast<std::int32_t>(ceil_divide(ceil_divide(args.end - args.begin, args.word), threads));
 }
 
-/// Within this GPU's memory: what is long, and what exceeds its caches.
+/// Adapts a launch within this GPU's memory if the message is long, or exceeds the caches.
 void set_within(KernelArgs& args, const LaunchPolicy& policy) {
   const std::int64_t bytes = args.end - args.begin;
   const bool beyond_cache = bytes >= policy.caches.beyond_bytes;
@@ -445,7 +445,7 @@ TransferArgs plan_batch_job(const PlanSide& from, const PlanSide& to, std::int64
     side.begin = begin;
     side.end = end;
   }
-  // A few pieces take as long as many words: what one touches is waited for run by run.
+  // A few pieces take as long as many words: a thread waits for one run of a piece after the other.
   const std::int32_t word = batch_word(from, to);
   const bool by_words = word >= 4 || (end - begin <= hints.policy->words.narrow_bytes && !is_traversed(from, to));
   for (KernelArgs* side : {&args.from, &args.to}) {

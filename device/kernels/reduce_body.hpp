@@ -225,7 +225,7 @@ struct alignas(16) WideWord {
 template <class T>
 inline constexpr bool has_wide_words = 16 % sizeof(T) == 0;
 
-/// Reduces the words first, first + step, ... of all ranks: at_once of them, as far as they are before `last`.
+/// The words that a thread reduces: first, first + step, ... before `last`.
 struct WordPlaces {
   std::int64_t first, step, last;
 

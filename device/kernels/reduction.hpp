@@ -44,11 +44,10 @@ bool is_defined(Operator op, Element element);
 enum class Result : std::uint8_t {
   total,   ///< all sources combined
   scan,    ///< destination k: sources 0 to k
-  exscan,  ///< destination k: sources 0 to k - 1; the first one nothing
+  exscan,  ///< destination k: sources 0 to k - 1; destination 0: nothing
 };
 
-/// Sources are combined in their order, the same for every element, so that the bits are the same whoever computes
-/// them.
+/// Sources are combined in their order, the same for every element, so that every GPU computes the same bits.
 struct Reduction {
   static constexpr std::size_t most_ranks = 64;
 
@@ -57,8 +56,8 @@ struct Reduction {
   Result result;
   std::int64_t count;                 ///< elements of each source and destination
   std::span<const void* const> from;  ///< 1 to most_ranks
-  std::span<void* const> to;          ///< as many as sources; null: nothing is stored. Either its source's own memory,
-                                      ///< or none of any source's
+  std::span<void* const> to;  ///< one for each source; null: nothing is stored. Each is its source's own memory,
+                              ///< or overlaps none of any source's
 };
 
 }  // namespace gpudt::device

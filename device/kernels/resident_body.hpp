@@ -82,7 +82,8 @@ inline void write_job(Mailbox& box, std::uint32_t number, const BatchJob& job) {
 
 }  // namespace host
 
-/// Like run_on_host() of a batch, until the host ends it, or until it has been idle for the time-out.
+/// Does the jobs of the mailbox until the host ends it, or until it has been idle for the time-out. `ended(completion)`
+/// is called after each job.
 template <class Translate, class Ended>
 void run_on_host(const ResidentArgs& args, const Translate& translate, const Ended& ended) {
   using Clock = std::chrono::steady_clock;

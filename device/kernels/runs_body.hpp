@@ -21,7 +21,7 @@ constexpr int group_words = lanes * lane_words + 4;
 /// 32 runs, so that its packed side is 16-byte aligned if position 0 is. All positions fit 32 bits.
 struct GroupRange {
   std::int32_t first;                 ///< group
-  std::int32_t runs_end;              ///< run after the last; no run if not beyond the first group's first
+  std::int32_t runs_end;              ///< one past the last run; at most 32 * first: there is none
   std::int64_t head_end, tail_begin;  ///< positions: [begin, head_end) and [tail_begin, end) are not in groups
 };
 
@@ -34,7 +34,7 @@ GPUDT_HD GroupRange whole_groups(const Job<Map>& job) {
   return {first, runs_end, static_cast<std::int64_t>(first) * bytes, static_cast<std::int64_t>(runs_end) * run};
 }
 
-/// The widest access, 1, 4 or 8 bytes, that addresses allow whose bits are or-ed into `bits`.
+/// The widest access, 1, 4 or 8 bytes, for which all addresses that are or-ed into `bits` are aligned.
 GPUDT_HD int access_width(std::uint32_t bits) {
   return (bits & 3) != 0 ? 1 : (bits & 4) != 0 ? 4 : 8;
 }

@@ -14,7 +14,7 @@
 
 #include "device/runtime/runtime.hpp"
 
-/// Where the heap ends, as glibc has it; not there in other C libraries.
+/// glibc's end of the heap; other C libraries have no such variable.
 extern void* const volatile current_break __asm__("__curbrk") __attribute__((weak));
 
 namespace gpudt::device {
@@ -23,8 +23,8 @@ std::atomic<Runtime*> detail::runtime_asked{nullptr};
 
 namespace {
 
-/// Where no other memory can be: the kernel keeps the heap's place free, and a gap below the first stack; what has been
-/// loaded of the program itself is never unmapped.
+/// Addresses at which no other memory can be: the system keeps those of the heap free, and a gap below the first stack;
+/// the program's own segments are never unmapped.
 struct ProgramMemory {
   std::uintptr_t heap_begin = UINTPTR_MAX;
   std::uintptr_t stack_begin = 0, stack_end = 0;
@@ -33,7 +33,7 @@ struct ProgramMemory {
 
 constexpr std::uintptr_t stack_bytes = 8 << 20;  ///< the usual limit; the gap is larger
 
-/// The segment of the program, the first object that is visited, that can be written to: its variables.
+/// Finds the writable segment of the program, the first object that is visited: it holds the variables.
 int find_static_memory(dl_phdr_info* object, std::size_t, void* found) {
   auto& memory = *static_cast<ProgramMemory*>(found);
   for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -45,7 +45,7 @@ int find_static_memory(dl_phdr_info* object, std::size_t, void* found) {
   return 1;
 }
 
-/// From /proc/self/stat, counted behind the program's name, which is in parentheses and may contain anything.
+/// Reads /proc/self/stat, whose fields are counted behind the program's name: that may contain anything.
 ProgramMemory find_program_memory() {
   constexpr std::size_t start_stack = 28 - 3, start_brk = 47 - 3;  // proc(5); the first one behind is the third
   std::ifstream file("/proc/self/stat");
@@ -75,13 +75,13 @@ Addresses stack() {
 Addresses static_memory() {
   return {program_memory.static_begin, program_memory.static_end};
 }
-/// Not by sbrk(0): where UCX has put its own in its place, that sets the end to what it was a moment before, while
-/// another thread's malloc() moves it.
+/// Not by sbrk(0): UCX replaces it by a function that sets the end to its value of a moment before, which another
+/// thread's malloc() may have moved since.
 std::uintptr_t heap_end() {
   if (&current_break != nullptr) return reinterpret_cast<std::uintptr_t>(current_break);
   return static_cast<std::uintptr_t>(syscall(SYS_brk, nullptr));
 }
-/// To be asked last: it may take a call.
+/// The most expensive range to look up: it may take a system call.
 Addresses heap() {
   return {program_memory.heap_begin, heap_end()};
 }
@@ -134,7 +134,7 @@ Region region_of(const void* address) noexcept {
 
 namespace {
 
-/// `single`: not what consists of several pieces, which may be memory of several GPUs.
+/// `single`: no allocation of several pieces, which may be memory of several GPUs.
 Region region_of(const void* address, const Location& location, bool single) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   Runtime* const runtime = detail::runtime_asked.load(std::memory_order_acquire);

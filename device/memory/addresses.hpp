@@ -1,4 +1,4 @@
-// In which memory an address lies. The runtime is asked, unless the program's own address space tells.
+// In which memory an address lies, by a query of the runtime where the program's own address ranges do not decide it.
 #pragma once
 
 #include <atomic>
@@ -11,8 +11,8 @@ namespace gpudt::device {
 
 class Runtime;
 
-/// From now on `runtime` is asked; null: no more, and all memory counts as the host's. Other threads must not be asking
-/// one that is destroyed afterwards.
+/// Sets the runtime that is queried; with null all memory counts as the host's. A runtime may be destroyed only when no
+/// other thread is in a query.
 void ask_about_addresses(Runtime* runtime);
 
 namespace detail {
@@ -29,13 +29,13 @@ inline Location classify(const void* address) noexcept {
 std::uint64_t allocation_id(const void* address) noexcept;
 
 /// True if `address` lies in the program's heap (what brk gives), on its first thread's stack or among its static
-/// variables, so that no runtime need be asked whether it is a GPU's: that takes 3 ns. False says nothing.
+/// variables, so that it cannot be a GPU's. Takes 3 ns. False proves nothing.
 bool surely_host(const void* address) noexcept;
-/// As above, of all addresses from the first to the last.
+/// surely_host() for all addresses from `first` to `last`, both included.
 bool surely_host(std::uintptr_t first, std::uintptr_t last) noexcept;
 
-/// Alignment (a power of two) at which memory of different GPUs and of the host never share a block, except within one
-/// allocation; 0 without a runtime.
+/// A power of two: an aligned block of this many bytes holds no memory of different GPUs, or of a GPU and the host,
+/// except within one allocation; 0 without a runtime.
 std::size_t granule() noexcept;
 
 /// False if there can be no GPU's memory in the process yet. Under 100 ns.
@@ -50,15 +50,15 @@ struct Region {
 };
 
 /// What is certainly in the same memory as `address`: the allocation, of GPU memory; the heap, the stack or the static
-/// variables; else an aligned block as small as granule(). One or two questions to the driver.
+/// variables; else an aligned block as small as granule(). Costs one or two queries of the driver.
 Region region_of(const void* address) noexcept;
 
-/// As above, of memory that was classified before. GPU memory costs one question to the driver.
+/// region_of() where classify() has returned `location`. GPU memory costs one query of the driver.
 Region region_of(const void* address, const Location& location) noexcept;
 
 /// What is certainly in the same memory as `address` and in the same allocation: one that cudaMalloc has made, or else
-/// an aligned block, since addresses that were reserved together may be those of several GPUs' memory. One question to
-/// the driver.
+/// an aligned block, since addresses that were reserved together may be those of several GPUs' memory. Costs one query
+/// of the driver.
 Region allocation_of(const void* address, const Location& location) noexcept;
 
 }  // namespace gpudt::device

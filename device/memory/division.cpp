@@ -12,8 +12,8 @@
 namespace gpudt::device {
 namespace {
 
-/// What does not begin in a GPU's own memory and goes on in regular strides of at least a page, more of them than
-/// this, is an array.
+/// A message that does not begin in device memory and has more places than this, at regular strides of `long_stride`
+/// bytes or more, is taken to be an array in one memory.
 constexpr std::int64_t most_long_strides = 16;
 constexpr std::int64_t long_stride = 4096;
 
@@ -21,7 +21,7 @@ bool same_memory(const Location& a, const Location& b) {
   return a.on_device() ? b.on_device() && a.ordinal == b.ordinal : !b.on_device();
 }
 
-/// Of other memory the driver does not tell where it begins and ends.
+/// Whether the driver says where the memory begins and ends.
 bool has_known_end(const Location& location) {
   return location.kind == MemoryKind::device;
 }
@@ -113,7 +113,7 @@ bool in_one_memory(const datatype::Layout& layout, std::int64_t count, const voi
   return true;
 }
 
-/// Whether the elements are irregular, or lie in a few places that are far apart: others are an array.
+/// Whether the elements are irregular, or lie in a few places that are far apart; otherwise they are an array.
 bool may_be_divided(const datatype::Shape& shape) {
   if (shape.kind == datatype::ShapeKind::contiguous) return false;
   if (shape.kind != datatype::ShapeKind::strided) return true;
@@ -173,14 +173,14 @@ bool Division::is_one() {
   return parts_.size() == 1;
 }
 
-/// False if there is none.
+/// Finds the next part. False if there is none.
 bool Division::begin_another() {
   const std::size_t before = parts_.size();
   while (parts_.size() == before && (parts_.empty() || parts_.back().end < bytes_)) go_on();
   return parts_.size() > before;
 }
 
-/// With all elements that follow in one region, or else with the runs of one element.
+/// Appends all further elements that lie in one region, or else the runs of one element.
 void Division::go_on() {
   const std::int64_t element = (parts_.empty() ? 0 : parts_.back().end) / layout_->size();
   const void* const there = reinterpret_cast<const void*>(at(user_, element * layout_->extent()));

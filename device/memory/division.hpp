@@ -36,16 +36,16 @@ using FindRegion = Region (*)(const void* address);
 /// The memory that holds all data of `count` elements (at least one, not empty) of `layout` at `user` (possibly
 /// MPI_BOTTOM); nothing if there are several. `first` is the region of the first element's first byte. A contiguous run
 /// that begins in host or managed memory is taken to lie there, and so are regular strides but for a few long ones.
-/// Costs little more than a question to the driver for each allocation, but the first time for each layout the time to
-/// go through its runs. May throw std::bad_alloc. Thread-safe.
+/// Costs little more than a query of the driver for each allocation, and once for each layout the time to go through
+/// its runs. May throw std::bad_alloc. Thread-safe.
 std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
                                    const Region& first, FindRegion find = region_of);
 
-/// The regions met so far, by their ends.
+/// A cache of the regions found so far.
 class Regions {
  public:
   explicit Regions(FindRegion find) : find_(find) {}
-  /// Of an address within a run that ends at `end`.
+  /// The region of an address within a run that ends at `end`.
   const Region& of(std::uintptr_t address, std::uintptr_t end);
 
  private:
@@ -54,21 +54,21 @@ class Regions {
   const Region* last_ = nullptr;
 };
 
-/// Which data of a message lie in which memory, in the order of the packed stream and without gaps. It is found out as
-/// far as it is asked for: a receive may declare far more than comes, and more than its allocation holds. What asks may
-/// throw TooManyParts and std::bad_alloc. Not thread-safe: it belongs to one operation.
+/// Which data of a message lie in which memory, in the order of the packed stream and without gaps. It is computed only
+/// as far as needed: a receive may declare far more than arrives, and more than its allocation holds. Functions that
+/// are not const may throw TooManyParts and std::bad_alloc. Not thread-safe: it belongs to one operation.
 class Division {
  public:
-  /// Of `count` elements at `user` (possibly MPI_BOTTOM).
+  /// The division of `count` elements at `user` (possibly MPI_BOTTOM).
   Division(datatype::LayoutRef layout, std::int64_t count, const void* user, FindRegion find = region_of);
-  /// All of `bytes` bytes lie in host memory.
+  /// The division of `bytes` bytes that all lie in host memory.
   explicit Division(std::int64_t bytes);
   Division(const Division&) = delete;
   Division& operator=(const Division&) = delete;
 
   /// The parts of the first `bytes` bytes, or more.
   const std::vector<Part>& up_to(std::int64_t bytes);
-  /// Those found so far; the last of them may go on.
+  /// The parts found so far; the last of them may be incomplete.
   const std::vector<Part>& known() const { return parts_; }
   /// The GPU of the first part in a GPU's memory; nothing if there is none.
   std::optional<int> first_gpu();

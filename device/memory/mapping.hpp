@@ -10,19 +10,19 @@ namespace gpudt::device {
 /// An allocation of one process as another one of the node opens it. Plain data, to travel through shared memory.
 struct Exported {
   unsigned char handle[64];  ///< a cudaIpcMemHandle_t
-  std::uint64_t buffer_id;   ///< another for each allocation of the process, also of the same addresses
+  std::uint64_t buffer_id;   ///< differs for each allocation of the process, even at the same address
   std::uint64_t base, size;  ///< in the exporting process
   unsigned char gpu[16];     ///< the UUID
-  std::uint64_t process;     ///< a random number of the exporting process's
+  std::uint64_t process;     ///< a random number that identifies the exporting process
 };
 
-/// Another process's allocation where a GPU of this process reaches it. Copies refer to the same mapping, which stays
-/// while there is one, and at the longest until stop(). Transfers that use it must be done before the last one goes.
+/// Another process's allocation where a GPU of this process reaches it. Copies share one mapping, which stays open at
+/// least while a copy exists, but not beyond stop(). Transfers that use it must be done before the last copy goes.
 class Mapping {
  public:
   Mapping() = default;
-  /// Where this process's GPU finds what the exporter knows by `exporters_address`: an address in the allocation, or
-  /// one that is only calculated with, as a buffer's with a lower bound may be.
+  /// The address here of what is at `exporters_address` in the exporting process. That may lie outside the allocation,
+  /// as the address of a buffer with a lower bound may; then the result is only for address arithmetic.
   void* at(std::uint64_t exporters_address) const;
   explicit operator bool() const { return memory_ != nullptr; }
 
@@ -32,7 +32,7 @@ class Mapping {
   std::shared_ptr<const struct PeerMemory> memory_;
 };
 
-/// Allocations known to be exportable or not, and mappings of other processes' memory that are open.
+/// The numbers of allocations known to be exportable or not, and of open mappings of other processes' memory.
 struct PeerStatistics {
   std::int64_t exports = 0, imports = 0;
 };

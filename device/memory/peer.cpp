@@ -10,9 +10,9 @@
 namespace gpudt::device {
 namespace {
 
-/// Allocations of which it is remembered how, or that they cannot be, exported.
+/// The number of allocations whose handles, or refusals, are cached.
 constexpr std::size_t most_exports = 1024;
-/// Mappings kept, unless more of them are in use.
+/// The number of mappings kept, unless more of them are in use.
 constexpr std::size_t most_imports = 64;
 
 std::uint64_t random_number() {
@@ -158,8 +158,8 @@ Peers::Import Peers::open(int ordinal, const Exported& exported) {
   return {ordinal, std::move(memory), exported.buffer_id, handle_of(exported), !own, 0};
 }
 
-/// Closing waits for all work of the GPU. The program's may itself wait for what the program does after this MPI call:
-/// then nothing may be closed. Only its default stream is asked, and what that waits for.
+/// Whether mappings may be closed. Closing waits for all work of the GPU, which may itself wait for what the program
+/// does after this MPI call. Only the default stream is queried, and the streams that it waits for.
 bool Peers::is_idle(int ordinal) {
   try {
     return runtime_.default_stream_idle(ordinal, /*while_capturing=*/false);
@@ -168,8 +168,8 @@ bool Peers::is_idle(int ordinal) {
   }
 }
 
-/// The next mapping, from `at` on, of addresses that `exported` has now, or the end. What was mapped of them is no
-/// more: the exporter has freed it.
+/// The next mapping from `at` on that overlaps the addresses of `exported`, or the end. The exporter has freed its
+/// memory.
 Peers::Imports::iterator Peers::next_stale(Imports::iterator at, int ordinal, std::uint64_t exporter,
                                            const Exported& exported) {
   for (; at != imports_.end(); ++at) {
@@ -184,7 +184,7 @@ bool Peers::is_stale(int ordinal, std::uint64_t exporter, const Exported& export
   return next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported) != imports_.end();
 }
 
-/// Runtimes refuse to map an allocation where the one before it still is.
+/// Runtimes refuse to map an allocation while an earlier one at its addresses is still mapped.
 void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
   auto at = next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported);
   while (at != imports_.end()) {

@@ -1,4 +1,4 @@
-// Memory of other processes: what this process exports, and what it has mapped of others'. One of each engine.
+// Memory of other processes: what this process exports, and what it has mapped of others'. Each engine has one Peers.
 //
 // Exporting and mapping cost microseconds to milliseconds, so both are remembered: exports by the allocation's id, and
 // mappings by who exports and where.
@@ -23,7 +23,7 @@ namespace gpudt::device {
 /// What a Mapping refers to; closing it is up to Peers.
 struct PeerMemory {
   std::uint64_t base, size;  ///< in the exporting process
-  void* address;             ///< here
+  void* address;             ///< in this process
 };
 
 class Peers {
@@ -42,12 +42,12 @@ class Peers {
   void lose(int ordinal) noexcept;
 
  private:
-  /// What the runtime has refused. It may have been for want of something that is there later: so it is asked again,
-  /// after twice as many questions each time.
+  /// An export or mapping that the runtime has refused. The cause may be temporary, so it is tried again after a
+  /// back-off.
   struct Refusal {
     std::string why;
     Backoff<32, 4096> asking{};
-    /// Whether the refusal still stands, so that the runtime is not asked again yet.
+    /// Whether the refusal still stands, so that the runtime is not tried again yet.
     bool stands() { return asking.passes(); }
     void again(const char* reason) {
       why = reason;
@@ -67,7 +67,7 @@ class Peers {
     std::shared_ptr<const PeerMemory> memory;
     std::uint64_t buffer_id = 0;
     IpcHandle handle = {};
-    bool opened = false;  ///< else it is this process's own
+    bool opened = false;  ///< false: it is this process's own memory
     std::uint64_t used = 0;
     bool held() const { return memory.use_count() > 1; }
   };

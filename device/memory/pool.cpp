@@ -11,7 +11,7 @@ constexpr std::size_t smallest_block = 512;
 constexpr std::size_t slab_bytes = std::size_t(256) << 10;    ///< blocks up to a quarter of it are cut from slabs,
 constexpr std::size_t slab_share = 4;                         ///< which take a quarter of what is left at most
 constexpr std::size_t doubling_until = std::size_t(1) << 20;  ///< classes are powers of two up to here,
-constexpr std::size_t steps_per_doubling = 8;                 ///< and in so many steps from one to the next above
+constexpr std::size_t steps_per_doubling = 8;                 ///< and above it this number for each doubling
 constexpr std::size_t largest_request = std::size_t(1) << 60;
 
 std::string kind_name(StagingKind kind) {
@@ -56,7 +56,7 @@ Staging Pool::try_acquire(StagingKind kind, int ordinal, std::size_t bytes) try 
   return {};
 }
 
-/// No data if there is none.
+/// An idle block of the class; its `data` is null if there is none.
 Pool::Block Pool::take_idle(const Class& wanted) {
   const auto at = idle_.find(wanted);
   if (at == idle_.end() || at->second.empty()) return {};
@@ -112,7 +112,7 @@ Pool::Block Pool::grow(const Class& wanted) {
   return {address, chunk};
 }
 
-/// Asks the runtime for memory; if it has none, once more without the idle blocks.
+/// Allocates from the runtime; if it has no memory left, frees the idle blocks and tries once more.
 void* Pool::allocate(const Class& wanted, std::size_t bytes) {
   const auto ask = [&] {
     return wanted.kind == StagingKind::mapped ? runtime_->mapped_alloc(wanted.ordinal, bytes)
@@ -140,7 +140,7 @@ void Pool::free_chunk(const Chunk& chunk) noexcept {
 }
 
 /// Takes wholly idle chunks out, those first that have been idle for longest, until at most `keep` idle bytes are left:
-/// what was used last is likely to be asked for next. The caller frees them.
+/// what was used last is likely to be wanted next. The caller frees them.
 std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
   std::vector<std::unique_ptr<Chunk>> removed;
   if (idle_bytes_ <= keep) return removed;
@@ -156,7 +156,7 @@ std::vector<std::unique_ptr<Pool::Chunk>> Pool::remove_idle(std::size_t keep) {
   return removed;
 }
 
-/// One without a block in use.
+/// Removes a chunk without a block in use.
 std::unique_ptr<Pool::Chunk> Pool::take_out(Chunk& chunk) {
   statistics_of(chunk.of().kind).allocated -= chunk.bytes();
   std::erase_if(chunk.idle->second, [&](const Block& block) { return block.chunk == &chunk; });

@@ -24,7 +24,7 @@ class Pool {
     std::size_t cache = ~static_cast<std::size_t>(0);  ///< idle bytes kept for reuse
   };
 
-  /// Gives back what is idle and lets go of the rest when it is returned.
+  /// Closes the pool in place of deleting it: close().
   struct Closer {
     void operator()(Pool* pool) const noexcept { pool->close(); }
   };
@@ -75,9 +75,9 @@ class Pool {
   struct Chunk {
     void* address;
     std::size_t blocks, used;
-    Idle::value_type* idle;  ///< of its class
+    Idle::value_type* idle;  ///< the idle blocks of its class
     bool lost = false;
-    std::uint64_t idle_since = 0;  ///< on Pool::releases_
+    std::uint64_t idle_since = 0;  ///< the value of Pool::releases_ when it became idle
     const Class& of() const { return idle->first; }
     std::size_t bytes() const { return blocks * of().bytes; }
   };

@@ -38,7 +38,7 @@ class Staging {
   class Pool* pool_ = nullptr;
   void* data_ = nullptr;
   std::size_t capacity_ = 0;
-  void* chunk_ = nullptr;  ///< the pool's
+  void* chunk_ = nullptr;  ///< a Pool::Chunk
 };
 
 /// Staging memory now and at its peak, in bytes (in use, and in use + idle).

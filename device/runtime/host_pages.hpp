@@ -1,5 +1,5 @@
-// Host memory that a runtime makes known to GPUs, and that stays the process's own: the host may touch it until it is
-// freed, whatever becomes of the context that knows it.
+// Host memory for a runtime to register with GPUs. The host may access it until it is freed, even when the context that
+// it was registered for has ended.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class HostPages {
   /// Whole pages, all zeros. Throws Error. Not inherited by fork() (MADV_DONTFORK): copy-on-write would move the
   /// parent's pages away from those registered with the GPU.
   void* allocate(std::size_t bytes);
-  /// The pages of a shared mapping at another address. Null if the system refuses.
+  /// Maps the pages of a shared mapping at another address, too. Null if the system refuses.
   void* map_again(void* shared, std::size_t bytes);
   void free(void* address) noexcept;
 

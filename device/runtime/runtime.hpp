@@ -14,7 +14,7 @@
 
 namespace gpudt::device {
 
-// What kernels are given: kernels/.
+// The arguments of kernels (kernels/).
 struct KernelArgs;
 struct TransferArgs;
 struct BatchArgs;
@@ -25,7 +25,7 @@ struct ResidentArgs;
 using StreamHandle = void*;
 using EventHandle = void*;
 
-/// Tells GPUs apart, in every process.
+/// A GPU's UUID, the same in every process.
 using GpuId = std::array<unsigned char, 16>;
 
 struct Traits {
@@ -35,11 +35,11 @@ struct Traits {
   int capability = 0;  ///< 90: compute capability 9.0; 0: simulated
 };
 
-/// What an address of device memory lies in.
+/// The allocation that holds an address of device memory.
 struct Allocation {
-  std::uint64_t id = 0;  ///< another for each allocation of the process, also of the same addresses
+  std::uint64_t id = 0;  ///< differs for each allocation of the process, even at the same address
   std::uint64_t base = 0, size = 0;
-  bool exportable = false;  ///< as far as can be told without trying
+  bool exportable = false;  ///< as far as is known without trying
 };
 
 using IpcHandle = std::array<unsigned char, 64>;
@@ -53,19 +53,19 @@ class Runtime {
 
   /// Never creates a context, never throws; memory that the runtime does not know is MemoryKind::host.
   virtual Location classify(const void* address) noexcept = 0;
-  /// Likewise; false for memory that is no GPU's.
+  /// False for memory that is no GPU's. Never creates a context, never throws.
   virtual bool allocation_of(const void* address, Allocation& allocation) noexcept = 0;
-  /// Its id alone, which takes less time; 0: there is none.
+  /// The id of allocation_of() alone, which takes less time; 0 for memory that is no GPU's.
   virtual std::uint64_t allocation_id(const void* address) noexcept {
     Allocation allocation;
     return allocation_of(address, allocation) ? allocation.id : 0;
   }
-  /// Host memory and the memory of any GPU share no aligned block of so many bytes, nor do those of two GPUs other than
-  /// by one allocation. A power of two.
+  /// A power of two: an aligned block of this many bytes holds no memory of different GPUs, or of a GPU and the host,
+  /// except within one allocation.
   virtual std::size_t granule() const noexcept = 0;
   /// False if there can be no GPU's memory in the process yet.
   virtual bool in_use() noexcept { return true; }
-  /// The ordinal of a GPU that may be another process's; -1 if this process does not see it. Creates no context.
+  /// The ordinal of the GPU with this id; -1 if this process does not see it. Creates no context.
   virtual int find_gpu(const GpuId& id) noexcept = 0;
 
   // Everything below may create the context of GPU `ordinal`, acts on it whatever the caller's current device is,
@@ -76,7 +76,7 @@ class Runtime {
   /// Host address == device address (UVA). The host may touch it until it is freed, also when the context has ended.
   virtual void* mapped_alloc(int ordinal, std::size_t bytes) = 0;
   virtual void mapped_free(int ordinal, void* address) noexcept = 0;
-  /// Makes host memory that is not the runtime's own like mapped memory. False if it refuses.
+  /// Registers host memory from elsewhere, so that it is like mapped memory. False if the runtime refuses.
   virtual bool host_register(int ordinal, void* address, std::size_t bytes) = 0;
   virtual void host_unregister(int ordinal, void* address) noexcept = 0;
   virtual void* device_alloc(int ordinal, std::size_t bytes) = 0;
@@ -92,9 +92,9 @@ class Runtime {
   virtual void event_destroy(int ordinal, EventHandle event) noexcept = 0;
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
   virtual bool event_done(int ordinal, EventHandle event) = 0;
-  /// Stores `value` to `*flag`, in mapped memory, when the program's legacy default stream, or the calling thread's,
-  /// has come to where it is now. Returns false if the program is capturing a blocking stream, in which case the
-  /// default stream cannot be used (captured work does not run).
+  /// Stores `value` to `*flag`, in mapped memory, when all work now in the program's legacy default stream, or in the
+  /// calling thread's (`per_thread`), is done. Returns false if the program is capturing a blocking stream, in which
+  /// case the default stream cannot be used (captured work does not run).
   virtual bool signal_default_async(int /*ordinal*/, std::uint32_t* /*flag*/, std::uint32_t /*value*/,
                                     bool /*per_thread*/) {
     return false;
@@ -108,7 +108,7 @@ class Runtime {
   virtual bool copy_box_async(int ordinal, const CopyBox& box, StreamHandle stream) = 0;
   /// Whether copy_runs_async() takes less time than copy_box_async() for each run.
   virtual bool copies_runs_together() const noexcept { return false; }
-  static constexpr std::size_t most_runs = 64;  ///< that one call of copy_runs_async() takes
+  static constexpr std::size_t most_runs = 64;  ///< maximum for one call of copy_runs_async()
   /// copy_box_async() for each of `runs`, which are of a single row each, between this GPU's memory and pinned memory:
   /// by one call where the runtime has one for that, and in any order. False if it refuses any of them; others may have
   /// been given to the stream then.
@@ -120,8 +120,7 @@ class Runtime {
   /// Sets *flag (mapped memory) to `value` when all work given to `stream` before is done and visible to the host.
   virtual void signal_async(int ordinal, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) = 0;
   virtual void memset_async(int ordinal, void* to, int value, std::size_t bytes, StreamHandle stream) = 0;
-  /// Runs the kernel that `args` describes (kernel_args.hpp); its completion
-  /// says how it tells that it has ended.
+  /// Launches the kernel that `args` describes (kernel_args.hpp), which reports its end by the completion in `args`.
   virtual void launch(int ordinal, const KernelArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const TransferArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const BatchArgs& batch, StreamHandle stream) = 0;

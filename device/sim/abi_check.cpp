@@ -1,4 +1,4 @@
-// Holds the simulated device's cuda_runtime_api.h and cuda.h against the toolkit's: compiling it is the check. Macros
+// Compares the simulated device's cuda_runtime_api.h and cuda.h with the toolkit's: compiling it is the check. Macros
 // are compared by the preprocessor, which rejects a second definition that is not the same.
 #include <cuda.h>
 #include <cuda_runtime_api.h>

@@ -7,7 +7,7 @@ namespace gpudt::sim {
 
 constexpr int greatest_priority = -5;  ///< of streams
 
-/// Of the calling thread.
+/// The calling thread's current device and latest error.
 inline thread_local int current_device = 0;
 inline thread_local cudaError_t last_error = cudaSuccess;
 
@@ -24,7 +24,7 @@ cudaError_t call(Action&& action) {
   return note(error == cudaSuccess ? action() : error);
 }
 
-/// The same with a stream of the program's.
+/// call() for a function that takes one of the program's streams.
 template <class Action>
 cudaError_t call_stream(cudaStream_t handle, Action&& action) {
   return call([&] {
@@ -33,7 +33,7 @@ cudaError_t call_stream(cudaStream_t handle, Action&& action) {
   });
 }
 
-/// The same with an event.
+/// call() for a function that takes an event.
 template <class Action>
 cudaError_t call_event(cudaEvent_t handle, Action&& action) {
   return call([&] {

@@ -334,7 +334,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
   return elapsed(milliseconds, start, end);
 }
 
-/// What late CUDA 12 headers map cudaEventElapsedTime to.
+/// The headers of the last CUDA 12 releases map cudaEventElapsedTime to this name.
 extern "C" __attribute__((visibility("default"))) cudaError_t cudaEventElapsedTime_v2(float* milliseconds,
                                                                                       cudaEvent_t start,
                                                                                       cudaEvent_t end) {

@@ -42,7 +42,7 @@ Handles& handles() {
 }
 
 CUresult result(cudaError_t error) {
-  return static_cast<CUresult>(error);  // those that are given here have the same numbers
+  return static_cast<CUresult>(error);  // the errors used here have the same numbers
 }
 
 void* pointer(CUdeviceptr address) {

@@ -22,15 +22,15 @@ namespace {
 
 constexpr auto shared_event_poll = std::chrono::microseconds(20);
 
-// A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to whoever
-// handled them before.
+// A fault in device work becomes a sticky error: the worker jumps out of the work. Other faults go to the handler that
+// was installed before.
 thread_local sigjmp_buf* recovery __attribute__((tls_model("initial-exec"))) = nullptr;
 struct sigaction previous_action = {};
 Mutex handler_mutex;
 const char* (*gpudt_why_not)() = nullptr;  ///< of libgpudt-pmpi.so; null: it is not loaded
 std::atomic_flag explained;
 
-/// Why MPI or the program's own code could not use device memory, and the remedy; null if it is not that.
+/// Why the host could not access the device memory at `address`, and the remedy; null if that is not the cause.
 const char* reason_of_fault(const void* address) {
   const Memory* const memory = Memory::existing();
   if (!memory || !memory->in_device_zone(address)) return nullptr;
@@ -62,7 +62,7 @@ void on_fault(int number, siginfo_t* info, void* context) {
   }
 }
 
-/// MPI and test frameworks install handlers of their own at any time, so this is looked at before each piece of work.
+/// MPI and test frameworks install handlers of their own at any time, so this is checked before each piece of work.
 void ensure_fault_handler() {
   const LockGuard lock(handler_mutex);
   struct sigaction current = {};
@@ -147,7 +147,7 @@ void Stream::work() {
     for (const Point& point : item.after) executor.wait(point, lock);
     lock.unlock();
     run(item);
-    item = {};  // what the work holds is let go before anybody hears that it has ended
+    item = {};  // releases what the work holds before its end is visible
     lock.lock();
     ++completed_;
     executor.completed_.notify_all();
@@ -270,7 +270,7 @@ void Event::record(const StreamRef& stream) {
     std::uint64_t before = words->completed.load();
     while (before < count && !words->completed.compare_exchange_weak(before, count)) {
     }
-    // Under the lock, so that a waiter cannot miss it between its look and its sleep.
+    // Under the lock, so that a waiter cannot miss it between its check and its sleep.
     Executor& executor = Executor::instance();
     const LockGuard lock(executor.mutex_);
     executor.completed_.notify_all();

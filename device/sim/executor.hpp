@@ -1,7 +1,7 @@
 // The simulated device's streams and events. Each stream has a worker thread that runs its work in order; streams are
 // independent but for the legacy default stream, which synchronises with all blocking streams of its device, in both
-// directions. Work takes a little while (GPUDT_SIM_DELAY_US, by default 10; "0-500": at random), so that what does not
-// wait for it sees it undone.
+// directions. Work takes a little while (GPUDT_SIM_DELAY_US, by default 10; "0-500": at random), so that code that
+// does not wait for it finds it not done.
 #pragma once
 
 #include <atomic>
@@ -105,7 +105,7 @@ class Executor {
   void destroy(const StreamRef& stream);
   StreamRef legacy(int device);
   /// Whether nothing is under way in the blocking streams that the legacy default stream waits for.
-  bool default_idle(int device);  ///< legacy() has been called
+  bool default_idle(int device);  ///< needs an earlier legacy()
 
   void wait(const Point& point);
   void wait_device(int device);
@@ -125,9 +125,9 @@ class Executor {
   void wait(const Point& point, UniqueLock& lock);
   void delay() const;
 
-  Mutex mutex_;                                        // also of all streams' queues and tickets
-  std::condition_variable_any completed_;              // some work has ended
-  std::vector<StreamRef> streams_ GUARDED_BY(mutex_);  // destroyed ones until their work has ended
+  Mutex mutex_;                                        // also guards all streams' queues and tickets
+  std::condition_variable_any completed_;              // notified when some work has ended
+  std::vector<StreamRef> streams_ GUARDED_BY(mutex_);  // also destroyed ones, until their work has ended
   StreamRef legacy_[max_devices] GUARDED_BY(mutex_);
   std::atomic<int> sticky_[max_devices] = {};
   int least_delay_us_ = 10, most_delay_us_ = 10;

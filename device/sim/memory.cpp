@@ -45,7 +45,7 @@ struct Handle {
 };
 static_assert(sizeof(Handle) <= CUDA_IPC_HANDLE_SIZE);
 
-/// The device whose context a block goes with.
+/// The device whose reset frees the block.
 int holder(const Block& block) {
   return block.opened_from.empty() ? block.device : block.opened_for;
 }
@@ -57,7 +57,8 @@ int account(const Block& block) {
 
 std::atomic<Memory*> existing_memory{nullptr};
 
-/// What is no number leaves the default; libgpudt-pmpi.so reports it (interpose/support/config.cpp).
+/// The variable's value, or the default if it is no number, which libgpudt-pmpi.so reports
+/// (interpose/support/config.cpp).
 int setting(const char* variable, int by_default) {
   const char* const text = std::getenv(variable);
   if (text == nullptr) return by_default;
@@ -164,8 +165,8 @@ bool Memory::protect(const Block& block, bool accessible) {
          mprotect(user_ + block.region, block.region_bytes, host ? reach : PROT_NONE) == 0;
 }
 
-/// Puts part of a file in place of a region, without access. The kernel joins mappings again only if they are alike, so
-/// what the constructor has asked for is asked for here.
+/// Maps part of a file in place of a region, without access. The kernel merges mappings again only if they are alike,
+/// so they get the flags and the advice of those in the constructor.
 bool Memory::map_file(std::size_t region, std::size_t bytes, int file, std::size_t file_offset) {
   return std::ranges::all_of(std::array{user_, alias_}, [&](char* view) {
     return mmap(view + region, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file,

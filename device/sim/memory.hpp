@@ -21,7 +21,7 @@ enum class Kind : int { host = 0, pinned = 1, device = 2, managed = 3 };  // cud
 struct Block {
   std::size_t region = 0;        ///< offset in the arena of its accessible pages
   std::size_t region_bytes = 0;  ///< their size
-  std::size_t bytes = 0;         ///< as asked for
+  std::size_t bytes = 0;         ///< as requested
   Kind kind = Kind::host;
   int device = -1;
   std::uint64_t id = 0;     ///< unique in the process, as CU_POINTER_ATTRIBUTE_BUFFER_ID
@@ -83,7 +83,7 @@ class Memory {
     char* plain = static_cast<char*>(const_cast<void*>(address));
     return in_device_zone(address) ? plain + alias_distance() : plain;
   }
-  /// Where device memory, freed or not, and nothing else lies.
+  /// Whether `address` lies where only device memory does, freed or not.
   bool in_device_zone(const void* address) const {
     return static_cast<std::size_t>(static_cast<const char*>(address) - device_begin()) < device_zone_bytes();
   }
@@ -97,7 +97,7 @@ class Memory {
   std::size_t available(int device) const;
 
   cudaError_t export_handle(const void* address, cudaIpcMemHandle_t* handle) const;
-  /// For `device`, as in CUDA for the current context.
+  /// Opens the memory for `device`, as CUDA does for the current context.
   cudaError_t open_handle(const cudaIpcMemHandle_t& handle, int device, int devices, void** address);
   cudaError_t close_handle(void* address);
 

@@ -13,11 +13,11 @@ extern "C" {
 
 #define GPUDT_SIM_API_VERSION 6
 
-/* Of memory; the values of cudaMemoryType. */
+/* Kinds of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
 
 struct gpudt_sim_allocation {
-  uint64_t id; /* another for each allocation of the process */
+  uint64_t id; /* differs for each allocation of the process */
   const void* begin;
   size_t bytes;
   int exportable;
@@ -41,7 +41,8 @@ struct gpudt_sim_api_table {
   int (*pinned_register)(int device, void* address, size_t bytes);
   int (*pinned_unregister)(void* address);
 
-  /* Between processes and devices. 0 from allocation_of: no memory of a device. Handles are gpudt_sim_handle_bytes. */
+  /* Between processes and devices. allocation_of returns 0 for memory that is no device's. Handles have
+   * gpudt_sim_handle_bytes bytes. */
   int (*allocation_of)(const void* address, struct gpudt_sim_allocation* allocation);
   int (*can_access_peer)(int device, int peer); /* 1 or 0 */
   int (*ipc_export)(const void* address, void* handle);
@@ -57,9 +58,9 @@ struct gpudt_sim_api_table {
   int (*event_destroy)(void* event);
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);
-  /* In the legacy default stream, as launch. */
+  /* launch() in the device's legacy default stream. */
   int (*default_launch)(int device, void (*kernel)(void*), const void* args, size_t bytes);
-  int (*default_query)(int device); /* of that stream, as stream_query */
+  int (*default_query)(int device); /* stream_query() of that stream */
 
   int (*copy_async)(void* to, const void* from, size_t bytes, void* stream);
   int (*copy_rows_async)(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,

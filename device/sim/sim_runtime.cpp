@@ -187,7 +187,7 @@ class SimRuntime final : public Runtime {
     }
     return true;
   }
-  /// One by one all the same, so that what is chosen on GPUs is tested.
+  /// True although runs are copied one by one, so that tests make the choices of GPUs.
   bool copies_runs_together() const noexcept override { return true; }
   void signal_async(int, std::uint32_t* flag, std::uint32_t value, StreamHandle stream) override {
     const Signal signal = {flag, value};

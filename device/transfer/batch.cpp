@@ -2,7 +2,7 @@
 //
 // A transfer that finds its channel idle is launched at once. While the channel works, further short transfers wait in
 // the queue: the first poll of one of them launches them all, unless two launches are under way (Channel::crowded()).
-// Within a Gathering they always wait. So a transfer waits at most until somebody polls it or waits for it.
+// Within a Gathering they always wait. So a transfer waits at most until it is polled or waited for.
 #include "device/kernels/batch_body.hpp"
 
 #include <algorithm>
@@ -98,7 +98,7 @@ bool Channel::launch_queued() noexcept {
   return !held.empty();
 }
 
-/// Only transfers from peers: somebody waits for packed data in order to send them.
+/// Whether queued transfers may wait for more: only those from peers, since packed data are waited for to be sent.
 bool Channel::may_hold() const {
   return !queue.empty() && queue.size() < batch_jobs &&
          std::visit([](const auto& it) { return is_peer(it); }, queue.front().work);
@@ -259,7 +259,7 @@ void Engine::launch_queued(Channel& channel) noexcept {
   };
   const auto from_peer = [](const auto& it) { return is_peer(it); };
   const bool alone = queue.size() == 1 && (channel.idle() || !std::visit(from_peer, queue.front().work));
-  // Those of the batch first.
+  // The jobs of the batch come first.
   const auto copies = alone ? queue.end() : std::partition(queue.begin(), queue.end(), [&](const Queued& job) {
     return !std::visit(prefers_copy, job.work);
   });
@@ -323,7 +323,7 @@ void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jo
 
 namespace {
 
-/// The layout of a side that is traversed. False if the channel's stream is still copying it to the GPU.
+/// Fills in the program of a side that is traversed. False if the channel's stream is still copying it to the GPU.
 bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, const datatype::Layout* layout) {
   if (side.shape.kind != datatype::ShapeKind::general) return true;
   Upload& upload = Upload::of(*layout, gpu.ordinal);
@@ -334,7 +334,7 @@ bool upload(Engine& engine, const Gpu& gpu, Channel& channel, KernelArgs& side, 
   return upload.there();
 }
 
-/// Both sides must be traversed, or neither.
+/// Whether the programs of both sides are equal. Both sides must be traversed, or neither.
 bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
   if (batch_shape(layouts.to_shape).kind != datatype::ShapeKind::general) return true;
   Upload &from = Upload::of(*layouts.from.layout, gpu.ordinal), &to = Upload::of(*layouts.to.layout, gpu.ordinal);
@@ -343,7 +343,7 @@ bool have_one_program(const Gpu& gpu, const LayoutTransfer& layouts) {
 
 }  // namespace
 
-/// Everything except the completion. `there` becomes false if a layout is not on the GPU yet.
+/// The job without its completion. `there` becomes false if a layout is not on the GPU yet.
 TransferArgs Engine::job_of(Gpu& gpu, Channel& channel, const Packing& packing, bool& there) {
   const PlanHints hints = {.multiprocessors = gpu.traits.multiprocessors,
                            .packed_is_host = is_host(packing.packed_kind),

@@ -14,17 +14,17 @@
 namespace gpudt::device {
 namespace {
 
-/// While short transfers are under way a waiting thread does not yield: that takes as long as their last steps, some
-/// 30 us.
+/// Polls after which a waiting thread yields: no fewer, since a yield takes as long as the last steps of a short
+/// transfer, some 30 us.
 constexpr std::uint32_t most_polls_before_yield = 4096;
-/// Somebody looks after a probe between so many runs that are given to the copy engine together, or so many calls, at
-/// first: each takes some 17 us, and that it has ended tells nothing when three times as much has passed.
+/// The runs, or the calls, that are given to the copy engine between two of the first polls of a probe. Either takes
+/// some 17 us; an end that is seen after three times as long would show nothing.
 constexpr std::int64_t runs_between_looks = 16, calls_between_looks = 8;
-/// What is queued waits so long at most for what is under way; a GPU that has failed never gets there.
+/// The longest time for which queued transfers wait for those under way, which never end on a GPU that has failed.
 constexpr auto longest_hold = std::chrono::microseconds(100);
-/// The clock is read once in so many polls.
+/// Polls between two reads of the clock.
 constexpr std::uint32_t polls_per_look = 64;
-/// A launch that takes longer has loaded the kernel, which its first one does: that says nothing of the GPU.
+/// A launch that takes longer has loaded the kernel, as its first launch does, which shows nothing about the GPU.
 constexpr auto slow_launch = std::chrono::microseconds(40);
 
 /// States are made in chunks.
@@ -74,7 +74,7 @@ void Channel::grow() {
   chunks_.push_back(std::move(chunk));
 }
 
-/// Where the GPU has no memory left, its kernels count in the host's.
+/// The counters are in device memory or, if the GPU has none left, in pinned memory.
 void Channel::make_counters(Chunk& chunk) {
   constexpr std::size_t bytes = chunk_states * counter_spacing;
   try {
@@ -112,7 +112,7 @@ StateOwner Channel::take() {
 }
 
 void Channel::put(Transfer::State* state) noexcept {
-  if (state->copied_span.memory) state->copied_span.memory = {};  // nobody has waited until it was packed
+  if (state->copied_span.memory) state->copied_span.memory = {};  // it failed, or its channel was closed
   if (state->resident) state->resident->done(*state);
   const LockGuard lock(mutex_);
   state->next_idle = idle_;
@@ -122,7 +122,7 @@ void Channel::put(Transfer::State* state) noexcept {
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
   if (unprepared_.load(std::memory_order_relaxed)) return;                  // the stream clears memory, and wakes up
-  if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // behind others it would wait for them
+  if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // its time would include that of other work
   state.lesson = lesson;
   state.started = std::chrono::steady_clock::now();
 }
@@ -175,7 +175,7 @@ void Channel::check() {
   }
 }
 
-/// A flag that is set by a later transfer than the one meant has been set by that one, too.
+/// A later value of the flag is that of a later transfer with the same state: this launch has ended, too.
 bool Channel::Launch::ended() const {
   if (flag == nullptr) return true;
   const std::uint32_t value = std::atomic_ref(*flag).load(std::memory_order_acquire);
@@ -215,11 +215,11 @@ bool Channel::allow_for_loading(Transfer::State& state) {
   const auto now = std::chrono::steady_clock::now();
   if (now - state.started <= slow_launch) return false;
   state.started = now;
-  state.lesson.roughly = true;  // nor that it was not late
+  state.lesson.roughly = true;  // the time cannot show that it began in time
   return true;
 }
 
-/// What the stream has been given may use the buffers, even if no flag can tell when that ends.
+/// Has the stream set the flag. If that fails, waits for the stream's work, which may use the buffers.
 void Channel::set_flag_behind(const Transfer::State& state, StreamHandle stream) {
   try {
     runtime_->signal_async(ordinal_, state.flag, state.sequence, stream);

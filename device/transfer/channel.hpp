@@ -64,11 +64,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::vector<Queued> queue GUARDED_BY(queue_mutex);
   /// Transfers whose mark the program's default stream has not reached; then they are queued.
   std::vector<Queued> held GUARDED_BY(queue_mutex);
-  /// A running kernel has been given the job that sets the state's flag.
+  /// Notes that a running kernel has been given the job that sets the state's flag.
   void handed_over(Transfer::State& state, const Lesson& lesson) REQUIRES(queue_mutex);
-  /// The stream has been given the work that sets the state's flag.
+  /// Notes that the stream has been given the work that sets the state's flag.
   void launched(Transfer::State& state) REQUIRES(queue_mutex);
-  /// The latest launch also sets the flag of this state.
+  /// Notes that the latest launch also sets the flag of this state.
   void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
   /// Whether the flag of the latest launch is set.
   bool idle() const REQUIRES(queue_mutex);
@@ -79,7 +79,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Launches what is queued, and held transfers whose mark is reached, unless the channel is crowded(). Returns
   /// whether something remains.
   bool launch_queued() noexcept EXCLUDES(queue_mutex);
-  /// Launches them even if the channel is crowded(): afterwards each is either under way or has failed.
+  /// launch_queued() even if the channel is crowded(): then each queued transfer is under way or has failed.
   void launch_all_queued() noexcept EXCLUDES(queue_mutex);
   /// Cancels a held transfer.
   void drop_held(Transfer::State& state) noexcept EXCLUDES(queue_mutex);
@@ -162,7 +162,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   /// Created for the first probe: a late probe must not delay other work.
   StreamHandle probe_stream_ GUARDED_BY(probe_mutex_) = nullptr;
   int slow_probes_ GUARDED_BY(probe_mutex_) = 0;  ///< consecutive launches of probes that took long
-  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< looks after the probe while the copies are being given
+  int looks_left_ GUARDED_BY(queue_mutex) = 0;    ///< polls of the probe left while copies are being given
   std::atomic<bool> probing_{false};
   Mutex mutex_;
   Transfer::State* idle_ GUARDED_BY(mutex_) = nullptr;

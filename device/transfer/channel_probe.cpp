@@ -1,13 +1,14 @@
-// Probes of a channel: launches that nobody waits for, to hear whether kernels still begin late.
+// Probes of a channel: launches that nobody waits for, to find out whether kernels still begin late.
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
 
 namespace gpudt::device {
 namespace {
 
-/// So many looks after a probe while a message is given to the stream.
+/// Maximum number of polls of a probe while a message is given to the stream.
 constexpr int looks_for_probe = 3;
-/// Where so many probes in a row take long, they wait for what runs (CUDA_LAUNCH_BLOCKING): there are no more.
+/// After this many slow launches of probes in a row, launches are taken to block (CUDA_LAUNCH_BLOCKING): there are no
+/// more probes.
 constexpr int most_slow_probes = 3;
 
 }  // namespace
@@ -27,7 +28,7 @@ void Channel::probe(double expected_us) noexcept try {
   shape.kind = datatype::ShapeKind::contiguous;
   shape.total = shape.run = shape.count = shape.align = probe_bytes;
   shape.extent = 1;
-  // From the counter, which nobody else uses, to behind the flag.
+  // The probe copies its state's counter, which is not in use, to the bytes behind the flag.
   KernelArgs args = plan(shape, /*unpack=*/false, state->counter, reinterpret_cast<char*>(state->flag) + probe_bytes, 0,
                          probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
   args.completion = completion_of(*state);
@@ -40,10 +41,10 @@ void Channel::probe(double expected_us) noexcept try {
   looks_left_ = looks_for_probe;
   probing_.store(true, std::memory_order_relaxed);
 } catch (const std::exception&) {
-  // Then nothing is learnt; what is wrong will show in what somebody waits for.
+  // Then nothing is learnt; the next transfer that somebody waits for reports the error.
 }
 
-/// While a message is given to the stream.
+/// Polls the probe while a message is given to the stream.
 void Channel::look_in_time() noexcept {
   if (looks_left_ == 0) return;
   look_after_probe();
@@ -57,7 +58,7 @@ void Channel::look_after_probe() noexcept {
   if (!probing_.load(std::memory_order_relaxed)) return;
   try {
     if (!probe_.done()) return;
-  } catch (const Error&) {  // as above
+  } catch (const Error&) {  // as in probe()
   }
   probe_ = {};
   probing_.store(false, std::memory_order_relaxed);

@@ -22,11 +22,11 @@ void* alloc_canary(Runtime& runtime, int ordinal, MemoryKind& kind) {
   return runtime.mapped_alloc(ordinal, least_allocation);
 }
 
-/// A GPU takes longer to end a context, so that in a thread that does so, nothing can have happened since.
+/// Younger answers are reused. Ending a context takes longer, so the thread that has ended one gets a new answer.
 constexpr std::uint64_t shortest_end_ns = 200'000;
 
 /// Nanoseconds or, where the processor counts at least as fast (x86), its own ticks: a call of the system's clock takes
-/// several times as long, and a message asks four times.
+/// several times as long, and a message needs it four times.
 std::int64_t ticks() {
 #if defined(__x86_64__)
   return static_cast<std::int64_t>(__builtin_ia32_rdtsc());
@@ -52,7 +52,7 @@ ContextWatch::~ContextWatch() {
     runtime_.device_free(ordinal_, memory_);
 }
 
-/// Pinned memory has no id, but is the host's alone when its context has ended.
+/// Pinned memory has no id, but is pinned no longer when its context has ended.
 bool ContextWatch::gone() const noexcept {
   if (kind_ == MemoryKind::pinned) return runtime_.classify(memory_).kind != MemoryKind::pinned;
   return id_ != 0 && runtime_.allocation_id(memory_) != id_;

@@ -18,8 +18,8 @@ class ContextWatch {
   ContextWatch(const ContextWatch&) = delete;
   ContextWatch& operator=(const ContextWatch&) = delete;
 
-  /// After the end, handles of its streams and events and addresses of its memory are invalid, or belong to others.
-  /// Now and then asks the driver (100 ns). Thread-safe.
+  /// Whether the context has ended: then handles of its streams and events and addresses of its memory are invalid, or
+  /// belong to others. Queries the driver now and then (100 ns). Thread-safe.
   bool ended() const noexcept;
   /// Throws Error if the context has ended.
   void check() const;
@@ -36,7 +36,7 @@ class ContextWatch {
   void* const memory_;
   const std::uint64_t id_;  ///< the allocation's; 0: the runtime has no ids
   mutable std::atomic<bool> ended_{false};
-  mutable std::atomic<std::int64_t> asked_{0};  ///< when the driver was, in ticks; 0: not yet
+  mutable std::atomic<std::int64_t> asked_{0};  ///< when the driver was last queried, in ticks; 0: never
 };
 
 }  // namespace gpudt::device

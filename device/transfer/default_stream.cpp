@@ -7,7 +7,7 @@
 namespace gpudt::device {
 namespace {
 
-/// Marks that nobody asks about any more go when there are so many.
+/// The number of pending marks from which on reached ones are removed even if nobody polls them.
 constexpr std::size_t most_pending = 64;
 constexpr std::size_t page_bytes = 4096;
 /// The host polls one word while the GPU writes another.

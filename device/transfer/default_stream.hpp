@@ -51,7 +51,7 @@ class DefaultStream {
   std::uint64_t last_ GUARDED_BY(mutex_) = 0;
   std::vector<Mark> pending_ GUARDED_BY(mutex_);  ///< by number
   std::vector<std::uint32_t*> idle_ GUARDED_BY(mutex_);
-  std::vector<void*> pages_ GUARDED_BY(mutex_);  ///< that the words lie in
+  std::vector<void*> pages_ GUARDED_BY(mutex_);  ///< the memory that holds the words
 };
 
 }  // namespace gpudt::device

@@ -61,7 +61,7 @@ Engine::~Engine() {
   for (const auto& [place, view] : registered_) forget_view(place.first, view);
 }
 
-/// Its context has ended: nothing that is left of it is given back to the runtime.
+/// Gives up a GPU whose context has ended, and with it its streams, events and device memory, which are not freed.
 void Engine::lose(Gpu& gpu) noexcept {
   if (trace_) trace_("GPU " + std::to_string(gpu.ordinal) + ": its context has ended; all begins anew");
   recent_.store(nullptr, std::memory_order_release);
@@ -105,7 +105,7 @@ void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   try {
     if (runtime_->host_register(ordinal, view, bytes)) at->second = view;
   } catch (const Error&) {
-    // As if it had refused: what needs the GPU next says what is wrong.
+    // This counts as a refusal: the next use of the GPU reports the error.
   }
   if (at->second == nullptr) host_views_.free(view);
   return at->second;
@@ -241,7 +241,7 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   if (end > from_shape.total || end > to_shape.total)
     throw Error(Failure::runtime, "a transfer of more bytes than there are");
   Gpu& here = gpu(ordinal);
-  // What comes from a peer is an unpack to the rest of the process, whichever side is the packed one.
+  // Transfers from peers share the channel of unpacks, whichever side is the packed one.
   Channel& channel = here.channel(within ? Direction::pack : Direction::unpack);
   const auto place_of = [begin](const Side& side, const datatype::Shape& shape) {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(side.user) +
@@ -262,8 +262,7 @@ Transfer Engine::transfer(int ordinal, const Side& from, const Side& to, std::in
   return this->begin(here, channel, LayoutTransfer{from, to, from_shape, to_shape, end, within}, after);
 }
 
-// --- collectives
-// ------------------------------------------------------------------------------------------------------
+// --- collectives -----------------------------------------------------------------------------------------------------
 
 Transfer Engine::reduce(int ordinal, const Reduction& reduction) {
   if (reduction.from.empty() || reduction.from.size() > Reduction::most_ranks ||

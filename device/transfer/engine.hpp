@@ -191,13 +191,13 @@ class Engine {
   /// since registered memory is lost with the context that it was registered for.
   std::map<std::pair<int, void*>, void*> registered_ GUARDED_BY(registered_mutex_);
   HostPages host_views_;
-  std::atomic<Gpu*> recent_{nullptr};  ///< that did the latest short transfer
+  std::atomic<Gpu*> recent_{nullptr};  ///< the GPU of the latest short transfer
   Mutex gpus_mutex_;
   std::atomic<Gpu*> gpus_[max_gpus] = {};
   std::atomic<DefaultStream*> default_streams_[max_gpus] = {};
   /// GPUs whose contexts have ended; other threads may still use these objects.
   std::vector<std::unique_ptr<Gpu>> lost_ GUARDED_BY(gpus_mutex_);
-  std::atomic<bool> shared_[max_gpus] = {};  ///< with other processes
+  std::atomic<bool> shared_[max_gpus] = {};  ///< whether other processes use the GPU, too
   std::atomic<bool> any_queued_{false};      ///< some channel has queued or held transfers
 };
 

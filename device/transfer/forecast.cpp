@@ -1,4 +1,4 @@
-// What the model says of the ways to move a message, and which one is taken.
+// What the cost model expects of the ways to move a message, and which one is taken.
 #include <cstdio>
 #include <string>
 #include <tuple>
@@ -9,29 +9,30 @@
 namespace gpudt::device {
 namespace {
 
-/// While more staging memory is in use, messages do not come to the host with what lies between.
+/// While more bytes of staging memory are in use, no whole spans are copied to the host (consider_span()).
 constexpr std::size_t most_staging_beside_spans = std::size_t{32} << 20;
 
-/// Of an irregular message that is divided into them. To the host, more come with what lies between (consider_span());
-/// from there, they take too long one by one.
+/// The most runs of an irregular message that the copy engine moves run by run. A message of more may be copied to the
+/// host with its gaps (consider_span()); from the host, more take too long one by one.
 std::int64_t most_runs(const TransferContext& context) {
   return context.unpack && context.runs_together ? CopyPlan::most_calls : CopyPlan::most_together;
 }
 
-/// Null where runs one by one are slower than kernels.
+/// The layout, or null where copies run by run are slower than kernels.
 const datatype::Layout* layout_of_runs(const Packing& packing, const TransferContext& context) {
   return context.packed_is_host ? packing.layout : nullptr;
 }
 
 }  // namespace
 
-/// The calls that the copy engine would move the message by, runs each by its own.
+/// The copies by which the copy engine would move the message: of an irregular one a box for each run.
 CopyPlan Engine::divided(const Packing& packing, const TransferContext& context) {
   return copy_plan_of(packing.shape, context.unpack, packing.user, packing.packed, packing.begin, packing.end,
                       layout_of_runs(packing, context), most_runs(context));
 }
 
-/// Where other processes have the GPU for time slices, short runs from the host that go together would wait for one.
+/// On a GPU that other processes use, too, runs from the host are not copied together: short ones would wait for a time
+/// slice.
 TransferContext Engine::transfer_context(const Gpu& gpu, const Packing& packing) const {
   const bool unpack = packing.direction == Direction::unpack;
   const bool from_host_together =
@@ -56,7 +57,7 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
   return forecast;
 }
 
-/// From the host: together, or in pairs (in_two_rows()), which the copy engine moves.
+/// For runs from the host: copied together, or two by two (in_two_rows()), which the copy engine executes.
 Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                                           const TransferContext& context, CopyPlan runs) {
   TransferContext alone = context;
@@ -68,7 +69,7 @@ Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel
     return forecast;
   };
   if (!context.runs_together) return one_by_one_of();
-  // So many are quicker together unless these wait for a time slice, and to list them takes a while.
+  // More runs are faster together unless these have a start delay, and to list the pairs takes a while.
   if (runs.calls() > CopyPlan::most_together && channel.short_runs.expected_us() == 0)
     return forecast_of(gpu, channel, bytes, context, std::move(runs));
   Forecast one_by_one = one_by_one_of();
@@ -77,7 +78,7 @@ Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel
   return std::move(sooner ? together : one_by_one);
 }
 
-/// All of a message that goes to the host may come there with what lies between its runs.
+/// Considers copying a whole message to the host with the gaps between its runs, for the host to pack it.
 void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing& packing,
                            const TransferContext& context, Forecast& forecast) const {
   if (packing.layout == nullptr || packing.begin != 0 || packing.end != packing.shape.total) return;
@@ -96,13 +97,13 @@ void Engine::consider_span(const Gpu& gpu, const Channel& channel, const Packing
   std::tie(forecast.copy_us, forecast.extra_copy_us, forecast.copy_better) = without;
 }
 
-/// Not where memory is scarce, for it is others' then; nor a struct whose members were allocated one by one.
+/// Whether a span may be copied: not if staging memory is scarce, nor if members of a struct were allocated separately.
 bool Engine::may_bring(const Packing& packing, const datatype::Span& span) const {
   if (staging_limited_ || staging_->statistics(StagingKind::mapped).in_use > most_staging_beside_spans) return false;
   return in_one_allocation(packing, span);
 }
 
-/// Else the driver may refuse a copy from what lies between, or of rows that lie in several. Takes a question to it.
+/// If false, the driver may refuse to copy the gaps, or rows of several allocations. Costs one query of the driver.
 bool Engine::in_one_allocation(const Packing& packing, const datatype::Span& span) const {
   const std::uintptr_t first = first_of(span, packing.user);
   Allocation allocation;
@@ -151,12 +152,12 @@ Engine::Forecast Engine::forecast_of(const Gpu& gpu, const Channel& channel, std
   return forecast;
 }
 
-/// Whether the copy engine is the better way, as things are.
+/// Sets copy_late_us and copy_better, by the estimates and the start delays seen.
 void Engine::compare(const Gpu& gpu, const Channel& channel, const TransferContext& context, Forecast& forecast) {
   const Delay& copies = forecast.short_runs ? channel.short_runs : channel.copies;
   if (context.packed_is_host) forecast.copy_late_us = copies.expected_us();
   Estimate copy = {forecast.copy_us, forecast.copy_late_us, copies.seen()};
-  // Late short runs wait for what kernels wait for, so that taking turns with these would tell nothing.
+  // Short runs wait for time slices as kernels do, so that trying the two in turn would show nothing.
   if (forecast.short_runs) copy = {copy.us + copy.late_us, 0};
   forecast.copy_better = copy_is_better(copy, {forecast.kernel_us, forecast.kernel_late_us, channel.kernels.seen()},
                                         gpu.tuning.model.lateness);

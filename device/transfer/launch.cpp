@@ -12,17 +12,17 @@ namespace {
 /// The time of kernels for messages beyond this size depends on more than their size: runs shorter than a sector of
 /// memory take as long as one.
 constexpr std::int64_t sized_bytes = 1 << 20;
-/// So does that of so many short runs in another GPU's memory: when nobody has looked at their pages lately, 1 MiB
-/// takes 200 us where 30 are usual.
+/// From this length on the time for short runs in another GPU's memory depends on more, too: if their pages have not
+/// been accessed for a while, 1 MiB takes 200 us instead of 30.
 constexpr std::int64_t far_apart_bytes = 128 << 10;
-/// But over the link to the host it is the link's time, as long as runs have words.
+/// Over the link to the host, runs of at least this many bytes take the link's time, whatever their number.
 constexpr std::int64_t least_linked_run = 4;
-/// Where kernels are believed late, and a message takes so much longer by copies than it would by a kernel, it is worth
-/// a launch that nobody waits for to hear at once when they are not any more.
+/// If kernels are expected to start late, and copies take this much longer than a kernel without start delay, a probe
+/// is launched, which shows at once when the delay has ended.
 constexpr double worth_a_probe_us = 30;
 
-/// What is moved within a GPU beside transfers from others gets such a part of its multiprocessors: these transfers
-/// take several times as long, and are to find room.
+/// A transfer within a GPU, beside those from other GPUs, gets one in this many multiprocessors: those take
+/// several times as long, and are to find room.
 constexpr int part_for_own = 4;
 
 int multiprocessors_for(const LayoutTransfer& layouts, const Gpu& gpu) {
@@ -34,7 +34,7 @@ std::int64_t run_of(const datatype::Shape& shape) {
   return shape.kind == datatype::ShapeKind::general ? 0 : typical_run(shape);
 }
 
-/// What a kernel that takes `us` by its size teaches, if its runs are no shorter than `run`.
+/// What to learn from a kernel that takes `us` by its size, with runs of at least `run` bytes (0: not known).
 Lesson lesson_of(Delay& kernels, std::int64_t bytes, double us, std::int64_t run, const TransferContext& context) {
   const bool linked = context.packed_is_host && run >= least_linked_run;
   const bool far_apart = context.peer && run > 0 && run < sector_bytes && bytes >= far_apart_bytes;
@@ -74,7 +74,7 @@ bool Engine::start_copy_engine(Gpu& gpu, Channel& channel, const Packing& packin
     return channel.start_runs(state, copy_plan,
                               {forecast.short_runs ? &channel.short_runs : &channel.copies, forecast.copy_us});
   if (packing.peer) return channel.start_peer_copies(state, copy_plan);
-  // Where rows go either way, who knows which of them is late.
+  // If the copy engine moves some rows and multiprocessors the others, the time does not show which start late.
   const bool mixed = unpack && copy_plan.calls() > 1 && has_short_row(copy_plan, model.engine_row_bytes);
   Delay* const learner = host && !mixed ? &channel.copies : nullptr;
   return channel.start_copies(state, one_row ? in_two_rows(copy_plan, model.engine_row_bytes) : copy_plan,
@@ -146,14 +146,13 @@ void Engine::start_kernel(Gpu& gpu, Channel& channel, const LayoutTransfer& layo
   channel.start_kernel(state, args, waits ? Lesson() : lesson);
 }
 
-/// Whether a probe kernel pays beside a message that goes by copies. Not in a process that yields its GPU to another
-/// one.
+/// Whether a probe kernel pays beside a message moved by copies. Not in a process that yields its GPU to another one.
 bool Engine::worth_a_probe(const Channel& channel, const Forecast& forecast) const {
   return way_ == Way::automatic && forecast.kernel_late_us != 0 && !channel.kernels.yields() &&
          forecast.copy_us - forecast.kernel_us > worth_a_probe_us;
 }
 
-/// Starts a message by itself. `decided`: how it would be moved together with others.
+/// Starts a message by itself. `decided`: the way chosen before; automatic: none.
 void Engine::launch(Gpu& gpu, Channel& channel, const Work& work, Transfer::State& state, Way decided) {
   channel.check_context();
   std::visit(

@@ -211,7 +211,7 @@ bool Resident::gone() const {
 
 std::optional<Work> Resident::take_back(Transfer::State& state) {
   const LockGuard lock(mutex_);
-  // It sets the flag before it says that it has ended.
+  // The kernel sets the job's flag before Mailbox::ended.
   if (served_ != &state || std::atomic_ref(*state.flag).load(std::memory_order_acquire) == state.sequence)
     return std::nullopt;
   --jobs_of_launch_;

@@ -31,7 +31,7 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
-  /// A short transfer begins, moved in whatever way: a running kernel could have done it.
+  /// Counts a short transfer that begins, whatever moves it: a running kernel could have done it.
   void note_short();
   /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
   void about_to_wait(WaitKind kind, bool may_launch) noexcept;
@@ -44,10 +44,10 @@ class Resident {
   bool gone() const NO_THREAD_SAFETY_ANALYSIS;  // while it has a job, there is no other launch
   /// After gone(): the work to be launched instead, unless the job is done.
   std::optional<Work> take_back(Transfer::State& state);
-  /// The job of `state`, if there is one, is done, or nobody waits for it any more.
+  /// Call when the job of `state`, if there is one, is done, or when nobody waits for it any more.
   void done(Transfer::State& state) noexcept;
 
-  /// Another process uses the GPU, and its kernels would wait for this one: it is launched no more.
+  /// Call when another process uses the GPU, whose kernels would wait for this one: it is launched no more.
   void shared_with_others() noexcept;
   /// Ends the kernel for good, since the GPU has failed.
   void give_up() noexcept;

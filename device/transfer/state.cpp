@@ -16,12 +16,12 @@ namespace gpudt::device {
 
 namespace {
 
-/// How often a waiting transfer asks its stream for errors: the clock is read once in so many polls.
+/// Polls between two reads of the clock, by which a waiting transfer decides to check its stream for errors.
 constexpr std::uint32_t polls_per_clock = 1024;
-/// ... and of one that tells how late its like begin, more often.
+/// Polls between two reads of the clock if the transfer's start delay is learnt, and between two polls of the probe.
 constexpr std::uint32_t polls_per_observation = 16;
 constexpr auto error_check_period = std::chrono::milliseconds(100);
-/// A waiting thread yields once in so many polls, for other threads of a busy machine.
+/// Polls between two yields of a waiting thread, for other threads of a busy machine.
 constexpr std::uint32_t polls_per_yield = 64;
 /// Runs of a transfer in the host's memory that are prefetched together.
 constexpr std::size_t runs_prefetched = 32;
@@ -45,7 +45,7 @@ Way Transfer::way() const {
   return state_ ? state_->way : Way::automatic;
 }
 
-/// Each run lies on a cache line that the host has not seen yet: several are asked for at a time.
+/// Each run lies on a cache line that is not in the host's caches yet: several are prefetched at a time.
 void CopiedSpan::pack() {
   struct Run {
     const char* from;
@@ -69,7 +69,7 @@ void CopiedSpan::pack() {
 }
 
 bool Transfer::State::done() {
-  // First, for as long as it is queued, other threads may be launching it, and the rest is theirs.
+  // This comes first: another thread may be launching a queued transfer, and then owns the other members.
   if (queued.load(std::memory_order_acquire) && !channel->closed()) {
     channel->launch_queued();
     if (queued.load(std::memory_order_acquire)) return false;  // held
@@ -117,7 +117,8 @@ void Transfer::State::observe() {
   lesson.delay = nullptr;
 }
 
-/// Asks the stream for errors, but not of a transfer that takes as long as it should: asking costs microseconds.
+/// Checks the stream for errors each error_check_period. Short transfers end before the first check, which costs
+/// microseconds.
 void Transfer::State::check_now_and_then() {
   const auto now = std::chrono::steady_clock::now();
   if (checked == std::chrono::steady_clock::time_point()) {

@@ -1,4 +1,4 @@
-// What a transfer under way needs: the flag that tells its end, and what is learnt from its duration.
+// What a transfer under way needs: the flag that shows its end, and what is learnt from its duration.
 #pragma once
 
 #include <atomic>
@@ -58,11 +58,11 @@ struct Transfer::State {
   std::atomic<bool> queued{false};
   std::optional<Error> failure;  ///< why the launch failed
   std::uint32_t polls = 0;
-  std::chrono::steady_clock::time_point checked;  ///< when the stream was last asked for errors
+  std::chrono::steady_clock::time_point checked;  ///< when the stream was last checked for errors
   Resident* resident = nullptr;                   ///< whose persistent kernel does it; null: a launch of its own
   Lesson lesson;
   CopiedSpan copied_span;
-  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: the last poll that found it so
+  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: time of the latest poll before its end
 
   bool done();
   void wait();

@@ -21,8 +21,8 @@ class StreamMark {
   std::uint64_t number_ = 0;  ///< DefaultStream::mark()
 };
 
-/// Marks the default stream of GPU `ordinal` as it is now. To be called when the program makes its call, not later:
-/// what it puts there meanwhile may wait for the call to end. Thread-safe. Throws Error.
+/// Marks the present end of the default stream of GPU `ordinal`. Call it when the program's call begins, not later:
+/// work that the program adds meanwhile may wait for the call to end. Thread-safe. Throws Error.
 StreamMark mark_default_stream(int ordinal);
 
 }  // namespace gpudt::device

@@ -1,4 +1,4 @@
-// Transfers under way, and what is wanted of them.
+// Transfers under way, and what describes them.
 #pragma once
 
 #include <array>
@@ -50,11 +50,11 @@ struct Side {
 };
 
 /// While a Gathering lives, transfers that its thread starts are queued; its end launches them together, several by one
-/// kernel where that is cheaper. Asking whether one of them is done launches those started so far. A launch that fails
-/// is reported by done() of its transfer.
+/// kernel where that is cheaper. done() of one of them launches those started so far. A launch that fails is reported
+/// by done() of its transfer.
 class Gathering {
  public:
-  /// For transfers of single messages: the parts of a message that are to overlap with each other are longer.
+  /// The limit for single messages: the parts of one message, which are to overlap with each other, are longer.
   static constexpr std::int64_t short_bytes = (256 << 10) - 1;
   /// For longer transfers the launch is a small part of the time, and a kernel of their own is faster.
   static constexpr std::int64_t long_bytes = 4 << 20;
@@ -87,7 +87,7 @@ inline constexpr int wait_kinds = 5;
 struct UsedGpu {
   int ordinal;
   std::string name;
-  std::array<unsigned char, 16> id;  ///< tells GPUs apart, in every process
+  std::array<unsigned char, 16> id;  ///< the UUID
 };
 
 }  // namespace gpudt::device

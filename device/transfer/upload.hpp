@@ -42,7 +42,7 @@ class Upload final : public datatype::Attachment {
   datatype::Program program_ GUARDED_BY(mutex_);
   Staging image_ GUARDED_BY(mutex_);               // on the GPU; pinned if the GPU has no memory left
   Staging source_ GUARDED_BY(mutex_);              // pinned, until the copy has been made
-  StateOwner copying_ GUARDED_BY(mutex_);          // the same copy
+  StateOwner copying_ GUARDED_BY(mutex_);          // the transfer that makes the copy
   Channel* channel_ GUARDED_BY(mutex_) = nullptr;  // whose stream copies the image
 };
 

@@ -1,4 +1,4 @@
-// What a transfer is to move: from here it is launched, at once or later.
+// What a transfer is to move, as it is queued or launched.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 /* The part of the CUDA driver's C interface that the simulated device offers, for machines without the CUDA toolkit:
  * virtual memory management, which the runtime has no names for. Names, values and layouts are those of CUDA 12 and 13;
- * device/sim/abi_check.cpp holds it against the real header. */
+ * device/sim/abi_check.cpp compares it with the real header. */
 #ifndef GPUDT_SIM_CUDA_H
 #define GPUDT_SIM_CUDA_H
 
