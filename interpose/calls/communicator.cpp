@@ -26,12 +26,14 @@ void forget(MPI_Comm comm) {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
+  if (comm == nullptr) return PMPI_Comm_free(comm);  // MPI reports it
   return guarded(*comm, "MPI_Comm_free", [&] {
     forget(*comm);
     return PMPI_Comm_free(comm);
   });
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
+  if (comm == nullptr) return PMPI_Comm_disconnect(comm);
   return guarded(*comm, "MPI_Comm_disconnect", [&] {
     forget(*comm);
     return PMPI_Comm_disconnect(comm);

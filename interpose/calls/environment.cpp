@@ -343,6 +343,7 @@ GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* pro
 }
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
+  if (type == nullptr) return PMPI_Type_free(type);  // MPI reports it
   if (free_type_later(type)) return MPI_SUCCESS;
   if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*type);
   return PMPI_Type_free(type);

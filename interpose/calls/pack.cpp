@@ -75,6 +75,7 @@ template <class Count>
 int pack(const char* call, int (*pmpi)(const void*, Count, MPI_Datatype, void*, Count, Count*, MPI_Comm),
          const void* inbuf, Count incount, MPI_Datatype type, void* outbuf, Count outsize, Count* position,
          MPI_Comm comm) {
+  if (position == nullptr) return pmpi(inbuf, incount, type, outbuf, outsize, position, comm);  // MPI reports it
   const PackedPlace place(outbuf, *position);
   DeviceBuffer operand;
   const bool from_device = comm != MPI_COMM_NULL && resolve_mapped(inbuf, incount, type, call, operand);
@@ -101,6 +102,7 @@ template <class Count>
 int unpack(const char* call, int (*pmpi)(const void*, Count, Count*, void*, Count, MPI_Datatype, MPI_Comm),
            const void* inbuf, Count insize, Count* position, void* outbuf, Count outcount, MPI_Datatype type,
            MPI_Comm comm) {
+  if (position == nullptr) return pmpi(inbuf, insize, position, outbuf, outcount, type, comm);
   const PackedPlace place(inbuf, *position);
   DeviceBuffer operand;
   const bool to_device = comm != MPI_COMM_NULL && resolve_mapped(outbuf, outcount, type, call, operand);
@@ -139,6 +141,7 @@ constexpr External<MPI_Count, MPI_Count> large_external{PMPI_Pack_external_c, PM
 template <class Count, class Size>
 int pack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
                   Count incount, MPI_Datatype type, void* outbuf, Size outsize, Size* position) {
+  if (position == nullptr) return pmpi.pack(datarep, inbuf, incount, type, outbuf, outsize, position);
   const PackedPlace place(outbuf, *position);
   DeviceBuffer operand;
   const bool from_device = resolve_mapped(inbuf, incount, type, call, operand);
@@ -166,6 +169,7 @@ int pack_external(const char* call, const External<Count, Size>& pmpi, const cha
 template <class Count, class Size>
 int unpack_external(const char* call, const External<Count, Size>& pmpi, const char datarep[], const void* inbuf,
                     Size insize, Size* position, void* outbuf, Count outcount, MPI_Datatype type) {
+  if (position == nullptr) return pmpi.unpack(datarep, inbuf, insize, position, outbuf, outcount, type);
   const PackedPlace place(inbuf, *position);
   DeviceBuffer operand;
   const bool to_device = resolve_mapped(outbuf, outcount, type, call, operand);

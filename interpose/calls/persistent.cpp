@@ -183,6 +183,7 @@ int start_asked(const PersistentRef& persistent, const ErrorOwner& owner) {
 }
 
 int start(MPI_Request* request) {
+  if (request == nullptr) return PMPI_Start(request);  // MPI reports it
   if (const PersistentRef persistent = persistent_find(*request)) {
     const PersistentStarting starting(*persistent);
     const int code = guarded(starting.owner(), "MPI_Start", [&] {
@@ -240,7 +241,7 @@ GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
 }
 
 GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
-  if (persistent_count() == 0)
+  if (persistent_count() == 0 || requests == nullptr)
     return guarded(MPI_COMM_NULL, "MPI_Startall", [&] {
       engine_order_all();
       order_direct();
@@ -255,6 +256,7 @@ GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
 }
 
 GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
+  if (request == nullptr) return PMPI_Request_free(request);
   const PersistentRef persistent = persistent_remove(*request);
   if (!persistent) {
     WatchedReceive* const watched = watched_find(*request);
@@ -268,6 +270,7 @@ GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
 // Open MPI 4.1 loses a message that one thread sends to its own process while another one cancels the receive that it
 // would match (docs/mpi-faults.md): so the engine sends none meanwhile.
 GPUDT_EXPORT int MPI_Cancel(MPI_Request* request) {
+  if (request == nullptr) return PMPI_Cancel(request);
   const PersistentRef persistent = persistent_find(*request);
   MPI_Request* const real = persistent ? &persistent->active : request;
   return engine_without_polls([real] { return PMPI_Cancel(real); });

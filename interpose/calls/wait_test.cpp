@@ -258,7 +258,7 @@ class Statuses {
  public:
   /// `filled`: how many statuses the call fills at most.
   Statuses(int count, const MPI_Request* requests, int filled, MPI_Status* user) : seen_(user) {
-    if (count <= 0 || !peer_checks()) return;
+    if (count <= 0 || requests == nullptr || !peer_checks()) return;
     contexts_.note(count, requests);
     if (user == MPI_STATUS_IGNORE) seen_ = room_for(filled, own_, many_);
   }

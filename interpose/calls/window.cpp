@@ -171,6 +171,7 @@ GPUDT_EXPORT int MPI_Win_detach(MPI_Win win, const void* base) {
 }
 
 GPUDT_EXPORT int MPI_Win_free(MPI_Win* win) {
+  if (win == nullptr) return PMPI_Win_free(win);  // MPI reports it
   return guarded(OfWindow{*win}, "MPI_Win_free", [&] { return free_window(win); });
 }
 

@@ -136,7 +136,8 @@ std::int64_t received_bytes(const MPI_Status& status) {
 
 /// An assertion in MPICH's MPI_Waitall fails if some requests are null and a generalized one is not complete yet.
 int wait_all(int count, MPI_Request* requests, MPI_Status* statuses) {
-  const bool some_null = count > 0 && std::find(requests, requests + count, MPI_REQUEST_NULL) != requests + count;
+  const bool some_null =
+      count > 0 && requests != nullptr && std::find(requests, requests + count, MPI_REQUEST_NULL) != requests + count;
   if (!some_null) return PMPI_Waitall(count, requests, statuses);
   std::vector<int> places;
   std::vector<MPI_Request> waited;

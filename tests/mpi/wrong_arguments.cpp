@@ -6,6 +6,7 @@
 
 #include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
+#include "tests/support/mpi_quirks.hpp"
 
 using namespace gpudt::test;
 
@@ -170,4 +171,51 @@ TEST_CASE("long messages with wrong arguments", "[errors]") {
   MPI_OK(PMPI_Comm_set_errhandler(MPI_COMM_WORLD, handler));
   PMPI_Errhandler_free(&handler);
   CHECK(buffer.difference() == "");
+}
+
+namespace {
+
+/// Whether the library returns what MPI itself, called as PMPI, does.
+void expect_same(const char* name, int without, int with) {
+  INFO(name);
+  CHECK(without != MPI_SUCCESS);
+  CHECK(error_text(with) == error_text(without));
+}
+
+}  // namespace
+
+TEST_CASE("null pointers for requests, handles and positions are reported by MPI", "[errors]") {
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  constexpr int count = 2;
+  int index = 0, flag = 0, indices[count];
+  MPI_Status all[count];
+  expect_same("Wait", PMPI_Wait(nullptr, all), MPI_Wait(nullptr, all));
+  expect_same("Test", PMPI_Test(nullptr, &flag, all), MPI_Test(nullptr, &flag, all));
+  expect_same("Waitall", PMPI_Waitall(count, nullptr, all), MPI_Waitall(count, nullptr, all));
+  expect_same("Testall", PMPI_Testall(count, nullptr, &flag, all), MPI_Testall(count, nullptr, &flag, all));
+  expect_same("Waitany", PMPI_Waitany(count, nullptr, &index, all), MPI_Waitany(count, nullptr, &index, all));
+  expect_same("Testany", PMPI_Testany(count, nullptr, &index, &flag, all),
+              MPI_Testany(count, nullptr, &index, &flag, all));
+  expect_same("Waitsome", PMPI_Waitsome(count, nullptr, &index, indices, all),
+              MPI_Waitsome(count, nullptr, &index, indices, all));
+  expect_same("Testsome", PMPI_Testsome(count, nullptr, &index, indices, all),
+              MPI_Testsome(count, nullptr, &index, indices, all));
+  expect_same("Start", PMPI_Start(nullptr), MPI_Start(nullptr));
+  expect_same("Startall", PMPI_Startall(count, nullptr), MPI_Startall(count, nullptr));
+  expect_same("Cancel", PMPI_Cancel(nullptr), MPI_Cancel(nullptr));
+  expect_same("Request_free", PMPI_Request_free(nullptr), MPI_Request_free(nullptr));
+  expect_same("Pack", PMPI_Pack(&index, 1, MPI_INT, indices, sizeof indices, nullptr, comm()),
+              MPI_Pack(&index, 1, MPI_INT, indices, sizeof indices, nullptr, comm()));
+  expect_same("Unpack", PMPI_Unpack(indices, sizeof indices, nullptr, &index, 1, MPI_INT, comm()),
+              MPI_Unpack(indices, sizeof indices, nullptr, &index, 1, MPI_INT, comm()));
+  if (mpich) {  // Open MPI reads the handles
+    expect_same("Comm_free", PMPI_Comm_free(nullptr), MPI_Comm_free(nullptr));
+    expect_same("Comm_disconnect", PMPI_Comm_disconnect(nullptr), MPI_Comm_disconnect(nullptr));
+    expect_same("Win_free", PMPI_Win_free(nullptr), MPI_Win_free(nullptr));
+  } else {  // MPICH reads this one
+    expect_same("Type_free", PMPI_Type_free(nullptr), MPI_Type_free(nullptr));
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
+  MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL);
 }
