@@ -80,6 +80,7 @@ int Remote::poll(Tests) {
     if (state == MpiTransfer::State::done) {
       take(message);
       ++taken;
+      receive_failures_ = 0;
     } else if (++receive_failures_ == most_receive_failures) {
       log_error("control messages of other processes cannot be received");
     }

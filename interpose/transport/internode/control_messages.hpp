@@ -184,7 +184,7 @@ class Remote final : public Polled {
   // Only for the thread that polls.
   ControlMessage received_ = {};
   MpiTransferRef listening_;
-  int receive_failures_ = 0;  ///< failed receives of control messages so far
+  int receive_failures_ = 0;  ///< receives of control messages that failed one after another
   bool stopping_ = false;
   RequestSet<MpiTransferRef> requests_;
 
