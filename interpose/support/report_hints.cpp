@@ -23,7 +23,7 @@ constexpr Advice fallback_advice[fallback_kinds] = {
     {"% reductions in GPU memory went through the host: GPUs do not reduce this operator or type",
      "Use a predefined operator on a basic type, or reduce by a kernel of your own"},
     {"% nonblocking or persistent collectives went through the host",
-     "Within a node GPUs do nonblocking reductions, and those of contiguous blocks, if all data are in GPU memory"},
+     "Within a node GPUs do nonblocking collectives if all data are in GPU memory"},
 };
 
 constexpr Advice refused_advice = {

@@ -116,7 +116,7 @@ std::string messages_text(const Summary& summary) {
             " through shared memory, " + messages(PeerEvent::remote) + " in fragments by messages, " +
             messages(PeerEvent::buffered) + " buffered\n";
   if (summary.of(PeerEvent::collective) != 0)
-    text += "  collectives as messages: " + messages(PeerEvent::collective) + " calls\n";
+    text += "  collectives by GPUs: " + messages(PeerEvent::collective) + " calls\n";
   return text;
 }
 

@@ -124,21 +124,21 @@ class Environment(unittest.TestCase):
                 run = Run("gather", f"GPUDT_PROTOCOL={protocol}", "GPUDT_REPORT=1")
                 self.assertEqual(run.code, 0, run.text)
                 self.assertEqual(run.results, everywhere, run.text)
-                told = run.lines("collectives as messages")
-                self.assertEqual(told, [f"  collectives as messages: {calls * RANKS} calls"] if calls else [], run.text)
+                told = run.lines("collectives by GPUs")
+                self.assertEqual(told, [f"  collectives by GPUs: {calls * RANKS} calls"] if calls else [], run.text)
 
     def test_collectives_in_turns(self):
         """Calls that may go as messages are found among others that may not."""
         run = Run("turns", "GPUDT_REPORT=1")
         self.assertEqual(run.code, 0, run.text)
-        (told,) = run.lines("collectives as messages")
-        self.assertGreaterEqual(int(re.search(r"messages: (\d+) calls", told).group(1)), 4 * RANKS, run.text)
+        (told,) = run.lines("collectives by GPUs")
+        self.assertGreaterEqual(int(re.search(r"GPUs: (\d+) calls", told).group(1)), 4 * RANKS, run.text)
 
     def test_collectives_without(self):
         """Nobody waits for an answer of a process without the library."""
         run = Run("gather", "GPUDT_REPORT=1", "GPUDT_TEST_REPORT_TIMEOUT=1", without=1)
         self.assertEqual(run.code, 0, run.text)
-        self.assertEqual(run.lines("collectives as messages"), [], run.text)
+        self.assertEqual(run.lines("collectives by GPUs"), [], run.text)
 
     def test_parts(self):
         """What goes to other nodes goes in fragments, and so does everything that is long if that is wanted."""
