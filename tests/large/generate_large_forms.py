@@ -40,9 +40,11 @@ def definition(name, function, types):
             wide = "MPI_Count" if argument.role == "counts" else "MPI_Aint"
             given = f"widened<{wide}>({argument.name}, {length(function, at)})"
         elif argument.role in ("count_ref", "aint_count_ref"):
-            before.append(f"  MPI_Count {argument.name}_wide = *{argument.name};\n")
-            after.append(f"  *{argument.name} = static_cast<std::remove_pointer_t<{types[at]}>>({argument.name}_wide);\n")
-            given = f"&{argument.name}_wide"
+            narrow = argument.name
+            before.append(f"  MPI_Count {narrow}_wide = {narrow} == nullptr ? 0 : *{narrow};\n")
+            after.append(f"  if ({narrow} != nullptr) "
+                         f"*{narrow} = static_cast<std::remove_pointer_t<{types[at]}>>({narrow}_wide);\n")
+            given = f"{narrow} == nullptr ? nullptr : &{narrow}_wide"
         passed.append(given)
     parameters = ", ".join(f"{kind} {argument.name}" for kind, argument in zip(types, function.arguments))
     return (f'\nextern "C" int {name}({parameters}) {{\n{"".join(before)}'
