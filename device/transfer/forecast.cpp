@@ -57,7 +57,7 @@ Engine::Forecast Engine::foresee(const Gpu& gpu, const Channel& channel, const P
   return forecast;
 }
 
-/// For runs from the host: copied together, or two by two (in_two_rows()), which the copy engine executes.
+/// For runs from the host: copied together, or in pairs (in_two_rows()), which the copy engine executes.
 Engine::Forecast Engine::forecast_of_runs(const Gpu& gpu, const Channel& channel, std::int64_t bytes,
                                           const TransferContext& context, CopyPlan runs) {
   TransferContext alone = context;
