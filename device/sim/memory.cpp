@@ -27,23 +27,27 @@ std::size_t round_up(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
 }
 
-/// The first page of the memory object, by which an importing process knows it.
-struct Header {
-  std::uint64_t magic;
-  std::uint64_t nonce;
-};
-constexpr std::uint64_t header_magic = 0x6770756474736d31;
-
 /// What is inside a cudaIpcMemHandle_t.
 struct Handle {
   std::uint64_t nonce;
   std::uint64_t id;
-  std::uint64_t region, region_bytes;
-  std::uint64_t begin, bytes;
+  std::uint64_t region, in_file;
+  std::uint64_t bytes;
+  OpeningIndex opening, unused;
   std::int32_t process, file;
   std::int32_t device, kind;
 };
 static_assert(sizeof(Handle) <= CUDA_IPC_HANDLE_SIZE);
+
+std::size_t region_bytes_of(std::size_t bytes) {
+  return round_up(bytes, page);
+}
+
+Handle inside_of(const char* handle) {
+  Handle inside;
+  std::memcpy(&inside, handle, sizeof inside);
+  return inside;
+}
 
 /// The device whose reset frees the block.
 int holder(const Block& block) {
@@ -92,10 +96,7 @@ Memory::Memory() {
   host_access_ = setting("GPUDT_SIM_HOST_ACCESS", 0) != 0;
   size_ = host_zone_bytes + static_cast<std::size_t>(device_count()) * device_bytes;
   file_ = memfd_create(object_name, MFD_CLOEXEC);
-  Header header = {header_magic, 0};
-  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(size_)) != 0 ||
-      getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce ||
-      pwrite(file_, &header, sizeof header, 0) != sizeof header) {
+  if (file_ < 0 || ftruncate(file_, static_cast<off_t>(2 * size_)) != 0 || !own_openings_.make(file_)) {
     std::perror("gpudt-sim: cannot create the memory of the simulated device");
     size_ = 0;
     return;
@@ -111,47 +112,10 @@ Memory::Memory() {
   madvise(alias, size_, MADV_DONTDUMP);
   user_ = static_cast<char*>(user);
   alias_ = static_cast<char*>(alias);
-  host_zone_.give(page, host_zone_bytes - page);
+  host_zone_.give(ObjectHead::bytes, host_zone_bytes - ObjectHead::bytes);
   device_zone_.give(host_zone_bytes, size_ - host_zone_bytes);
+  other_offsets_.give(size_, size_);
   existing_memory.store(this, std::memory_order_release);
-}
-
-bool Zone::take(std::size_t bytes, std::size_t* offset) {
-  // First what lies behind the cursor, so that addresses are reused late and the use of freed memory shows.
-  for (const std::size_t from : {cursor, std::size_t(0)}) {
-    auto range = free.upper_bound(from);
-    if (range != free.begin()) --range;
-    for (; range != free.end(); ++range) {
-      const std::size_t begin = std::max(range->first, from), end = range->first + range->second;
-      if (end < begin || end - begin < bytes) continue;
-      *offset = begin;
-      if (begin > range->first)
-        range->second = begin - range->first;
-      else
-        free.erase(range);
-      if (end - begin > bytes) free[begin + bytes] = end - begin - bytes;
-      cursor = begin + bytes;
-      return true;
-    }
-  }
-  return false;
-}
-
-void Zone::give(std::size_t offset, std::size_t bytes) {
-  auto next = free.lower_bound(offset);
-  if (next != free.begin()) {
-    auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
-      offset = previous->first;
-      bytes += previous->second;
-      free.erase(previous);
-    }
-  }
-  if (next != free.end() && offset + bytes == next->first) {
-    bytes += next->second;
-    free.erase(next);
-  }
-  free[offset] = bytes;
 }
 
 Zone& Memory::zone(Kind kind) {
@@ -175,15 +139,40 @@ bool Memory::map_file(std::size_t region, std::size_t bytes, int file, std::size
   });
 }
 
-cudaError_t Memory::place(Block block, int file, std::size_t file_offset, void** address) {
-  // One guard page after the block; the guard before it is that of its predecessor (or the header's).
+/// As a rule at the offset of the region.
+bool Memory::find_in_file(Block& block) {
+  block.in_file = block.region;
+  return !own_openings_.lingers_at(block.region, block.region_bytes) ||
+         other_offsets_.take(block.region_bytes, &block.in_file);
+}
+
+void Memory::free_in_file(std::size_t in_file, std::size_t bytes) {
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(in_file), static_cast<off_t>(bytes));
+  if (in_file >= size_) other_offsets_.give(in_file, bytes);
+}
+
+void Memory::give_back_closed() {
+  for (const OwnOpenings::Lingering& each : own_openings_.take_closed()) {
+    used_[each.account] -= each.bytes;
+    free_in_file(each.in_file, each.bytes);
+  }
+}
+
+cudaError_t Memory::place(Block block, int file, void** address) {
+  // One guard page after the block; the guard before it is that of its predecessor (or the head's).
   std::size_t region = 0;
   if (!zone(block.kind).take(block.region_bytes + page, &region)) return cudaErrorMemoryAllocation;
   block.region = region;
-  const bool mapped = file == file_ || map_file(region, block.region_bytes, file, file_offset);
+  const bool own = file == file_;
+  if (own && !find_in_file(block)) {
+    zone(block.kind).give(region, block.region_bytes + page);
+    return cudaErrorMemoryAllocation;
+  }
+  const bool there = own && block.in_file == region;
+  const bool mapped = there || map_file(region, block.region_bytes, file, block.in_file);
   const std::size_t begin = region + block.region_bytes - round_up(block.bytes, granularity);
   const auto at = blocks_.emplace(begin, std::move(block)).first;
-  if (at->second.opened_from.empty()) used_[account(at->second)] += at->second.region_bytes;
+  count_in(at->second);
   if (!mapped || !protect(at->second, true)) {
     remove(at);
     return cudaErrorMemoryAllocation;
@@ -192,17 +181,35 @@ cudaError_t Memory::place(Block block, int file, std::size_t file_offset, void**
   return cudaSuccess;
 }
 
+void Memory::count_in(const Block& block) {
+  if (block.opened_from.empty()) {
+    used_[account(block)] += block.region_bytes;
+  } else {
+    const Handle from = inside_of(block.opened_from.data());
+    others_openings_.opened(from.nonce, from.opening);
+  }
+}
+
+/// Returns whether memory of this process is free now.
+bool Memory::count_out(const Block& block) {
+  if (!block.opened_from.empty()) {
+    const Handle from = inside_of(block.opened_from.data());
+    others_openings_.closed(from.nonce, from.opening);
+    return false;
+  }
+  if (own_openings_.lingers({block.exported, account(block), block.in_file, block.region_bytes})) return false;
+  used_[account(block)] -= block.region_bytes;
+  return true;
+}
+
 void Memory::remove(Blocks::iterator at) {
   const Block& block = at->second;
   bool restored = protect(block, false);
-  if (block.opened_from.empty()) {
-    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.region),
-              static_cast<off_t>(block.region_bytes));
-    used_[account(block)] -= block.region_bytes;
-  } else {
+  const bool own = block.opened_from.empty();
+  if (!own || block.in_file != block.region)
     restored = map_file(block.region, block.region_bytes, file_, block.region) && restored;
-    opened_.erase(block.opened_from);
-  }
+  if (!own) opened_.erase(block.opened_from);
+  if (count_out(block)) free_in_file(block.in_file, block.region_bytes);
   // Addresses that the system did not let us take back are never used again.
   if (restored && !block.reserved) zone(block.kind).give(block.region, block.region_bytes + page);
   blocks_.erase(at);
@@ -217,16 +224,17 @@ cudaError_t Memory::allocate(Kind kind, int device, std::size_t bytes, void** ad
   if (bytes > size_) return cudaErrorMemoryAllocation;
   const LockGuard lock(mutex_);
   Block block;
-  block.region_bytes = round_up(bytes, page);
+  block.region_bytes = region_bytes_of(bytes);
   block.bytes = bytes;
   block.kind = kind;
   block.device = device;
+  give_back_closed();
   if (kind != Kind::pinned && used_[account(block)] + block.region_bytes > device_bytes)
     return cudaErrorMemoryAllocation;
   block.id = next_id_++;
   block.exportable = exportable;
   block.flags = flags;
-  return place(std::move(block), file_, 0, address);
+  return place(std::move(block), file_, address);
 }
 
 cudaError_t Memory::release(void* address, bool pinned) {
@@ -290,7 +298,7 @@ cudaError_t Memory::map(void* address, std::size_t bytes, int device) {
     return cudaErrorInvalidValue;
   if (used_[device] + bytes > device_bytes) return cudaErrorMemoryAllocation;
   Block block;
-  block.region = offset;
+  block.region = block.in_file = offset;
   block.region_bytes = block.bytes = bytes;
   block.kind = Kind::device;
   block.device = device;
@@ -396,31 +404,50 @@ bool Memory::range_valid(const void* address, std::size_t bytes) const {
   return true;
 }
 
-std::size_t Memory::available(int device) const {
-  const SharedLock lock(mutex_);
+std::size_t Memory::available(int device) {
+  const LockGuard lock(mutex_);
+  give_back_closed();
   const auto used = used_.find(device);
   return device_bytes - (used == used_.end() ? 0 : used->second);
 }
 
-cudaError_t Memory::export_handle(const void* address, cudaIpcMemHandle_t* handle) const {
-  const SharedLock lock(mutex_);
+cudaError_t Memory::export_handle(const void* address, cudaIpcMemHandle_t* handle) {
+  const LockGuard lock(mutex_);
   if (!in_arena(address)) return cudaErrorInvalidValue;
-  const auto at = containing(address);
-  if (at == blocks_.end() || !at->second.exportable || !at->second.opened_from.empty()) return cudaErrorInvalidValue;
-  const Block& block = at->second;
-  Header header;
-  if (pread(file_, &header, sizeof header, 0) != sizeof header) return cudaErrorMapBufferObjectFailed;
-  const Handle inside = {
-      header.nonce, block.id, block.region, block.region_bytes, at->first,
-      block.bytes,  getpid(), file_,        block.device,       static_cast<std::int32_t>(block.kind)};
+  const auto holds = containing(address);
+  if (holds == blocks_.end() || !holds->second.exportable || !holds->second.opened_from.empty())
+    return cudaErrorInvalidValue;
+  Block& block = blocks_.at(holds->first);
+  if (block.exported < 0) block.exported = own_openings_.take();
+  const Handle inside = {own_openings_.nonce(),
+                         block.id,
+                         block.region,
+                         block.in_file,
+                         block.bytes,
+                         block.exported,
+                         0,
+                         getpid(),
+                         file_,
+                         block.device,
+                         static_cast<std::int32_t>(block.kind)};
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &inside, sizeof inside);
   return cudaSuccess;
 }
 
+/// Whether an earlier allocation of these addresses of the process is open for `device`.
+bool Memory::has_older_open(const cudaIpcMemHandle_t& handle, int device) const {
+  const Handle wanted = inside_of(handle.reserved);
+  return std::ranges::any_of(opened_, [&](const auto& entry) REQUIRES_SHARED(mutex_) {
+    const Handle open = inside_of(entry.first.data());
+    return blocks_.at(entry.second).opened_for == device && open.nonce == wanted.nonce && open.id != wanted.id &&
+           open.region < wanted.region + region_bytes_of(wanted.bytes) &&
+           wanted.region < open.region + region_bytes_of(open.bytes);
+  });
+}
+
 cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, int devices, void** address) {
-  Handle inside;
-  std::memcpy(&inside, &handle, sizeof inside);
+  const Handle inside = inside_of(handle.reserved);
   if (inside.process == getpid()) return cudaErrorDeviceUninitialized;  // as CUDA: not in the exporting process
   if (inside.device < 0 || inside.device >= devices) return cudaErrorInvalidDevice;
   const std::string key = std::string(handle.reserved, sizeof handle.reserved) + std::to_string(device);
@@ -430,18 +457,18 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, in
     *address = user_ + open->second;
     return cudaSuccess;
   }
+  if (has_older_open(handle, device)) return cudaErrorMapBufferObjectFailed;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", inside.process, inside.file);
   const int file = open(path, O_RDWR | O_CLOEXEC);
-  Header header = {};
   struct stat status = {};
-  const bool right = file >= 0 && pread(file, &header, sizeof header, 0) == sizeof header &&
-                     header.magic == header_magic && header.nonce == inside.nonce && fstat(file, &status) == 0 &&
-                     inside.region + inside.region_bytes <= static_cast<std::uint64_t>(status.st_size);
+  const bool right = file >= 0 && others_openings_.knows(file, inside.nonce) && fstat(file, &status) == 0 &&
+                     inside.in_file + region_bytes_of(inside.bytes) <= static_cast<std::uint64_t>(status.st_size);
   cudaError_t error = cudaErrorMapBufferObjectFailed;
   if (right) {
     Block block;
-    block.region_bytes = inside.region_bytes;
+    block.region_bytes = region_bytes_of(inside.bytes);
+    block.in_file = inside.in_file;
     block.bytes = inside.bytes;
     block.kind = static_cast<Kind>(inside.kind);
     block.device = inside.device;
@@ -449,7 +476,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, in
     block.opened_from = key;
     block.opened_for = device;
     block.openings = 1;
-    error = place(std::move(block), file, inside.region, address);
+    error = place(std::move(block), file, address);
     if (error == cudaSuccess) opened_[key] = offset_of(*address);
   }
   if (file >= 0) close(file);

@@ -13,6 +13,8 @@
 
 #include "base/mutex.hpp"
 #include "device/sim/include/cuda_runtime_api.h"
+#include "device/sim/openings.hpp"
+#include "device/sim/zone.hpp"
 
 namespace gpudt::sim {
 
@@ -22,6 +24,7 @@ struct Block {
   std::size_t region = 0;        ///< offset in the arena of its accessible pages
   std::size_t region_bytes = 0;  ///< their size
   std::size_t bytes = 0;         ///< as requested
+  std::size_t in_file = 0;       ///< offset of the region in the memory object, whether ours or another process's
   Kind kind = Kind::host;
   int device = -1;
   std::uint64_t id = 0;     ///< unique in the process, as CU_POINTER_ATTRIBUTE_BUFFER_ID
@@ -31,6 +34,7 @@ struct Block {
   std::string opened_from;  ///< the handle it was opened with, and opened_for; empty: our own memory
   int opened_for = -1;      ///< the device that reaches it there
   int openings = 0;
+  OpeningIndex exported = -1;  ///< what counts other processes' openings of it
 };
 
 struct Lookup {
@@ -41,14 +45,6 @@ struct Lookup {
   unsigned flags = 0;
   std::uint64_t id = 0;
   bool exportable = false;
-};
-
-/// Unused addresses of one part of the arena. Host-accessible and device memory lie in parts of their own.
-struct Zone {
-  std::map<std::size_t, std::size_t> free;  // offset -> bytes
-  std::size_t cursor = 0;                   // where to look next
-  bool take(std::size_t bytes, std::size_t* offset);
-  void give(std::size_t offset, std::size_t bytes);
 };
 
 class Memory {
@@ -94,10 +90,12 @@ class Memory {
   /// is not ours.
   bool range_valid(const void* address, std::size_t bytes) const;
 
-  std::size_t available(int device) const;
+  /// Without what has been freed while other processes have it open, as in CUDA.
+  std::size_t available(int device);
 
-  cudaError_t export_handle(const void* address, cudaIpcMemHandle_t* handle) const;
-  /// Opens the memory for `device`, as CUDA does for the current context.
+  cudaError_t export_handle(const void* address, cudaIpcMemHandle_t* handle);
+  /// Opens the memory for `device`, as CUDA does for the current context. Refused while an earlier allocation of these
+  /// addresses is open.
   cudaError_t open_handle(const cudaIpcMemHandle_t& handle, int device, int devices, void** address);
   cudaError_t close_handle(void* address);
 
@@ -113,10 +111,16 @@ class Memory {
   Blocks::const_iterator containing(const void* address) const REQUIRES_SHARED(mutex_);
   /// The mappings that make up exactly this range, as [first, last); empty if there are none.
   std::pair<Blocks::iterator, Blocks::iterator> mappings(void* address, std::size_t bytes) REQUIRES(mutex_);
-  cudaError_t place(Block block, int file, std::size_t file_offset, void** address) REQUIRES(mutex_);
+  cudaError_t place(Block block, int file, void** address) REQUIRES(mutex_);
+  bool find_in_file(Block& block) REQUIRES(mutex_);
+  void free_in_file(std::size_t in_file, std::size_t bytes) REQUIRES(mutex_);
+  void give_back_closed() REQUIRES(mutex_);
   void remove(Blocks::iterator at) REQUIRES(mutex_);
+  void count_in(const Block& block) REQUIRES(mutex_);
+  bool count_out(const Block& block) REQUIRES(mutex_);
   Zone& zone(Kind kind) REQUIRES(mutex_);
   bool protect(const Block& block, bool accessible);
+  bool has_older_open(const cudaIpcMemHandle_t& handle, int device) const REQUIRES(mutex_);
   bool map_file(std::size_t region, std::size_t bytes, int file, std::size_t file_offset);
 
   struct Registered {
@@ -133,11 +137,15 @@ class Memory {
   mutable SharedMutex mutex_;
   Blocks blocks_ GUARDED_BY(mutex_);
   Zone host_zone_ GUARDED_BY(mutex_), device_zone_ GUARDED_BY(mutex_);
+  /// Offsets in the memory object for allocations at addresses of older ones that other processes have open.
+  Zone other_offsets_ GUARDED_BY(mutex_);
   std::map<std::size_t, std::size_t> reserved_ GUARDED_BY(mutex_);  // ranges of addresses: offset -> bytes
   std::map<const char*, Registered> registered_ GUARDED_BY(mutex_);
   std::atomic<std::size_t> registered_count_{0};
   std::map<int, std::size_t> used_ GUARDED_BY(mutex_);  // by device; -1: pinned
   std::map<std::string, std::size_t> opened_ GUARDED_BY(mutex_);
+  OwnOpenings own_openings_ GUARDED_BY(mutex_);
+  OthersOpenings others_openings_ GUARDED_BY(mutex_);
   std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;
 };
 

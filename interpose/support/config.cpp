@@ -21,8 +21,8 @@ constexpr std::array<std::string_view, 16> known_names = {
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
     "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX"};
 // The simulated device reads these; here they are only checked.
-constexpr std::array<std::string_view, 4> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
-                                                       "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS"};
+constexpr std::array<std::string_view, 5> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
+                                                       "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS", "GPUDT_SIM_REUSE"};
 constexpr std::string_view sim_prefix = "GPUDT_SIM_";
 constexpr std::string_view test_prefix = "GPUDT_TEST_";  ///< read by the tests
 
@@ -140,6 +140,7 @@ void check_sim_variables(std::vector<std::string>& complaints) {
   read("GPUDT_SIM_DELAY_US", parse_delay, "microseconds such as 10 or 0-500", unused, complaints);
   read("GPUDT_SIM_HOST_ACCESS", parse_number<1>, "0 or 1", unused, complaints);
   read("GPUDT_SIM_PEERS", parse_number<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_REUSE", parse_number<1>, "0 or 1", unused, complaints);
 }
 
 template <std::size_t size>
