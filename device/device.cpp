@@ -2,7 +2,10 @@
 // destructor touches a GPU.
 #include "device/device.hpp"
 
+#include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "device/choice/chooser.hpp"
 #include "device/cuda/make_runtime.hpp"
@@ -119,18 +122,53 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
   return current_engine().copy(ordinal, to, from, bytes, after);
 }
 
-bool export_memory(int ordinal, const void* address, Exported& exported) noexcept try {
-  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported);
+void tell_exports(ExportTable& table) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->peers().exports().tell(table);
+}
+
+bool export_memory(int ordinal, const void* address, Exported& exported, Importers by) noexcept try {
+  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported,
+                                                by);
 } catch (const std::exception&) {
   return false;  // no memory, or the GPU has failed, which its next use reports
 }
 
-Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
+ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by) {
+  constexpr std::size_t most_rejected = 4;
+  constexpr std::size_t least_alone = std::size_t{2} << 20;  // shorter blocks share allocations, and the driver's pages
+  ExportedStaging taken{acquire(StagingKind::device, ordinal, bytes), {}};
+  std::vector<Staging> rejected;  // new memory where `by` still have older memory mapped
+  for (;;) {
+    Exported exported;
+    if (export_memory(ordinal, taken.staging.data(), exported, by)) {
+      taken.exported = exported;
+      return taken;
+    }
+    if (rejected.size() == most_rejected || !export_memory(ordinal, taken.staging.data(), exported, no_importers))
+      return taken;
+    Staging another = try_acquire(StagingKind::device, ordinal, std::max(bytes, least_alone));
+    if (!another) return taken;
+    rejected.push_back(std::exchange(taken.staging, std::move(another)));
+  }
+}
+
+Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why) {
   return engine_for(ordinal).peers().import_memory(ordinal, exporter, exported, why);
 }
 
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported) {
   return engine_for(ordinal).peers().imported_memory(ordinal, exporter, exported);
+}
+
+void give_back_freed() noexcept try {
+  Engine* const engine = process_engine.load(std::memory_order_acquire);
+  if (engine == nullptr) return;
+  constexpr std::size_t looked_at = 2;
+  engine->lose_ended();
+  engine->peers().exports().look_for_freed(looked_at);
+  engine->peers().unmap_freed(!engine->at_rest());
+} catch (const std::exception&) {
+  // No memory: another time.
 }
 
 PeerStatistics peer_statistics() noexcept {

@@ -18,6 +18,7 @@
 #include "device/kernels/reduction.hpp"
 #include "device/memory/addresses.hpp"
 #include "device/memory/division.hpp"
+#include "device/memory/export_table.hpp"
 #include "device/memory/mapping.hpp"
 #include "device/memory/staging.hpp"
 #include "device/runtime/error.hpp"
@@ -96,21 +97,40 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
 
 // --- peers: memory of other processes and other GPUs -----------------------------------------------------------------
 
+/// From now on until stop(), `table`, in memory that other processes share with this one, tells them which memory that
+/// export_memory() has described has been freed since. All of it is 0. Thread-safe.
+void tell_exports(ExportTable& table) noexcept;
+
 /// Describes the allocation that holds `address`, in memory of GPU `ordinal`. False if it cannot be exported: managed,
 /// stream-ordered and virtually mapped memory, another process's, and whatever the runtime refuses. The answer, also a
-/// negative one, is cached: a further call costs one query of the driver (100 ns). Thread-safe.
-bool export_memory(int ordinal, const void* address, Exported& exported) noexcept;
+/// negative one, is cached: a further call costs one query of the driver (100 ns). Also false as long as one of the
+/// processes `by` has memory mapped that was at these addresses before, since it cannot map this one then. Thread-safe.
+bool export_memory(int ordinal, const void* address, Exported& exported, Importers by = all_importers) noexcept;
+
+struct ExportedStaging {
+  Staging staging;
+  std::optional<Exported> exported;  ///< none: it cannot be mapped
+};
+/// Takes at least `bytes` bytes of device memory that the processes `by` can map now. Thread-safe. Throws
+/// Failure::out_of_memory.
+ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by);
 
 /// Maps what another process has exported for use by GPU `ordinal`; what this process has exported itself is used where
-/// it is. `exporter` is the rank of the exporting process in MPI_COMM_WORLD. Opening takes 10 ms and is done once:
-/// mappings are kept, within bounds, and replaced when the exporter has freed the memory and allocated anew. Empty if
-/// the GPUs do not reach each other, or the memory cannot be opened (processes isolated from each other); the reason is
-/// in *why (which may be null), and further calls for memory of that GPU of the exporter's fail for a while (back-off).
-/// As long as a mapping is kept, memory that its exporter frees may stay allocated. Thread-safe.
-Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
+/// it is. Opening takes 10 ms and is done once: mappings are kept, within bounds, until the exporter's table says that
+/// the memory has been freed. Empty if the GPUs do not reach each other, or the memory cannot be opened (processes
+/// isolated from each other); the reason is in *why (which may be null), and further calls for memory of that GPU of
+/// the exporter's fail for a while (back-off). Also empty, for this call alone, while a mapping of memory that was at
+/// these addresses before is still open. Thread-safe.
+Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why);
 
 /// The mapping that import_memory() has made before; empty, at once, if there is none.
 Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
+
+/// To be called often, 20 us apart: looks whether two of the allocations that have been exported are still there, and
+/// unmaps what other processes have freed. Unmapping takes up to a millisecond; it is put off while somebody holds the
+/// mapping or the default stream has work, since it would wait for that, and for up to 0.2 ms while transfers are under
+/// way. Thread-safe.
+void give_back_freed() noexcept;
 
 PeerStatistics peer_statistics() noexcept;
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace gpudt::device {
@@ -14,7 +15,9 @@ struct Exported {
   std::uint64_t base, size;  ///< in the exporting process
   unsigned char gpu[16];     ///< the UUID
   std::uint64_t process;     ///< a random number that identifies the exporting process
+  std::int64_t slot;         ///< in the exporting process's ExportTable; negative: none
 };
+static_assert(std::has_unique_object_representations_v<Exported>);  // it is compared and sent as bytes
 
 /// Another process's allocation where a GPU of this process reaches it. Copies share one mapping, which stays open at
 /// least while a copy exists, but not beyond stop(). Transfers that use it must be done before the last copy goes.

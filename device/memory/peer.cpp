@@ -10,10 +10,13 @@
 namespace gpudt::device {
 namespace {
 
-/// The number of allocations whose handles, or refusals, are cached.
-constexpr std::size_t most_exports = 1024;
 /// The number of mappings kept, unless more of them are in use.
 constexpr std::size_t most_imports = 64;
+/// After what could not be closed, it is tried again so much later.
+constexpr std::chrono::microseconds closing_pause{100};
+/// How long a mapping stays open while transfers of the library's own are under way, which closing waits for: some
+/// transfers of the usual length, since a program that exchanges data again and again is in MPI only while they run.
+constexpr std::chrono::microseconds longest_open{200};
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -35,15 +38,6 @@ IpcHandle handle_of(const Exported& exported) {
   return bytes_of<IpcHandle>(exported.handle);
 }
 
-/// The least recently used element that `may_go`, or the end.
-template <class Map, class MayGo>
-typename Map::iterator least_recent(Map& map, const MayGo& may_go) {
-  auto found = map.end();
-  for (auto at = map.begin(); at != map.end(); ++at)
-    if (may_go(at->second) && (found == map.end() || at->second.used < found->second.used)) found = at;
-  return found;
-}
-
 }  // namespace
 
 void* Mapping::at(std::uint64_t exporters_address) const {
@@ -51,48 +45,11 @@ void* Mapping::at(std::uint64_t exporters_address) const {
                                  static_cast<std::uintptr_t>(exporters_address - memory_->base));
 }
 
-Peers::Peers(Runtime& runtime) : runtime_(runtime), process_(random_number()) {}
+Peers::Peers(Runtime& runtime) : runtime_(runtime), process_(random_number()), exports_(runtime, process_) {}
 
 Peers::~Peers() {
   for (auto& [place, import] : imports_) close(import);
   for (Import& import : retired_) close(import);
-}
-
-// --- exports --------------------------------------------------------------------------------------------------------
-
-bool Peers::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported) {
-  const std::uint64_t id = runtime_.allocation_id(address);
-  const LockGuard lock(mutex_);
-  auto at = id != 0 ? exports_.find(id) : exports_.end();
-  if (at == exports_.end()) {
-    Allocation allocation;
-    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable || allocation.id == 0) return false;
-    if (exports_.size() >= most_exports) exports_.erase(least_recent(exports_, [](const Export&) { return true; }));
-    at = exports_.emplace(allocation.id, Export{allocation}).first;
-    try_export(ordinal, at->second);
-  } else if (!at->second.handle && !at->second.refusal.stands()) {
-    try_export(ordinal, at->second);
-  }
-  at->second.used = ++clock_;
-  if (!at->second.handle) return false;
-  const Allocation& allocation = at->second.allocation;
-  Exported made = {};
-  std::copy_n(at->second.handle->data(), sizeof made.handle, made.handle);
-  made.buffer_id = allocation.id;
-  made.base = allocation.base;
-  made.size = allocation.size;
-  std::copy_n(gpu.data(), sizeof made.gpu, made.gpu);
-  made.process = process_;
-  exported = made;
-  return true;
-}
-
-void Peers::try_export(int ordinal, Export& entry) {
-  try {
-    entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
-  } catch (const Error& error) {
-    entry.refusal.again(error.what());
-  }
 }
 
 // --- imports --------------------------------------------------------------------------------------------------------
@@ -112,34 +69,43 @@ Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Export
   return find(ordinal, exporter, exported);
 }
 
-Mapping Peers::import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why) {
+Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why) {
   const LockGuard lock(mutex_);
-  if (Mapping known = find(ordinal, exporter, exported)) return known;
-  const Gpus gpus = {ordinal, exporter, bytes_of<GpuId>(exported.gpu)};
-  if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) {
-    if (why) *why = at->second.why;
-    return {};
+  const auto refuse = [&](const std::string& reason) {
+    if (why) *why = reason;
+    return Mapping();
+  };
+  if (Mapping known = find(ordinal, exporter.number, exported)) {
+    CountedMapping& counted = imports_.at({ordinal, exporter.number, exported.base}).counted;
+    if (!counted && exported.process != process_) counted = CountedMapping(exporter, exported);  // it has a slot now
+    return known;
   }
-  if (is_idle(ordinal)) {
-    drop_stale(ordinal, exporter, exported);
-    make_room();
-  } else if (is_stale(ordinal, exporter, exported)) {
-    if (why) *why = "memory that was mapped in its place cannot be unmapped while the GPU works";
-    return {};
-  }
+  const Gpus gpus = {ordinal, exporter.number, bytes_of<GpuId>(exported.gpu)};
+  if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) return refuse(at->second.why);
+  retire_stale(ordinal, exporter.number, exported);
+  retire_freed();
+  retire_too_many(ordinal);
+  close_retired(std::chrono::steady_clock::time_point::max());
+  // What is held may be let go of at any time, so that it is tried nevertheless.
+  if (has_retired(ordinal, exporter.number, exported, /*page=*/1) && !is_idle(ordinal))
+    return refuse("memory that was mapped in its place cannot be unmapped while the GPU works");
   try {
-    Import& made = imports_.emplace(Place{ordinal, exporter, exported.base}, open(ordinal, exported)).first->second;
+    Import made = open(ordinal, exporter, exported);
+    if (made.memory == nullptr) return refuse("its owner has freed the memory");
     made.used = ++clock_;
+    Mapping mapping(made.memory);
+    imports_.emplace(Place{ordinal, exporter.number, exported.base}, std::move(made));
     refused_.erase(gpus);
-    return Mapping(made.memory);
+    return mapping;
   } catch (const Error& error) {
-    refused_[gpus].again(error.what());
-    if (why) *why = error.what();
-    return {};
+    // What has not been closed yet may be the reason, which will not last.
+    if (!has_retired(ordinal, exporter.number, exported, runtime_.granule())) refused_[gpus].again(error.what());
+    return refuse(error.what());
   }
 }
 
-Peers::Import Peers::open(int ordinal, const Exported& exported) {
+/// Without memory if its owner has freed it.
+Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported& exported) {
   const bool own = exported.process == process_;
   const int peer = own ? runtime_.classify(reinterpret_cast<const void*>(exported.base)).ordinal
                        : runtime_.find_gpu(bytes_of<GpuId>(exported.gpu));
@@ -148,15 +114,22 @@ Peers::Import Peers::open(int ordinal, const Exported& exported) {
     throw Error(Failure::runtime,
                 "GPU " + std::to_string(ordinal) + " cannot access memory of GPU " + std::to_string(peer));
   auto memory = std::make_shared<PeerMemory>(PeerMemory{exported.base, exported.size, nullptr});
+  CountedMapping counted;
   if (own) {
     if (peer >= 0 && peer != ordinal) runtime_.enable_peer_access(ordinal, peer);
     memory->address = reinterpret_cast<void*>(exported.base);
   } else {
+    counted = CountedMapping(exporter, exported);
+    if (counted.freed()) return {};
     memory->address = runtime_.ipc_open(ordinal, handle_of(exported));
     ++opened_;
+    if (exporter.table != nullptr) watched_.try_emplace(exporter.number, Watched{exporter.table, 0});
   }
-  return {ordinal, std::move(memory), exported.buffer_id, handle_of(exported), !own, 0};
+  return {ordinal, exporter.number,   std::move(memory), exported.buffer_id, handle_of(exported),
+          !own,    std::move(counted)};
 }
+
+// --- what is unmapped ------------------------------------------------------------------------------------------------
 
 /// Whether mappings may be closed. Closing waits for all work of the GPU, which may itself wait for what the program
 /// does after this MPI call. Only the default stream is queried, and the streams that it waits for.
@@ -168,55 +141,80 @@ bool Peers::is_idle(int ordinal) {
   }
 }
 
-/// The next mapping from `at` on that overlaps the addresses of `exported`, or the end. The exporter has freed its
-/// memory.
-Peers::Imports::iterator Peers::next_stale(Imports::iterator at, int ordinal, std::uint64_t exporter,
-                                           const Exported& exported) {
-  for (; at != imports_.end(); ++at) {
-    if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) return imports_.end();
-    const PeerMemory& memory = *at->second.memory;
-    if (memory.base < exported.base + exported.size && exported.base < memory.base + memory.size) return at;
-  }
-  return at;
+void Peers::unmap_freed(bool under_way) {
+  const LockGuard lock(mutex_);
+  const bool more = retire_freed();
+  if (retired_.empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (more || now >= close_again_) close_retired(under_way ? now - longest_open : now);
 }
 
-bool Peers::is_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  return next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported) != imports_.end();
-}
-
-/// Runtimes refuse to map an allocation while an earlier one at its addresses is still mapped.
-void Peers::drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  auto at = next_stale(imports_.lower_bound({ordinal, exporter, 0}), ordinal, exporter, exported);
-  while (at != imports_.end()) {
-    const auto stale = at++;
-    retire(stale);
-    at = next_stale(at, ordinal, exporter, exported);
+/// What was mapped of addresses that `exported` has now is no more: the exporter has freed it.
+void Peers::retire_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
+  for (auto at = imports_.lower_bound({ordinal, exporter, 0}); at != imports_.end();) {
+    if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) return;
+    at = at->second.overlaps(exported) ? retire(at) : std::next(at);
   }
 }
 
-/// Closes what is out of date and not held any more, and the least recently used if there are too many.
-void Peers::make_room() {
-  const auto done =
-      std::partition(retired_.begin(), retired_.end(), [](const Import& import) { return import.held(); });
-  std::for_each(done, retired_.end(), [&](Import& import) REQUIRES(mutex_) { close(import); });
-  retired_.erase(done, retired_.end());
+/// What exporters have told to be freed; false if there is nothing new.
+bool Peers::retire_freed() {
+  bool more = false;
+  for (auto& [number, watched] : watched_) {
+    const std::uint64_t freed = watched.table->freed.load(std::memory_order_acquire);
+    more = more || freed != watched.freed;
+    watched.freed = freed;
+  }
+  for (auto at = more ? imports_.begin() : imports_.end(); at != imports_.end();)
+    at = at->second.counted.freed() ? retire(at) : std::next(at);
+  return more;
+}
+
+/// Retires the least recently used mappings that nobody holds, if there are too many. Only if they can be closed now:
+/// one that stays mapped could not be used any more, nor mapped a second time.
+void Peers::retire_too_many(int ordinal) {
+  if (imports_.size() < most_imports || !is_idle(ordinal)) return;
   while (imports_.size() >= most_imports) {
-    const auto oldest = least_recent(imports_, [](const Import& import) { return !import.held(); });
+    auto oldest = imports_.end();
+    for (auto at = imports_.begin(); at != imports_.end(); ++at)
+      if (at->second.ordinal == ordinal && !at->second.held() &&
+          (oldest == imports_.end() || at->second.used < oldest->second.used))
+        oldest = at;
     if (oldest == imports_.end()) return;
-    close(oldest->second);
-    imports_.erase(oldest);
+    retire(oldest);
   }
 }
 
-void Peers::retire(Imports::iterator at) {
-  if (at->second.held())
-    retired_.push_back(std::move(at->second));
-  else
-    close(at->second);
-  imports_.erase(at);
+/// What was retired by `until` and nobody holds, of GPUs that have nothing to do.
+void Peers::close_retired(std::chrono::steady_clock::time_point until) {
+  std::map<int, bool> idle;  // by GPU
+  std::erase_if(retired_, [&](const Import& import) REQUIRES(mutex_) {
+    if (import.held() || import.retired_at > until) return false;
+    if (!import.opened) return true;
+    const auto [at, is_new] = idle.try_emplace(import.ordinal, false);
+    if (is_new) at->second = is_idle(import.ordinal);
+    if (at->second) close(import);
+    return at->second;
+  });
+  if (!retired_.empty()) close_again_ = std::chrono::steady_clock::now() + closing_pause;
 }
 
-void Peers::close(Import& import) noexcept {
+/// Whether memory that was in pages of `exported` before is still mapped, where runtimes refuse to map another
+/// allocation.
+bool Peers::has_retired(int ordinal, std::uint64_t exporter, const Exported& exported, std::uint64_t page) {
+  return std::any_of(retired_.begin(), retired_.end(), [&](const Import& import) {
+    return import.ordinal == ordinal && import.exporter == exporter && import.overlaps(exported, page);
+  });
+}
+
+/// Returns the next one.
+Peers::Imports::iterator Peers::retire(Imports::iterator at) {
+  retired_.push_back(std::move(at->second));
+  retired_.back().retired_at = std::chrono::steady_clock::now();
+  return imports_.erase(at);
+}
+
+void Peers::close(const Import& import) noexcept {
   if (!import.opened) return;
   runtime_.ipc_close(import.ordinal, import.memory->address);
   --opened_;
@@ -235,7 +233,7 @@ void Peers::lose(int ordinal) noexcept {
 
 PeerStatistics Peers::statistics() {
   const LockGuard lock(mutex_);
-  return {static_cast<std::int64_t>(exports_.size()), opened_};
+  return {static_cast<std::int64_t>(exports_.count()), opened_};
 }
 
 }  // namespace gpudt::device

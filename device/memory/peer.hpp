@@ -1,20 +1,21 @@
 // Memory of other processes: what this process exports, and what it has mapped of others'. Each engine has one Peers.
 //
 // Exporting and mapping cost microseconds to milliseconds, so both are remembered: exports by the allocation's id, and
-// mappings by who exports and where.
+// mappings by who exports and where. What an exporter has freed is unmapped as soon as that does not wait for the
+// program's own work.
 #pragma once
 
-#include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "base/backoff.hpp"
 #include "base/mutex.hpp"
+#include "device/memory/export_table.hpp"
+#include "device/memory/exports.hpp"
 #include "device/memory/mapping.hpp"
 #include "device/runtime/runtime.hpp"
 
@@ -34,65 +35,69 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported);
-  Mapping import_memory(int ordinal, std::uint64_t exporter, const Exported& exported, std::string* why);
+  Exports& exports() { return exports_; }
+  bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported,
+                     Importers by = all_importers) {
+    return exports_.export_memory(ordinal, gpu, address, exported, by);
+  }
+  Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why);
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
+  /// Unmaps what exporters have freed, as far as nobody holds it and it does not wait for the program's work.
+  /// `under_way`: nor for the library's own, unless that goes on for long.
+  void unmap_freed(bool under_way = false);
   PeerStatistics statistics();
   /// The context of GPU `ordinal` has ended, and with it what was mapped for it.
   void lose(int ordinal) noexcept;
 
  private:
-  /// An export or mapping that the runtime has refused. The cause may be temporary, so it is tried again after a
-  /// back-off.
-  struct Refusal {
-    std::string why;
-    Backoff<32, 4096> asking{};
-    /// Whether the refusal still stands, so that the runtime is not tried again yet.
-    bool stands() { return asking.passes(); }
-    void again(const char* reason) {
-      why = reason;
-      asking.failed();
-    }
-  };
-  struct Export {
-    Allocation allocation;
-    std::optional<IpcHandle> handle{};  ///< none: it cannot be exported, as far as is known
-    std::uint64_t used = 0;
-    Refusal refusal{};
-  };
   /// An allocation of one exporter, mapped for one GPU.
   using Place = std::tuple<int, std::uint64_t, std::uint64_t>;  // ordinal, exporter, base
   struct Import {
     int ordinal = 0;
+    std::uint64_t exporter = 0;
     std::shared_ptr<const PeerMemory> memory;
     std::uint64_t buffer_id = 0;
     IpcHandle handle = {};
     bool opened = false;  ///< false: it is this process's own memory
+    CountedMapping counted{};
     std::uint64_t used = 0;
+    std::chrono::steady_clock::time_point retired_at{};
     bool held() const { return memory.use_count() > 1; }
+    /// In whole pages of `page` bytes.
+    bool overlaps(const Exported& exported, std::uint64_t page = 1) const {
+      const auto end = [page](std::uint64_t base, std::uint64_t size) { return (base + size + page - 1) / page; };
+      return memory->base / page < end(exported.base, exported.size) &&
+             exported.base / page < end(memory->base, memory->size);
+    }
+  };
+  /// Somebody whose memory has been mapped.
+  struct Watched {
+    ExportTable* table;
+    std::uint64_t freed;  ///< the count of ExportTable::freed whose memory has been looked for
   };
   using Imports = std::map<Place, Import>;
   using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
 
-  void try_export(int ordinal, Export& entry);
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
-  Import open(int ordinal, const Exported& exported) REQUIRES(mutex_);
+  Import open(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
   bool is_idle(int ordinal) REQUIRES(mutex_);
-  Imports::iterator next_stale(Imports::iterator at, int ordinal, std::uint64_t exporter, const Exported& exported)
-      REQUIRES(mutex_);
-  bool is_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
-  void drop_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
-  void make_room() REQUIRES(mutex_);
-  void close(Import& import) noexcept REQUIRES(mutex_);
-  void retire(Imports::iterator at) REQUIRES(mutex_);
+  void retire_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  bool retire_freed() REQUIRES(mutex_);
+  void retire_too_many(int ordinal) REQUIRES(mutex_);
+  void close_retired(std::chrono::steady_clock::time_point until) REQUIRES(mutex_);
+  bool has_retired(int ordinal, std::uint64_t exporter, const Exported& exported, std::uint64_t page) REQUIRES(mutex_);
+  void close(const Import& import) noexcept REQUIRES(mutex_);
+  Imports::iterator retire(Imports::iterator at) REQUIRES(mutex_);
 
   Runtime& runtime_;
   const std::uint64_t process_;  ///< a number that no other process has
+  Exports exports_;
   Mutex mutex_;
   std::uint64_t clock_ GUARDED_BY(mutex_) = 0;  ///< counts uses
-  std::map<std::uint64_t, Export> exports_ GUARDED_BY(mutex_);
   Imports imports_ GUARDED_BY(mutex_);
-  std::vector<Import> retired_ GUARDED_BY(mutex_);  ///< out of date, but still held
+  std::vector<Import> retired_ GUARDED_BY(mutex_);  ///< to be closed as soon as possible
+  std::chrono::steady_clock::time_point close_again_ GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Watched> watched_ GUARDED_BY(mutex_);
   std::map<Gpus, Refusal> refused_ GUARDED_BY(mutex_);
   std::int64_t opened_ GUARDED_BY(mutex_) = 0;
 };

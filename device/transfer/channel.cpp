@@ -186,6 +186,12 @@ bool Channel::idle() const {
   return latest_.ended();
 }
 
+bool Channel::at_rest() {
+  if (!queue_mutex.try_lock()) return false;
+  const LockGuard lock(queue_mutex, std::adopt_lock);
+  return queue.empty() && held.empty() && idle();
+}
+
 bool Channel::crowded() {
   if (latest_.ended() || one_before_.ended()) return false;
   if (crowded_polls_++ % polls_per_look == 0) {

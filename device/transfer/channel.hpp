@@ -72,6 +72,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void launched_too(Transfer::State& state) REQUIRES(queue_mutex);
   /// Whether the flag of the latest launch is set.
   bool idle() const REQUIRES(queue_mutex);
+  /// Whether nothing is under way or queued. False also while another thread uses the queue.
+  bool at_rest() EXCLUDES(queue_mutex);
   /// Whether the latest two launches are both under way, and have been for a short time only. Then queued transfers
   /// wait until one of them ends, so that the next launch takes more of them.
   bool crowded() REQUIRES(queue_mutex);

@@ -45,8 +45,7 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       peers_(std::make_unique<Peers>(*runtime_)) {}
 
 Engine::~Engine() {
-  for (std::atomic<Gpu*>& slot : gpus_)
-    if (Gpu* const gpu = slot.load(); gpu && gpu->watch->ended()) lose(*gpu);
+  lose_ended();
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
     if (!gpu) continue;
@@ -59,6 +58,23 @@ Engine::~Engine() {
   }
   for (const std::atomic<DefaultStream*>& slot : default_streams_) delete slot.load();
   for (const auto& [place, view] : registered_) forget_view(place.first, view);
+}
+
+bool Engine::at_rest() const {
+  return std::all_of(std::begin(gpus_), std::end(gpus_), [](const std::atomic<Gpu*>& slot) {
+    const Gpu* const gpu = slot.load(std::memory_order_acquire);
+    const auto rests = [](const auto& channel) { return channel->at_rest(); };
+    return gpu == nullptr || std::all_of(std::begin(gpu->channels), std::end(gpu->channels), rests);
+  });
+}
+
+void Engine::lose_ended() noexcept {
+  for (std::atomic<Gpu*>& slot : gpus_) {
+    Gpu* const gpu = slot.load(std::memory_order_acquire);
+    if (gpu == nullptr || !gpu->watch->ended()) continue;
+    const LockGuard lock(gpus_mutex_);
+    if (slot.load(std::memory_order_acquire) == gpu) lose(*gpu);
+  }
 }
 
 /// Gives up a GPU whose context has ended, and with it its streams, events and device memory, which are not freed.

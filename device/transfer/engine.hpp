@@ -54,6 +54,10 @@ class Engine {
   /// Created on first use, and again if its context has been destroyed; everything obtained from the old one fails and
   /// must not be freed.
   Gpu& gpu(int ordinal);
+  /// Whether all transfers that have been started are done, as far as is known without waiting.
+  bool at_rest() const;
+  /// Gives up the GPUs whose contexts have ended: nothing of them may be passed to the runtime any more.
+  void lose_ended() noexcept;
 
   Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                  std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind = {},

@@ -8,6 +8,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
 
@@ -153,8 +154,7 @@ bool BoardCall::leads() const {
 
 bool BoardCall::reach(std::size_t rank, const device::Exported& memory, std::uint64_t address, void*& mapped) {
   std::string why;
-  const auto exporter = static_cast<std::uint64_t>(group_->world_rank(rank));
-  device::Mapping mapping = device::import_memory(ordinal(), exporter, memory, &why);
+  device::Mapping mapping = device::import_memory(ordinal(), peer::exporter_of(group_->segment(rank)), memory, &why);
   if (!mapping) {
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + why);
     return false;

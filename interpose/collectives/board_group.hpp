@@ -37,6 +37,8 @@ class BoardGroup {
   int world_rank(std::size_t rank) const { return world_ranks_[rank]; }
   /// The segment of process `rank`, which must have published a call.
   const peer::Segment& segment(std::size_t rank) const { return *segments_[rank]; }
+  /// For device::export_memory() of memory that processes of the group are to map.
+  device::Importers importers() const;
   /// The tag of messages to process `rank`, which must have published a call: it differs between communicators
   /// (hidden_tag()).
   int message_tag(std::size_t rank) const;

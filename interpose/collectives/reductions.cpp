@@ -40,20 +40,22 @@ class Operand {
   bool locate(const void* buffer, std::int64_t count, MPI_Datatype type) {
     return resolve_layout(buffer, count, type, memory_) && !memory_.division;
   }
-  /// Lets the kernels use the buffer itself, or a packed copy if the layout has gaps or the elements are not aligned.
-  /// Throws device::Error.
-  void place(std::int64_t alignment, bool copied = false) {
-    const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
-    first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);
-    if (copied || shape.kind != datatype::ShapeKind::contiguous || first_ % static_cast<std::uintptr_t>(alignment) != 0)
-      copy();
+  /// Lets this process's kernels use the buffer itself, or a packed copy if the layout has gaps or the elements are not
+  /// aligned. Throws device::Error.
+  void place(std::int64_t alignment) {
+    if (is_to_be_copied(alignment))
+      put_into(device::acquire(device::StagingKind::device, memory_.ordinal, static_cast<std::size_t>(bytes())));
   }
-  /// Exports the buffer, or a packed copy, to other processes' GPUs. False if that is impossible. Throws device::Error.
-  bool share() {
-    if (device::export_memory(memory_.ordinal, as_pointer(), exported_)) return true;
-    if (staging_) return false;
-    copy();
-    return device::export_memory(memory_.ordinal, as_pointer(), exported_);
+  /// place() for the kernels of the processes `by`; a packed copy is used also if they cannot map the buffer yet, or if
+  /// it is to be `copied`. False if they cannot map a copy either.
+  bool place(std::int64_t alignment, device::Importers by, bool copied = false) {
+    copied = is_to_be_copied(alignment) || copied;
+    if (!copied && device::export_memory(memory_.ordinal, as_pointer(), exported_, by)) return true;
+    device::ExportedStaging taken = device::acquire_exported(memory_.ordinal, static_cast<std::size_t>(bytes()), by);
+    if (!taken.exported) return false;
+    exported_ = *taken.exported;
+    put_into(std::move(taken.staging));
+    return true;
   }
   /// Waits for the program's work on the buffer and, if it is read, for its packed copy.
   void prepare(bool is_read) {
@@ -84,8 +86,13 @@ class Operand {
 
  private:
   std::int64_t bytes() const { return memory_.bytes(); }
-  void copy() {
-    staging_ = device::acquire(device::StagingKind::device, memory_.ordinal, static_cast<std::size_t>(bytes()));
+  bool is_to_be_copied(std::int64_t alignment) {
+    const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
+    first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);
+    return shape.kind != datatype::ShapeKind::contiguous || first_ % static_cast<std::uintptr_t>(alignment) != 0;
+  }
+  void put_into(device::Staging staging) {
+    staging_ = std::move(staging);
     first_ = address_of(staging_.data());
   }
   void start(device::Direction direction) {
@@ -167,16 +174,14 @@ class Part : public BoardCall {
     const std::int64_t alignment = device::element_alignment(arithmetic_.element);
     const void* const input = in_place() ? arguments_.recvbuf : arguments_.sendbuf;
     if (!in_.locate(input, arguments_.count, type)) return false;
-    in_.place(alignment, /*copied=*/in_place() && scatters());
-    if (!in_.share()) return false;
+    if (!in_.place(alignment, group_->importers(), /*copied=*/in_place() && scatters())) return false;
     in_.prepare(/*is_read=*/true);
     if (!gets_result() || &result() == &in_) return true;
     const std::int64_t count =
         scatters() ? arguments_.blocks[static_cast<std::size_t>(group_->rank())] : arguments_.count;
     if (count == 0) return true;
     if (!out_.locate(arguments_.recvbuf, count, type)) return false;
-    out_.place(alignment);
-    if (!out_.share()) return false;
+    if (!out_.place(alignment, group_->importers())) return false;
     out_.prepare(/*is_read=*/false);
     return true;
   }

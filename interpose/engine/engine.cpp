@@ -16,7 +16,9 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::size_t parts = 3;
+constexpr std::size_t parts = 4;
+/// Those behind them may take long, for which transfers do not wait.
+constexpr auto parts_with_transfers = static_cast<std::size_t>(EnginePart::memory);
 
 std::array<std::atomic<Polled*>, parts> registered{};
 std::atomic<bool> busy{false};
@@ -26,6 +28,13 @@ std::atomic<Clock::rep> latest_time{0};
 
 void note_time() {
   latest_time.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+}
+
+/// Parts that are due by the time alone need a clock that goes on while no part is polled.
+void note_time_at_times() {
+  constexpr unsigned polls = 64;
+  thread_local unsigned polled = 0;
+  if (++polled % polls == 0) note_time();
 }
 
 /// While it lives, only this thread polls. An exception of an error handler ends it, too. The thread is not cancelled
@@ -69,13 +78,17 @@ bool may_become_due() {
 
 int poll_due(unsigned due, Tests tests) {
   note_time();
-  // Messages that have arrived together are moved together.
-  const device::Gathering gathering(device::Gathering::short_bytes);
   int ended = 0;
-  for (std::size_t part = 0; part < parts; ++part) {
-    if ((due & 1U << part) == 0) continue;
+  const auto poll = [&](std::size_t part) {
+    if ((due & 1U << part) == 0) return;
     if (Polled* const polled = registered[part].load(std::memory_order_acquire)) ended += polled->poll(tests);
+  };
+  {
+    // Messages that have arrived together are moved together.
+    const device::Gathering gathering(device::Gathering::short_bytes);
+    for (std::size_t part = 0; part < parts_with_transfers; ++part) poll(part);
   }
+  for (std::size_t part = parts_with_transfers; part < parts; ++part) poll(part);
   return ended;
 }
 
@@ -118,6 +131,7 @@ std::chrono::steady_clock::time_point engine_time() {
 int engine_progress(Tests tests) {
   if (inside) return 0;
   const unsigned due = due_parts();
+  if (due == 0) note_time_at_times();
   if (due == 0 || !take()) return 0;
   const Hold hold;
   try {

@@ -35,7 +35,7 @@ class Polled {
 };
 
 /// What can be registered, in the order of a step.
-enum class EnginePart { transport, operations, windows };
+enum class EnginePart { transport, operations, windows, memory };
 
 /// Registers `polled` as this part, in place of what was registered before; null only unregisters. When this returns,
 /// what was registered is not being polled any more, unless this is called from a poll.

@@ -30,7 +30,7 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   exposed.lock = lock;
   const device::Location location = size > 0 ? device::classify(base) : device::Location{};
   if (!location.on_device() || device::keeps_order() || !is_possible()) return exposed;
-  if (!device::export_memory(location.ordinal, base, exposed.memory)) return exposed;
+  if (!device::export_memory(location.ordinal, base, exposed.memory, device::no_importers)) return exposed;
   const std::uint64_t end = exposed.memory.base + exposed.memory.size;
   exposed.on_gpu = exposed.base + static_cast<std::uint64_t>(size) <= end ? 1 : 0;
   return exposed;
@@ -38,9 +38,12 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
 
 device::Mapping reach(const char* call, int ordinal, const DirectTarget& target) {
   if (target.memory.on_gpu == 0 || target.world_rank < 0 || !is_possible()) return {};
+  const auto rank = static_cast<std::uint64_t>(target.world_rank);
+  if (device::Mapping known = device::imported_memory(ordinal, rank, target.memory.memory)) return known;
+  const peer::Segment* const segment = peer::reach_sender(target.world_rank);
+  if (segment == nullptr) return {};
   std::string why;
-  device::Mapping mapping =
-      device::import_memory(ordinal, static_cast<std::uint64_t>(target.world_rank), target.memory.memory, &why);
+  device::Mapping mapping = device::import_memory(ordinal, peer::exporter_of(*segment), target.memory.memory, &why);
   if (!mapping && tracing()) log_trace(std::string(call) + ": the target serves it: " + why);
   return mapping;
 }

@@ -6,12 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "base/never_destroyed.hpp"
 #include "datatype/reference.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/launcher.hpp"
+#include "interpose/transport/peer/freed_memory.hpp"
 #include "interpose/transport/peer/state.hpp"
 #include "interpose/transport/presence.hpp"
 
@@ -23,6 +25,7 @@ std::atomic<bool> peer_checking{false}, peer_collecting{false}, peer_threading{f
 
 namespace {
 
+auto& freed_memory = never_destroyed<FreedMemory>();
 constexpr int self_tag = 3;
 /// An RTS that MPI has been given on the same node is found within this time and this number of probes; both must pass,
 /// since on a busy machine the process itself may not run for longer than the time.
@@ -119,6 +122,8 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     made->abandoned.reserve(descriptor_count);
   }
   world = made.release();
+  device::tell_exports((*world->own)->exports);
+  engine_register(EnginePart::memory, &freed_memory);
   if (const char* const obstacle = obstacle_to_messages(world->self)) {
     start_hidden();
     return impossible(obstacle);
@@ -132,6 +137,7 @@ bool peer_stop() {
   peer_collecting.store(false);
   (*world->own)->checking.store(0, std::memory_order_release);
   engine_register(EnginePart::transport, nullptr);
+  engine_register(EnginePart::memory, nullptr);
   const bool quiet = !world->remote || world->remote->stop();
   PMPI_Comm_free_keyval(&world->keyval);
   PMPI_Comm_free(&world->self);

@@ -137,7 +137,9 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
   descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);
-  if (world->rank > segment_->rank) return ask() || (descriptor_.bytes >= least_on_one_gpu && fetch_from_memory());
+  if (world->rank > segment_->rank)
+    return ask() || ((descriptor_.bytes >= least_on_one_gpu || waits_for_unmapping(into, segment_->rank)) &&
+                     fetch_from_memory());
   return fetch_from_memory();
 }
 

@@ -230,7 +230,12 @@ void RendezvousSender::describe(bool better_packed) {
     make_ready();
     return;
   }
-  if (!packed_) packed_ = device::acquire(device::StagingKind::device, operand_.ordinal, bytes);
+  device::Exported& memory = descriptor_.from.memory;
+  if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), memory, importer(world_))) {
+    device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
+    packed_ = std::move(taken.staging);
+    memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
+  }
   pack_for_fetching();
 }
 
@@ -243,7 +248,6 @@ void RendezvousSender::make_ready() {
 /// Packs the data into memory of the library.
 void RendezvousSender::pack_for_fetching() {
   RemoteBuffer& place = descriptor_.from;
-  if (!device::export_memory(operand_.ordinal, packed_.data(), place.memory)) place.memory = {};
   place.address = reinterpret_cast<std::uint64_t>(packed_.data());
   place.layout = {};
   report_peer(PeerEvent::packed);

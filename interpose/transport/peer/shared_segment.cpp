@@ -50,6 +50,7 @@ std::unique_ptr<Segment> Segment::create(const std::string& job, int rank) {
   image->descriptors_made.store(descriptors_at_a_time);
   if (getrandom(image->nonce, sizeof image->nonce, 0) != sizeof image->nonce) give_up("random numbers", errno);
   image->rank = rank;
+  image->number = static_cast<std::int32_t>((place.first - first_segment) / static_cast<off_t>(sizeof(Image)));
   image->version = peer_version;
   std::atomic_ref<std::uint64_t>(image->magic).store(image_magic, std::memory_order_release);
   publish(place);

@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 19;
+inline constexpr std::uint32_t peer_version = 20;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -170,7 +170,8 @@ inline constexpr int plain_receivers = 128;
 struct alignas(4096) Image {
   std::uint64_t magic;
   std::uint32_t version;
-  std::int32_t rank;  ///< in MPI_COMM_WORLD
+  std::int32_t rank;    ///< in MPI_COMM_WORLD
+  std::int32_t number;  ///< of the segment among those of the job on this node
   std::uint64_t nonce[2];
   std::atomic<std::uint32_t> checking;         ///< 1: the process checks all receives for ordinary RTS messages
   std::atomic<std::uint32_t> expects_short;    ///< 1: it also checks for those of short messages
@@ -183,6 +184,7 @@ struct alignas(4096) Image {
   alignas(64) PlainReceived plain_received[plain_receivers];
   alignas(4096) Descriptor descriptors[descriptors_at_a_time];
   alignas(4096) WindowLockSet window_locks[window_lock_count];
+  alignas(4096) device::ExportTable exports;  ///< what the process has exported
   // The members below have memory once the owner has made them; the first records always have.
   alignas(4096) CallRecord records[record_count];
   Board boards[board_count];  ///< made one by one

@@ -175,7 +175,7 @@ bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
   if (at == world->gpus.end()) {
     device::Exported own;
     const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
-    if (!device::export_memory(operand.ordinal, first, own)) return false;
+    if (!device::export_memory(operand.ordinal, first, own, device::no_importers)) return false;
     at = world->gpus.emplace(operand.ordinal, own).first;
   }
   return std::equal(std::begin(memory.gpu), std::end(memory.gpu), std::begin(at->second.gpu));
@@ -200,7 +200,8 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
-  if (!device::export_memory(operand.ordinal, first, place.memory) || !holds(place.memory, operand)) return false;
+  if (!device::export_memory(operand.ordinal, first, place.memory, importer(other))) return false;
+  if (!holds(place.memory, operand)) return false;
   place.count = operand.count;
   place.layout = {};
   place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
@@ -212,6 +213,24 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
   const bool on_one_gpu = world->neighbours[static_cast<std::size_t>(other)].shares_gpu;
   return world->layouts.describe(*world->own, descriptor, place, operand.info->layout_ref(),
                                  on_one_gpu ? published_by_message_on_one_gpu : published_by_message, published);
+}
+
+bool waits_for_unmapping(const DeviceBuffer& operand, int other) {
+  const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+  device::Exported exported;
+  return !device::export_memory(operand.ordinal, first, exported, importer(other)) &&
+         device::export_memory(operand.ordinal, first, exported, device::no_importers);
+}
+
+device::Importers importer(int rank) {
+  if (rank == world->rank) return device::no_importers;
+  const LockGuard lock(world->mutex);
+  const Segment* const segment = segment_of(rank);
+  return segment == nullptr ? device::all_importers : device::Importers::process((*segment)->number);
+}
+
+device::Exporter exporter_of(const Segment& segment) {
+  return {static_cast<std::uint64_t>(segment->rank), &segment->exports, (*world->own)->number};
 }
 
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place,
@@ -241,8 +260,7 @@ bool take(device::Mapping mapping, const RemoteBuffer& place, MappedBuffer& oper
 
 bool map_memory(int ordinal, const Segment& other, const RemoteBuffer& place, MappedBuffer& operand) {
   std::string why;
-  const auto exporter = static_cast<std::uint64_t>(other->rank);
-  if (take(device::import_memory(ordinal, exporter, place.memory, &why), place, operand)) return true;
+  if (take(device::import_memory(ordinal, exporter_of(other), place.memory, &why), place, operand)) return true;
   report_not_mapped(why);
   if (tracing()) log_trace("no peer transfer: " + why);
   return false;

@@ -178,9 +178,15 @@ void note_shared_gpu(int rank, int ordinal);
 bool holds(const device::Exported& memory, const DeviceBuffer& operand);
 
 /// Fills `place`, in `descriptor`, with a description of the operand for process `other`. False if the memory cannot be
-/// exported, or if the layout is too long (Layouts::describe()).
+/// exported, or not be mapped by that process yet, or if the layout is too long (Layouts::describe()).
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published);
+/// Whether the operand's memory can be exported, but not be mapped by process `other` yet (device::export_memory()).
+bool waits_for_unmapping(const DeviceBuffer& operand, int other);
+/// For device::export_memory() of memory that process `rank` is to map.
+device::Importers importer(int rank);
+/// For device::import_memory() of memory of the process that has the segment.
+device::Exporter exporter_of(const Segment& segment);
 /// Reads the layout that the process of segment `other` has described, unless it is known. False if the layout is
 /// damaged or has been replaced.
 bool learn_layout(const Segment& other, const Descriptor& descriptor, const RemoteBuffer& place, MappedBuffer& operand);

@@ -1,0 +1,164 @@
+#include "device/memory/exports.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace gpudt::device {
+namespace {
+
+/// Allocations of which it is remembered how, or that they cannot be, exported. Those with slots stay until they are
+/// freed.
+constexpr std::size_t most_exports = ExportTable::slot_count + 512;
+/// Allocations that are looked at when another one is exported, which takes microseconds.
+constexpr std::size_t looked_at_for_each = 8;
+
+bool overlap(const Allocation& one, const Allocation& other) {
+  return one.base < other.base + other.size && other.base < one.base + one.size;
+}
+
+}  // namespace
+
+void Exports::tell(ExportTable& table) {
+  const LockGuard lock(mutex_);
+  table_ = &table;
+  free_slots_.clear();
+  for (int slot = ExportTable::slot_count; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported, Importers by) {
+  const std::uint64_t id = runtime_.allocation_id(address);
+  const LockGuard lock(mutex_);
+  auto at = id != 0 ? exports_.find(id) : exports_.end();
+  if (at == exports_.end()) {
+    Allocation allocation;
+    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable || allocation.id == 0) return false;
+    at = add(ordinal, allocation);
+  } else if (!at->second.handle && !at->second.refusal.stands()) {
+    try_export(ordinal, at->second);
+  }
+  Export& entry = at->second;
+  entry.used = ++clock_;
+  if (!entry.handle || !is_mappable(entry, by)) return false;
+  if (entry.slot < 0) take_slot(entry);
+  Exported made = {};
+  std::copy_n(entry.handle->data(), sizeof made.handle, made.handle);
+  made.buffer_id = entry.allocation.id;
+  made.base = entry.allocation.base;
+  made.size = entry.allocation.size;
+  std::copy_n(gpu.data(), sizeof made.gpu, made.gpu);
+  made.process = process_;
+  made.slot = entry.slot;
+  exported = made;
+  return true;
+}
+
+Exports::Allocations::iterator Exports::add(int ordinal, const Allocation& allocation) {
+  forget_before(allocation);
+  look(looked_at_for_each);
+  if (exports_.size() >= most_exports) {
+    auto oldest = exports_.end();
+    for (auto at = exports_.begin(); at != exports_.end(); ++at)
+      if (at->second.slot < 0 && (oldest == exports_.end() || at->second.used < oldest->second.used)) oldest = at;
+    exports_.erase(oldest);  // there is one: fewer have slots
+  }
+  const auto made = exports_.emplace(allocation.id, Export{allocation}).first;
+  const Granules granules = granules_of(allocation);
+  for (const auto& each : lingering_)
+    if (each->granules.overlap(granules)) made->second.before.push_back(each);
+  try_export(ordinal, made->second);
+  return made;
+}
+
+void Exports::try_export(int ordinal, Export& entry) {
+  try {
+    entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
+  } catch (const Error& error) {
+    return entry.refusal.again(error.what());
+  }
+  if (free_slots_.empty()) free_slots(lingering_.size());
+  take_slot(entry);
+}
+
+/// Until there is a slot, others are not told when the memory is freed.
+void Exports::take_slot(Export& entry) {
+  if (free_slots_.empty()) return;
+  entry.slot = free_slots_.back();
+  free_slots_.pop_back();
+  table_->slots[entry.slot].buffer_id.store(entry.allocation.id);
+}
+
+// --- what is freed ---------------------------------------------------------------------------------------------------
+
+void Exports::look_for_freed(std::size_t most) {
+  const LockGuard lock(mutex_);
+  look(most);
+  free_slots(most);
+}
+
+void Exports::look(std::size_t most) {
+  for (std::size_t left = std::min(most, exports_.size()); left > 0; --left) {
+    auto at = exports_.upper_bound(looked_at_);
+    if (at == exports_.end()) at = exports_.begin();
+    looked_at_ = at->first;
+    if (is_gone(at->second.allocation)) forget(at);
+  }
+}
+
+/// The allocation has been freed. Returns the next one.
+Exports::Allocations::iterator Exports::forget(Allocations::iterator at) {
+  const Export& gone = at->second;
+  if (gone.slot >= 0) {
+    table_->slots[gone.slot].buffer_id.store(0);
+    table_->freed.fetch_add(1);
+    lingering_.push_back(std::make_shared<Lingering>(Lingering{gone.slot, granules_of(gone.allocation)}));
+  }
+  return exports_.erase(at);
+}
+
+/// What was exported of the addresses that `allocation` has now, or beside them.
+void Exports::forget_before(const Allocation& allocation) {
+  const Granules now = granules_of(allocation);
+  for (auto at = exports_.begin(); at != exports_.end();) {
+    const Allocation& before = at->second.allocation;
+    const bool gone = overlap(before, allocation) || (granules_of(before).overlap(now) && is_gone(before));
+    at = gone ? forget(at) : std::next(at);
+  }
+}
+
+bool Exports::is_gone(const Allocation& allocation) {
+  return runtime_.allocation_id(reinterpret_cast<const void*>(allocation.base)) != allocation.id;
+}
+
+/// Looks at the `most` oldest that linger. A process that maps memory counts the mapping first and then looks whether
+/// the memory is still there. So when no mapping is counted once buffer_id says that it is not, nobody has it mapped,
+/// or ever will.
+void Exports::free_slots(std::size_t most) {
+  for (std::size_t left = std::min(most, lingering_.size()); left > 0; --left) {
+    const std::shared_ptr<Lingering> oldest = std::move(lingering_.front());
+    lingering_.pop_front();
+    if (table_->slots[oldest->slot].mapped_by(all_importers))
+      lingering_.push_back(oldest);
+    else
+      free_slots_.push_back(std::exchange(oldest->slot, -1));
+  }
+}
+
+/// The driver maps it for no process that still has memory mapped which was there before.
+bool Exports::is_mappable(Export& entry, Importers by) {
+  std::erase_if(entry.before, [](const auto& each) { return each->slot < 0; });
+  return std::none_of(entry.before.begin(), entry.before.end(),
+                      [&](const auto& each) REQUIRES(mutex_) { return table_->slots[each->slot].mapped_by(by); });
+}
+
+Exports::Granules Exports::granules_of(const Allocation& allocation) const {
+  const std::uint64_t granule = runtime_.granule();
+  return {allocation.base / granule * granule, (allocation.base + allocation.size + granule - 1) / granule * granule};
+}
+
+std::size_t Exports::count() const {
+  const LockGuard lock(mutex_);
+  return exports_.size();
+}
+
+}  // namespace gpudt::device

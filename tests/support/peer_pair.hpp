@@ -1,0 +1,96 @@
+// Two Peers play two processes, over a runtime that counts.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+
+#include "device/memory/peer.hpp"
+#include "tests/support/catch.hpp"
+#include "tests/support/stub_runtime.hpp"
+
+namespace gpudt::test {
+
+using namespace gpudt::device;
+
+inline constexpr std::uint64_t page = 4096;
+inline constexpr std::uint64_t granule = 4096;  ///< StubRuntime's
+inline constexpr GpuId gpu = {7}, far_gpu = {8};
+
+/// Allocations are what the test says; a handle opens at an address of its own.
+class PeerRuntime final : public StubRuntime {
+ public:
+  Location classify(const void* address) noexcept override {
+    return holder(address) != allocations.end() ? Location{MemoryKind::device, 1} : Location{};
+  }
+  bool allocation_of(const void* address, Allocation& allocation) noexcept override {
+    const auto at = holder(address);
+    if (at == allocations.end()) return false;
+    allocation = at->second;
+    return true;
+  }
+  int find_gpu(const GpuId& id) noexcept override { return id == far_gpu ? 3 : id == gpu ? 1 : -1; }
+  bool default_stream_idle(int, bool) override { return !busy; }
+  bool can_access_peer(int, int peer) override { return peer != 3; }
+  void enable_peer_access(int, int peer) override { enabled.insert(peer); }
+  IpcHandle ipc_export(int, void* base) override {
+    ++exports;
+    if (refuse) throw Error(Failure::runtime, "no handle");
+    IpcHandle handle = {};
+    const Allocation& allocation = allocations.at(reinterpret_cast<std::uint64_t>(base));
+    std::memcpy(handle.data(), &allocation.id, sizeof allocation.id);
+    return handle;
+  }
+  void* ipc_open(int, const IpcHandle&) override {
+    ++opens;
+    if (refuse) throw Error(Failure::runtime, "will not open");
+    next += 1 << 20;
+    open.insert(reinterpret_cast<void*>(next));
+    return reinterpret_cast<void*>(next);
+  }
+  void ipc_close(int, void* address) noexcept override { wrong += open.erase(address) == 1 ? 0 : 1; }
+
+  void allocate(std::uint64_t base, std::uint64_t size, bool exportable = true) {
+    allocations[base] = {++last_id, base, size, exportable};
+  }
+
+  std::map<std::uint64_t, Allocation> allocations;
+  std::set<int> enabled;
+  std::set<void*> open;
+  int exports = 0, opens = 0, wrong = 0;
+  bool refuse = false, busy = false;
+
+ private:
+  std::map<std::uint64_t, Allocation>::const_iterator holder(const void* given) const {
+    const auto address = reinterpret_cast<std::uint64_t>(given);
+    auto at = allocations.upper_bound(address);
+    if (at == allocations.begin()) return allocations.end();
+    --at;
+    return address - at->first < at->second.size ? at : allocations.end();
+  }
+  std::uint64_t last_id = 0;
+  std::uintptr_t next = std::uintptr_t{1} << 40;
+};
+
+/// One process that exports and one that imports.
+struct Pair {
+  PeerRuntime theirs, ours;
+  Peers exporter{theirs}, importer{ours};
+
+  Exported exported(std::uint64_t address, const GpuId& from = gpu) {
+    Exported made = {};
+    REQUIRE(exporter.export_memory(0, from, reinterpret_cast<void*>(address), made));
+    return made;
+  }
+  Mapping map(const Exported& given, std::uint64_t who = 5) {
+    std::string why;
+    Mapping mapping = importer.import_memory(0, who, given, &why);
+    INFO(why);
+    REQUIRE(mapping);
+    return mapping;
+  }
+};
+
+}  // namespace gpudt::test
