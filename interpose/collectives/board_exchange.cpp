@@ -42,16 +42,45 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
     DeviceBuffer buffer;
     memory = block.located ? *block.located : memory_of(block.buffer, block.type, memory);
     if (!resolve_layout(block.buffer, block.count, block.type, buffer, memory) || buffer.division) return false;
-    const auto* const first = static_cast<const char*>(buffer.buffer) + buffer.info->layout().true_lb();
-    if (entries.empty() && !device::export_memory(buffer.ordinal, first, half.memory)) return false;
+    if (entries.empty() && !find_memory(buffer, half)) return false;
     if (!peer::holds(half.memory, buffer)) return false;
     half.ordinal = buffer.ordinal;
     Block& entry = entries.emplace_back();
     entry.rank = block.rank;
     entry.bytes = buffer.bytes();
     entry.count = buffer.count;
-    if (!describe(buffer, entry)) return false;
+    if (half.copied)
+      half.copies.push_back({buffer});
+    else if (!describe(buffer, entry))
+      return false;
     wait_until([&] { return buffer.after.reached(); }, for_others);
+  }
+  return !half.copied || place_copies(entries, half);
+}
+
+/// False if it cannot be exported.
+bool BoardExchange::find_memory(const DeviceBuffer& first, Half& half) const {
+  const auto* const address = static_cast<const char*>(first.buffer) + first.info->layout().true_lb();
+  if (device::export_memory(first.ordinal, address, half.memory, group_->importers())) return true;
+  half.copied = true;
+  return device::export_memory(first.ordinal, address, half.memory, device::no_importers);
+}
+
+/// Lets the entries describe packed copies in place of the blocks. False if copies cannot be exported either.
+bool BoardExchange::place_copies(std::vector<Block>& entries, Half& half) const {
+  constexpr std::int64_t alignment = 16;
+  std::int64_t bytes = 0;
+  for (const Block& entry : entries) bytes += (entry.bytes + alignment - 1) / alignment * alignment;
+  device::ExportedStaging taken =
+      device::acquire_exported(half.ordinal, static_cast<std::size_t>(bytes), group_->importers());
+  if (!taken.exported) return false;
+  half.memory = *taken.exported;
+  half.staging = std::move(taken.staging);
+  auto* packed = static_cast<std::byte*>(half.staging.data());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    entries[i].address = reinterpret_cast<std::uintptr_t>(packed);
+    half.copies[i].packed = packed;
+    packed += (entries[i].bytes + alignment - 1) / alignment * alignment;
   }
   return true;
 }
@@ -106,12 +135,13 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   mine_.fit = fit ? 1 : 0;
   mine_.bytes = weight;
   try {
-    Half given, taken;
+    Half &given = sent_, &taken = received_;
     const ForcedProtocol forced = collectives_forced();
     named_.reserve(blocks.given.size() + blocks.taken.size());
     const bool described = listed && (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) &&
                            !check_wanted && describe(blocks.given, given_, given) &&
                            describe(blocks.taken, taken_, taken);
+    if (described) copy_given();
     const bool apart = given.ordinal >= 0 && taken.ordinal >= 0 && given.ordinal != taken.ordinal;
     ordinal_ = std::max(given.ordinal, taken.ordinal);
     const auto packed = [&](const Block& block) { return better_packed(block); };
@@ -127,6 +157,20 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
   }
   return mine_.on_gpu == 1;
+}
+
+/// Others may read the copies as soon as they know of them.
+void BoardExchange::copy_given() {
+  for (Copy& copy : sent_.copies) copy.start(device::Direction::pack);
+  for (Copy& copy : sent_.copies) wait_until([&] { return copy.transfer.done(); }, for_others);
+}
+
+void BoardExchange::start_delivery() {
+  for (Copy& copy : received_.copies) copy.start(device::Direction::unpack);
+}
+
+bool BoardExchange::delivered() {
+  return std::all_of(received_.copies.begin(), received_.copies.end(), [](Copy& copy) { return copy.transfer.done(); });
 }
 
 void BoardExchange::report() const {

@@ -7,6 +7,7 @@
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 
@@ -23,10 +24,22 @@ class BoardExchange : public BoardCall {
   void report() const override;
 
  private:
+  struct Copy {
+    DeviceBuffer buffer;
+    void* packed = nullptr;
+    OperandTransfer transfer{};
+    void start(device::Direction direction) {
+      transfer = {direction, buffer, 0, buffer.bytes(), packed, device::MemoryKind::device};
+    }
+  };
   /// The memory that holds all blocks which a process sends, or all which it receives.
   struct Half {
     device::Exported memory{};
     int ordinal = -1;
+    /// Packed copies of the blocks, if other processes cannot map the memory yet (device::export_memory()).
+    bool copied = false;
+    device::Staging staging{};
+    std::vector<Copy> copies{};  // after staging
   };
   struct Named {
     datatype::LayoutRef layout;
@@ -40,6 +53,8 @@ class BoardExchange : public BoardCall {
     bool own;         ///< both are memory of this process's GPU
   };
   bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
+  bool find_memory(const DeviceBuffer& first, Half& half) const;
+  bool place_copies(std::vector<peer::Block>& entries, Half& half) const;
   bool describe(const DeviceBuffer& buffer, peer::Block& entry);
   bool name(const datatype::LayoutRef& layout, peer::Block& entry);
   bool better_packed(const peer::Block& block) const;
@@ -47,6 +62,9 @@ class BoardExchange : public BoardCall {
   bool all_agree() const override;
   bool map() override;
   void start(std::vector<device::Transfer>& kernels) override;
+  void copy_given();
+  void start_delivery() override;
+  bool delivered() override;
   int ordinal() const override { return ordinal_; }
   bool match(std::size_t receiver);
   bool beside(const Move& move) const;
@@ -58,6 +76,7 @@ class BoardExchange : public BoardCall {
   std::vector<Named> named_;
   std::vector<peer::PublishedRef> published_;  ///< layouts in slots, until all processes have read them
   std::vector<Move> moves_;
+  Half sent_, received_;
 };
 
 }  // namespace gpudt::interpose
