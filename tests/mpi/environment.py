@@ -33,15 +33,16 @@ class Run:
 
     launcher = library = sim = program = ""
 
-    def __init__(self, mode, *settings, library=True, without=None, through=()):
-        command = [*through, self.launcher, "-S", "-n", str(RANKS), "-t", str(SECONDS), "-s", self.sim]
+    def __init__(self, mode, *settings, library=True, without=None, through=(), ranks=RANKS):
+        command = [*through, self.launcher, "-S", "-n", str(ranks), "-t", str(SECONDS), "-s", self.sim]
         if library:
             command += ["-l", self.library]
         if without is not None:
             command += ["-w", str(without)]
         for setting in settings:
             command += ["-e", setting]
-        done = subprocess.run(command + [self.program, mode], capture_output=True, text=True, check=False)
+        arguments = (mode,) if isinstance(mode, str) else mode
+        done = subprocess.run([*command, self.program, *arguments], capture_output=True, text=True, check=False)
         self.code = done.returncode
         self.results = sorted(line for line in done.stdout.splitlines() if line.startswith("rank "))
         self.said = [line for line in done.stderr.splitlines() if line.strip()]

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Memory that was freed is given back, and all data go by the GPUs: runs `given-back` under mpirun, on the simulated
+device, whose cudaMalloc takes freed addresses again at once, and reads the report.
+
+usage: given_back.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO GIVEN-BACK
+
+GPUDT_TEST_ROUNDS: the rounds of messages (10000); the other ways take a tenth.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+from environment import RANKS, Run, run_cases
+
+ROUNDS = int(os.environ.get("GPUDT_TEST_ROUNDS", "10000"))
+BY_GPUS = {"peer", "kernels"}
+
+
+class GivenBack(unittest.TestCase):
+    """One way to communicate after the other."""
+
+    def report_of(self, way, rounds, *settings, ranks=RANKS):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "run.json"
+            run = Run((way, str(rounds)), "GPUDT_SIM_REUSE=1", f"GPUDT_REPORT={file}", *settings, ranks=ranks)
+            self.assertEqual(run.code, 0, run.text)
+            self.assertEqual(len(run.results), ranks, run.text)
+            return json.loads(file.read_text(encoding="utf-8"))
+
+    def run_way(self, way, rounds, *settings):
+        """Returns the rows of the report whose data did not go by GPUs."""
+        rows = self.report_of(way, rounds, *settings)["rows"]
+        return [row for row in rows if row["protocol"] not in BY_GPUS]
+
+    def test_messages(self):
+        self.assertEqual(self.run_way("messages", ROUNDS), [])
+
+    def test_ways(self):
+        for way in ("persistent", "reductions", "exchanges", "windows"):
+            with self.subTest(way):
+                self.assertEqual(self.run_way(way, ROUNDS // 10), [])
+
+    def test_while_the_gpu_works(self):
+        """What cannot be unmapped yet does not keep new data from going by the GPUs."""
+        for way in ("messages-busy", "persistent-busy", "reductions-busy", "exchanges-busy"):
+            with self.subTest(way):
+                self.assertEqual(self.run_way(way, ROUNDS // 10), [])
+
+    def test_other_ways_meanwhile(self):
+        """Targets serve accesses to windows then; of processes on one GPU one writes for both, if it may map by now."""
+        self.run_way("windows-busy", ROUNDS // 10)
+        self.run_way("messages", ROUNDS // 10, "GPUDT_SIM_DEVICES=1", "GPUDT_PROTOCOL=peer")
+
+    def test_laggard(self):
+        """Memory that one process keeps mapped, because it calls MPI no more, is not packed for the others."""
+        rounds = ROUNDS // 50
+        report = self.report_of("laggard", rounds, "GPUDT_SIM_DEVICES=3", ranks=3)
+        self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
+        self.assertLess(report["messages"]["packed"], rounds // 2)
+
+
+def main():
+    Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]
+    run_cases(GivenBack)
+
+
+if __name__ == "__main__":
+    main()
