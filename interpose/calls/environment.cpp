@@ -225,7 +225,7 @@ void start_with_world(const Settings& settings) {
   else if (!start_process(settings, rank))
     return;
   stop_in_finalize();
-  if (std::string(device::runtime_name()) != "none") peer_start(settings.forced, rank);
+  if (std::string(device::runtime_name()) != "none") peer_start(settings.forced, rank, settings.config.unmap_freed);
   run(settings.config, "MPI_Init");
 }
 

@@ -15,11 +15,12 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 16> known_names = {
+constexpr std::array<std::string_view, 17> known_names = {
     "GPUDT_DISABLE",     "GPUDT_REPORT", "GPUDT_TRACE",         "GPUDT_MPI_CUDA_AWARE",
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
-    "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX"};
+    "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX",
+    "GPUDT_UNMAP_FREED"};
 // The simulated device reads these; here they are only checked.
 constexpr std::array<std::string_view, 5> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
                                                        "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS", "GPUDT_SIM_REUSE"};
@@ -183,6 +184,7 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_CHECK", parse_flag, flag, config.check, complaints);
   read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
   read("GPUDT_NVTX", parse_flag, flag, config.nvtx, complaints);
+  read("GPUDT_UNMAP_FREED", parse_flag, flag, config.unmap_freed, complaints);
   read("GPUDT_TIMELINE", parse_prefix, "the beginning of the names of files", config.timeline, complaints);
   read("GPUDT_MPI_CUDA_AWARE", parse_flag, flag, config.cuda_aware, complaints);
   read("GPUDT_FORWARD_MAX", parse_bytes, bytes, config.forward_max, complaints);

@@ -15,6 +15,7 @@ struct Config {
   bool check = false;                 ///< GPUDT_CHECK: reports wrong uses of buffers
   bool trace = false;                 ///< GPUDT_TRACE: one line per choice
   bool nvtx = false;                  ///< GPUDT_NVTX: ranges for Nsight Systems
+  bool unmap_freed = true;            ///< GPUDT_UNMAP_FREED: unmap what other processes have freed at the next MPI call
   std::string timeline;         ///< GPUDT_TIMELINE: each rank writes <this>.<rank>.json at MPI_Finalize; empty: none
   int cuda_aware = -1;          ///< GPUDT_MPI_CUDA_AWARE: 0, 1, or -1: as MPIX_Query_cuda_support returns
   std::size_t forward_max = 0;  ///< GPUDT_FORWARD_MAX: largest message forwarded from device memory; 0: any

@@ -62,6 +62,12 @@ class GivenBack(unittest.TestCase):
         self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
         self.assertLess(report["messages"]["packed"], rounds // 2)
 
+    def test_switched_off(self):
+        """Mappings are closed only for new ones."""
+        run = Run(("messages", "200"), "GPUDT_SIM_REUSE=1", "GPUDT_UNMAP_FREED=0")
+        self.assertIn(" 0 wrong", run.text)
+        self.assertRegex(run.text, r" [1-9]\d* kept")
+
 
 def main():
     Run.launcher, Run.library, Run.sim, Run.program = sys.argv[1:5]

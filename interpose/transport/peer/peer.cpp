@@ -80,7 +80,7 @@ void start_messages(ForcedProtocol forced) {
 
 }  // namespace
 
-void peer_start(ForcedProtocol forced, int world_rank) {
+void peer_start(ForcedProtocol forced, int world_rank, bool unmap_freed) {
   if (forced == Protocol::mapped_staging) return;
   const auto impossible = [forced](const char* why) {
     report_no_peers(why);
@@ -122,8 +122,10 @@ void peer_start(ForcedProtocol forced, int world_rank) {
     made->abandoned.reserve(descriptor_count);
   }
   world = made.release();
-  device::tell_exports((*world->own)->exports);
-  engine_register(EnginePart::memory, &freed_memory);
+  if (unmap_freed) {
+    device::tell_exports((*world->own)->exports);
+    engine_register(EnginePart::memory, &freed_memory);
+  }
   if (const char* const obstacle = obstacle_to_messages(world->self)) {
     start_hidden();
     return impossible(obstacle);

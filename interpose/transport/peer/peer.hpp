@@ -50,7 +50,9 @@
 namespace gpudt::interpose {
 
 /// To be called in MPI_Init when a device is there. If there can be no peer transfers, the trace tells why.
-void peer_start(ForcedProtocol forced, int world_rank);
+/// `unmap_freed`: what other processes have freed is unmapped as soon as possible (peer/freed_memory.hpp), in place of
+/// when other memory is mapped.
+void peer_start(ForcedProtocol forced, int world_rank, bool unmap_freed);
 /// After this no message is offered. Other processes may still fetch earlier ones. False if MPI still uses staging
 /// memory.
 bool peer_stop();
