@@ -184,6 +184,22 @@ GPUDT_EXPORT int MPI_Win_get_attr(MPI_Win win, int keyval, void* value, int* fla
   return MPI_SUCCESS;
 }
 
+GPUDT_EXPORT int MPI_Win_shared_query(MPI_Win win, int rank, MPI_Aint* size, int* disp_unit, void* baseptr) {
+  const auto served = served_window(win);
+  if (!served) return PMPI_Win_shared_query(win, rank, size, disp_unit, baseptr);
+  return served->shared_query(rank, size, disp_unit, baseptr);
+}
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+GPUDT_EXPORT int MPI_Win_shared_query_c(MPI_Win win, int rank, MPI_Aint* size, MPI_Aint* disp_unit, void* baseptr) {
+  const auto served = served_window(win);
+  if (!served) return PMPI_Win_shared_query_c(win, rank, size, disp_unit, baseptr);
+  int unit = 0;
+  const int code = served->shared_query(rank, size, &unit, baseptr);
+  if (code == MPI_SUCCESS) *disp_unit = unit;
+  return code;
+}
+#endif
+
 GPUDT_EXPORT int MPI_Win_get_group(MPI_Win win, MPI_Group* group) {
   const auto served = served_window(win);
   return served ? served->group(group) : PMPI_Win_get_group(win, group);

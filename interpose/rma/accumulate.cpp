@@ -74,7 +74,7 @@ class Accumulate {
       ordinal_ = each->device.ordinal;
     }
     if (ordinal_ < 0) return false;
-    mapping_ = reach(call, ordinal_, target_);
+    mapping_ = reach(call, ordinal_, target_.memory, target_.world_rank);
     if (mapping_) note(call);
     return static_cast<bool>(mapping_);
   }

@@ -36,14 +36,14 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   return exposed;
 }
 
-device::Mapping reach(const char* call, int ordinal, const DirectTarget& target) {
-  if (target.memory.on_gpu == 0 || target.world_rank < 0 || !is_possible()) return {};
-  const auto rank = static_cast<std::uint64_t>(target.world_rank);
-  if (device::Mapping known = device::imported_memory(ordinal, rank, target.memory.memory)) return known;
-  const peer::Segment* const segment = peer::reach_sender(target.world_rank);
+device::Mapping reach(const char* call, int ordinal, const Exposed& memory, int world_rank) {
+  if (memory.on_gpu == 0 || world_rank < 0 || !is_possible()) return {};
+  const auto rank = static_cast<std::uint64_t>(world_rank);
+  if (device::Mapping known = device::imported_memory(ordinal, rank, memory.memory)) return known;
+  const peer::Segment* const segment = peer::reach_sender(world_rank);
   if (segment == nullptr) return {};
   std::string why;
-  device::Mapping mapping = device::import_memory(ordinal, peer::exporter_of(*segment), target.memory.memory, &why);
+  device::Mapping mapping = device::import_memory(ordinal, peer::exporter_of(*segment), memory.memory, &why);
   if (!mapping && tracing()) log_trace(std::string(call) + ": the target serves it: " + why);
   return mapping;
 }
@@ -75,7 +75,7 @@ bool DirectAccess::prepare(const char* call, Kind kind, const Origin& origin, co
     origin_.ordinal = own_gpu;
     if (own_gpu < 0 || !origin_.info) return false;
   }
-  mapping_ = reach(call, origin_.ordinal, target);
+  mapping_ = reach(call, origin_.ordinal, target.memory, target.world_rank);
   if (!mapping_) return false;
   if (on_device) {
     origin_.protocol = Protocol::peer;

@@ -40,8 +40,8 @@ struct DirectTarget {
   }
 };
 
-/// Maps the target's memory for GPU `ordinal`; empty if the GPU does not reach it. Throws device::Error.
-device::Mapping reach(const char* call, int ordinal, const DirectTarget& target);
+/// Maps what process `world_rank` exposes for GPU `ordinal`; empty if the GPU does not reach it. Throws device::Error.
+device::Mapping reach(const char* call, int ordinal, const Exposed& memory, int world_rank);
 
 /// An access that a GPU of this process makes.
 class DirectAccess {

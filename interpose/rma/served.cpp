@@ -105,9 +105,8 @@ void ServedWindow::tell_memory(int disp_unit) {
   if (own.on_device()) own_gpu_ = own.ordinal;
   world_ranks_ = peer::world_ranks(channel_.comm());
   const std::vector<peer::Segment*> segments = peer::segments_of(world_ranks_);
-  int rank = 0;
-  PMPI_Comm_rank(channel_.comm(), &rank);
-  if (!segments.empty()) own_lock_.emplace(*segments[static_cast<std::size_t>(rank)]);
+  PMPI_Comm_rank(channel_.comm(), &own_rank_);
+  if (!segments.empty()) own_lock_.emplace(*segments[static_cast<std::size_t>(own_rank_)]);
   const Exposed mine = expose(memory_.base(), size_, disp_unit, own_lock_ ? own_lock_->index() : -1);
   PMPI_Allgather(&mine, sizeof mine, MPI_BYTE, exposed_.data(), sizeof mine, MPI_BYTE, channel_.comm());
   if (segments.empty()) return forget_unreached();
@@ -118,7 +117,7 @@ void ServedWindow::tell_memory(int disp_unit) {
   for (std::size_t each = 0; each < segments.size(); ++each)
     locks.push_back(&(*segments[each])->window_locks[exposed_[each].lock]);
   node_locks_.emplace(std::move(locks));
-  if (mine.on_gpu != 0) channel_.share_turn(node_locks_->turn(rank));
+  if (mine.on_gpu != 0) channel_.share_turn(node_locks_->turn(own_rank_));
 }
 
 /// Marks the processes that share no memory with this one: their memory cannot be mapped.
@@ -139,6 +138,34 @@ bool ServedWindow::attribute(int keyval, void* value) const {
   else
     return false;
   return true;
+}
+
+int ServedWindow::shared_query(int rank, MPI_Aint* size, int* disp_unit, void* address) {
+  return guard("MPI_Win_shared_query", [&] {
+    if (exposed_.empty()) throw MpiError(MPI_ERR_RMA_FLAVOR, "the window is dynamic: it has no memory of its own");
+    if (rank == MPI_PROC_NULL) {
+      const auto has_memory = [](const Exposed& each) { return each.size > 0; };
+      const auto first = std::find_if(exposed_.begin(), exposed_.end(), has_memory);
+      rank = first == exposed_.end() ? 0 : static_cast<int>(first - exposed_.begin());
+    }
+    check_rank(rank);
+    const auto at = static_cast<std::size_t>(rank);
+    void* const base = address_of(at);
+    *size = base != nullptr ? exposed_[at].size : 0;
+    *disp_unit = static_cast<int>(exposed_[at].disp_unit);
+    *static_cast<void**>(address) = base;
+    return MPI_SUCCESS;
+  });
+}
+
+void* ServedWindow::address_of(std::size_t rank) {
+  const Exposed& exposed = exposed_[rank];
+  if (static_cast<int>(rank) == own_rank_) return memory_.base();
+  if (own_gpu_ < 0) return nullptr;
+  const LockGuard lock(mutex_);
+  queried_.resize(exposed_.size());
+  if (!queried_[rank]) queried_[rank] = reach("MPI_Win_shared_query", own_gpu_, exposed, world_ranks_[rank]);
+  return queried_[rank] ? queried_[rank].at(exposed.base) : nullptr;
 }
 
 int ServedWindow::group(MPI_Group* group) const {

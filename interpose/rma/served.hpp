@@ -65,6 +65,10 @@ class ServedWindow {
   const WindowMemory& memory() const { return memory_; }
   /// Sets `value` as MPI_Win_get_attr does in C, for predefined attributes that the handle has wrong. False for others.
   bool attribute(int keyval, void* value) const;
+  /// Where the memory of `rank` (or of the first rank that has any: MPI_PROC_NULL) is for this process's GPU, as
+  /// MPI_Win_shared_query answers since MPI-4.1: null, and a size of 0, if the GPU does not reach it. Valid until the
+  /// window is freed. A process without device memory in the window reaches its own memory alone.
+  int shared_query(int rank, MPI_Aint* size, int* disp_unit, void* address);
   /// The group of the window's processes, which the caller frees.
   int group(MPI_Group* group) const;
   /// Collective: returns when no access is under way, neither of this process nor of others.
@@ -92,6 +96,7 @@ class ServedWindow {
   int access(const char* call, MessageKind kind, const Target& target, MPI_Request* request, Check check, Build build);
 
   void tell_memory(int disp_unit);
+  void* address_of(std::size_t rank);
   void forget_unreached();
 
   // Accesses.
@@ -136,7 +141,9 @@ class ServedWindow {
   /// The locks in shared memory, if all processes share it; otherwise locks are taken by messages.
   std::optional<WindowLocks> node_locks_;
   DirectAccesses direct_;
+  int own_rank_ = MPI_PROC_NULL;
   int own_gpu_ = -1;  ///< the GPU with this process's window memory; negative: none
+  std::vector<device::Mapping> queried_ GUARDED_BY(mutex_);  ///< by rank; of which shared_query() has told addresses
 
   Mutex service_mutex_;  ///< held by progress()
   bool closed_ GUARDED_BY(service_mutex_) = false;

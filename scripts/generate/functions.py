@@ -115,8 +115,15 @@ IN_ORDER = (
 )
 IN_FORTRAN_TOO = ("MPI_Win_allocate_cptr", "MPI_Win_allocate_shared_cptr")  # generic names
 
-# Interposed without a row: these, attributes of windows, and sessions (a header may lack them).
-OUTSIDE_THE_TABLE = ("MPI_Session_init", "MPI_Session_finalize", "MPI_Win_get_attr", *IN_ORDER)
+# Interposed without a row: these, attributes and memory of windows, and sessions (a header may lack them).
+OUTSIDE_THE_TABLE = (
+    "MPI_Session_init",
+    "MPI_Session_finalize",
+    "MPI_Win_get_attr",
+    "MPI_Win_shared_query",
+    "MPI_Win_shared_query_c",
+    *IN_ORDER,
+)
 # Of these, with wrappers of their own for Fortran.
 FORTRAN_BY_HAND = ("MPI_Win_get_attr",)
 

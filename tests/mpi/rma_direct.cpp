@@ -1,5 +1,7 @@
 // One-sided communication by the origin's GPU: the target has no part in it. For runs in which every process reaches
 // the others' device memory.
+#include <cuda_runtime_api.h>
+
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -358,4 +360,44 @@ TEST_CASE("more windows than a process has locks for", "[rma-direct]") {
   for (std::size_t i = 0; i < many; ++i) CHECK(words[i] == left_neighbour() * 1000 + static_cast<int>(i));
   lock_step();
   for (MPI_Win& window : windows) MPI_OK(MPI_Win_free(&window));
+}
+
+TEST_CASE("MPI_Win_shared_query tells where memory of the others is for this process's GPU", "[rma-direct]") {
+  constexpr std::size_t before = 3;  // the window begins within an allocation
+  const auto count_of = [](int of) { return static_cast<std::size_t>(10 + of); };
+  const auto value_of = [](int of, std::size_t i) { return of * 1000 + static_cast<int>(i); };
+  const std::size_t count = rank() == 0 ? 0 : count_of(rank());  // rank 0 has no memory in it
+  Memory memory(Place::device, (before + count + 1) * sizeof(int));
+  std::vector<int> words(count);
+  for (std::size_t i = 0; i < count; ++i) words[i] = value_of(rank(), i);
+  memory.write(words.data(), count * sizeof(int), before * sizeof(int));
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.data() + before * sizeof(int), static_cast<MPI_Aint>(count * sizeof(int)), sizeof(int),
+                        MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  MPI_Aint size = -1;
+  int unit = -1;
+  const void* base = &size;
+  for (int other = 0; other < ranks(); ++other) {
+    MPI_OK(MPI_Win_shared_query(window, other, &size, &unit, static_cast<void*>(&base)));
+    CHECK(unit == static_cast<int>(sizeof(int)));
+    if (other == 0 || rank() == 0) {  // no memory there; no GPU of this process in the window
+      CHECK(size == 0);
+      if (other != rank()) CHECK(base == nullptr);
+      continue;
+    }
+    REQUIRE(size == static_cast<MPI_Aint>(count_of(other) * sizeof(int)));
+    std::vector<int> seen(count_of(other));
+    REQUIRE(cudaMemcpy(seen.data(), base, seen.size() * sizeof(int), cudaMemcpyDefault) == cudaSuccess);
+    for (std::size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == value_of(other, i));
+  }
+  MPI_OK(MPI_Win_shared_query(window, MPI_PROC_NULL, &size, &unit, static_cast<void*>(&base)));
+  CHECK(size == (rank() == 0 ? 0 : static_cast<MPI_Aint>(count_of(1) * sizeof(int))));
+  CHECK(error_class(MPI_Win_shared_query(window, ranks(), &size, &unit, static_cast<void*>(&base))) == MPI_ERR_RANK);
+  lock_step();
+  MPI_OK(MPI_Win_free(&window));
+  MPI_OK(MPI_Win_create_dynamic(MPI_INFO_NULL, comm(), &window));
+  MPI_OK(MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN));
+  CHECK(error_class(MPI_Win_shared_query(window, 0, &size, &unit, static_cast<void*>(&base))) == MPI_ERR_RMA_FLAVOR);
+  MPI_OK(MPI_Win_free(&window));
 }
