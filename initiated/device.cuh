@@ -72,9 +72,10 @@ class Rank : public detail::RankCollectives {
   __device__ Status put(const Remote& to, const Local& from, std::int64_t bytes, std::int64_t begin = 0) {
     Scope::sync();
     const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
-    const Status status = check(to, from.layout, begin, bytes, kept.number, true);
+    char* place = nullptr;
+    const Status status = check(to, from.layout, begin, bytes, kept.number, true, place);
     if (status != Status::ok) return failed(status, data_call("put", to, bytes));
-    put_out<Scope>(to, from, begin, begin + bytes, kept);
+    put_out<Scope>(to, place, from, begin, begin + bytes, kept);
     Scope::sync();
     return Status::ok;
   }
@@ -84,9 +85,10 @@ class Rank : public detail::RankCollectives {
   __device__ Status get(const Local& to, const Remote& from, std::int64_t bytes, std::int64_t begin = 0) {
     Scope::sync();
     const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
-    const Status status = check(from, to.layout, begin, bytes, kept.number, false);
+    char* place = nullptr;
+    const Status status = check(from, to.layout, begin, bytes, kept.number, false, place);
     if (status != Status::ok) return failed(status, data_call("get", from, bytes));
-    get_in<Scope>(to, from, begin, begin + bytes, kept);
+    get_in<Scope>(to, from, place, begin, begin + bytes, kept);
     Scope::sync();
     return Status::ok;
   }
@@ -101,9 +103,10 @@ class Rank : public detail::RankCollectives {
                                std::int64_t begin = 0) {
     Scope::sync();
     const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
-    const Status status = check(to, from.layout, begin, bytes, kept.number, true, tag);
+    char* place = nullptr;
+    const Status status = check(to, from.layout, begin, bytes, kept.number, true, place, tag);
     if (status != Status::ok) return failed(status, data_call("put_notify", to, bytes));
-    if (signals<Scope>(to)) {
+    if (signals<Scope>(to, place)) {
       reserve_for_all<Scope>(to.rank, to.window.id, tag);
       put_out_with_signal<Scope>(to, from, begin, begin + bytes);
       Scope::sync();
@@ -111,7 +114,7 @@ class Rank : public detail::RankCollectives {
     }
     const bool early = reserves_early<Scope>(bytes);
     Pending pending = begin_notification<Scope>(to.rank, to.window.id, tag, early);
-    put_out<Scope>(to, from, begin, begin + bytes, kept);
+    put_out<Scope>(to, place, from, begin, begin + bytes, kept);
     end_notification<Scope>(to.rank, to.window.id, tag, early, pending);
     return Status::ok;
   }
@@ -122,9 +125,10 @@ class Rank : public detail::RankCollectives {
                                std::int64_t begin = 0) {
     Scope::sync();
     const Kept kept = find_move<Scope>(from.layout, to.layout, begin, bytes);
-    const Status status = check(from, to.layout, begin, bytes, kept.number, false, tag);
+    char* place = nullptr;
+    const Status status = check(from, to.layout, begin, bytes, kept.number, false, place, tag);
     if (status != Status::ok) return failed(status, data_call("get_notify", from, bytes));
-    get_in<Scope>(to, from, begin, begin + bytes, kept);
+    get_in<Scope>(to, from, place, begin, begin + bytes, kept);
     return notify_behind<Scope>(from.rank, tag, from.window.id);
   }
 
@@ -160,20 +164,29 @@ class Rank : public detail::RankCollectives {
   template <class Scope = Block>
   __device__ void flush() {
     Scope::sync();
-    if (leads<Scope>()) detail::complete_puts();
+    if (leads<Scope>()) world_.reaches_all != 0 ? detail::fence_all() : detail::complete_puts();
     Scope::sync();
   }
 
-  /// Stores a word of symmetric memory on a GPU, behind what the scope has written and put there: a flag of the
-  /// caller's own. To be polled with loads that acquire.
+  /// Stores a word of 8 bytes in a window, behind what the scope has written and put there: a flag of the caller's own.
+  /// To be polled with loads that acquire. Errors: bad_rank, bad_range.
   template <class Scope = Block>
-  __device__ void store_behind(std::uint64_t* symmetric, std::uint64_t value, int gpu) {
+  __device__ Status store_behind(const Remote& to, std::uint64_t value) {
     Scope::sync();
+    char* place = nullptr;
+    const Status status = check(to, nullptr, 0, sizeof value, known_moves, true, place);
+    if (status != Status::ok) return failed(status, data_call("store_behind", to, sizeof value));
     if (leads<Scope>()) {
-      detail::order_puts();
-      detail::send_word(world_, symmetric, value, gpu);
+      if (place != nullptr) {
+        detail::fence_all();
+        detail::store_relaxed(reinterpret_cast<std::uint64_t*>(place), value);
+      } else {
+        detail::order_puts();
+        detail::put_word(reinterpret_cast<std::uint64_t*>(to.window.base + to.offset), value, gpu_of(to.rank));
+      }
     }
     Scope::sync();
+    return Status::ok;
   }
 
   // --- all ranks (dCUDA: dcuda_comm_barrier) ---

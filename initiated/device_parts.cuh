@@ -80,6 +80,21 @@ __device__ __forceinline__ Remote at(const Window& window, int rank, std::int64_
   return {window, rank, offset, layout};
 }
 
+namespace detail {
+
+/// A GPU's part of a window.
+struct Part {
+  char* address = nullptr;  ///< for loads and stores; null if it is not reached so
+  std::int64_t bytes = 0;
+};
+__device__ __forceinline__ Part part_of(const KernelWorld& world, const Window& window, int gpu) {
+  if (window.parts == nullptr) return {world.reach(window.base, gpu), window.bytes};
+  const longlong2 part = __ldg(reinterpret_cast<const longlong2*>(window.parts + gpu));
+  return {window.base + part.x, part.y};
+}
+
+}  // namespace detail
+
 // --- what a rank keeps ----------------------------------------------------------------------------------------------
 
 /// A notification whose place in the target's queue has been reserved.
@@ -253,16 +268,12 @@ __device__ __forceinline__ WordPlace first_place(const WordPlace* places) {
 __device__ __forceinline__ Movers movers_of(std::int64_t index, std::int64_t count) {
   return {index, count, static_cast<std::int32_t>(threadIdx.x), static_cast<std::int32_t>(blockDim.x)};
 }
-/// Packed bytes to another GPU's memory, word by word through NVSHMEM.
+/// Packed bytes to the memory of a GPU that is not reached by loads and stores, word by word.
 __device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
                              std::int64_t count);
 /// And from there.
 __device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
                              std::int64_t count);
-/// From packed memory, where `begin` lies at `packed`, each run, or what of it lies in [begin, end), put by one thread.
-__device__ void put_runs(const SideMap& map, Address to, Address packed, int gpu, std::int64_t begin, std::int64_t end,
-                         std::int64_t index, std::int64_t count);
-
 /// What of [begin, end) is this block's part of the grid's, in steps of 16 bytes.
 __device__ __forceinline__ void block_part(std::int64_t& begin, std::int64_t& end) {
   const std::int64_t share = ((end - begin + gridDim.x - 1) / gridDim.x + 15) / 16 * 16;
@@ -284,27 +295,14 @@ struct PackedPut {
 /// Packed into the block's staging memory part by part, and put from there. By all threads of the block.
 __device__ void put_packed(const PackedPut& put, const KernelWorld& world);
 
-// NVSHMEM's calls, likewise: its headers take long to compile.
+// Of wire_nvshmem.cu or wire_node.cu, as is all with `gpu` above: for GPUs that loads and stores do not reach.
 
-__device__ void put_by_thread(void* to, const void* from, std::size_t bytes, int gpu);
-__device__ void put_by_warp(void* to, const void* from, std::size_t bytes, int gpu);
-__device__ void put_by_block(void* to, const void* from, std::size_t bytes, int gpu);
 /// The calling thread's puts are at their targets; its later ones come behind them; a word behind none.
 __device__ void complete_puts();
 __device__ void order_puts();
 __device__ void put_word(std::uint64_t* symmetric, std::uint64_t word, int gpu);
 /// What a network adapter has written before a word that the thread has seen is there for its loads.
 __device__ void see_puts(std::uint64_t* symmetric);
-
-template <class Scope>
-__device__ __forceinline__ void put_contiguous(void* to, const void* from, std::size_t bytes, int gpu) {
-  if constexpr (std::is_same_v<Scope, Thread>)
-    put_by_thread(to, from, bytes, gpu);
-  else if constexpr (std::is_same_v<Scope, Warp>)
-    put_by_warp(to, from, bytes, gpu);
-  else
-    put_by_block(to, from, bytes, gpu);
-}
 
 /// Where memory of another GPU is for loads and stores; null if it is not reached so.
 __device__ __forceinline__ std::uint64_t* reach(const KernelWorld& world, std::uint64_t* symmetric, int gpu) {

@@ -21,8 +21,14 @@ struct gpu_gaspi_state {
 
 namespace gpudt_gaspi {
 
+/// Bytes from the begin of the window of flags.
+__device__ inline std::int64_t offset_of(const gpu_gaspi_context& context, int segment, int id) {
+  return (static_cast<std::int64_t>(segment) * context.notifications + id) *
+         static_cast<std::int64_t>(sizeof(std::uint64_t));
+}
+/// Of this GPU.
 __device__ inline std::uint64_t* flag(const gpu_gaspi_context& context, int segment, int id) {
-  return reinterpret_cast<std::uint64_t*>(context.flags.base) + segment * context.notifications + id;
+  return reinterpret_cast<std::uint64_t*>(context.flags.base + offset_of(context, segment, id));
 }
 __device__ inline gpu_gaspi_return answer(gpudt::initiated::Status status) {
   return status == gpudt::initiated::Status::ok ? GASPI_SUCCESS : GASPI_ERROR;
@@ -62,8 +68,8 @@ __device__ inline gpu_gaspi_return gpu_gaspi_notify(gpu_gaspi_state& state, int 
       id >= context.notifications || value == 0)
     return GASPI_ERROR;
   Rank self(context.world, state.rank, Rank::Again());
-  self.store_behind(gpudt_gaspi::flag(context, segment_remote, id), value, rank);
-  return GASPI_SUCCESS;
+  const auto offset = gpudt_gaspi::offset_of(context, segment_remote, id);
+  return gpudt_gaspi::answer(self.store_behind(at(context.flags, rank, offset), value));
 }
 
 __device__ inline gpu_gaspi_return gpu_gaspi_write_notify(gpu_gaspi_state& state, int segment_local,

@@ -9,12 +9,19 @@ namespace gpudt::initiated {
 
 struct WordPlace;  // layout.hpp
 
-/// Symmetric memory: on every GPU as many bytes, at the same offset of NVSHMEM's heap. For MPI and CUDA it is ordinary
-/// memory of the process's own GPU.
+/// One GPU's part of a window.
+struct alignas(16) WindowPart {
+  std::int64_t distance = 0;  ///< from this GPU's part to that one's, for loads and stores
+  std::int64_t bytes = 0;
+};
+
+/// Memory of all GPUs: an MPI window, or symmetric memory of NVSHMEM's heap, where every GPU has as many bytes at the
+/// same offset. For MPI and CUDA it is ordinary memory of the process's own GPU.
 struct Window {
   char* base = nullptr;  ///< on this GPU
   std::int64_t bytes = 0;
-  std::int32_t id = no_window;  ///< what notifications name it by
+  std::int32_t id = no_window;        ///< what notifications name it by
+  const WindowPart* parts = nullptr;  ///< [GPU], in this GPU's memory; null: symmetric memory
 };
 
 /// Most GPUs, and most values of a reduction.
@@ -47,10 +54,12 @@ struct KernelWorld {
   std::int32_t most_ranks = 1;     ///< of a GPU, in any launch: what memory is laid out for
   std::int32_t direct = 1;         ///< 0: never by loads and stores to other GPUs
   std::int32_t reaches_all = 1;    ///< by loads and stores; 0 if `direct` is
-  /// From symmetric memory of this GPU to the same of another, for loads and stores; `unreachable` where there is none.
+  /// From this GPU's queues (and symmetric memory) to those of another, for loads and stores; `unreachable` where there
+  /// is none.
   std::int64_t distance[most_gpus] = {};
   std::uint64_t timeout_ns = 0;  ///< after which a wait ends the program; 0: never
   // Notifications (notifications.hpp): [most_ranks][gpus]... of this GPU's ranks, [gpus][most_ranks] of their targets.
+  // Symmetric: at `distance` on another GPU.
   std::uint64_t* rings = nullptr;   ///< symmetric
   std::uint64_t* credit = nullptr;  ///< symmetric, [target GPU][target]: by the target
   Ticket* sent = nullptr;           ///< [target GPU][target]: tickets that have been taken

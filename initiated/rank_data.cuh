@@ -52,10 +52,13 @@ class RankCore {
     return kept;
   }
 
-  /// `known`: the number that find_move() says. Of a move that was made before the layouts need not be looked at.
+  /// Sets `place` to where the remote side is; null if it is not reached by loads and stores. `known`: the number that
+  /// find_move() says. Of a move that was made before the layouts need not be looked at.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
-                                          std::int64_t bytes, int known, bool puts) const {
+                                          std::int64_t bytes, int known, bool puts, char*& place) const {
     if (remote.rank < 0 || remote.rank >= size()) return Status::bad_rank;
+    const Part part = part_of(world_, remote.window, gpu_of(remote.rank));
+    place = part.address != nullptr ? part.address + remote.offset : nullptr;
     if (begin < 0 || bytes < 0) return Status::bad_range;
     Touched there;
     if (known < known_moves) {
@@ -65,13 +68,13 @@ class RankCore {
         if (layout != nullptr && (layout->form == not_made || layout->total < begin + bytes)) return Status::bad_layout;
       there = touched(remote.layout, begin + bytes);
     }
-    const bool within = remote.offset + there.low >= 0 && remote.offset + there.high <= remote.window.bytes;
+    const bool within = remote.offset + there.low >= 0 && remote.offset + there.high <= part.bytes;
     return within ? Status::ok : Status::bad_range;
   }
   /// The same with a notification in the remote side's window.
   __device__ __forceinline__ Status check(const Remote& remote, const KernelLayout* local, std::int64_t begin,
-                                          std::int64_t bytes, int known, bool puts, int tag) const {
-    const Status status = check(remote, local, begin, bytes, known, puts);
+                                          std::int64_t bytes, int known, bool puts, char*& place, int tag) const {
+    const Status status = check(remote, local, begin, bytes, known, puts, place);
     if (status != Status::ok) return status;
     if (tag < 0) return Status::bad_tag;
     return remote.window.id < 0 || remote.window.id >= most_windows ? Status::bad_window : Status::ok;
@@ -94,24 +97,19 @@ class RankData : public RankCore {
 
   /// Whether the last put of a message carries its notification.
   template <class Scope>
-  __device__ __forceinline__ bool signals(const Remote& to) const {
+  __device__ __forceinline__ bool signals(const Remote& to, const char* place) const {
     if constexpr (!std::is_same_v<Scope, Block>) return false;
-    return to.layout == nullptr && world_.reach(to.window.base, gpu_of(to.rank)) == nullptr;
+    return to.layout == nullptr && place == nullptr;
   }
 
-  /// Positions [begin, end), which the scope moves together; `kept` as find_move() says.
+  /// Positions [begin, end), which the scope moves together; `there` is where `to` is, as check() says; `kept` as
+  /// find_move() says.
   template <class Scope>
-  __device__ __forceinline__ void put_out(const Remote& to, const Local& from, std::int64_t begin, std::int64_t end,
-                                          const Kept& kept) {
-    const int gpu = gpu_of(to.rank);
-    char* const symmetric = to.window.base + to.offset;
-    char* const there = world_.reach(symmetric, gpu);
-    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu, false);
+  __device__ __forceinline__ void put_out(const Remote& to, char* there, const Local& from, std::int64_t begin,
+                                          std::int64_t end, const Kept& kept) {
+    if (there == nullptr) return put_packed_to<Scope>(to, from, begin, end, gpu_of(to.rank), false);
     if (there == from.address && to.layout == from.layout) return;  // dCUDA: windows that overlap
-    if (move_if_short<Scope>(from.address, from.layout, there, to.layout, begin, end, kept)) return;
-    if (gpu != world_.gpu && to.layout == nullptr && from.layout == nullptr)
-      put_as_it_is<Scope>(symmetric, static_cast<const char*>(from.address), begin, end, gpu);
-    else
+    if (!move_if_short<Scope>(from.address, from.layout, there, to.layout, begin, end, kept))
       move_directly(sides_of(from.address, from.layout, there, to.layout, end), begin, end, Scope::index(),
                     Scope::count());
   }
@@ -123,17 +121,14 @@ class RankData : public RankCore {
   }
 
   template <class Scope>
-  __device__ __forceinline__ void get_in(const Local& to, const Remote& from, std::int64_t begin, std::int64_t end,
-                                         const Kept& kept) {
+  __device__ __forceinline__ void get_in(const Local& to, const Remote& from, const char* there, std::int64_t begin,
+                                         std::int64_t end, const Kept& kept) {
     // Loads of the source must not find what this multiprocessor cached of it before.
     if (leads<Scope>()) acquire_fence();
     Scope::sync();
-    const int gpu = gpu_of(from.rank);
-    char* const symmetric = from.window.base + from.offset;
-    char* const there = world_.reach(symmetric, gpu);
     if (there == nullptr)
-      get_by_words(sides_of(symmetric, from.layout, to.address, to.layout, end), gpu, begin, end, Scope::index(),
-                   Scope::count());
+      get_by_words(sides_of(from.window.base + from.offset, from.layout, to.address, to.layout, end), gpu_of(from.rank),
+                   begin, end, Scope::index(), Scope::count());
     else if (!move_if_short<Scope>(there, from.layout, to.address, to.layout, begin, end, kept))
       move_directly(sides_of(there, from.layout, to.address, to.layout, end), begin, end, Scope::index(),
                     Scope::count());
@@ -168,14 +163,6 @@ class RankData : public RankCore {
     move_known(from_address, to_address, end - begin, state_.moves[kept.number].word,
                movers_of(Scope::index(), Scope::count()), places_of(world_, kept.number), kept.first, UsualMemory());
     return true;
-  }
-
-  /// By NVSHMEM's own put. A grid's blocks take a part each.
-  template <class Scope>
-  __device__ __forceinline__ void put_as_it_is(char* to, const char* from, std::int64_t begin, std::int64_t end,
-                                               int gpu) {
-    if constexpr (is_grid<Scope>) block_part(begin, end);
-    if (begin < end) put_contiguous<Scope>(to + begin, from + begin, static_cast<std::size_t>(end - begin), gpu);
   }
 
   template <class Scope>

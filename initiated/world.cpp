@@ -1,22 +1,15 @@
 #include "initiated/world.hpp"
 
-#include <bootstrap_device_host/nvshmem_uniqueid.h>
-#include <nvshmem_host.h>
-
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "datatype/decode.hpp"
-
-// Defined in NVSHMEM's device archive, with which programs are linked; declared in a header for nvcc alone.
-int nvshmemx_collective_launch(const void* kernel, dim3 grid, dim3 block, void** arguments, std::size_t shared,
-                               cudaStream_t stream);
 
 namespace gpudt::initiated {
 
@@ -109,28 +102,86 @@ class World::State {
     if (gpus > most_gpus)
       throw Error("World: " + std::to_string(gpus) + " processes; at most " + std::to_string(most_gpus));
     check_devices(comm);
-    start_nvshmem(comm);
+    PMPI_Comm_group(comm, &group);
+    wire = (options.wire != nullptr ? options.wire : mpi_wire)(comm, gpu, gpus);
     lay_out();
   }
   ~State() {
-    // After a failure the others do not come: to end NVSHMEM, which is collective, would be to wait for them.
     cudaSetDevice(device);
-    if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions) return;
-    if (symmetric != nullptr) nvshmem_free(symmetric);
+    if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions) {
+      // After a failure the others do not come: to end the wire, which is collective, would be to wait for them.
+      static_cast<void>(wire.release());
+      return;
+    }
+    for (auto& [id, kept] : windows) release(kept);
+    if (queues.base != nullptr) wire->free(queues);
     cudaFree(own);
-    nvshmem_finalize();
+    int ended = 0;
+    PMPI_Finalized(&ended);
+    if (ended == 0) PMPI_Group_free(&group);
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   std::string who() const { return "process " + std::to_string(gpu) + ": "; }
 
+  /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
+  Window add(const char* call, const WiredMemory& memory, bool owned) {
+    if (next_window >= most_windows) {
+      if (owned) wire->free(memory);
+      throw Error(call + (": " + who()) + "more than " + std::to_string(most_windows) + " windows");
+    }
+    Kept kept;
+    if (owned) kept.memory = memory;
+    const auto here = static_cast<std::size_t>(gpu);
+    Window window = {memory.base, memory.bytes[here], next_window++, nullptr};
+    if (wire->symmetric() && owned) {
+      check_distances(call, memory);
+    } else {
+      std::vector<WindowPart> parts(memory.there.size());
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        if (memory.bytes[i] > 0) parts[i] = {memory.there[i] - memory.base, memory.bytes[i]};
+      check(cudaMalloc(&kept.parts, parts.size() * sizeof(WindowPart)), call + std::string(": memory for addresses"));
+      check(cudaMemcpy(kept.parts, parts.data(), parts.size() * sizeof(WindowPart), cudaMemcpyHostToDevice),
+            call + std::string(": cudaMemcpy"));
+      window.parts = static_cast<const WindowPart*>(kept.parts);
+    }
+    windows[window.id] = kept;
+    return window;
+  }
+  void free(Window& window) {
+    const auto found = windows.find(window.id);
+    if (found == windows.end()) return;
+    release(found->second);
+    windows.erase(found);
+    window = {};
+  }
+
   Options options;
-  int gpu = 0, gpus = 1, device = 0, windows = 0;
+  int gpu = 0, gpus = 1, device = 0;
   bool reaches_all = true;
   KernelWorld kernel;
+  MPI_Group group = MPI_GROUP_NULL;
+  std::unique_ptr<Wire> wire;
 
  private:
+  /// What a window holds.
+  struct Kept {
+    WiredMemory memory;  ///< none if it is the program's
+    void* parts = nullptr;
+  };
+  void release(const Kept& kept) const {
+    if (kept.memory.base != nullptr) wire->free(kept.memory);
+    cudaFree(kept.parts);
+  }
+  /// Kernels need but one number for each GPU.
+  void check_distances(const char* call, const WiredMemory& memory) const {
+    for (std::size_t i = 0; i < memory.there.size(); ++i)
+      if ((memory.there[i] != nullptr ? memory.there[i] - memory.base : KernelWorld::unreachable) != kernel.distance[i])
+        throw Error(call + (": " + who()) + wire->name() + " has mapped this memory of process " + std::to_string(i) +
+                    " elsewhere than the rest");
+  }
+
   void check_options() const {
     if (options.ranks < 1 || options.ranks > most_local_ranks)
       throw Error("World: Options::ranks is " + std::to_string(options.ranks) + ", not from 1 to " +
@@ -161,23 +212,6 @@ class World::State {
                       "); each needs one of its own: cudaSetDevice before World");
   }
 
-  void start_nvshmem(MPI_Comm comm) {
-    // Multicast is not used here, and not to be had in every container.
-    setenv("NVSHMEM_DISABLE_NVLS", "1", 0);
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    nvshmemx_uniqueid_t id = NVSHMEMX_UNIQUEID_INITIALIZER;
-    nvshmemx_init_attr_t attributes = NVSHMEMX_INIT_ATTR_INITIALIZER;
-    int code = gpu == 0 ? nvshmemx_get_uniqueid(&id) : 0;
-    check_mpi(PMPI_Bcast(&code, 1, MPI_INT, 0, comm), "MPI_Bcast");
-    if (code != 0) throw Error("World: NVSHMEM has no unique id (code " + std::to_string(code) + ")");
-    check_mpi(PMPI_Bcast(&id, sizeof id, MPI_BYTE, 0, comm), "MPI_Bcast");
-    nvshmemx_set_attr_uniqueid_args(gpu, gpus, &id, &attributes);
-    code = nvshmemx_init_attr(NVSHMEMX_INIT_WITH_UNIQUEID, &attributes);
-    if (code != 0) throw Error("World: " + who() + "NVSHMEM does not start (code " + std::to_string(code) + ")");
-    if (nvshmem_n_pes() != gpus || nvshmem_my_pe() != gpu)
-      throw Error("World: " + who() + "NVSHMEM is started already, for other processes");
-  }
-
   void lay_out() {
     const auto ranks = static_cast<std::uint64_t>(options.ranks), all = static_cast<std::uint64_t>(gpus);
     constexpr std::size_t word = sizeof(std::uint64_t);
@@ -200,22 +234,18 @@ class World::State {
     const std::size_t mine = local.add(2 * ranks * most_values, word), results = local.add(2 * most_values, word);
     const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
 
-    symmetric = static_cast<char*>(nvshmem_calloc(1, shared.bytes()));
-    if (symmetric == nullptr)
-      throw Error("World: " + who() + "no symmetric memory (" + std::to_string(shared.bytes()) +
-                  " bytes; NVSHMEM_SYMMETRIC_SIZE says how much there may be)");
+    queues = wire->allocate(shared.bytes());
     check(cudaMalloc(&own, local.bytes()), "World: memory for queues");
     check(cudaMemset(own, 0, local.bytes()), "World: cudaMemset");
-    check(cudaMemset(symmetric, 0, shared.bytes()), "World: cudaMemset");
     check(cudaDeviceSynchronize(), "World: cudaDeviceSynchronize");
 
-    const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(symmetric + at); };
+    const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(queues.base + at); };
     const auto local_words = [&](std::size_t at) {
       return reinterpret_cast<std::uint64_t*>(static_cast<char*>(own) + at);
     };
     kernel.rings = shared_words(rings);
     kernel.credit = shared_words(credit);
-    kernel.staging = symmetric + staging;
+    kernel.staging = queues.base + staging;
     kernel.sent = reinterpret_cast<Ticket*>(static_cast<char*>(own) + sent);
     kernel.heads = reinterpret_cast<Ticket*>(static_cast<char*>(own) + heads);
     kernel.grid = local_words(grid);
@@ -229,18 +259,23 @@ class World::State {
       place.arrived = local_words(counters) + i * 32;
       place.left = local_words(counters) + i * 32 + 16;
     }
-    for (int other = 0; other < gpus; ++other) {
-      const auto* const there = static_cast<const char*>(nvshmem_ptr(symmetric, other));
-      kernel.distance[other] = there != nullptr ? there - symmetric : KernelWorld::unreachable;
+    for (std::size_t other = 0; other < queues.there.size(); ++other) {
+      const char* const there = queues.there[other];
+      kernel.distance[other] = there != nullptr ? there - queues.base : KernelWorld::unreachable;
       reaches_all = reaches_all && there != nullptr;
+      if (there == nullptr && !wire->symmetric())
+        throw Error("World: " + who() + "this GPU does not reach the memory of process " + std::to_string(other) +
+                    " (GPUDT_TRACE=1 tells why); GPUs of several nodes need NVSHMEM: Options::wire");
     }
     kernel.reaches_all = reaches_all && options.direct ? 1 : 0;
-    nvshmem_barrier_all();  // the memory of all is laid out
+    wire->barrier();  // the memory of all is laid out
   }
 
   const int exceptions = std::uncaught_exceptions();
-  char* symmetric = nullptr;
+  WiredMemory queues;
   void* own = nullptr;
+  std::map<std::int32_t, Kept> windows;  ///< by id
+  std::int32_t next_window = 0;
 };
 
 World::World(MPI_Comm comm, const Options& options) : state_(std::make_unique<State>(comm, options)) {}
@@ -255,39 +290,40 @@ int World::gpus() const {
 const Options& World::options() const {
   return state_->options;
 }
+const char* World::wire() const {
+  return state_->wire->name();
+}
 bool World::reaches_all() const {
   return state_->reaches_all && state_->options.direct;
 }
 
 Window World::allocate(std::int64_t bytes) {
   if (bytes < 0) throw Error("World::allocate: " + state_->who() + std::to_string(bytes) + " bytes");
-  if (state_->windows >= most_windows)
-    throw Error("World::allocate: " + state_->who() + "more than " + std::to_string(most_windows) + " windows");
-  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
-  Window window;
-  window.base = static_cast<char*>(nvshmem_align(256, (size + 255) / 256 * 256));
-  if (window.base == nullptr)
-    throw Error("World::allocate: " + state_->who() + "no " + std::to_string(bytes) +
-                " bytes of symmetric memory (NVSHMEM_SYMMETRIC_SIZE says how much there may be)");
-  // NVSHMEM's heaps are contiguous, so that kernels need but one number for each GPU.
-  for (int gpu = 0; gpu < state_->gpus; ++gpu) {
-    const auto* const there = static_cast<const char*>(nvshmem_ptr(window.base, gpu));
-    const std::int64_t distance = state_->kernel.distance[gpu];
-    if ((there != nullptr ? there - window.base : KernelWorld::unreachable) != distance)
-      throw Error("World::allocate: " + state_->who() + "NVSHMEM has mapped this memory of process " +
-                  std::to_string(gpu) + " elsewhere than the rest");
-  }
+  const WiredMemory memory = state_->wire->allocate(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
+  Window window = state_->add("World::allocate", memory, true);
   window.bytes = bytes;
-  window.id = state_->windows++;
-  check(cudaMemset(window.base, 0, size), "World::allocate: cudaMemset");
-  check(cudaDeviceSynchronize(), "World::allocate: cudaDeviceSynchronize");
-  nvshmem_barrier_all();
+  return window;
+}
+
+Window World::attach(MPI_Win win) {
+  const std::string who = "World::attach: " + state_->who();
+  MPI_Group group = MPI_GROUP_NULL;
+  int same = MPI_UNEQUAL;
+  if (win == MPI_WIN_NULL || MPI_Win_get_group(win, &group) != MPI_SUCCESS) throw Error(who + "not a window");
+  PMPI_Group_compare(group, state_->group, &same);
+  PMPI_Group_free(&group);
+  if (same != MPI_IDENT) throw Error(who + "the window's processes are not those of the World, in its order");
+  const WiredMemory memory = addresses_of(win, state_->gpus, who);
+  for (std::size_t i = 0; i < memory.there.size(); ++i)
+    if (memory.there[i] == nullptr && memory.bytes[i] > 0)
+      throw Error(who + "this GPU does not reach the memory of process " + std::to_string(i));
+  const Window window = state_->add("World::attach", memory, false);
+  state_->wire->barrier();
   return window;
 }
 
 void World::free(Window& window) {
-  if (window.base != nullptr && std::uncaught_exceptions() == 0) nvshmem_free(window.base);
-  window = {};
+  if (std::uncaught_exceptions() == 0) state_->free(window);
 }
 
 KernelWorld World::view(int ranks_per_gpu) const {
@@ -319,9 +355,7 @@ void World::launch(const void* kernel, int blocks, int threads, const void* argu
     fail(std::to_string(blocks) + " blocks of " + std::to_string(threads) + " threads, of which " +
          std::to_string(most) + " can run at the same time: those that do not run would be waited for for ever");
   void* arguments[] = {const_cast<void*>(argument)};
-  const int code = nvshmemx_collective_launch(kernel, dim3(static_cast<unsigned>(blocks)),
-                                              dim3(static_cast<unsigned>(threads)), arguments, shared_bytes, stream);
-  if (code != 0) fail("NVSHMEM does not start the kernel (code " + std::to_string(code) + ")");
+  state_->wire->launch(kernel, blocks, threads, arguments, shared_bytes, stream);
 }
 
 void World::run(const void* kernel, int blocks, int threads, const void* argument, std::size_t shared_bytes,
@@ -331,7 +365,7 @@ void World::run(const void* kernel, int blocks, int threads, const void* argumen
 }
 
 void World::barrier() {
-  nvshmem_barrier_all();
+  state_->wire->barrier();
 }
 
 }  // namespace gpudt::initiated

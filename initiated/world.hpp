@@ -1,5 +1,5 @@
-// The host's side of communication that kernels start: GPUs that reach each other through NVSHMEM, windows of symmetric
-// memory, layouts, and launches whose blocks all run at the same time. The device's side is device.cuh.
+// The host's side of communication that kernels start: GPUs that reach each other, windows, layouts, and launches whose
+// blocks all run at the same time. The device's side is device.cuh.
 //
 // Ranks are thread blocks, as in dCUDA (Gysi et al.; in the thesis, sections 3.1 to 3.3): rank r of n on each GPU is
 // block r mod n of process r / n. With one rank per GPU a block speaks for its GPU. One process for each GPU.
@@ -14,18 +14,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 
 #include "initiated/kernel_world.hpp"
 #include "initiated/layout.hpp"
+#include "initiated/wire.hpp"
 
 namespace gpudt::initiated {
-
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 struct Options {
   /// Most ranks (or blocks) of a GPU in any launch: the memory of their queues is laid out for so many,
@@ -34,7 +29,10 @@ struct Options {
   /// Notifications that a rank can hold from each GPU before it consumes them: a power of two from 32 to 2^23. Who
   /// sends more waits until some have been consumed.
   int notifications = 1024;
-  /// false: never by loads and stores to other GPUs, but packed into symmetric memory and put, as between nodes.
+  /// What connects the GPUs; null: mpi_wire.
+  WireMaker wire = nullptr;
+  /// false, with NVSHMEM alone: never by loads and stores to other GPUs' symmetric memory, but packed and put, as
+  /// between nodes.
   bool direct = true;
   /// After so long a wait of a kernel's prints what it waits for and ends the program; 0: never.
   double timeout_seconds = 0;
@@ -68,10 +66,9 @@ class Layout {
 class World {
  public:
   /// Collective. MPI must be initialised, the current device be the process's GPU, and no other process of the node
-  /// have the same one. Starts NVSHMEM by a unique id that MPI broadcasts; sets NVSHMEM_DISABLE_NVLS=1 and
-  /// NCCL_NVLS_ENABLE=0 unless they are set.
+  /// have the same one.
   explicit World(MPI_Comm comm, const Options& options = {});
-  /// Collective. Waits for the device, then ends NVSHMEM. Before or after MPI_Finalize.
+  /// Collective. Waits for the device. Before MPI_Finalize; with NVSHMEM also after it.
   ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
@@ -81,10 +78,15 @@ class World {
   const Options& options() const;
   /// Whether all other GPUs are reached by loads and stores.
   bool reaches_all() const;
+  const char* wire() const;  ///< its name
 
-  /// Collective: `bytes` (the same everywhere) of symmetric memory, zeroed, aligned to 256 bytes. At most 2046 in a
+  /// Collective: a window of `bytes` (the same everywhere), zeroed, aligned to 256 bytes. At most 2046 windows in a
   /// World's life.
   Window allocate(std::int64_t bytes);
+  /// Collective: the device memory of an MPI window (MPI_Win_create) over the World's processes in the same order, for
+  /// kernels. Offsets are bytes, whatever the displacement unit is. Each process may have as much as it likes, one with
+  /// none puts and gets nothing. The MPI window is freed behind the Window.
+  Window attach(MPI_Win win);
   /// Collective. The memory may not be in use.
   void free(Window& window);
 
@@ -109,8 +111,5 @@ class World {
   class State;
   std::unique_ptr<State> state_;
 };
-
-/// Throws Error("<what>: <CUDA's message>") unless `status` is cudaSuccess.
-void check(cudaError_t status, const std::string& what);
 
 }  // namespace gpudt::initiated

@@ -72,9 +72,8 @@ const char* name_of(By by) {
 /// All processes make the same random numbers. GPU 0's memory is `here`; GPU 1's window `there`. Both twice.
 class Moves {
  public:
-  explicit Moves(Session& session)
-      : session_(session), window_(session.world().allocate(2 * window_bytes)), memory_(2 * window_bytes), status_(1) {}
-  ~Moves() { session_.world().free(window_); }
+  Moves(Session& session, const Window& window)
+      : session_(session), window_(window), memory_(2 * window_bytes), status_(1) {}
   Moves(const Moves&) = delete;
   Moves& operator=(const Moves&) = delete;
 
@@ -145,10 +144,35 @@ class Moves {
   DeviceArray<std::int32_t> status_;
 };
 
-void check_moves(Session& session, std::uint64_t seed) {
-  Moves moves(session);
+/// Device memory of the program's own in an MPI window: on each process more, and in another place of an allocation.
+class ProgramsWindow {
+ public:
+  explicit ProgramsWindow(Session& session)
+      : session_(session), memory_(static_cast<std::size_t>(2 * window_bytes + 4096 * session.process())) {
+    const int lead = 256 * session.process();
+    MPI_Win_create(memory_.data() + lead, 2 * window_bytes + 1024 * session.process(), 8, MPI_INFO_NULL, MPI_COMM_WORLD,
+                   &win_);
+    window_ = session.world().attach(win_);
+  }
+  ~ProgramsWindow() {
+    session_.world().free(window_);
+    MPI_Win_free(&win_);
+  }
+  ProgramsWindow(const ProgramsWindow&) = delete;
+  ProgramsWindow& operator=(const ProgramsWindow&) = delete;
+  const Window& window() const { return window_; }
+
+ private:
+  Session& session_;
+  DeviceArray<std::byte> memory_;
+  MPI_Win win_ = MPI_WIN_NULL;
+  Window window_;
+};
+
+void check_moves(Session& session, std::uint64_t seed, const std::string& what, const Window& window) {
+  Moves moves(session, window);
   const int pairs = session.check() ? 15 : 80;
-  for (const bool direct : {true, false})
+  for (const bool direct : session.direct_or_not())
     for (const Call call : {Call::put, Call::get})
       for (const By by : {By::thread, By::warp, By::block, By::grid}) {
         if (call == Call::get && by == By::grid) continue;  // its notification would be as a put's
@@ -156,11 +180,22 @@ void check_moves(Session& session, std::uint64_t seed) {
         Random random(seed + static_cast<std::uint64_t>(by));
         for (int i = 0; i < pairs && !bench::any_rank(!wrong.empty()); ++i)
           wrong = moves.once(random, call, by, direct);
-        session.row({fmt::format("{} by {}{}", call == Call::put ? "put_notify" : "get_notify", name_of(by),
-                                 direct ? "" : ", packed"),
-                     std::to_string(pairs)},
-                    {{"call", call == Call::put ? "put" : "get"}, {"by", name_of(by)}, {"direct", direct}}, wrong);
+        session.row(
+            {fmt::format("{} by {}{}{}", call == Call::put ? "put_notify" : "get_notify", name_of(by), what,
+                         direct ? "" : ", packed"),
+             std::to_string(pairs)},
+            {{"call", call == Call::put ? "put" : "get"}, {"by", name_of(by)}, {"window", what}, {"direct", direct}},
+            wrong);
       }
+}
+
+void check_moves(Session& session, std::uint64_t seed) {
+  Window window = session.world().allocate(2 * window_bytes);
+  check_moves(session, seed, "", window);
+  session.world().free(window);
+  if (!session.mpi_takes_device_memory()) return;
+  const ProgramsWindow programs(session);
+  check_moves(session, seed + 100, ", MPI window", programs.window());
 }
 
 /// Of the notifications that the ranks of this process get: how many have each tag or window.
@@ -178,7 +213,7 @@ std::vector<unsigned long long> expected_notifications(const ManyNotifications& 
 void check_notifications(Session& session) {
   constexpr int ranks = 8;
   const int size = ranks * session.processes(), steps = session.check() ? 200 : 1'100'000 / (size * size);
-  for (const bool direct : {true, false})
+  for (const bool direct : session.direct_or_not())
     for (const Matching matching : {Matching::by_source, Matching::by_tag, Matching::by_window, Matching::any}) {
       DeviceArray<unsigned long long> counts(std::vector<unsigned long long>(5, 0));
       ManyNotifications p = {};
@@ -203,7 +238,7 @@ void check_notifications(Session& session) {
 }
 
 void check_collectives(Session& session) {
-  for (const bool direct : {true, false})
+  for (const bool direct : session.direct_or_not())
     for (const int ranks : {1, 7, 100}) {
       DeviceArray<unsigned long long> count(std::vector<unsigned long long>(1, 0));
       Window window = session.world().allocate(2 * 8 * ranks * session.processes());
@@ -224,7 +259,7 @@ void check_collectives(Session& session) {
 }
 
 void check_gaspi(Session& session) {
-  for (const bool direct : {true, false}) {
+  for (const bool direct : session.direct_or_not()) {
     DeviceArray<unsigned long long> count(std::vector<unsigned long long>(1, 0));
     GaspiExchange p = {};
     gpu_gaspi_context& context = p.context;

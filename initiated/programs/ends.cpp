@@ -14,6 +14,9 @@
 #include "initiated/programs/ends_kernels.hpp"
 #include "initiated/world.hpp"
 #include "pingpong/common/machine.hpp"
+#if defined(GPUDT_HAVE_NVSHMEM)
+#include "initiated/nvshmem.hpp"
+#endif
 
 namespace gpudt::initiated::programs {
 namespace {
@@ -75,9 +78,12 @@ int greet(World& world, Window& window) {
   return word == expected ? 0 : 1;
 }
 
-/// MPI ends first: kernels still communicate.
+#if defined(GPUDT_HAVE_NVSHMEM)
+/// MPI ends first: kernels still communicate, through NVSHMEM.
 int mpi_first() {
-  World world(MPI_COMM_WORLD);
+  Options options;
+  options.wire = nvshmem_wire;
+  World world(MPI_COMM_WORLD, options);
   Window window = world.allocate(16);
   int wrong = greet(world, window);
   MPI_Finalize();
@@ -85,6 +91,14 @@ int mpi_first() {
   world.free(window);
   return wrong;
 }
+
+#else
+int mpi_first() {
+  fmt::print("built without NVSHMEM: a World over MPI's windows ends before MPI\n");
+  MPI_Finalize();
+  return 2;
+}
+#endif
 
 /// The World ends first, and device memory still goes through MPI, if it takes any.
 int world_first() {

@@ -52,10 +52,11 @@ __device__ void store_part(const PingPong& p, char* to, const char* from) {
 }
 
 __device__ void pingpong_bare(const PingPong& p) {
+  char* const other = detail::part_of(p.world, p.window, 1 - p.world.gpu).address;
   char* const flag = p.window.base + p.window.bytes - flags_bytes + blockIdx.x * flag_spacing;
   auto* const here = reinterpret_cast<volatile std::uint64_t*>(flag);
-  auto* const there = reinterpret_cast<volatile std::uint64_t*>(p.world.reach(flag, 1 - p.world.gpu));
-  char* const to = p.world.reach(p.window.base + p.receive, 1 - p.world.gpu);
+  auto* const there = reinterpret_cast<volatile std::uint64_t*>(other + (flag - p.window.base));
+  char* const to = other + p.receive;
   for (int i = 0; i < 2 * p.iterations; ++i) {
     const std::uint64_t value = p.flags_set + static_cast<std::uint64_t>(i / 2) + 1;
     if ((i & 1) == p.world.gpu) {

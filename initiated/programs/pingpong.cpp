@@ -104,17 +104,18 @@ std::vector<int> block_counts(std::int64_t bytes, int most, bool check) {
   return counts;
 }
 
-std::vector<Way> ways_for(const Message& message, int most_blocks, bool check) {
+std::vector<Way> ways_for(const Session& session, const Message& message, int most_blocks) {
+  const bool check = session.check(), nvshmem = session.direct_or_not().size() > 1;
   std::vector<Way> ways = {{"rank"}};
   const std::vector<int> counts = block_counts(message.size(), most_blocks, check);
   for (const int blocks : counts) ways.push_back({"ranks", Mode::ranks, blocks});
   for (const int blocks : counts) ways.push_back({"grid", Mode::grid, blocks});
-  if (suits_iput(message) && message.size() <= 64 << 10) ways.push_back({"iput", Mode::iput});
+  if (nvshmem && suits_iput(message) && message.size() <= 64 << 10) ways.push_back({"iput", Mode::iput});
   if (suits_iput(message) || (message.block_count() == 1 && message.size() % 16 == 0)) {
     ways.push_back({"bare", Mode::bare});
     for (const int blocks : counts) ways.push_back({"bare", Mode::bare, blocks});
   }
-  ways.push_back({"packed", Mode::ranks, counts.empty() ? 1 : std::min(counts.back(), 64), 512, false});
+  if (nvshmem) ways.push_back({"packed", Mode::ranks, counts.empty() ? 1 : std::min(counts.back(), 64), 512, false});
   return ways;
 }
 
@@ -152,7 +153,7 @@ void measure_message(Session& session, Exchange& exchange, const std::string& na
                 {{"layout", name}, {"bytes", message.size()}, {"way", way}, {"blocks", blocks}, {"median_us", us}},
                 wrong);
   };
-  for (const Way& way : ways_for(message, most_blocks, session.check())) {
+  for (const Way& way : ways_for(session, message, most_blocks)) {
     std::string wrong = exchange.verify(message, layout, way, ++round);
     const PingPong p = exchange.arguments(message, layout, way, iterations_of(way.blocks));
     const double total = session.measure([&] { exchange.run(p, way); });

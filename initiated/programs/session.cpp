@@ -11,15 +11,38 @@
 #include "pingpong/common/program.hpp"
 #include "pingpong/common/sampling.hpp"
 
+#if defined(GPUDT_HAVE_NVSHMEM)
+#include "initiated/nvshmem.hpp"
+#endif
+
 namespace gpudt::initiated::programs {
+namespace {
+
+#if defined(GPUDT_HAVE_NVSHMEM)
+std::vector<std::string> wire_names() {
+  return {"mpi", "nvshmem"};
+}
+WireMaker wire_of(const std::string& name) {
+  return name == "mpi" ? mpi_wire : nvshmem_wire;
+}
+#else
+std::vector<std::string> wire_names() {
+  return {"mpi"};
+}
+WireMaker wire_of(const std::string&) {
+  return mpi_wire;
+}
+#endif
+
+}  // namespace
 
 Session::Session(const char* program, const Settings& settings, const bench::Machine& machine, World& world,
                  std::vector<bench::Column> columns, int processes)
     : program_(program), settings_(settings), machine_(machine), world_(world), table_(std::move(columns)) {
   if (process() != 0) return;
-  fmt::print("# {}, {} GPUs that {}, on {}\n", program, processes,
+  fmt::print("# {}, {} GPUs that {} ({}), on {}\n", program, processes,
              world.reaches_all() ? "reach each other by loads and stores" : "communicate through NVSHMEM's puts",
-             describe(machine));
+             world.wire(), describe(machine));
   table_.head();
 }
 
@@ -73,6 +96,7 @@ int run(const char* program, bench::CommandLine& command, int argc, char** argv,
   command.add("--wait", settings.wait_seconds, "Seconds after which a kernel's wait gives up, and says for what",
               {bench::Bounds::positive});
   command.add_flag("--check", settings.check, "A short run that verifies");
+  command.add("--wire", settings.wire, "What connects the GPUs", wire_names());
   if (const auto code = command.parse(argc, argv)) return *code;
   if (settings.check) settings.repetitions = 1;
   alarm(static_cast<unsigned>(settings.limit_seconds));  // a hang is to cost no more than that
@@ -83,6 +107,7 @@ int run(const char* program, bench::CommandLine& command, int argc, char** argv,
     bench::use_gpu(machine);
     Options wanted = options;
     wanted.timeout_seconds = settings.wait_seconds;
+    wanted.wire = wire_of(settings.wire);
     World world(MPI_COMM_WORLD, wanted);
     Session session(program, settings, machine, world, columns, size);
     body(session);

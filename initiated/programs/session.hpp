@@ -15,6 +15,7 @@ namespace gpudt::initiated::programs {
 
 struct Settings {
   std::string json_file;
+  std::string wire = "mpi";
   bool check = false;        ///< a short run that verifies
   int repetitions = 5;       ///< of each measurement, of which the median counts
   int limit_seconds = 60;    ///< after which the program is ended, whatever it is doing
@@ -30,6 +31,10 @@ class Session {
   World& world() { return world_; }
   const Settings& settings() const { return settings_; }
   bool check() const { return settings_.check; }
+  /// Whether loads and stores have a substitute: true, and false where they have.
+  std::vector<bool> direct_or_not() const {
+    return settings_.wire == "nvshmem" ? std::vector<bool>{true, false} : std::vector<bool>{true};
+  }
   int process() const { return world_.gpu(); }
   int processes() const { return world_.gpus(); }
   /// Whether the same may be measured with MPI on device memory.

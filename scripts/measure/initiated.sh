@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Communication that kernels start (docs/initiated.md): builds the library and its programs for the GPUs that are here,
 # verifies everything, then measures: tables (.txt) and statistics (.json) in a folder, and a summary at the end. Some
-# four minutes on two GPUs. A step that fails, or takes too long, is told and does not stop the next.
+# five minutes on two GPUs. A step that fails, or takes too long, is told and does not stop the next.
 #
 # usage: initiated.sh [--check] FOLDER [STEP...]
 #   --check  short forms, which verify
-#   STEP     some of: check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck; all of them otherwise
+#   STEP     some of: check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck, and where there is NVSHMEM
+#            check-nvshmem pingpong-nvshmem; all of them otherwise
 # e.g. initiated.sh --check results check apps
-# In the environment: BUILD_DIR (build-initiated), GPU_ARCHS (90), GPUS (2), SECONDS_IN_ALL (240), NVSHMEM_HOME or what
+# In the environment: BUILD_DIR (build-initiated), GPU_ARCHS (90), GPUS (2), SECONDS_IN_ALL (300), NVSHMEM_HOME or what
 # else find_nvshmem.py knows.
 set -uo pipefail
 # shellcheck source=scripts/common.sh
@@ -28,8 +29,7 @@ mkdir -p "$1" || exit 1
 out=$(cd "$1" && pwd)
 shift
 steps=("$@")
-[ ${#steps[@]} -gt 0 ] || steps=(check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck)
-gpus=${GPUS:-2} most=${SECONDS_IN_ALL:-240}
+gpus=${GPUS:-2} most=${SECONDS_IN_ALL:-300}
 build=${BUILD_DIR:-$root/build-initiated}
 bin=$build/initiated/programs/gpudt-initiated
 
@@ -38,7 +38,10 @@ bin=$build/initiated/programs/gpudt-initiated
 have_nvcc || die "no nvcc"
 export PATH="${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin:$PATH"
 nvshmem=$("$root/scripts/find_nvshmem.py" | sed -n 3p)
-[ -n "$nvshmem" ] || die "no NVSHMEM: scripts/setup.sh --initiated brings it, or set NVSHMEM_HOME"
+if [ ${#steps[@]} -eq 0 ]; then
+  steps=(check ends dcuda pingpong latency gpurdma apps apps-1 memcheck racecheck)
+  [ -z "$nvshmem" ] || steps+=(check-nvshmem pingpong-nvshmem)
+fi
 if [ ! -f "$build/build.ninja" ]; then
   meson setup "$build" "$root" -Dgpu_archs="${GPU_ARCHS:-90}" -Dtests=false -Dwerror=false -Dinitiated=enabled >"$out/build.log" 2>&1 ||
     { tail -n 20 "$out/build.log"; die "meson failed: $out/build.log"; }
@@ -57,9 +60,8 @@ have_gpu || die "built; but there is no GPU here to run on"
 export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}
 export OMPI_MCA_btl_vader_single_copy_mechanism=${OMPI_MCA_btl_vader_single_copy_mechanism:-none}
 export OMPI_MCA_hwloc_base_binding_policy=${OMPI_MCA_hwloc_base_binding_policy:-none}  # NVSHMEM has threads of its own
-settings=("LD_LIBRARY_PATH=$(dirname "$nvshmem")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" NVSHMEM_DISABLE_NVLS=1
-  NCCL_NVLS_ENABLE=0)
-with=("LD_PRELOAD=$build/libgpudt-pmpi.so" "${settings[@]}")
+with=("LD_PRELOAD=$build/libgpudt-pmpi.so" NVSHMEM_DISABLE_NVLS=1 NCCL_NVLS_ENABLE=0)
+[ -z "$nvshmem" ] || with+=("LD_LIBRARY_PATH=$(dirname "$nvshmem")${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}")
 
 # left LIMIT: the seconds that a step may take, of what is left.
 left() {
@@ -79,7 +81,7 @@ mistakes() {
   local seconds=$1 name names='rank range layout tag source queue timeout blocks' folder code=0
   folder=$(mktemp -d)
   for name in $names; do
-    run_mpi 1 "$seconds" "${settings[@]}" -- "$bin-ends" "$name" >"$folder/$name" 2>&1 </dev/null &
+    run_mpi 1 "$seconds" "${with[@]}" -- "$bin-ends" "$name" >"$folder/$name" 2>&1 </dev/null &
   done
   wait
   for name in $names; do
@@ -99,20 +101,26 @@ sanitized() {
   local tool=$1 seconds=$2
   shift 2
   command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer"; return 1; }
-  run_mpi "$gpus" "$seconds" "${settings[@]}" -- compute-sanitizer --tool "$tool" --error-exitcode 9 \
+  run_mpi "$gpus" "$seconds" "${with[@]}" -- compute-sanitizer --tool "$tool" --error-exitcode 9 \
     --report-api-errors no --print-limit 20 "$@"
 }
 
 step_check() { program check "$(left 45)" "$gpus" --limit 40 "${check[@]}" --json "$out/check.json"; }
+step_check_nvshmem() {
+  program check "$(left 45)" "$gpus" --wire nvshmem --limit 40 "${check[@]}" --json "$out/check-nvshmem.json"
+}
 step_ends() {
   local code=0
   mistakes "$(left 25)" || code=1
-  program ends "$(left 20)" "$gpus" mpi-first || code=1
+  [ -z "$nvshmem" ] || program ends "$(left 20)" "$gpus" mpi-first || code=1
   program ends "$(left 20)" "$gpus" world-first || code=1
   return $code
 }
 step_dcuda() { program dcuda "$(left 20)" "$gpus" && program dcuda "$(left 20)" 1; }
 step_pingpong() { program pingpong "$(left 75)" "$gpus" --limit 70 "${check[@]}" --json "$out/pingpong.json"; }
+step_pingpong_nvshmem() {
+  program pingpong "$(left 75)" "$gpus" --wire nvshmem --limit 70 "${check[@]}" --json "$out/pingpong-nvshmem.json"
+}
 step_latency() { program latency "$(left 25)" "$gpus" --limit 22 "${check[@]}" --json "$out/latency.json"; }
 step_gpurdma() { program gpurdma "$(left 35)" "$gpus" --limit 32 "${check[@]}" --json "$out/gpurdma.json"; }
 step_apps() { program apps "$(left 45)" "$gpus" --limit 42 "${check[@]}" --json "$out/apps.json"; }

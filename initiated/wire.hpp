@@ -1,0 +1,67 @@
+// What connects the GPUs of a World: memory that kernels of all of them reach, and the start of kernels that run at the
+// same time. MPI's windows (mpi_wire, on one node) or NVSHMEM (nvshmem.hpp).
+#pragma once
+
+#include <mpi.h>
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace gpudt::initiated {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws Error("<what>: <CUDA's message>") unless `status` is cudaSuccess.
+void check(cudaError_t status, const std::string& what);
+
+/// Memory of all GPUs. The Wire owns it.
+struct WiredMemory {
+  char* base = nullptr;  ///< on this process's GPU
+  /// [GPU]: the address of that GPU's for loads and stores by this one; null if it is not reached so.
+  std::vector<char*> there;
+  std::vector<MPI_Aint> bytes;  ///< [GPU]
+};
+
+/// All functions but name(), symmetric() and launch() are collective. Failures are thrown as Error, by all processes
+/// where one of them has no memory.
+class Wire {
+ public:
+  virtual ~Wire() = default;
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+  /// What the summary of a program calls it.
+  virtual const char* name() const = 0;
+  /// Whether all memory of a GPU is at one distance from that of another, for all allocations.
+  virtual bool symmetric() const = 0;
+  /// `bytes`, the same everywhere and more than 0, aligned to 256; zeros.
+  virtual WiredMemory allocate(std::size_t bytes) = 0;
+  /// No GPU may use it any more.
+  virtual void free(const WiredMemory& memory) = 0;
+  virtual void barrier() = 0;
+  /// Starts the kernel on the current device, with all its blocks at the same time.
+  virtual void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,
+                      cudaStream_t stream) = 0;
+
+ protected:
+  Wire() = default;
+};
+
+/// Makes a Wire for the processes of `comm`, of which this one is number `process` of `processes`. Collective.
+using WireMaker = std::unique_ptr<Wire> (*)(MPI_Comm comm, int process, int processes);
+
+/// Device memory in MPI windows, which libgpudt-pmpi maps: all GPUs must be of one node and reach each other. The
+/// program must be linked with libgpudt-pmpi or run with it preloaded, and end the World before MPI.
+std::unique_ptr<Wire> mpi_wire(MPI_Comm comm, int process, int processes);
+
+/// Where the memory of an MPI window is: of each process of the window. `who` begins an error's text. Not collective.
+WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who);
+
+}  // namespace gpudt::initiated

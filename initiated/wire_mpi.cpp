@@ -1,0 +1,112 @@
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+
+#include "initiated/wire.hpp"
+
+namespace gpudt::initiated {
+namespace {
+
+void check_mpi(int code, const std::string& what) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  PMPI_Error_string(code, text, &length);
+  throw Error(what + ": " + text);
+}
+
+/// MPI_Win_shared_query of device memory is gpudt's: MPI libraries know shared windows alone.
+void check_gpudt(const std::string& who) {
+  using Active = int (*)();
+  const auto active = reinterpret_cast<Active>(dlsym(RTLD_DEFAULT, "gpudt_active"));
+  if (active == nullptr || active() == 0)
+    throw Error("World: " + who + "libgpudt-pmpi is not active in this process: preload it (LD_PRELOAD) or link it");
+}
+
+class MpiWire final : public Wire {
+ public:
+  MpiWire(MPI_Comm comm, int process, int processes)
+      : processes_(processes), who_("process " + std::to_string(process) + ": ") {
+    check_gpudt(who_);
+    check_mpi(PMPI_Comm_dup(comm, &comm_), "World: " + who_ + "MPI_Comm_dup");
+    PMPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  }
+  ~MpiWire() override { PMPI_Comm_free(&comm_); }
+
+  const char* name() const override { return "MPI windows"; }
+  bool symmetric() const override { return false; }
+
+  WiredMemory allocate(std::size_t bytes) override {
+    void* base = nullptr;
+    const cudaError_t status = allocate_here(bytes, base);
+    int failed = status != cudaSuccess ? 1 : 0;
+    check_mpi(PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, comm_), "World: " + who_ + "MPI_Allreduce");
+    if (failed != 0) {
+      cudaFree(base);
+      check(status, "World: " + who_ + std::to_string(bytes) + " bytes of device memory");
+      throw Error("World: " + who_ + "another process has no " + std::to_string(bytes) + " bytes of device memory");
+    }
+    MPI_Win window = MPI_WIN_NULL;
+    check_mpi(MPI_Win_create(base, static_cast<MPI_Aint>(bytes), 1, MPI_INFO_NULL, comm_, &window),
+              "World: " + who_ + "MPI_Win_create");
+    windows_[static_cast<char*>(base)] = window;
+    return addresses_of(window, processes_, "World: " + who_);
+  }
+
+  void free(const WiredMemory& memory) override {
+    const auto found = windows_.find(memory.base);
+    if (found == windows_.end()) return;
+    MPI_Win_free(&found->second);
+    cudaFree(memory.base);
+    windows_.erase(found);
+  }
+
+  void barrier() override { check_mpi(PMPI_Barrier(comm_), "World: " + who_ + "MPI_Barrier"); }
+
+  void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,
+              cudaStream_t stream) override {
+    check(cudaLaunchCooperativeKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)),
+                                      arguments, shared_bytes, stream),
+          "World::launch: " + who_ + "cudaLaunchCooperativeKernel");
+  }
+
+ private:
+  static cudaError_t allocate_here(std::size_t bytes, void*& base) {
+    cudaError_t status = cudaMalloc(&base, bytes);
+    if (status == cudaSuccess) status = cudaMemset(base, 0, bytes);
+    if (status == cudaSuccess) status = cudaDeviceSynchronize();
+    return status;
+  }
+
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int processes_;
+  std::string who_;
+  std::map<const char*, MPI_Win> windows_;
+};
+
+}  // namespace
+
+WiredMemory addresses_of(MPI_Win window, int processes, const std::string& who) {
+  int* base = nullptr;
+  int found = 0;
+  check_mpi(MPI_Win_get_attr(window, MPI_WIN_BASE, static_cast<void*>(&base), &found), who + "MPI_Win_get_attr");
+  WiredMemory memory;
+  memory.base = reinterpret_cast<char*>(base);
+  for (int process = 0; process < processes; ++process) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    char* there = nullptr;
+    check_mpi(MPI_Win_shared_query(window, process, &bytes, &unit, static_cast<void*>(&there)),
+              who + "MPI_Win_shared_query");
+    memory.there.push_back(there);
+    memory.bytes.push_back(bytes);
+  }
+  return memory;
+}
+
+std::unique_ptr<Wire> mpi_wire(MPI_Comm comm, int process, int processes) {
+  return std::make_unique<MpiWire>(comm, process, processes);
+}
+
+}  // namespace gpudt::initiated
