@@ -93,6 +93,30 @@ class Rank : public detail::RankCollectives {
     return Status::ok;
   }
 
+  /// put() of elements of type T, of 4 or 8 bytes, each combined with what is there: Sum, Min, Max, or another function
+  /// object of two values. Each element at once, among all kernels of the World; not with MPI_Accumulate of hosts. All
+  /// runs and gaps of both layouts, `begin` and `bytes` are multiples of T's size. Errors: those of put(), bad_layout
+  /// where they are not, unreachable.
+  template <class T, class Scope = Block, class Operator = Sum>
+  __device__ Status accumulate(const Remote& to, const Local& from, std::int64_t bytes, const Operator& with = {},
+                               std::int64_t begin = 0) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "elements of 4 or 8 bytes");
+    using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+    Scope::sync();
+    char* place = nullptr;
+    Status status = check(to, from.layout, begin, bytes, known_moves, true, place);
+    if (status == Status::ok && place == nullptr) status = Status::unreachable;
+    const Sides sides = sides_of(from.address, from.layout, place, to.layout, begin + bytes);
+    constexpr auto width = static_cast<std::int64_t>(sizeof(T));
+    if (status == Status::ok && (word_of(sides) % width != 0 || begin % width != 0 || bytes % width != 0))
+      status = Status::bad_layout;
+    if (status != Status::ok) return failed(status, data_call("accumulate", to, bytes));
+    move_range<Word>(sides, detail::AccumulatingMemory<T, Operator>{with}, begin, begin + bytes, Scope::index(),
+                     Scope::count());
+    Scope::sync();
+    return Status::ok;
+  }
+
   // --- notified access (dCUDA: dcuda_put_notify, dcuda_get_notify, dcuda_notify; GPI: write_notify, notify) ---
 
   /// put(), and a notification of the target in the window `to.window` with `tag`, behind the data. It waits while the

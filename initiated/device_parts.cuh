@@ -80,6 +80,29 @@ __device__ __forceinline__ Remote at(const Window& window, int rank, std::int64_
   return {window, rank, offset, layout};
 }
 
+// --- operators of reductions ----------------------------------------------------------------------------------------
+
+struct Sum {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Min {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct Max {
+  template <class T>
+  __device__ __forceinline__ T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+
+// --- windows ---------------------------------------------------------------------------------------------------------
+
 namespace detail {
 
 /// A GPU's part of a window.
@@ -241,6 +264,33 @@ struct UsualMemory {
   template <class Word>
   __device__ __forceinline__ void store(Address to, const Word& word) const {
     device::cuda::Access<Word>::store(to, true, false, word);
+  }
+};
+
+/// What is stored is combined with what is there, as one operation for all GPUs. `T` has 4 or 8 bytes.
+template <class T, class Operator>
+struct AccumulatingMemory {
+  const Operator& with;
+
+  template <class Word>
+  __device__ __forceinline__ Word load(Address from) const {
+    return UsualMemory().load<Word>(from);
+  }
+  /// Only whole elements come: see Rank::accumulate.
+  template <class Word>
+  __device__ __forceinline__ void store(Address to, const Word& word) const {
+    if constexpr (sizeof(Word) == sizeof(T)) {
+      T given;
+      memcpy(&given, &word, sizeof given);
+      const ::cuda::atomic_ref<T, ::cuda::thread_scope_system> there(*reinterpret_cast<T*>(to));
+      if constexpr (std::is_same_v<Operator, Sum>) {
+        there.fetch_add(given, ::cuda::memory_order_relaxed);
+      } else {
+        T old = there.load(::cuda::memory_order_relaxed);
+        while (!there.compare_exchange_weak(old, with(old, given), ::cuda::memory_order_relaxed)) {
+        }
+      }
+    }
   }
 };
 
@@ -414,26 +464,5 @@ struct WarpGroup {
 };
 
 }  // namespace detail
-
-// --- operators of reductions ----------------------------------------------------------------------------------------
-
-struct Sum {
-  template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-struct Min {
-  template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const {
-    return b < a ? b : a;
-  }
-};
-struct Max {
-  template <class T>
-  __device__ __forceinline__ T operator()(T a, T b) const {
-    return a < b ? b : a;
-  }
-};
 
 }  // namespace gpudt::initiated

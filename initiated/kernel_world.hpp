@@ -94,14 +94,15 @@ struct KernelWorld {
 /// notifications, not_yet) is printed with the call and the rank, and ends the kernel.
 enum class Status : std::int32_t {
   ok = 0,
-  not_yet,     ///< test_notifications: there are not enough
-  bad_rank,    ///< there is no such rank
-  bad_range,   ///< beyond the window
-  bad_layout,  ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
-  bad_tag,     ///< negative, or a count of less than 1
-  bad_window,  ///< none that World has made
-  queue_full,  ///< what is waited for cannot come: the queues hold nothing but other notifications
-  timed_out,   ///< see Options::timeout_seconds
+  not_yet,      ///< test_notifications: there are not enough
+  bad_rank,     ///< there is no such rank
+  bad_range,    ///< beyond the window
+  bad_layout,   ///< a KernelLayout that no Layout has made, or shorter than what is to be moved
+  bad_tag,      ///< negative, or a count of less than 1
+  bad_window,   ///< none that World has made
+  queue_full,   ///< what is waited for cannot come: the queues hold nothing but other notifications
+  unreachable,  ///< accumulate: a GPU that is not reached by loads and stores
+  timed_out,    ///< see Options::timeout_seconds
 };
 
 GPUDT_HD const char* status_text(Status status) {
@@ -122,6 +123,8 @@ GPUDT_HD const char* status_text(Status status) {
       return "no window that World has made";
     case Status::queue_full:
       return "the queues are full of notifications that do not match: wait for those, or raise Options::notifications";
+    case Status::unreachable:
+      return "a GPU that is not reached by loads and stores";
     default:
       return "timed out";
   }

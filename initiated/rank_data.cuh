@@ -134,12 +134,12 @@ class RankData : public RankCore {
                     Scope::count());
   }
 
- private:
   static __device__ __forceinline__ Sides sides_of(const void* from, const KernelLayout* from_layout, void* to,
                                                    const KernelLayout* to_layout, std::int64_t end) {
     return {reinterpret_cast<Address>(from), reinterpret_cast<Address>(to), {from_layout, end}, {to_layout, end}};
   }
 
+ private:
   /// A short move by loads and stores, if it is one: contiguous on both sides, or by a block along places that it has
   /// kept, or keeps from now on.
   template <class Scope>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <random>
 
 #include "initiated/programs/check_kernels.hpp"
@@ -258,6 +259,63 @@ void check_collectives(Session& session) {
     }
 }
 
+/// What the window holds of one kind, which began as zeros: every other element is the result.
+template <class T, class Operator>
+std::string wrong_kind(const Session& session, const Window& window, int kind, int ranks, const Operator& with) {
+  const auto seen = DeviceArray<T>::read_device(window.base + kind * 2 * 8 * accumulated, 2 * accumulated);
+  for (int i = 0; i < accumulated; ++i) {
+    T expected = 0;
+    for (int rank = 0; rank < ranks * session.processes(); ++rank)
+      expected = with(expected, static_cast<T>(contribution(rank, i)));
+    const std::size_t at = 2 * static_cast<std::size_t>(i);
+    if (seen[at] != expected || seen[at + 1] != 0)
+      return fmt::format("kind {}, element {}: {} and {}, not {} and 0", kind, i, seen[at], seen[at + 1], expected);
+  }
+  return "";
+}
+
+/// On the first and the last GPU, in all kinds.
+void check_accumulations(Session& session) {
+  constexpr int ranks = 8;
+  Window window = session.world().allocate(4 * 2 * 8 * accumulated);
+  DeviceArray<std::byte> source(std::vector<std::byte>(ranks * 4 * 2 * 8 * accumulated));
+  DeviceArray<std::int32_t> status(std::vector<std::int32_t>(1, 0));
+  const auto layout_of = [](int blocks, int length, int stride, MPI_Datatype type) {
+    MPI_Datatype made = MPI_DATATYPE_NULL;
+    MPI_Type_vector(blocks, length, stride, type, &made);
+    Layout layout(made, 1);
+    MPI_Type_free(&made);
+    return layout;
+  };
+  const Layout from_4 = layout_of(accumulated / 3, 3, 5, MPI_INT), to_4 = layout_of(accumulated, 1, 2, MPI_INT);
+  const Layout from_8 = layout_of(accumulated / 3, 3, 5, MPI_DOUBLE), to_8 = layout_of(accumulated, 1, 2, MPI_DOUBLE);
+  Accumulations p = {};
+  p.world = session.world().view(ranks);
+  p.window = window;
+  p.from_4 = from_4.kernel();
+  p.to_4 = to_4.kernel();
+  p.from_8 = from_8.kernel();
+  p.to_8 = to_8.kernel();
+  p.source = reinterpret_cast<char*>(source.data());
+  p.status = status.data();
+  session.world().run(accumulations_kernel(), ranks, 128, &p);
+  session.world().barrier();
+  std::string wrong;
+  if (const int found = status.read()[0]; found != 0) wrong = status_text(static_cast<Status>(found));
+  if (wrong.empty() && (session.process() == 0 || session.process() == session.processes() - 1)) {
+    const auto least = [](auto a, auto b) { return std::min(a, b); };
+    const auto most = [](auto a, auto b) { return std::max(a, b); };
+    for (const std::string& found :
+         {wrong_kind<std::int32_t>(session, window, 0, ranks, std::plus<>()),
+          wrong_kind<double>(session, window, 1, ranks, std::plus<>()),
+          wrong_kind<float>(session, window, 2, ranks, most), wrong_kind<long long>(session, window, 3, ranks, least)})
+      if (!found.empty()) wrong = found;
+  }
+  session.row({"accumulate by layouts", std::to_string(4 * accumulated * ranks * session.processes())},
+              {{"call", "accumulate"}}, wrong);
+  session.world().free(window);
+}
+
 void check_gaspi(Session& session) {
   for (const bool direct : session.direct_or_not()) {
     DeviceArray<unsigned long long> count(std::vector<unsigned long long>(1, 0));
@@ -349,6 +407,7 @@ int main(int argc, char** argv) {
                if (session.processes() > 1) check_moves(session, static_cast<std::uint64_t>(seed));
                check_notifications(session);
                check_collectives(session);
+               check_accumulations(session);
                if (session.processes() > 1) check_gaspi(session);
                check_wrong_calls(session);
                check_mpi(session);

@@ -121,6 +121,36 @@ __global__ void __launch_bounds__(256) collectives(const __grid_constant__ Colle
   }
 }
 
+template <class T, class Operator>
+__device__ void accumulate_kind(Rank& rank, const Accumulations& p, int kind, const Operator& with) {
+  const KernelLayout& from = sizeof(T) == 4 ? p.from_4 : p.from_8;
+  const KernelLayout& to = sizeof(T) == 4 ? p.to_4 : p.to_8;
+  // Of each rank its own part: the source has room for 32 of them.
+  T* const mine = reinterpret_cast<T*>(p.source + (rank.local_rank() * 4 + kind) * 2 * 8 * accumulated);
+  const Sides paint = {
+      reinterpret_cast<Address>(mine), reinterpret_cast<Address>(mine), {nullptr, from.total}, {&from, from.total}};
+  for (int i = static_cast<int>(threadIdx.x); i < accumulated; i += static_cast<int>(blockDim.x))
+    *reinterpret_cast<T*>(paint.place(i * static_cast<std::int64_t>(sizeof(T)), device::NoTile()).to) =
+        static_cast<T>(contribution(rank.rank(), i));
+  __syncthreads();
+  for (const int gpu : {0, rank.gpus() - 1}) {
+    const Status status = rank.accumulate<T>(at(p.window, gpu * rank.local_size(), kind * 2 * 8 * accumulated, &to),
+                                             here(mine, &from), from.total, with);
+    if (status != Status::ok) *p.status = static_cast<std::int32_t>(status);
+    if (rank.gpus() == 1) break;
+  }
+}
+
+__global__ void __launch_bounds__(256) accumulations(const __grid_constant__ Accumulations p) {
+  __shared__ RankState state;
+  Rank rank(p.world, state);
+  accumulate_kind<std::int32_t>(rank, p, 0, Sum());
+  accumulate_kind<double>(rank, p, 1, Sum());
+  accumulate_kind<float>(rank, p, 2, Max());
+  accumulate_kind<long long>(rank, p, 3, Min());
+  rank.barrier();
+}
+
 /// GPU 0 writes to segment 1 of GPU 1 and notifies; GPU 1 writes it back to segment 0. Every step in three ways.
 __global__ void gaspi_exchange(const __grid_constant__ GaspiExchange p) {
   __shared__ gpu_gaspi_state state;
@@ -190,6 +220,9 @@ const void* many_notifications_kernel() {
 }
 const void* collectives_kernel() {
   return reinterpret_cast<const void*>(collectives);
+}
+const void* accumulations_kernel() {
+  return reinterpret_cast<const void*>(accumulations);
 }
 const void* gaspi_kernel() {
   return reinterpret_cast<const void*>(gaspi_exchange);

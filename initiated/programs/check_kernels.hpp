@@ -59,6 +59,22 @@ struct Collectives {
 };
 const void* collectives_kernel();
 
+/// Every rank adds to GPU 0's and the last GPU's window, by layouts: elements of four kinds, one behind the other.
+constexpr int accumulated = 300;  ///< elements of a kind
+struct Accumulations {
+  KernelWorld world;
+  Window window;              ///< parts of 2 * 8 * accumulated bytes for each kind: every other element
+  KernelLayout from_4, to_4;  ///< `accumulated` elements of 4 bytes, in different runs; to_4 every other one
+  KernelLayout from_8, to_8;
+  char* source;  ///< 4 * accumulated elements of 8 bytes
+  std::int32_t* status;
+};
+const void* accumulations_kernel();
+/// What a rank contributes to an element.
+GPUDT_HD int contribution(int rank, int element) {
+  return (rank * 37 + element * 11) % 101 - 50;
+}
+
 /// GPI's calls between GPUs 0 and 1.
 constexpr int gaspi_flags = 16;
 struct GaspiExchange {
