@@ -9,7 +9,7 @@ constexpr int gpu_gaspi_segments = 16;
 
 /// In a kernel's parameters: world is view(1), segments are windows, and flags one of
 /// gpu_gaspi_flag_bytes(notifications) bytes.
-struct gpu_gaspi_context {
+struct gpu_gaspi_context {  // NOLINT(readability-identifier-naming): as GPI has it
   gpudt::initiated::KernelWorld world;
   gpudt::initiated::Window segment[gpu_gaspi_segments];
   gpudt::initiated::Window flags;

@@ -109,6 +109,10 @@ GPUDT_HD int word_of(const Sides& sides) {
   return static_cast<int>(bits & (~bits + 1));
 }
 
+GPUDT_HD bool is_contiguous(const KernelLayout* layout) {
+  return layout == nullptr || layout->form == contiguous_form;
+}
+
 /// Words that each thread loads before it stores the first.
 constexpr int words_at_once = 4;
 

@@ -48,9 +48,30 @@ __device__ Ticket wait_for_credit(const KernelWorld& world, int rank, std::uint6
   return known;
 }
 
+namespace {
+
+/// Between contiguous sides, both aligned to 16 bytes: without the computation of places one block moves more.
+__device__ void copy_words(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
+                           std::int64_t count) {
+  const auto* const from = reinterpret_cast<const uint4*>(sides.place(begin, device::NoTile()).from);
+  auto* const to = reinterpret_cast<uint4*>(sides.place(begin, device::NoTile()).to);
+  const std::int64_t words = (end - begin) / static_cast<std::int64_t>(sizeof(uint4));
+#pragma unroll 4
+  for (std::int64_t i = index; i < words; i += count) to[i] = from[i];
+}
+
+}  // namespace
+
 __device__ void move_directly(const Sides& sides, std::int64_t begin, std::int64_t end, std::int64_t index,
                               std::int64_t count) {
   const Sides mine = sides;  // in registers: stores could change what is elsewhere
+  constexpr std::int64_t width = sizeof(uint4);
+  if (is_contiguous(mine.from_map.layout) && is_contiguous(mine.map.layout) && word_of(mine) == width &&
+      begin % width == 0 && begin < end) {
+    const std::int64_t whole = begin + (end - begin) / width * width;
+    copy_words(mine, begin, whole, index, count);
+    begin = whole;
+  }
   move(mine, UsualMemory(), begin, end, index, count);
 }
 namespace {

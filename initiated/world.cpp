@@ -108,14 +108,14 @@ class World::State {
   }
   ~State() {
     cudaSetDevice(device);
-    if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions) {
+    if (cudaDeviceSynchronize() != cudaSuccess || std::uncaught_exceptions() > exceptions_) {
       // After a failure the others do not come: to end the wire, which is collective, would be to wait for them.
       static_cast<void>(wire.release());
       return;
     }
-    for (auto& [id, kept] : windows) release(kept);
-    if (queues.base != nullptr) wire->free(queues);
-    cudaFree(own);
+    for (auto& [id, kept] : windows_) release(kept);
+    if (queues_.base != nullptr) wire->free(queues_);
+    cudaFree(own_);
     int ended = 0;
     PMPI_Finalized(&ended);
     if (ended == 0) PMPI_Group_free(&group);
@@ -127,14 +127,14 @@ class World::State {
 
   /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
   Window add(const char* call, const WiredMemory& memory, bool owned) {
-    if (next_window >= most_windows) {
+    if (next_window_ >= most_windows) {
       if (owned) wire->free(memory);
       throw Error(call + (": " + who()) + "more than " + std::to_string(most_windows) + " windows");
     }
     Kept kept;
     if (owned) kept.memory = memory;
     const auto here = static_cast<std::size_t>(gpu);
-    Window window = {memory.base, memory.bytes[here], next_window++, nullptr};
+    Window window = {memory.base, memory.bytes[here], next_window_++, nullptr};
     if (wire->symmetric() && owned) {
       check_distances(call, memory);
     } else {
@@ -146,14 +146,14 @@ class World::State {
             call + std::string(": cudaMemcpy"));
       window.parts = static_cast<const WindowPart*>(kept.parts);
     }
-    windows[window.id] = kept;
+    windows_[window.id] = kept;
     return window;
   }
   void free(Window& window) {
-    const auto found = windows.find(window.id);
-    if (found == windows.end()) return;
+    const auto found = windows_.find(window.id);
+    if (found == windows_.end()) return;
     release(found->second);
-    windows.erase(found);
+    windows_.erase(found);
     window = {};
   }
 
@@ -234,22 +234,22 @@ class World::State {
     const std::size_t mine = local.add(2 * ranks * most_values, word), results = local.add(2 * most_values, word);
     const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
 
-    queues = wire->allocate(shared.bytes());
-    check(cudaMalloc(&own, local.bytes()), "World: memory for queues");
-    check(cudaMemset(own, 0, local.bytes()), "World: cudaMemset");
+    queues_ = wire->allocate(shared.bytes());
+    check(cudaMalloc(&own_, local.bytes()), "World: memory for queues");
+    check(cudaMemset(own_, 0, local.bytes()), "World: cudaMemset");
     check(cudaDeviceSynchronize(), "World: cudaDeviceSynchronize");
 
-    const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(queues.base + at); };
+    const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(queues_.base + at); };
     const auto local_words = [&](std::size_t at) {
-      return reinterpret_cast<std::uint64_t*>(static_cast<char*>(own) + at);
+      return reinterpret_cast<std::uint64_t*>(static_cast<char*>(own_) + at);
     };
     kernel.rings = shared_words(rings);
     kernel.credit = shared_words(credit);
-    kernel.staging = queues.base + staging;
-    kernel.sent = reinterpret_cast<Ticket*>(static_cast<char*>(own) + sent);
-    kernel.heads = reinterpret_cast<Ticket*>(static_cast<char*>(own) + heads);
+    kernel.staging = queues_.base + staging;
+    kernel.sent = reinterpret_cast<Ticket*>(static_cast<char*>(own_) + sent);
+    kernel.heads = reinterpret_cast<Ticket*>(static_cast<char*>(own_) + heads);
     kernel.grid = local_words(grid);
-    kernel.places = reinterpret_cast<WordPlace*>(static_cast<char*>(own) + places);
+    kernel.places = reinterpret_cast<WordPlace*>(static_cast<char*>(own_) + places);
     for (const std::uint64_t i : {0, 1}) {
       CollectiveState& place = i == 0 ? kernel.all : kernel.device;
       place.flags = shared_words(flags) + i * all;
@@ -259,9 +259,9 @@ class World::State {
       place.arrived = local_words(counters) + i * 32;
       place.left = local_words(counters) + i * 32 + 16;
     }
-    for (std::size_t other = 0; other < queues.there.size(); ++other) {
-      const char* const there = queues.there[other];
-      kernel.distance[other] = there != nullptr ? there - queues.base : KernelWorld::unreachable;
+    for (std::size_t other = 0; other < queues_.there.size(); ++other) {
+      const char* const there = queues_.there[other];
+      kernel.distance[other] = there != nullptr ? there - queues_.base : KernelWorld::unreachable;
       reaches_all = reaches_all && there != nullptr;
       if (there == nullptr && !wire->symmetric())
         throw Error("World: " + who() + "this GPU does not reach the memory of process " + std::to_string(other) +
@@ -271,11 +271,11 @@ class World::State {
     wire->barrier();  // the memory of all is laid out
   }
 
-  const int exceptions = std::uncaught_exceptions();
-  WiredMemory queues;
-  void* own = nullptr;
-  std::map<std::int32_t, Kept> windows;  ///< by id
-  std::int32_t next_window = 0;
+  const int exceptions_ = std::uncaught_exceptions();
+  WiredMemory queues_;
+  void* own_ = nullptr;
+  std::map<std::int32_t, Kept> windows_;  ///< by id
+  std::int32_t next_window_ = 0;
 };
 
 World::World(MPI_Comm comm, const Options& options) : state_(std::make_unique<State>(comm, options)) {}

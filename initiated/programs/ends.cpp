@@ -73,7 +73,7 @@ int greet(World& world, Window& window) {
   world.run(greeting_kernel(), 1, 64, &p);
   std::uint64_t word = 0;
   check(cudaMemcpy(&word, window.base, sizeof word, cudaMemcpyDeviceToHost), "cudaMemcpy");
-  const auto expected = static_cast<std::uint64_t>(100 + (world.gpu() + world.gpus() - 1) % world.gpus());
+  const auto expected = 100 + static_cast<std::uint64_t>((world.gpu() + world.gpus() - 1) % world.gpus());
   if (word != expected) fmt::print("process {} got {}, not {}\n", world.gpu(), word, expected);
   return word == expected ? 0 : 1;
 }
