@@ -1,5 +1,5 @@
 // Two-dimensional halo exchange that a kernel starts (docs/initiated.md): one process and one block for each GPU, 100
-// steps in one kernel, in which the host does nothing. README.md says how it is compiled; needs nvcc and NVSHMEM.
+// steps in one kernel, in which the host does nothing. README.md says how it is compiled; needs nvcc.
 #include <mpi.h>
 #include <cstdio>
 
@@ -48,6 +48,9 @@ __global__ void __launch_bounds__(256) exchange(const __grid_constant__ Argument
 
 int main(int argc, char** argv) {
   int size, rank, dims[2] = {0, 0}, periods[2] = {1, 1}, gpus = 1, wrong, all;
+  constexpr std::size_t bytes = 2 * width * width * sizeof(double);
+  void* grids = nullptr;
+  MPI_Win win;
   MPI_Comm comm;
   MPI_Datatype row, column;
   MPI_Init(&argc, &argv);
@@ -59,11 +62,12 @@ int main(int argc, char** argv) {
   cudaSetDevice(rank % gpus);
   MPI_Type_contiguous(n, MPI_DOUBLE, &row);
   MPI_Type_vector(n, 1, width, MPI_DOUBLE, &column);
+  cudaMalloc(&grids, bytes);
+  MPI_Win_create(grids, bytes, 1, MPI_INFO_NULL, comm, &win);
   try {
     World world(comm);
     const Layout rows(row, 1), columns(column, 1);
-    Arguments a = {world.view(1), world.allocate(2 * width * width * sizeof(double)), rows.kernel(), columns.kernel(),
-                   world.allocate(sizeof(int))};
+    Arguments a = {world.view(1), world.attach(win), rows.kernel(), columns.kernel(), world.allocate(sizeof(int))};
     MPI_Cart_shift(comm, 0, 1, &a.up, &a.down);
     MPI_Cart_shift(comm, 1, 1, &a.left, &a.right);
     world.run(reinterpret_cast<const void*>(exchange), 1, 256, &a);
@@ -72,6 +76,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "halo2d_initiated, process %d: %s\n", rank, error.what());
     MPI_Abort(comm, 1);
   }
+  MPI_Win_free(&win);
   MPI_Allreduce(&wrong, &all, 1, MPI_INT, MPI_SUM, comm);
   if (rank == 0) std::printf("halo2d_initiated: %d processes, %s\n", size, all == 0 ? "all right" : "WRONG");
   MPI_Finalize();
