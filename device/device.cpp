@@ -122,6 +122,38 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
   return current_engine().copy(ordinal, to, from, bytes, after);
 }
 
+int stream_gpu(void* stream) {
+  return current_engine().runtime().stream_gpu(stream);
+}
+
+void prepare_for_streams(int ordinal) {
+  constexpr std::size_t at_first = std::size_t{1} << 20;  // bytes of either kind of staging memory
+  Engine& engine = engine_for(ordinal);
+  engine.gates().prepare(ordinal);
+  for (const StagingKind kind : {StagingKind::mapped, StagingKind::device})
+    static_cast<void>(engine.staging().try_acquire(kind, ordinal, at_first));
+}
+
+bool is_captured(int ordinal, void* stream) {
+  return current_engine().runtime().is_captured(ordinal, stream);
+}
+
+Gate* take_gate(int ordinal, bool for_graph) {
+  return current_engine().gates().take(ordinal, for_graph);
+}
+
+void give_gate(Gate* gate) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->gates().give(gate);
+}
+
+void meet(int ordinal, const Meeting& meeting, void* stream) {
+  current_engine().runtime().meet(ordinal, meeting, stream);
+}
+
+void keep_with_graph(int ordinal, void* stream, void (*released)(void*), void* data) {
+  current_engine().runtime().keep_with_graph(ordinal, stream, released, data);
+}
+
 void tell_exports(ExportTable& table) noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->peers().exports().tell(table);
 }

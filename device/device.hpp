@@ -19,6 +19,7 @@
 #include "device/memory/addresses.hpp"
 #include "device/memory/division.hpp"
 #include "device/memory/export_table.hpp"
+#include "device/memory/gates.hpp"
 #include "device/memory/mapping.hpp"
 #include "device/memory/staging.hpp"
 #include "device/runtime/error.hpp"
@@ -94,6 +95,25 @@ Transfer start(Direction direction, int ordinal, const datatype::Layout& layout,
 /// Starts a contiguous copy between any two kinds of memory, of which at least one belongs to GPU `ordinal`. Pageable
 /// memory may make it block. `after` as for start().
 Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const StreamMark& after = {});
+
+// --- streams of the program ------------------------------------------------------------------------------------------
+
+/// The GPU of a stream of the program. Throws Error if `stream` is none.
+int stream_gpu(void* stream);
+/// Readies what operations enqueued in streams of GPU `ordinal` need, so that few allocations follow: these may have to
+/// wait for a stream. Takes milliseconds at first. Throws Error.
+void prepare_for_streams(int ordinal);
+/// Whether the stream is being captured into a graph.
+bool is_captured(int ordinal, void* stream);
+/// A gate for one enqueued operation, or for all launches of an operation in a graph. give_gate() takes it back once no
+/// stream comes to it any more. Throws Error.
+Gate* take_gate(int ordinal, bool for_graph);
+void give_gate(Gate* gate) noexcept;
+/// Puts a meeting into a stream of the program. Throws Error.
+void meet(int ordinal, const Meeting& meeting, void* stream);
+/// Calls `released(data)`, which must not use device/, once the graph into which the stream is being captured is gone.
+/// Throws Error; `released` may have been called then.
+void keep_with_graph(int ordinal, void* stream, void (*released)(void*), void* data);
 
 // --- peers: memory of other processes and other GPUs -----------------------------------------------------------------
 

@@ -24,6 +24,9 @@ std::unique_ptr<const Driver> load_driver(std::string& why) {
                         find(library, "cuCtxGetCurrent", driver->ctx_get_current) &&
                         find(library, "cuCtxSetCurrent", driver->ctx_set_current) &&
                         find(library, "cuStreamWriteValue32_v2", driver->stream_write_value32) &&
+                        find(library, "cuStreamBatchMemOp_v2", driver->stream_batch_mem_op) &&
+                        find(library, "cuStreamGetCtx", driver->stream_get_ctx) &&
+                        find(library, "cuCtxGetDevice", driver->ctx_get_device) &&
                         find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid);
   if (!complete) {
     why = "the CUDA driver (libcuda.so.1) is too old; gpudt needs that of CUDA 12 or later";

@@ -1,5 +1,5 @@
 // Driver entry points without an equivalent in the CUDA runtime: pointer queries and saving the current context must
-// not create a context; cuStreamWriteValue32; and cuDeviceGetUuid, since cudaGetDeviceProperties is slow.
+// not create a context; operations on memory in streams; and cuDeviceGetUuid, since cudaGetDeviceProperties is slow.
 #pragma once
 
 #include <cuda.h>
@@ -14,6 +14,9 @@ struct Driver {
   CUresult (*ctx_get_current)(CUcontext*);
   CUresult (*ctx_set_current)(CUcontext);
   CUresult (*stream_write_value32)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+  CUresult (*stream_batch_mem_op)(CUstream, unsigned, CUstreamBatchMemOpParams*, unsigned);
+  CUresult (*stream_get_ctx)(CUstream, CUcontext*);
+  CUresult (*ctx_get_device)(CUdevice*);
   CUresult (*device_get_uuid)(CUuuid*, CUdevice);
 };
 

@@ -81,6 +81,10 @@ class CudaRuntime final : public Runtime {
   void launch(int ordinal, const ReduceArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const CopyBlocksArgs& args, StreamHandle stream) override;
   void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) override;
+  int stream_gpu(StreamHandle stream) override;
+  bool is_captured(int ordinal, StreamHandle stream) override;
+  void keep_with_graph(int ordinal, StreamHandle stream, void (*released)(void*), void* data) override;
+  void meet(int ordinal, const Meeting& meeting, StreamHandle stream) override;
   bool allocation_of(const void* address, Allocation& allocation) noexcept override;
   std::uint64_t allocation_id(const void* address) noexcept override;
   std::size_t granule() const noexcept override {

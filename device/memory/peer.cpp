@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstring>
 
+#include "device/memory/gates.hpp"
+
 namespace gpudt::device {
 namespace {
 
@@ -132,8 +134,10 @@ Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported&
 // --- what is unmapped ------------------------------------------------------------------------------------------------
 
 /// Whether mappings may be closed. Closing waits for all work of the GPU, which may itself wait for what the program
-/// does after this MPI call. Only the default stream is queried, and the streams that it waits for.
+/// does after this MPI call. Only the default stream is queried, and the streams that it waits for; and none may have
+/// enqueued operations.
 bool Peers::is_idle(int ordinal) {
+  if (Gates::any_taken()) return false;
   try {
     return runtime_.default_stream_idle(ordinal, /*while_capturing=*/false);
   } catch (const Error&) {

@@ -11,6 +11,7 @@
 #include "device/runtime/copy_box.hpp"
 #include "device/runtime/error.hpp"
 #include "device/runtime/location.hpp"
+#include "device/runtime/meeting.hpp"
 
 namespace gpudt::device {
 
@@ -127,6 +128,19 @@ class Runtime {
   virtual void launch(int ordinal, const ResidentArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const ReduceArgs& args, StreamHandle stream) = 0;
   virtual void launch(int ordinal, const CopyBlocksArgs& args, StreamHandle stream) = 0;
+
+  // Streams of the program. Its other work may wait behind what these functions put there.
+  /// The GPU of a stream. Throws Error if `stream` is none.
+  virtual int stream_gpu(StreamHandle stream) = 0;
+  /// Whether the stream is being captured into a graph: what it is given runs when the graph is launched.
+  virtual bool is_captured(int /*ordinal*/, StreamHandle /*stream*/) { return false; }
+  /// Calls `released(data)` once, from any thread, when the graph into which the stream is being captured has been
+  /// destroyed, with all that was made of it. `released` must not call the runtime.
+  virtual void keep_with_graph(int /*ordinal*/, StreamHandle /*stream*/, void (* /*released*/)(void*), void* /*data*/) {
+    throw Error(Failure::runtime, "this runtime has no graphs");
+  }
+  /// Puts the meeting into the stream, and so into the graph into which it is being captured.
+  virtual void meet(int ordinal, const Meeting& meeting, StreamHandle stream) = 0;
 
   // Memory of other GPUs and other processes.
   virtual bool can_access_peer(int ordinal, int peer) = 0;

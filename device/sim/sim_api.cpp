@@ -97,6 +97,13 @@ int query_stream(void* handle) {
   return with_stream(handle, [](const StreamRef& stream) { return stream_query(*stream); });
 }
 
+int device_of_stream(void* handle, int* device) {
+  return with_stream(handle, [&](const StreamRef& stream) {
+    *device = stream->device;
+    return cudaSuccess;
+  });
+}
+
 int wait_event(void* handle, void* event_handle) {
   const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
   if (!event) return cudaErrorInvalidResourceHandle;
@@ -193,6 +200,7 @@ constexpr gpudt_sim_api_table table = {
     .stream_destroy = [](void* stream) -> int { return stream_destroy(static_cast<cudaStream_t>(stream)); },
     .stream_synchronize = synchronize_stream,
     .stream_query = query_stream,
+    .stream_device = device_of_stream,
     .stream_wait_event = wait_event,
     .event_create = create_event,
     .event_destroy = [](void* event) -> int { return event_destroy(static_cast<cudaEvent_t>(event)); },

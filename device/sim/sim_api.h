@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 6
+#define GPUDT_SIM_API_VERSION 7
 
 /* Kinds of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -53,6 +53,7 @@ struct gpudt_sim_api_table {
   int (*stream_destroy)(void* stream);
   int (*stream_synchronize)(void* stream);
   int (*stream_query)(void* stream); /* cudaSuccess, cudaErrorNotReady or an earlier failure */
+  int (*stream_device)(void* stream, int* device);
   int (*stream_wait_event)(void* stream, void* event);
   int (*event_create)(int device, void** event);
   int (*event_destroy)(void* event);

@@ -1,7 +1,10 @@
 // The Runtime of the simulated device: libgpudt-pmpi.so's side, over the table that libgpudt-sim.so exports.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "device/kernels/copy_blocks_body.hpp"
@@ -39,6 +42,22 @@ struct Signal {
 void set_flag(void* given) {
   const Signal& signal = *static_cast<const Signal*>(given);
   std::atomic_ref<std::uint32_t>(*signal.flag).store(signal.value, std::memory_order_release);
+}
+
+constexpr std::chrono::microseconds between_looks{10};  ///< at the counters of gates
+
+/// Where several streams wait, their workers must leave the cores to those whom they wait for.
+void wait_at(const GateWait& gate) {
+  const std::atomic_ref<std::uint32_t> done(*gate.done);
+  while (static_cast<std::int32_t>(done.load(std::memory_order_acquire) - gate.value) < 0)
+    std::this_thread::sleep_for(between_looks);
+}
+
+void meet_on_worker(void* given) {
+  const Meeting& meeting = *static_cast<const Meeting*>(given);
+  if (meeting.told != nullptr)
+    std::atomic_ref<std::uint32_t>(*meeting.told).store(meeting.value, std::memory_order_release);
+  std::for_each_n(meeting.wait, meeting.waits, wait_at);
 }
 
 template <class Args>
@@ -209,6 +228,15 @@ class SimRuntime final : public Runtime {
   void launch(int, const ResidentArgs& args, StreamHandle stream) override { launch_any(args, stream); }
   void launch(int, const ReduceArgs& args, StreamHandle stream) override { launch_any(args, stream); }
   void launch(int, const CopyBlocksArgs& args, StreamHandle stream) override { launch_any(args, stream); }
+
+  int stream_gpu(StreamHandle stream) override {
+    int device = -1;
+    check(api_.stream_device(stream, &device), "asking for a stream's device");
+    return device;
+  }
+  void meet(int, const Meeting& meeting, StreamHandle stream) override {
+    check(api_.launch(stream, meet_on_worker, &meeting, sizeof meeting), "making a stream wait for the host");
+  }
 
   bool can_access_peer(int ordinal, int peer) override { return api_.can_access_peer(ordinal, peer) != 0; }
   void enable_peer_access(int, int) override {}

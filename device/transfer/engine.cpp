@@ -42,7 +42,8 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       trace_(config.trace),
       staging_(Pool::make(*runtime_, {config.staging_limit, config.staging_cache})),
       uploads_(Pool::make(*runtime_, {})),
-      peers_(std::make_unique<Peers>(*runtime_)) {}
+      peers_(std::make_unique<Peers>(*runtime_)),
+      gates_(std::make_unique<Gates>(*runtime_)) {}
 
 Engine::~Engine() {
   lose_ended();

@@ -16,6 +16,7 @@
 #include "device/choice/tuning.hpp"
 #include "device/kernels/copy_blocks.hpp"
 #include "device/kernels/reduction.hpp"
+#include "device/memory/gates.hpp"
 #include "device/memory/peer.hpp"
 #include "device/memory/pool.hpp"
 #include "device/runtime/host_pages.hpp"
@@ -51,6 +52,7 @@ class Engine {
   Pool& staging() const { return *staging_; }
   Pool& uploads() const { return *uploads_; }
   Peers& peers() const { return *peers_; }
+  Gates& gates() const { return *gates_; }
   /// Created on first use, and again if its context has been destroyed; everything obtained from the old one fails and
   /// must not be freed.
   Gpu& gpu(int ordinal);
@@ -189,6 +191,7 @@ class Engine {
   // The layouts' device copies have a pool of their own without a limit, since they live as long as the datatypes.
   const Pool::Owner staging_, uploads_;
   const std::unique_ptr<Peers> peers_;
+  const std::unique_ptr<Gates> gates_;
   std::atomic<std::int64_t> kernels_{0}, copies_{0}, batches_{0}, batched_{0};
   Mutex registered_mutex_;
   /// Second mappings of the caller's host memory, by GPU and address; null: the runtime refuses. Each GPU has its own,

@@ -6,7 +6,21 @@
 
 namespace gpudt::device {
 
+namespace {
+
+constinit thread_local bool ordered_by_stream = false;
+
+}  // namespace
+
+OrderedByStream::OrderedByStream() {
+  ordered_by_stream = true;
+}
+OrderedByStream::~OrderedByStream() {
+  ordered_by_stream = false;
+}
+
 StreamMark mark_default_stream(int ordinal) {
+  if (ordered_by_stream) return {};
   DefaultStream* const stream = current_engine().default_stream(ordinal);
   return stream != nullptr ? StreamMark(ordinal, stream->mark()) : StreamMark();
 }

@@ -21,6 +21,16 @@ class StreamMark {
   std::uint64_t number_ = 0;  ///< DefaultStream::mark()
 };
 
+/// While it lives, marks of the calling thread are empty: the stream in which its operation has been enqueued has put
+/// the operation in order, and the default stream may wait for that one.
+class OrderedByStream {
+ public:
+  OrderedByStream();
+  ~OrderedByStream();
+  OrderedByStream(const OrderedByStream&) = delete;
+  OrderedByStream& operator=(const OrderedByStream&) = delete;
+};
+
 /// Marks the present end of the default stream of GPU `ordinal`. Call it when the program's call begins, not later:
 /// work that the program adds meanwhile may wait for the call to end. Thread-safe. Throws Error.
 StreamMark mark_default_stream(int ordinal);

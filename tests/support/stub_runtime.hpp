@@ -37,6 +37,8 @@ class StubRuntime : public device::Runtime {
   bool copy_box_async(int, const device::CopyBox&, device::StreamHandle) override { return unexpected() != nullptr; }
   void signal_async(int, std::uint32_t*, std::uint32_t, device::StreamHandle) override { unexpected(); }
   void memset_async(int, void*, int, std::size_t, device::StreamHandle) override { unexpected(); }
+  int stream_gpu(device::StreamHandle) override { return unexpected() != nullptr ? 0 : -1; }
+  void meet(int, const device::Meeting&, device::StreamHandle) override { unexpected(); }
   void launch(int, const device::KernelArgs&, device::StreamHandle) override { unexpected(); }
   void launch(int, const device::TransferArgs&, device::StreamHandle) override { unexpected(); }
   void launch(int, const device::BatchArgs&, device::StreamHandle) override { unexpected(); }

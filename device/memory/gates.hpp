@@ -1,0 +1,92 @@
+// Gates (runtime/meeting.hpp) for operations that the program enqueues in its streams. They are taken in advance, since
+// an allocation may have to wait for the GPU, where a stream may be waiting for the operation that needs the gate.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "device/runtime/runtime.hpp"
+
+namespace gpudt::device {
+
+/// The two numbers of a gate, each in a cache line of its own, since the GPU writes mostly the one, and the host the
+/// other.
+struct GateWords {
+  alignas(64) std::uint32_t told;
+  alignas(64) std::uint32_t done;
+};
+
+/// A gate that one operation has at a time. Its numbers go on from operation to operation. An operation in a graph
+/// always has the number `in_graph`, which is taken back between launches.
+class Gate {
+ public:
+  static constexpr std::uint32_t in_graph = 1;
+
+  Gate(int ordinal, GateWords* words) : ordinal_(ordinal), words_(words) {}
+
+  int ordinal() const { return ordinal_; }
+  /// The latest number with which the stream has come to the gate.
+  std::uint32_t told() const { return std::atomic_ref<std::uint32_t>(words_->told).load(std::memory_order_acquire); }
+  /// Lets streams pass that have come to it the `number`th time, modulo 2^32.
+  void open(std::uint32_t number) const {
+    std::atomic_ref<std::uint32_t>(words_->done).store(number, std::memory_order_release);
+  }
+  /// Whether a launch of a graph has come to the gate. True once for each launch.
+  bool take_told() const;
+  /// The number of the next operation that is not in a graph.
+  std::uint32_t next() { return ++last_; }
+  /// Readies the gate for an operation in a graph, and afterwards for others. No stream comes to it meanwhile.
+  void ready_for_graph() const { set(0); }
+  void ready_for_next() const { set(last_); }
+  /// Makes `meeting` tell the host.
+  void tell_in(Meeting& meeting, std::uint32_t number) const;
+  /// Makes `meeting` wait until the host has opened the gate for `number`. `closes`: of an operation in a graph.
+  void wait_in(Meeting& meeting, std::uint32_t number, bool closes) const;
+
+ private:
+  void set(std::uint32_t number) const;
+
+  int ordinal_;
+  GateWords* words_;
+  std::uint32_t last_ = 0;
+};
+
+/// All gates of the process. Thread-safe.
+class Gates {
+ public:
+  explicit Gates(Runtime& runtime) : runtime_(runtime) {}
+  /// Memory to which a graph may still refer stays allocated.
+  ~Gates();
+  Gates(const Gates&) = delete;
+  Gates& operator=(const Gates&) = delete;
+
+  /// Makes some gates, unless there are some. Throws Error.
+  void prepare(int ordinal);
+  /// Throws Error if there is no memory for more.
+  Gate* take(int ordinal, bool for_graph);
+  void give(Gate* gate) noexcept;
+  /// Whether any gate is taken: then a stream may wait for the host, and the host must not wait for a GPU's streams.
+  static bool any_taken() { return taken.load(std::memory_order_acquire) != 0; }
+
+ private:
+  static constexpr std::size_t in_chunk = 1024;
+  struct Chunk {
+    int ordinal;
+    GateWords* words;
+    std::vector<Gate> gates;
+  };
+  std::vector<Gate*>& idle(int ordinal) REQUIRES(mutex_);
+  void add_chunk(int ordinal) REQUIRES(mutex_);
+
+  static inline constinit std::atomic<std::size_t> taken{0};
+  Runtime& runtime_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Chunk>> chunks_ GUARDED_BY(mutex_);
+  std::vector<std::vector<Gate*>> idle_ GUARDED_BY(mutex_);  ///< by GPU
+};
+
+}  // namespace gpudt::device
