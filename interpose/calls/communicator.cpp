@@ -3,6 +3,9 @@
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
+#include "interpose/streams/enqueue.hpp"
+#include "interpose/streams/free_handle.hpp"
+#include "interpose/streams/program_stream.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -28,8 +31,14 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_free(comm);  // MPI reports it
   return guarded(*comm, "MPI_Comm_free", [&] {
-    forget(*comm);
-    return PMPI_Comm_free(comm);
+    const int failure = return_late_failure(*comm);
+    const bool has_stream = detach_stream(*comm) != nullptr;
+    const auto free = [](MPI_Comm* unused) {
+      forget(*unused);
+      return PMPI_Comm_free(unused);
+    };
+    const int code = has_stream ? free_handle(comm, MPI_COMM_NULL, free) : free(comm);
+    return failure != MPI_SUCCESS ? failure : code;
   });
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {

@@ -22,6 +22,8 @@
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/rma/access.hpp"
+#include "interpose/streams/enqueue.hpp"
+#include "interpose/streams/free_handle.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
@@ -75,6 +77,7 @@ Ranks ranks_to_report() {
 }
 
 void stop() {
+  streams_stop();
   bool ended = engine_stop();
   ended = peer_stop() && ended;
   collectives_stop();
@@ -153,7 +156,12 @@ struct Settings {
     if (model == Model::world && !config.disable) collectives_announce(forced);
   }
 
-  int thread_level(int required) const { return config.disable ? required : progress_thread_level(required); }
+  int thread_level(int required) const {
+    if (config.disable) return required;
+    return enqueues() ? MPI_THREAD_MULTIPLE : progress_thread_level(required);
+  }
+  /// Whether the program may enqueue operations in streams, which a thread of the library carries out.
+  static bool enqueues() { return is_imported("MPIX_Stream_create"); }
 };
 
 /// Empty if memory is short: the program then runs without the library, which logs that.
@@ -210,6 +218,15 @@ void run(const Config& config, const char* since) {
 void leave_own_session() {
   datatype::cache_replace_self(bare_self(test_tag));
   leave_sessions();
+}
+
+/// The level of thread support that the program has requested, if MPI has been given a higher one only because the
+/// program enqueues operations in streams; otherwise negative.
+std::atomic<int> requested_level{-1};
+
+void note_level(const std::optional<Settings>& settings, int requested) {
+  if (settings && !settings->config.disable && Settings::enqueues() && requested < MPI_THREAD_MULTIPLE)
+    requested_level.store(requested);
 }
 
 /// Starts the library after MPI_Init. It is running already if there were sessions before.
@@ -333,20 +350,34 @@ GPUDT_EXPORT int MPI_Init(int* argc, char*** argv) {
   const int level = settings ? settings->thread_level(MPI_THREAD_SINGLE) : MPI_THREAD_SINGLE;
   int provided = MPI_THREAD_SINGLE;
   const int code = level == MPI_THREAD_SINGLE ? PMPI_Init(argc, argv) : PMPI_Init_thread(argc, argv, level, &provided);
+  note_level(settings, MPI_THREAD_SINGLE);
   return begin_world(code, settings);
 }
 
 GPUDT_EXPORT int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
   const auto settings = read_settings(Model::world);
-  return begin_world(PMPI_Init_thread(argc, argv, settings ? settings->thread_level(required) : required, provided),
-                     settings);
+  const int code = PMPI_Init_thread(argc, argv, settings ? settings->thread_level(required) : required, provided);
+  note_level(settings, required);
+  if (code == MPI_SUCCESS && requested_level.load() >= 0) *provided = std::min(*provided, required);
+  return begin_world(code, settings);
+}
+
+GPUDT_EXPORT int MPI_Query_thread(int* provided) {
+  const int code = PMPI_Query_thread(provided);
+  const int requested = requested_level.load(std::memory_order_relaxed);
+  if (code == MPI_SUCCESS && requested >= 0) *provided = std::min(*provided, requested);
+  return code;
 }
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
   if (type == nullptr) return PMPI_Type_free(type);  // MPI reports it
   if (free_type_later(type)) return MPI_SUCCESS;
-  if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*type);
-  return PMPI_Type_free(type);
+  const auto free = [](MPI_Datatype* unused) {
+    if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*unused);
+    return PMPI_Type_free(unused);
+  };
+  const bool derived = *type != MPI_DATATYPE_NULL && !gpudt::datatype::is_predefined(*type);
+  return derived ? free_handle(type, MPI_DATATYPE_NULL, free) : free(type);
 }
 
 /// The library's version, "0.1.0". Also shows a program that the library is loaded.

@@ -8,6 +8,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/streams/free_handle.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -159,5 +160,6 @@ GPUDT_SETTLING(File_open, comm, (MPI_Comm comm, const char* name, int mode, MPI_
 // --- handles that a call may still need ------------------------------------------------------------------------------
 
 GPUDT_EXPORT int MPI_Op_free(MPI_Op* op) {
-  return free_op_later(op) ? MPI_SUCCESS : PMPI_Op_free(op);
+  if (op == nullptr || *op == MPI_OP_NULL) return PMPI_Op_free(op);  // MPI reports it
+  return free_op_later(op) ? MPI_SUCCESS : free_handle(op, MPI_OP_NULL, PMPI_Op_free);
 }

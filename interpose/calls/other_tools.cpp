@@ -24,6 +24,13 @@ struct Object {
   const ElfW(Dyn) * dynamic = nullptr;  ///< identifies the object; null if there is none
 };
 
+Object object_of(const dl_phdr_info& info) {
+  Object object{info.dlpi_name, info.dlpi_addr, nullptr};
+  for (const ElfW(Phdr)* part = info.dlpi_phdr; part != info.dlpi_phdr + info.dlpi_phnum; ++part)
+    if (part->p_type == PT_DYNAMIC) object.dynamic = reinterpret_cast<const ElfW(Dyn)*>(object.base + part->p_vaddr);
+  return object;
+}
+
 /// The object that contains this address. (dladdr() would look through its symbols, which takes 20 us.)
 Object object_at(const void* address) {
   struct {
@@ -34,13 +41,11 @@ Object object_at(const void* address) {
       [](dl_phdr_info* info, std::size_t, void* data) {
         auto& [address, found] = *static_cast<decltype(search)*>(data);
         bool contains = false;
-        const ElfW(Dyn)* dynamic = nullptr;
         for (const ElfW(Phdr)* part = info->dlpi_phdr; part != info->dlpi_phdr + info->dlpi_phnum; ++part) {
           const std::uintptr_t begin = info->dlpi_addr + part->p_vaddr;
-          if (part->p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(begin);
           contains = contains || (part->p_type == PT_LOAD && begin <= address && address < begin + part->p_memsz);
         }
-        if (contains) found = {info->dlpi_name, info->dlpi_addr, dynamic};
+        if (contains) found = object_of(*info);
         return contains ? 1 : 0;
       },
       &search);
@@ -51,6 +56,7 @@ Object object_at(const void* address) {
 template <class Act>
 void for_each_bound_name(const Object& object, Act act) {
   std::array<std::uintptr_t, DT_NUM> values{};
+  if (object.dynamic == nullptr) return;
   for (const ElfW(Dyn)* entry = object.dynamic; entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag > 0 && entry->d_tag < DT_NUM) values[static_cast<std::size_t>(entry->d_tag)] = entry->d_un.d_val;
   // Some ld.so leave the addresses as in the file, relative to the base.
@@ -128,6 +134,22 @@ void* OtherTools::in_place_of(const char* name) {
   }
   any_ = true;
   return next;
+}
+
+bool is_imported(const char* name) {
+  struct {
+    std::string_view name;
+    bool found;
+  } search{name, false};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* data) {
+        auto& wanted = *static_cast<decltype(search)*>(data);
+        for_each_bound_name(object_of(*info),
+                            [&](std::string_view bound) { wanted.found = wanted.found || bound == wanted.name; });
+        return wanted.found ? 1 : 0;
+      },
+      &search);
+  return search.found;
 }
 
 const char* tool_passed_by() {

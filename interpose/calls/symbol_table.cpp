@@ -187,9 +187,18 @@ extern "C" void gpudt_find_mpi() {
 
 namespace {
 
+/// Streams that share a connection to the GPU wait for each other, also for a stream that waits for the host: where the
+/// program enqueues operations in its streams, there are as many connections as CUDA has, unless the user says how
+/// many.
+void ask_for_connections() {
+  if (gpudt::interpose::is_imported("MPIX_Stream_create")) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+}
+
 /// Runs when the library is loaded. If the MPI library is not loaded yet, the first call fills the tables.
 __attribute__((constructor)) void find_mpi_at_once() {
-  if (global_function(told_by) != nullptr) gpudt_find_mpi();
+  if (global_function(told_by) == nullptr) return;
+  gpudt_find_mpi();
+  ask_for_connections();
 }
 
 }  // namespace

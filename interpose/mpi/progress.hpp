@@ -19,6 +19,16 @@ const char* progress_start(const Progressing& driven);
 /// After this, advance() is not called, and no call is running in another thread.
 void progress_stop();
 
+/// Another thread of the library that calls MPI on its own holds this meanwhile: in MPI_Finalize, MPICH takes no locks.
+/// The progress thread, if there is one, waits.
+class WithoutProgressThread {
+ public:
+  WithoutProgressThread();
+  ~WithoutProgressThread();
+  WithoutProgressThread(const WithoutProgressThread&) = delete;
+  WithoutProgressThread& operator=(const WithoutProgressThread&) = delete;
+};
+
 /// To be called when pending() has become true.
 void progress_wake();
 

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <thread>
 
+#include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
@@ -58,6 +59,8 @@ bool has_own_thread() {
   return false;
 }
 
+Mutex& driving = never_destroyed<Mutex>();  ///< held by the thread of the library that calls MPI
+
 /// The thread that advances pending operations, and sleeps while there are none.
 class Driver {
  public:
@@ -91,9 +94,14 @@ class Driver {
       const unsigned seen = wakes_;
       if (!driven_.pending() && !stopping_)
         wakes_.wait(seen);
-      else if (driven_.advance() == 0)
+      else if (advance() == 0)
         std::this_thread::sleep_for(pause);
     }
+  }
+
+  int advance() const {
+    const LockGuard lock(driving);
+    return driven_.advance();
   }
 
   Progressing driven_{};
@@ -129,6 +137,13 @@ void progress_stop() {
 
 void progress_wake() {
   driver.wake();
+}
+
+WithoutProgressThread::WithoutProgressThread() NO_THREAD_SAFETY_ANALYSIS {  // until it is destroyed
+  driving.lock();
+}
+WithoutProgressThread::~WithoutProgressThread() NO_THREAD_SAFETY_ANALYSIS {
+  driving.unlock();
 }
 
 }  // namespace gpudt::interpose

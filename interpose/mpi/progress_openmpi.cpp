@@ -37,4 +37,7 @@ void progress_stop() {
 
 void progress_wake() {}
 
+WithoutProgressThread::WithoutProgressThread() = default;
+WithoutProgressThread::~WithoutProgressThread() = default;
+
 }  // namespace gpudt::interpose

@@ -20,7 +20,19 @@ int stand_in_tag() {
   return static_cast<int>(first + next.fetch_add(1) % count);
 }
 
+constinit thread_local bool silent = false;
+
 }  // namespace
+
+HandlersSilent::HandlersSilent() {
+  silent = true;
+}
+HandlersSilent::~HandlersSilent() {
+  silent = false;
+}
+bool handlers_are_silent() {
+  return silent;
+}
 
 /// This library contains the C++ run-time library, so that the types of its exceptions lie in its own file, and those
 /// of the program's exceptions do not.
@@ -44,6 +56,7 @@ int log_own(const char* call, const std::exception& error) {
 }
 
 int raise(MPI_Comm comm, int code) {
+  if (silent) return code;
   const bool of_nobody = comm == MPI_COMM_NULL || comm == MPI_COMM_WORLD;
   if (of_nobody && sessions_alone()) return KeptHandler().raise(code);
   PMPI_Comm_call_errhandler(of_nobody ? MPI_COMM_WORLD : comm, code);
@@ -51,11 +64,13 @@ int raise(MPI_Comm comm, int code) {
 }
 
 int raise(OfWindow window, int code) {
+  if (silent) return code;
   PMPI_Win_call_errhandler(window.win, code);
   return code;
 }
 
 int raise(MPI_File file, int code) {
+  if (silent) return code;
   PMPI_File_call_errhandler(file, code);
   return code;
 }
@@ -88,6 +103,7 @@ MPI_Comm bare_self(int tag) {
 
 /// MPI calls the handlers of communicators only. A communicator of this process alone needs no other process.
 int KeptHandler::raise(int code) const {
+  if (silent) return code;
   struct StandIn {
     MPI_Comm comm = bare_self(stand_in_tag());
     ~StandIn() { PMPI_Comm_free(&comm); }  // the handler may throw

@@ -38,6 +38,16 @@ struct OfWindow {
   MPI_Win win;
 };
 
+/// While it lives, raise() calls no handler in this thread, and requests are tested by test_some().
+class HandlersSilent {
+ public:
+  HandlersSilent();
+  ~HandlersSilent();
+  HandlersSilent(const HandlersSilent&) = delete;
+  HandlersSilent& operator=(const HandlersSilent&) = delete;
+};
+bool handlers_are_silent();
+
 /// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL; without MPI_Init MPI_ERRORS_ARE_FATAL) with
 /// `code` and returns `code`, if the handler returns.
 int raise(MPI_Comm comm, int code);

@@ -42,13 +42,14 @@ ALLOWED = {
                               "interpose/support", "device", "datatype", "base"],
     "interpose/rma": ["interpose/requests", "interpose/transport", "interpose/engine", "interpose/mpi",
                       "interpose/support", "device", "datatype", "base"],
-    "interpose/calls": ["interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
+    "interpose/streams": ["interpose/engine", "interpose/mpi", "interpose/support", "device", "base"],
+    "interpose/calls": ["interpose/streams", "interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
                         "interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "include",
                         "base"],
     "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "device",
                           "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
-    "pingpong": ["device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
+    "pingpong": ["include", "device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
     "initiated": ["device/cuda", "device/kernels", "datatype"],
     "initiated/programs": ["initiated", "pingpong"],
 }

@@ -222,7 +222,8 @@ def read_prototypes(preprocessor):
     ).stdout
     prototypes = {}
     for name, parameters in re.findall(r"\bint\s+(MPIX?_\w+)\s*\(([^()]*)\)", text):
-        prototypes[name] = [parameter_type(parameter) for parameter in parameters.split(",")]
+        types = [parameter_type(parameter) for parameter in parameters.split(",")]
+        prototypes[name] = [] if types == ["void"] else types
     return prototypes
 
 

@@ -1,0 +1,196 @@
+#include "interpose/streams/program_stream.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "base/never_destroyed.hpp"
+#include "interpose/streams/service.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+constexpr int first_handle = 0x7c000000;  ///< MPICH's own handles of streams begin otherwise
+
+/// Handles are few: programs make some streams and keep them.
+struct Known {
+  Mutex mutex;
+  std::unordered_map<int, std::shared_ptr<ProgramStream>> streams GUARDED_BY(mutex);
+  std::unordered_map<MPI_Comm, std::shared_ptr<StreamComm>> comms GUARDED_BY(mutex);
+  int next_handle GUARDED_BY(mutex) = first_handle;
+};
+auto& known = never_destroyed<Known>();
+
+/// Whether passage `told` is `number` or comes after it.
+bool reached(std::uint32_t told, std::uint32_t number) {
+  return static_cast<std::int32_t>(told - number) >= 0;
+}
+
+/// A graph of the call, with all that was made of it, is gone. CUDA may call it in any thread.
+void released_by_graph(void* data) {
+  auto* const call = static_cast<EnqueuedCall*>(data);
+  call->graphs.fetch_sub(1, std::memory_order_acq_rel);
+  service_wake();
+  call->release();
+}
+
+}  // namespace
+
+Mutex& outcome_mutex() {
+  static Mutex& mutex = never_destroyed<Mutex>();
+  return mutex;
+}
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+ProgramStream::ProgramStream(void* handle) : handle_(handle), gpu_(device::stream_gpu(handle)) {
+  device::prepare_for_streams(gpu_);
+}
+
+/// Lets the graph under capture share the call.
+void ProgramStream::keep(EnqueuedCall* call) {
+  call->retain();
+  call->graphs.fetch_add(1, std::memory_order_relaxed);
+  device::keep_with_graph(gpu_, handle_, released_by_graph, call);
+}
+
+void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
+  call->in_graph = is_captured();
+  call->gate = device::take_gate(gpu_, call->in_graph);
+  device::Meeting meeting;
+  const LockGuard lock(mutex_);
+  incoming_.reserve(incoming_.size() + 1);
+  if (call->in_graph) {
+    call->passage = device::Gate::in_graph;
+    keep(call);
+  } else {
+    call->passage = call->gate->next();
+  }
+  call->gate->tell_in(meeting, call->passage);
+  if (waits) call->gate->wait_in(meeting, call->passage, call->in_graph);
+  device::meet(gpu_, meeting, handle_);
+  call->retain();
+  service_counts(*call);
+  incoming_.push_back(call);
+  has_incoming_.store(true, std::memory_order_release);
+}
+
+void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
+  const bool captured = is_captured();
+  const LockGuard lock(mutex_);
+  for (std::size_t begin = 0; begin < calls.size(); begin += device::Meeting::most_waits) {
+    const std::size_t end = std::min(begin + device::Meeting::most_waits, calls.size());
+    device::Meeting meeting;
+    for (std::size_t i = begin; i < end; ++i) {
+      if (captured) keep(calls[i]);
+      calls[i]->gate->wait_in(meeting, calls[i]->passage, calls[i]->in_graph);
+    }
+    device::meet(gpu_, meeting, handle_);
+  }
+}
+
+void ProgramStream::take_incoming() {
+  if (!has_incoming_.load(std::memory_order_acquire)) return;
+  {
+    const LockGuard lock(mutex_);
+    taken_.swap(incoming_);
+    has_incoming_.store(false, std::memory_order_relaxed);
+  }
+  for (EnqueuedCall* const call : taken_)
+    if (call->in_graph)
+      in_graphs_.push_back(call);
+    else
+      plain_.push_back(call);
+  taken_.clear();
+}
+
+EnqueuedCall* ProgramStream::next_begun() {
+  for (EnqueuedCall* const call : in_graphs_)
+    if (!call->under_way && call->gate->take_told()) return call;
+  if (plain_.empty() || !reached(plain_.front()->gate->told(), plain_.front()->passage)) return nullptr;
+  EnqueuedCall* const call = plain_.front();
+  plain_.pop_front();
+  return call;
+}
+
+int ProgramStream::forget_graphs() {
+  const auto gone = std::stable_partition(in_graphs_.begin(), in_graphs_.end(), [](const EnqueuedCall* call) {
+    return call->under_way || call->graphs.load(std::memory_order_acquire) != 0;
+  });
+  const auto count = static_cast<int>(in_graphs_.end() - gone);
+  const std::vector<EnqueuedCall*> forgotten(gone, in_graphs_.end());
+  in_graphs_.erase(gone, in_graphs_.end());
+  for (EnqueuedCall* const call : forgotten) call->release();
+  return count;
+}
+
+std::uint64_t ProgramStream::first_number(std::uint64_t otherwise) const {
+  std::uint64_t first = plain_.empty() ? otherwise : std::min(otherwise, plain_.front()->number);
+  for (const EnqueuedCall* const call : in_graphs_) first = std::min(first, call->number);
+  return first;
+}
+
+int ProgramStream::abandon() {
+  take_incoming();
+  const auto count = static_cast<int>(plain_.size());
+  for (EnqueuedCall* const call : plain_) {
+    call->gate->open(call->passage);
+    call->release();
+  }
+  plain_.clear();
+  for (EnqueuedCall* const call : in_graphs_) call->gate->open(call->passage);
+  in_graphs_.clear();
+  return count;
+}
+
+// --- handles ---------------------------------------------------------------------------------------------------------
+
+int make_stream_handle(std::shared_ptr<ProgramStream> stream) {
+  const LockGuard lock(known.mutex);
+  const int handle = known.next_handle;
+  known.streams.emplace(handle, std::move(stream));
+  ++known.next_handle;
+  return handle;
+}
+
+std::shared_ptr<ProgramStream> find_stream(int handle) {
+  const LockGuard lock(known.mutex);
+  const auto at = known.streams.find(handle);
+  return at == known.streams.end() ? nullptr : at->second;
+}
+
+bool forget_stream_handle(int handle) {
+  const LockGuard lock(known.mutex);
+  return known.streams.erase(handle) != 0;
+}
+
+void attach_stream(MPI_Comm comm, std::shared_ptr<ProgramStream> stream) {
+  auto made = std::make_shared<StreamComm>(comm, std::move(stream));
+  const LockGuard lock(known.mutex);
+  known.comms.insert_or_assign(comm, std::move(made));
+}
+
+std::shared_ptr<StreamComm> find_stream_comm(MPI_Comm comm) {
+  const LockGuard lock(known.mutex);
+  const auto at = known.comms.find(comm);
+  return at == known.comms.end() ? nullptr : at->second;
+}
+
+std::shared_ptr<StreamComm> detach_stream(MPI_Comm comm) {
+  const LockGuard lock(known.mutex);
+  const auto at = known.comms.find(comm);
+  if (at == known.comms.end()) return nullptr;
+  std::shared_ptr<StreamComm> found = std::move(at->second);
+  known.comms.erase(at);
+  return found;
+}
+
+std::vector<std::shared_ptr<StreamComm>> stream_comms() {
+  const LockGuard lock(known.mutex);
+  std::vector<std::shared_ptr<StreamComm>> all;
+  all.reserve(known.comms.size());
+  for (const auto& [comm, found] : known.comms) all.push_back(found);
+  return all;
+}
+
+}  // namespace gpudt::interpose
