@@ -11,6 +11,7 @@ underscore, too. PREPROCESSOR is the command that compiles against mpi.h. The mo
 
 import glob
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -18,8 +19,11 @@ import unittest
 
 from functions import NOT_BUFFERS, OUTSIDE_THE_TABLE, TOOL_PREFIX, read_prototypes, read_table
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
 # Interposed, but no functions of the standard, which no program calls from Fortran; and those for C alone.
-C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", *OUTSIDE_THE_TABLE}
+IN_STREAMS = re.findall(r"^int (MPIX_\w+)\(", (ROOT / "include/gpudt_streams.h").read_text(encoding="ascii"), re.MULTILINE)
+C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", *IN_STREAMS, *OUTSIDE_THE_TABLE}
 
 
 def exported(library):
