@@ -1,12 +1,6 @@
 // gpudt-streams: what messages cost that are enqueued in streams of the GPU (gpudt_streams.h). Two ranks, each on a
 // GPU, send a message to and fro in a stream, and in a graph that is launched; every byte is verified. Times are by the
 // GPU's clock from stream to stream, one way, in microseconds, and by the host's for the calls that enqueue.
-//
-// usage: gpudt-streams [MOST-BYTES [SAMPLES]]
-//
-// It needs neither the other files of this folder nor a build of gpudt's:
-//   mpicxx -O2 -std=c++20 -I. -I$CUDA_HOME/include pingpong/streams.cpp -L$BUILD -lgpudt-pmpi -L$CUDA_HOME/lib64
-//   -lcudart
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 
@@ -19,10 +13,7 @@
 #include <vector>
 
 #include "include/gpudt_streams.h"
-
-#ifndef GPUDT_BY_HAND  // whether it is compiled with the CUDA toolkit: the simulated device has no graphs
-#define GPUDT_BY_HAND 1
-#endif
+#include "pingpong/common/command_line.hpp"
 
 namespace {
 
@@ -30,8 +21,7 @@ constexpr int warm_up = 5;
 constexpr int to_and_fro = 10;  ///< in each sample, and in each graph
 constexpr int block = 16;       ///< numbers in a block of the vector type, half of whose extent is gaps
 
-int rank = 0;
-int samples = 51;
+int rank = 0, samples = 51;
 
 void require(bool done, const char* what) {
   if (done) return;
@@ -155,7 +145,7 @@ double in_stream(const Stream& stream, const Message& message, double& host) {
 }
 
 double in_graph([[maybe_unused]] const Stream& stream, [[maybe_unused]] const Message& message) {
-#if GPUDT_BY_HAND
+#if GPUDT_BY_HAND  // the simulated device has no graphs
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   require(cudaStreamBeginCapture(stream.cuda, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
@@ -218,6 +208,14 @@ void measure(const Stream& stream, int bytes, bool gaps) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::int64_t most = 16 << 20;
+  gpudt::bench::CommandLine command(
+      "Measures messages that are enqueued in streams of GPUs, there and in graphs, beside those that the host sends "
+      "when "
+      "the stream is done.\nmpirun -np 2 gpudt-streams");
+  command.add_size("--most", most, "The largest message");
+  command.add("-n,--samples", samples, "Of which the median is shown", {gpudt::bench::Bounds::positive});
+  if (const auto code = command.parse(argc, argv)) return *code;
   MPI_Init(&argc, &argv);
   int ranks = 0, gpus = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -229,8 +227,6 @@ int main(int argc, char** argv) {
     const Stream stream = make_stream();
     if (rank == 0)
       std::printf("%9s %-10s %9s %9s %9s %12s\n", "bytes", "layout", "stream", "graph", "blocking", "host a call");
-    const int most = argc > 1 ? std::atoi(argv[1]) : 16 << 20;
-    if (argc > 2) samples = std::atoi(argv[2]);
     for (const int bytes : {1 << 10, 64 << 10, 1 << 20, 16 << 20})
       for (const bool gaps : {false, true})
         if (bytes <= most) measure(stream, bytes, gaps);
