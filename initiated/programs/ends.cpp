@@ -1,6 +1,6 @@
 // gpudt-initiated-ends: how programs end. Of a checked build, each mistake prints a message that names the call, the
-// rank and the argument, and fails; the program says which text is expected. In either order MPI and a World end
-// without a hang, and kernels communicate when MPI has ended.
+// rank and the argument, and fails; the program says which text is expected. With NVSHMEM MPI and a World end in
+// either order without a hang, and kernels communicate when MPI has ended.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
