@@ -26,7 +26,7 @@ struct WiredMemory {
   char* base = nullptr;  ///< on this process's GPU
   /// [GPU]: the address of that GPU's for loads and stores by this one; null if it is not reached so.
   std::vector<char*> there;
-  std::vector<MPI_Aint> bytes;  ///< [GPU]
+  std::vector<MPI_Aint> bytes;  ///< [GPU]; 0 where it is not reached
 };
 
 /// All functions but name(), symmetric() and launch() are collective. Failures are thrown as Error, by all processes
@@ -46,6 +46,8 @@ class Wire {
   /// No GPU may use it any more.
   virtual void free(const WiredMemory& memory) = 0;
   virtual void barrier() = 0;
+  /// What each process gives, by process.
+  virtual std::vector<MPI_Aint> gather(MPI_Aint mine) = 0;
   /// Starts the kernel on the current device, with all its blocks at the same time.
   virtual void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,
                       cudaStream_t stream) = 0;

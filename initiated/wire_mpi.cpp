@@ -62,6 +62,11 @@ class MpiWire final : public Wire {
     windows_.erase(found);
   }
 
+  std::vector<MPI_Aint> gather(MPI_Aint mine) override {
+    std::vector<MPI_Aint> all(static_cast<std::size_t>(processes_));
+    check_mpi(PMPI_Allgather(&mine, 1, MPI_AINT, all.data(), 1, MPI_AINT, comm_), "World: " + who_ + "MPI_Allgather");
+    return all;
+  }
   void barrier() override { check_mpi(PMPI_Barrier(comm_), "World: " + who_ + "MPI_Barrier"); }
 
   void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,

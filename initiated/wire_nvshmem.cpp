@@ -30,8 +30,14 @@ class NvshmemWire final : public Wire {
     if (code != 0) throw Error("World: " + who_ + "NVSHMEM does not start (code " + std::to_string(code) + ")");
     if (nvshmem_n_pes() != processes || nvshmem_my_pe() != process)
       throw Error("World: " + who_ + "NVSHMEM is started already, for other processes");
+    if (PMPI_Comm_dup(comm, &comm_) != MPI_SUCCESS) throw Error("World: " + who_ + "MPI_Comm_dup failed");
   }
-  ~NvshmemWire() override { nvshmem_finalize(); }
+  ~NvshmemWire() override {
+    nvshmem_finalize();
+    int ended = 0;
+    PMPI_Finalized(&ended);
+    if (ended == 0) PMPI_Comm_free(&comm_);
+  }
 
   const char* name() const override { return "NVSHMEM"; }
   bool symmetric() const override { return true; }
@@ -52,6 +58,12 @@ class NvshmemWire final : public Wire {
     return memory;
   }
   void free(const WiredMemory& memory) override { nvshmem_free(memory.base); }
+  std::vector<MPI_Aint> gather(MPI_Aint mine) override {
+    std::vector<MPI_Aint> all(static_cast<std::size_t>(processes_));
+    if (PMPI_Allgather(&mine, 1, MPI_AINT, all.data(), 1, MPI_AINT, comm_) != MPI_SUCCESS)
+      throw Error("World: " + who_ + "MPI_Allgather failed");
+    return all;
+  }
   void barrier() override { nvshmem_barrier_all(); }
   void launch(const void* kernel, int blocks, int threads, void** arguments, std::size_t shared_bytes,
               cudaStream_t stream) override {
@@ -68,6 +80,7 @@ class NvshmemWire final : public Wire {
 
   int processes_;
   std::string who_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
 }  // namespace

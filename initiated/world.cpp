@@ -125,12 +125,25 @@ class World::State {
 
   std::string who() const { return "process " + std::to_string(gpu) + ": "; }
 
+  /// Collective: `body()`. If it throws in any process, all throw.
+  template <class Body>
+  void together(const char* call, Body body) const {
+    std::string failure;
+    try {
+      body();
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    const std::vector<MPI_Aint> failed = wire->gather(failure.empty() ? 0 : 1);
+    if (!failure.empty()) throw Error(failure);
+    const auto first = std::find(failed.begin(), failed.end(), 1);
+    if (first != failed.end())
+      throw Error(call + (": " + who()) + "process " + std::to_string(first - failed.begin()) + " cannot do it");
+  }
   /// The window of all GPUs' `memory`, which is freed with the window if `owned`.
   Window add(const char* call, const WiredMemory& memory, bool owned) {
-    if (next_window_ >= most_windows) {
-      if (owned) wire->free(memory);
+    if (next_window_ >= most_windows)
       throw Error(call + (": " + who()) + "more than " + std::to_string(most_windows) + " windows");
-    }
     Kept kept;
     if (owned) kept.memory = memory;
     const auto here = static_cast<std::size_t>(gpu);
@@ -235,9 +248,12 @@ class World::State {
     const std::size_t counters = local.add(2 * 32, word);  // a line of its own for each
 
     queues_ = wire->allocate(shared.bytes());
-    check(cudaMalloc(&own_, local.bytes()), "World: memory for queues");
-    check(cudaMemset(own_, 0, local.bytes()), "World: cudaMemset");
-    check(cudaDeviceSynchronize(), "World: cudaDeviceSynchronize");
+    together("World", [&] {
+      check(cudaMalloc(&own_, local.bytes()), "World: memory for queues");
+      check(cudaMemset(own_, 0, local.bytes()), "World: cudaMemset");
+      check(cudaDeviceSynchronize(), "World: cudaDeviceSynchronize");
+      find_distances();
+    });
 
     const auto shared_words = [&](std::size_t at) { return reinterpret_cast<std::uint64_t*>(queues_.base + at); };
     const auto local_words = [&](std::size_t at) {
@@ -259,6 +275,9 @@ class World::State {
       place.arrived = local_words(counters) + i * 32;
       place.left = local_words(counters) + i * 32 + 16;
     }
+    wire->barrier();  // the memory of all is laid out
+  }
+  void find_distances() {
     for (std::size_t other = 0; other < queues_.there.size(); ++other) {
       const char* const there = queues_.there[other];
       kernel.distance[other] = there != nullptr ? there - queues_.base : KernelWorld::unreachable;
@@ -268,7 +287,6 @@ class World::State {
                     " (GPUDT_TRACE=1 tells why); GPUs of several nodes need NVSHMEM: Options::wire");
     }
     kernel.reaches_all = reaches_all && options.direct ? 1 : 0;
-    wire->barrier();  // the memory of all is laid out
   }
 
   const int exceptions_ = std::uncaught_exceptions();
@@ -300,7 +318,13 @@ bool World::reaches_all() const {
 Window World::allocate(std::int64_t bytes) {
   if (bytes < 0) throw Error("World::allocate: " + state_->who() + std::to_string(bytes) + " bytes");
   const WiredMemory memory = state_->wire->allocate(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)));
-  Window window = state_->add("World::allocate", memory, true);
+  Window window;
+  try {
+    state_->together("World::allocate", [&] { window = state_->add("World::allocate", memory, true); });
+  } catch (const Error&) {
+    window.base == nullptr ? state_->wire->free(memory) : state_->free(window);
+    throw;
+  }
   window.bytes = bytes;
   return window;
 }
@@ -313,12 +337,14 @@ Window World::attach(MPI_Win win) {
   PMPI_Group_compare(group, state_->group, &same);
   PMPI_Group_free(&group);
   if (same != MPI_IDENT) throw Error(who + "the window's processes are not those of the World, in its order");
-  const WiredMemory memory = addresses_of(win, state_->gpus, who);
-  for (std::size_t i = 0; i < memory.there.size(); ++i)
-    if (memory.there[i] == nullptr && memory.bytes[i] > 0)
-      throw Error(who + "this GPU does not reach the memory of process " + std::to_string(i));
-  const Window window = state_->add("World::attach", memory, false);
-  state_->wire->barrier();
+  Window window;
+  state_->together("World::attach", [&] {
+    const WiredMemory memory = addresses_of(win, state_->gpus, who);
+    for (std::size_t i = 0; i < memory.there.size(); ++i)
+      if (memory.bytes[i] == 0)
+        throw Error(who + "process " + std::to_string(i) + " has no memory in the window that this GPU reaches");
+    window = state_->add("World::attach", memory, false);
+  });
   return window;
 }
 

@@ -84,8 +84,8 @@ class World {
   /// World's life.
   Window allocate(std::int64_t bytes);
   /// Collective: the device memory of an MPI window (MPI_Win_create) over the World's processes in the same order, for
-  /// kernels. Offsets are bytes, whatever the displacement unit is. Each process may have as much as it likes, one with
-  /// none puts and gets nothing. The MPI window is freed behind the Window.
+  /// kernels. Offsets are bytes, whatever the displacement unit is. Each process may have as much as it likes, but not
+  /// nothing. The MPI window is freed behind the Window.
   Window attach(MPI_Win win);
   /// Collective. The memory may not be in use.
   void free(Window& window);
