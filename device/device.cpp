@@ -142,8 +142,8 @@ Gate* take_gate(int ordinal, bool for_graph) {
   return current_engine().gates().take(ordinal, for_graph);
 }
 
-void give_gate(Gate* gate) noexcept {
-  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->gates().give(gate);
+void give_gate(Gate* gate, bool for_graph) noexcept {
+  if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->gates().give(gate, for_graph);
 }
 
 void meet(int ordinal, const Meeting& meeting, void* stream) {

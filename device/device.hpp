@@ -108,11 +108,11 @@ bool is_captured(int ordinal, void* stream);
 /// A gate for one enqueued operation, or for all launches of an operation in a graph. give_gate() takes it back once no
 /// stream comes to it any more. Throws Error.
 Gate* take_gate(int ordinal, bool for_graph);
-void give_gate(Gate* gate) noexcept;
+void give_gate(Gate* gate, bool for_graph) noexcept;
 /// Puts a meeting into a stream of the program. Throws Error.
 void meet(int ordinal, const Meeting& meeting, void* stream);
 /// Calls `released(data)`, which must not use device/, once the graph into which the stream is being captured is gone.
-/// Throws Error; `released` may have been called then.
+/// Throws Error; `released` has been called then.
 void keep_with_graph(int ordinal, void* stream, void (*released)(void*), void* data);
 
 // --- peers: memory of other processes and other GPUs -----------------------------------------------------------------

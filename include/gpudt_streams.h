@@ -12,8 +12,9 @@
  * made of one capture must not overlap.
  *
  * All functions return an MPI error code and call the error handler of the communicator. Failures of an operation that
- * show up later go to that handler in the next call that enqueues on the communicator, in MPI_Comm_free, or in
- * MPI_Finalize. The operation then counts as complete, so that the stream goes on.
+ * show up later go to that handler in the next call that enqueues on the communicator, in MPI_Comm_free,
+ * MPI_Comm_disconnect, or MPI_Finalize; those of operations that are under way when the communicator is freed are not
+ * reported. The operation then counts as complete, so that the stream goes on.
  *
  * Needs MPI_THREAD_MULTIPLE. A program that is linked to MPIX_Stream_create gets it from MPI_Init, too.
  */

@@ -62,9 +62,15 @@ bool CudaRuntime::is_captured(int ordinal, StreamHandle stream) {
 
 void CudaRuntime::keep_with_graph(int ordinal, StreamHandle stream, void (*released)(void*), void* data) {
   const Current current(*this, ordinal);
-  const cudaGraph_t graph = graph_of(stream_of(stream));
+  cudaGraph_t graph = nullptr;
   cudaUserObject_t object = nullptr;
-  check(cudaUserObjectCreate(&object, data, released, 1, cudaUserObjectNoDestructorSync), "cudaUserObjectCreate");
+  try {
+    graph = graph_of(stream_of(stream));
+    check(cudaUserObjectCreate(&object, data, released, 1, cudaUserObjectNoDestructorSync), "cudaUserObjectCreate");
+  } catch (const Error&) {
+    released(data);
+    throw;
+  }
   const cudaError_t error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (error == cudaSuccess) return;
   cudaUserObjectRelease(object, 1);  // calls released()

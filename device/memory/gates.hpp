@@ -35,21 +35,18 @@ class Gate {
   void open(std::uint32_t number) const {
     std::atomic_ref<std::uint32_t>(words_->done).store(number, std::memory_order_release);
   }
-  /// Whether a launch of a graph has come to the gate. True once for each launch.
-  bool take_told() const;
+  /// Takes back what a launch of a graph has told, for the next launch.
+  void take_told() const { std::atomic_ref<std::uint32_t>(words_->told).store(0, std::memory_order_relaxed); }
   /// The number of the next operation that is not in a graph.
   std::uint32_t next() { return ++last_; }
-  /// Readies the gate for an operation in a graph, and afterwards for others. No stream comes to it meanwhile.
-  void ready_for_graph() const { set(0); }
-  void ready_for_next() const { set(last_); }
+  /// Readies the gate for an operation in a graph. No stream may wait at it: it has only been for graphs that are gone.
+  void ready_for_graph() const;
   /// Makes `meeting` tell the host.
   void tell_in(Meeting& meeting, std::uint32_t number) const;
   /// Makes `meeting` wait until the host has opened the gate for `number`. `closes`: of an operation in a graph.
   void wait_in(Meeting& meeting, std::uint32_t number, bool closes) const;
 
  private:
-  void set(std::uint32_t number) const;
-
   int ordinal_;
   GateWords* words_;
   std::uint32_t last_ = 0;
@@ -59,16 +56,16 @@ class Gate {
 class Gates {
  public:
   explicit Gates(Runtime& runtime) : runtime_(runtime) {}
-  /// Memory to which a graph may still refer stays allocated.
-  ~Gates();
+  /// The gates' memory stays allocated: streams may still come to them, and wait at those that are open.
+  ~Gates() = default;
   Gates(const Gates&) = delete;
   Gates& operator=(const Gates&) = delete;
 
-  /// Makes some gates, unless there are some. Throws Error.
+  /// Makes some gates of both sorts, unless there are some. Throws Error.
   void prepare(int ordinal);
   /// Throws Error if there is no memory for more.
   Gate* take(int ordinal, bool for_graph);
-  void give(Gate* gate) noexcept;
+  void give(Gate* gate, bool for_graph) noexcept;
   /// Whether any gate is taken: then a stream may wait for the host, and the host must not wait for a GPU's streams.
   static bool any_taken() { return taken.load(std::memory_order_acquire) != 0; }
 
@@ -79,14 +76,14 @@ class Gates {
     GateWords* words;
     std::vector<Gate> gates;
   };
-  std::vector<Gate*>& idle(int ordinal) REQUIRES(mutex_);
-  void add_chunk(int ordinal) REQUIRES(mutex_);
+  std::vector<Gate*>& idle(int ordinal, bool for_graph) REQUIRES(mutex_);
+  void add_chunk(int ordinal, bool for_graph) REQUIRES(mutex_);
 
   static inline constinit std::atomic<std::size_t> taken{0};
   Runtime& runtime_;
   Mutex mutex_;
   std::vector<std::unique_ptr<Chunk>> chunks_ GUARDED_BY(mutex_);
-  std::vector<std::vector<Gate*>> idle_ GUARDED_BY(mutex_);  ///< by GPU
+  std::vector<std::vector<Gate*>> idle_ GUARDED_BY(mutex_);  ///< by GPU and sort
 };
 
 }  // namespace gpudt::device

@@ -12,11 +12,12 @@ constinit thread_local bool ordered_by_stream = false;
 
 }  // namespace
 
-OrderedByStream::OrderedByStream() {
-  ordered_by_stream = true;
-}
+OrderedByStream::OrderedByStream(bool ordered) : before_(std::exchange(ordered_by_stream, ordered)) {}
 OrderedByStream::~OrderedByStream() {
-  ordered_by_stream = false;
+  ordered_by_stream = before_;
+}
+bool is_ordered_by_stream() {
+  return ordered_by_stream;
 }
 
 StreamMark mark_default_stream(int ordinal) {

@@ -25,11 +25,16 @@ class StreamMark {
 /// the operation in order, and the default stream may wait for that one.
 class OrderedByStream {
  public:
-  OrderedByStream();
+  explicit OrderedByStream(bool ordered = true);
   ~OrderedByStream();
   OrderedByStream(const OrderedByStream&) = delete;
   OrderedByStream& operator=(const OrderedByStream&) = delete;
+
+ private:
+  bool before_;
 };
+/// Whether one lives in this thread.
+bool is_ordered_by_stream();
 
 /// Marks the present end of the default stream of GPU `ordinal`. Call it when the program's call begins, not later:
 /// work that the program adds meanwhile may wait for the call to end. Thread-safe. Throws Error.

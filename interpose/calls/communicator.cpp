@@ -44,7 +44,10 @@ GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_disconnect(comm);
   return guarded(*comm, "MPI_Comm_disconnect", [&] {
+    const int failure = return_late_failure(*comm);
+    if (const auto stream = detach_stream(*comm)) wait_until([&] { return stream->calls.load() == 0; });
     forget(*comm);
-    return PMPI_Comm_disconnect(comm);
+    const int code = PMPI_Comm_disconnect(comm);
+    return failure != MPI_SUCCESS ? failure : code;
   });
 }

@@ -371,13 +371,13 @@ GPUDT_EXPORT int MPI_Query_thread(int* provided) {
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
   if (type == nullptr) return PMPI_Type_free(type);  // MPI reports it
-  if (free_type_later(type)) return MPI_SUCCESS;
   const auto free = [](MPI_Datatype* unused) {
+    if (free_type_later(unused)) return int(MPI_SUCCESS);
     if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*unused);
     return PMPI_Type_free(unused);
   };
-  const bool derived = *type != MPI_DATATYPE_NULL && !gpudt::datatype::is_predefined(*type);
-  return derived ? free_handle(type, MPI_DATATYPE_NULL, free) : free(type);
+  if (!enqueued_calls_live() || *type == MPI_DATATYPE_NULL || gpudt::datatype::is_predefined(*type)) return free(type);
+  return free_handle(type, MPI_DATATYPE_NULL, free);
 }
 
 /// The library's version, "0.1.0". Also shows a program that the library is loaded.

@@ -7,6 +7,7 @@
 
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/requests/arithmetic.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/streams/free_handle.hpp"
 #include "interpose/support/errors.hpp"
@@ -160,6 +161,7 @@ GPUDT_SETTLING(File_open, comm, (MPI_Comm comm, const char* name, int mode, MPI_
 // --- handles that a call may still need ------------------------------------------------------------------------------
 
 GPUDT_EXPORT int MPI_Op_free(MPI_Op* op) {
-  if (op == nullptr || *op == MPI_OP_NULL) return PMPI_Op_free(op);  // MPI reports it
-  return free_op_later(op) ? MPI_SUCCESS : free_handle(op, MPI_OP_NULL, PMPI_Op_free);
+  if (op == nullptr || *op == MPI_OP_NULL || is_predefined_operator(*op)) return PMPI_Op_free(op);  // MPI reports it
+  return free_handle(op, MPI_OP_NULL,
+                     [](MPI_Op* unused) { return free_op_later(unused) ? MPI_SUCCESS : PMPI_Op_free(unused); });
 }

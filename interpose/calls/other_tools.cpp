@@ -144,6 +144,9 @@ bool is_imported(const char* name) {
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* data) {
         auto& wanted = *static_cast<decltype(search)*>(data);
+        // MPI's Fortran libraries import all functions of MPI.
+        const std::string_view path = info->dlpi_name;
+        if (path.substr(path.rfind('/') + 1).starts_with("libmpi")) return 0;
         for_each_bound_name(object_of(*info),
                             [&](std::string_view bound) { wanted.found = wanted.found || bound == wanted.name; });
         return wanted.found ? 1 : 0;

@@ -179,7 +179,7 @@ GPUDT_EXPORT int MPIX_Info_set_hex(MPI_Info info, const char* key, const void* v
 
 GPUDT_EXPORT int MPIX_Stream_create(MPI_Info info, MPIX_Stream* stream) {
   auto* const mpi = mpi_function<int(MPI_Info, MPIX_Stream*)>("MPIX_Stream_create");
-  if (mpi != nullptr && (info_value(info, "type").empty() || !active.load())) return mpi(info, stream);
+  if (mpi != nullptr && (!active.load() || info_value(info, "type").empty())) return mpi(info, stream);
   return guarded(MPI_COMM_NULL, "MPIX_Stream_create", [&] { return create(info, stream); });
 }
 
@@ -194,7 +194,8 @@ GPUDT_EXPORT int MPIX_Stream_free(MPIX_Stream* stream) {
 
 GPUDT_EXPORT int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* newcomm) {
   auto* const mpi = mpi_function<int(MPI_Comm, MPIX_Stream, MPI_Comm*)>("MPIX_Stream_comm_create");
-  if (mpi != nullptr && !active.load()) return mpi(comm, stream, newcomm);
+  if (mpi != nullptr && (!active.load() || (stream != MPIX_STREAM_NULL && !find_stream(stream))))
+    return mpi(comm, stream, newcomm);
   return guarded(comm, "MPIX_Stream_comm_create", [&] { return comm_create(comm, stream, newcomm); });
 }
 

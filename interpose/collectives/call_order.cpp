@@ -140,6 +140,9 @@ class WaitingCall : public CallPayload {
     MPI_Request unused = MPI_REQUEST_NULL;
     operation_.error = MPI_ERR_OTHER;  // stays if an error handler throws
     operation_.told = true;
+    // Whatever thread it is that starts the call now.
+    const device::OrderedByStream ordered(ordered_by_stream_);
+    const HandlersSilent silent(handlers_silent_);
     try {
       operation_.error = start_({.name = name_, .request = &unused, .late = &late_});
       operation_.told = operation_.error != MPI_SUCCESS;
@@ -175,6 +178,8 @@ class WaitingCall : public CallPayload {
   std::unique_ptr<BoardCall> offered_;
   const StartInMpi start_;
   Operation& operation_;
+  // Of the thread that made the call.
+  const bool ordered_by_stream_ = device::is_ordered_by_stream(), handlers_silent_ = handlers_are_silent();
   bool waits_ = true;
   bool decided_ = false;  ///< whether GPUs do the call; if not, MPI has been given it
   LateCall late_;

@@ -29,6 +29,8 @@ struct StreamComm {
   const std::shared_ptr<ProgramStream> stream;
   /// A failure that no call has returned yet; MPI_SUCCESS: none. The first one stays.
   std::atomic<int> failure{MPI_SUCCESS};
+  /// Those that are enqueued and not complete, outside of graphs.
+  std::atomic<int> calls{0};
 };
 
 /// Shared by the thread that carries it out, by the request that the program may hold, and by graphs.
@@ -36,7 +38,7 @@ struct EnqueuedCall : Recycled<EnqueuedCall> {
   EnqueuedCall(const char* its_name, std::shared_ptr<StreamComm> its_comm, StartEnqueued its_start)
       : name(its_name), comm(std::move(its_comm)), start(std::move(its_start)) {}
   ~EnqueuedCall() {
-    if (gate != nullptr) device::give_gate(gate);
+    if (gate != nullptr) device::give_gate(gate, in_graph);
   }
   EnqueuedCall(const EnqueuedCall&) = delete;
   EnqueuedCall& operator=(const EnqueuedCall&) = delete;

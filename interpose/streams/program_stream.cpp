@@ -105,11 +105,20 @@ void ProgramStream::take_incoming() {
 }
 
 EnqueuedCall* ProgramStream::next_begun() {
-  for (EnqueuedCall* const call : in_graphs_)
-    if (!call->under_way && call->gate->take_told()) return call;
-  if (plain_.empty() || !reached(plain_.front()->gate->told(), plain_.front()->passage)) return nullptr;
-  EnqueuedCall* const call = plain_.front();
-  plain_.pop_front();
+  const auto has_told = [](const EnqueuedCall* call) {
+    return !call->under_way && call->gate->told() == device::Gate::in_graph;
+  };
+  const auto in_graph = std::find_if(in_graphs_.begin(), in_graphs_.end(), has_told);
+  // What the stream came to before this gate shows by now, and comes first: calls outside of graphs, behind which the
+  // graph was launched, and those before it in the graph.
+  if (!plain_.empty() && reached(plain_.front()->gate->told(), plain_.front()->passage)) {
+    EnqueuedCall* const call = plain_.front();
+    plain_.pop_front();
+    return call;
+  }
+  if (in_graph == in_graphs_.end()) return nullptr;
+  EnqueuedCall* const call = *std::find_if(in_graphs_.begin(), in_graph, has_told);
+  call->gate->take_told();
   return call;
 }
 

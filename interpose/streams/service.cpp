@@ -49,6 +49,7 @@ class Service {
   void add(std::shared_ptr<ProgramStream> stream, const RequestCalls& calls);
   void count(EnqueuedCall& call) {
     live_.fetch_add(1, std::memory_order_acq_rel);
+    if (!call.in_graph) call.comm->calls.fetch_add(1, std::memory_order_acq_rel);
     call.number = last_number_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   void wake() {
@@ -171,6 +172,8 @@ bool Service::turn() {
     take_streams();
   }
   for (const auto& stream : streams_) stream->take_incoming();
+  // The program has freed the stream and its communicators, and all is done.
+  std::erase_if(streams_, [](const auto& each) { return each.use_count() == 1 && each->empty(); });
   bool any = begin_told();
   any = test_begun() || any;
   for (const auto& stream : streams_) {
@@ -254,6 +257,7 @@ void Service::finish(EnqueuedCall* call, int code, const MPI_Status& status) {
   call->under_way = false;
   if (completed != MPI_REQUEST_NULL) PMPI_Grequest_complete(completed);
   if (call->in_graph) return;
+  call->comm->calls.fetch_sub(1, std::memory_order_acq_rel);
   live_.fetch_sub(1, std::memory_order_acq_rel);
   call->release();
 }
@@ -331,11 +335,14 @@ void Service::abandon() {
             std::to_string(waiting) + " behind them have not begun";
   else if (waiting != 0)
     left_ = std::to_string(waiting) + " enqueued operations have not begun, because their streams are busy";
-  const LockGuard lock(mutex_);
-  for (const FreedHandle& each : freed_) each.free();
-  freed_.clear();
-  any_freed_.store(false);
-  live_.store(0);
+  std::vector<FreedHandle> unused;
+  {
+    const LockGuard lock(mutex_);
+    unused.swap(freed_);
+    any_freed_.store(false);
+    live_.store(0);
+  }
+  for (const FreedHandle& each : unused) each.free();
 }
 
 std::string Service::stop() {

@@ -24,11 +24,9 @@ constinit thread_local bool silent = false;
 
 }  // namespace
 
-HandlersSilent::HandlersSilent() {
-  silent = true;
-}
+HandlersSilent::HandlersSilent(bool now) : before_(std::exchange(silent, now)) {}
 HandlersSilent::~HandlersSilent() {
-  silent = false;
+  silent = before_;
 }
 bool handlers_are_silent() {
   return silent;

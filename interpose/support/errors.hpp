@@ -41,10 +41,13 @@ struct OfWindow {
 /// While it lives, raise() calls no handler in this thread, and requests are tested by test_some().
 class HandlersSilent {
  public:
-  HandlersSilent();
+  explicit HandlersSilent(bool silent = true);
   ~HandlersSilent();
   HandlersSilent(const HandlersSilent&) = delete;
   HandlersSilent& operator=(const HandlersSilent&) = delete;
+
+ private:
+  bool before_;
 };
 bool handlers_are_silent();
 
