@@ -324,14 +324,6 @@ __device__ void put_by_words(const Sides& sides, int gpu, std::int64_t begin, st
 /// And from there.
 __device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, std::int64_t end, std::int64_t index,
                              std::int64_t count);
-/// What of [begin, end) is this block's part of the grid's, in steps of 16 bytes.
-__device__ __forceinline__ void block_part(std::int64_t& begin, std::int64_t& end) {
-  const std::int64_t share = ((end - begin + gridDim.x - 1) / gridDim.x + 15) / 16 * 16;
-  const std::int64_t first = min(begin + share * blockIdx.x, end);
-  end = min(first + share, end);
-  begin = first;
-}
-
 /// A put to a GPU that is not reached by loads and stores, by a block, or by each block of a grid its part.
 struct PackedPut {
   Remote to;

@@ -74,6 +74,14 @@ __device__ void get_by_words(const Sides& sides, int gpu, std::int64_t begin, st
 
 namespace {
 
+/// What of [begin, end) is this block's part of the grid's, in steps of 16 bytes.
+__device__ void block_part(std::int64_t& begin, std::int64_t& end) {
+  const std::int64_t share = ((end - begin + gridDim.x - 1) / gridDim.x + 15) / 16 * 16;
+  const std::int64_t first = min(begin + share * blockIdx.x, end);
+  end = min(first + share, end);
+  begin = first;
+}
+
 /// From packed memory, where `begin` lies at `packed`, each run, or what of it lies in [begin, end), put by one thread.
 __device__ void put_runs(const SideMap& map, Address to, Address packed, int gpu, std::int64_t begin, std::int64_t end,
                          std::int64_t index, std::int64_t count) {
