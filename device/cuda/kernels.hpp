@@ -6,7 +6,6 @@
 namespace gpudt::device {
 struct BatchArgs;
 struct CopyBlocksArgs;
-struct Meeting;
 struct ReduceArgs;
 struct ResidentArgs;
 }  // namespace gpudt::device

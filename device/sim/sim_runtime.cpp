@@ -44,7 +44,7 @@ void set_flag(void* given) {
   std::atomic_ref<std::uint32_t>(*signal.flag).store(signal.value, std::memory_order_release);
 }
 
-constexpr std::chrono::microseconds between_looks{10};  ///< at the counters of gates
+constexpr std::chrono::microseconds between_looks{10};  ///< at the numbers of gates
 
 /// Where several streams wait, their workers must leave the cores to those whom they wait for.
 void wait_at(const GateWait& gate) {

@@ -145,6 +145,9 @@ struct Settings {
   std::vector<std::string> complaints{};
   Config config = read_config(complaints);
   ForcedProtocol forced{};  ///< by GPUDT_PROTOCOL
+  /// Whether the program may enqueue operations in streams, which a thread of the library carries out. To find out
+  /// takes a look at all names that the loaded libraries import.
+  bool enqueues = !config.disable && is_imported("MPIX_Stream_create");
 
   explicit Settings(Model model) {
     if (const std::optional<ForcedProtocol> parsed = parse_protocol(config.protocol)) {
@@ -158,10 +161,8 @@ struct Settings {
 
   int thread_level(int required) const {
     if (config.disable) return required;
-    return enqueues() ? MPI_THREAD_MULTIPLE : progress_thread_level(required);
+    return enqueues ? MPI_THREAD_MULTIPLE : progress_thread_level(required);
   }
-  /// Whether the program may enqueue operations in streams, which a thread of the library carries out.
-  static bool enqueues() { return is_imported("MPIX_Stream_create"); }
 };
 
 /// Empty if memory is short: the program then runs without the library, which logs that.
@@ -225,8 +226,7 @@ void leave_own_session() {
 std::atomic<int> requested_level{-1};
 
 void note_level(const std::optional<Settings>& settings, int requested) {
-  if (settings && !settings->config.disable && Settings::enqueues() && requested < MPI_THREAD_MULTIPLE)
-    requested_level.store(requested);
+  if (settings && settings->enqueues && requested < MPI_THREAD_MULTIPLE) requested_level.store(requested);
 }
 
 /// Starts the library after MPI_Init. It is running already if there were sessions before.
