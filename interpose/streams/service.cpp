@@ -18,6 +18,7 @@
 #include "interpose/engine/engine.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/streams/program_stream.hpp"
+#include "interpose/streams/single_cpu.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
@@ -131,6 +132,7 @@ void Service::start(const RequestCalls& calls) {
 void Service::run() {
   pthread_setname_np(pthread_self(), "gpudt-streams");
   prctl(PR_SET_TIMERSLACK, timer_slack, 0, 0, 0);
+  leave_single_cpu();
   const device::OrderedByStream ordered;
   const HandlersSilent silent;
   SteadyClock::time_point active = SteadyClock::now();
