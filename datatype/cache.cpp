@@ -112,8 +112,10 @@ constinit LatelyUsed lately_used;
 int key = MPI_KEYVAL_INVALID;
 MPI_Comm test_comm = MPI_COMM_NULL;  ///< returns errors; nothing is ever sent on it
 std::atomic<bool> finalizing = false;
+std::atomic<std::uint64_t> freed = 0;
 
 int drop_reference(MPI_Datatype, int, void* value, void*) {
+  freed.fetch_add(1, std::memory_order_release);
   lately_used.put(static_cast<Attribute*>(value));
   return MPI_SUCCESS;
 }
@@ -208,6 +210,10 @@ void cache_stop() {
   PMPI_Type_free_keyval(&key);
   PMPI_Comm_free(&test_comm);
   finalizing = true;
+}
+
+std::uint64_t types_freed() {
+  return freed.load(std::memory_order_acquire);
 }
 
 TypeInfoRef type_info(MPI_Datatype type) {

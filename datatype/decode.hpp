@@ -78,6 +78,10 @@ void cache_stop();
 /// costs one attribute lookup.
 TypeInfoRef type_info(MPI_Datatype type);
 
+/// Counts the types with cached information that have been freed: a handle that is seen again stands for the same type
+/// if the number is the same. Thread-safe.
+std::uint64_t types_freed();
+
 /// Drops the information cached on `type`, which is about to be freed. (MPI_Type_free does so too, but MPICH only after
 /// the last message of the type. It then releases its lock for the callback in the middle of its progress, which breaks
 /// with several threads.)

@@ -127,6 +127,7 @@ bool list_among_neighbours(BlockMessages& blocks, MPI_Comm comm, Give give, Take
   const Edges with = edges(comm);
   if (ambiguous(comm, with)) return false;
   const auto list = [](std::vector<BlockMessage>& blocks, const std::vector<int>& ranks, auto block) {
+    blocks.reserve(ranks.size());
     for (std::size_t at = 0; at < ranks.size(); ++at)
       if (ranks[at] != MPI_PROC_NULL) blocks.push_back(block(static_cast<int>(at), ranks[at]));
   };
@@ -141,6 +142,7 @@ bool list_exchange(BlockMessages& blocks, MPI_Comm comm, Among among, bool own, 
   if (among == Among::neighbours) return list_among_neighbours(blocks, comm, give, take);
   const CommRank comm_rank(comm);
   const int others = own ? comm_rank.size : comm_rank.size - 1;
+  for (auto* const side : {&blocks.given, &blocks.taken}) side->reserve(static_cast<std::size_t>(others));
   for (int turn = 0; turn < others; ++turn) {
     const int to = comm_rank.after(turn), from = comm_rank.before(turn);
     blocks.given.push_back(give(to, to));

@@ -28,7 +28,7 @@ BoardCall::~BoardCall() {
 }
 
 void BoardCall::tell() {
-  number_ = group_->tell(mine_, given_, taken_, layouts_);
+  number_ = blocks_ ? group_->tell(mine_, *blocks_) : group_->tell(mine_);
 }
 
 bool BoardCall::tell_when_possible(bool fit) {

@@ -57,11 +57,10 @@ class BoardCall {
   const char* const call_;
   const std::shared_ptr<BoardGroup> group_;
   peer::Contribution mine_{};
-  std::vector<peer::Block> given_, taken_;  ///< of this process, in an exchange
-  std::vector<std::byte> layouts_;          ///< of these blocks, serialised
-  std::vector<peer::Contribution> all_;     ///< by rank, once all have published
+  std::shared_ptr<const peer::PublishedBlocks> blocks_;  ///< of this process, in an exchange
+  std::vector<peer::Contribution> all_;                  ///< by rank, once all have published
   std::vector<int> leaders_;
-  std::vector<datatype::LayoutRef> moved_;  ///< the layouts that the kernels need
+  std::shared_ptr<const void> needed_;  ///< what the kernels need: an exchange's layouts
 
  private:
   enum class Stage { telling, mapping, otherwise, launched, ending, delivering };
@@ -98,7 +97,7 @@ class BoardCall {
   std::exception_ptr failure_;
   std::vector<int> leader_of_;  ///< by rank
   std::vector<device::Mapping> mappings_;
-  std::vector<device::Transfer> kernels_;  // after mappings_ and moved_
+  std::vector<device::Transfer> kernels_;  // after mappings_ and needed_
 };
 
 /// Does a blocking call by GPUs if all processes can; false if they cannot. If the call is not `fit` for GPUs in this

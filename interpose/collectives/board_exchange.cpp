@@ -1,11 +1,13 @@
 #include "interpose/collectives/board_exchange.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <exception>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "interpose/support/log.hpp"
 #include "interpose/transport/device_buffer.hpp"
@@ -43,8 +45,8 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
     memory = block.located ? *block.located : memory_of(block.buffer, block.type, memory);
     if (!resolve_layout(block.buffer, block.count, block.type, buffer, memory) || buffer.division) return false;
     if (entries.empty() && !find_memory(buffer, half)) return false;
-    if (!peer::holds(half.memory, buffer)) return false;
-    half.ordinal = buffer.ordinal;
+    if (!peer::holds(half.memory.exported, buffer)) return false;
+    half.memory.ordinal = buffer.ordinal;
     Block& entry = entries.emplace_back();
     entry.rank = block.rank;
     entry.bytes = buffer.bytes();
@@ -60,10 +62,13 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
 
 /// False if it cannot be exported.
 bool BoardExchange::find_memory(const DeviceBuffer& first, Half& half) const {
-  const auto* const address = static_cast<const char*>(first.buffer) + first.info->layout().true_lb();
-  if (device::export_memory(first.ordinal, address, half.memory, group_->importers())) return true;
+  half.memory.first_byte = static_cast<const char*>(first.buffer) + first.info->layout().true_lb();
+  const auto exported_for = [&](device::Importers by) {
+    return device::export_memory(first.ordinal, half.memory.first_byte, half.memory.exported, by);
+  };
+  if (exported_for(group_->importers())) return true;
   half.copied = true;
-  return device::export_memory(first.ordinal, address, half.memory, device::no_importers);
+  return exported_for(device::no_importers);
 }
 
 /// Lets the entries describe packed copies in place of the blocks. False if copies cannot be exported either.
@@ -72,9 +77,9 @@ bool BoardExchange::place_copies(std::vector<Block>& entries, Half& half) const 
   std::int64_t bytes = 0;
   for (const Block& entry : entries) bytes += (entry.bytes + alignment - 1) / alignment * alignment;
   device::ExportedStaging taken =
-      device::acquire_exported(half.ordinal, static_cast<std::size_t>(bytes), group_->importers());
+      device::acquire_exported(half.memory.ordinal, static_cast<std::size_t>(bytes), group_->importers());
   if (!taken.exported) return false;
-  half.memory = *taken.exported;
+  half.memory.exported = *taken.exported;
   half.staging = std::move(taken.staging);
   auto* packed = static_cast<std::byte*>(half.staging.data());
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -96,9 +101,11 @@ bool BoardExchange::describe(const DeviceBuffer& buffer, Block& entry) {
 /// Layouts go with the call as long as there is room, others into slots of the segment, once they have been used so
 /// often that it pays.
 bool BoardExchange::name(const datatype::LayoutRef& layout, Block& entry) {
+  std::vector<NamedLayout>& named = made_->named;
+  std::vector<std::byte>& layouts = made_->blocks.layouts;
   const auto known =
-      std::find_if(named_.begin(), named_.end(), [&](const Named& each) { return each.layout == layout; });
-  if (known != named_.end()) {
+      std::find_if(named.begin(), named.end(), [&](const NamedLayout& each) { return each.layout == layout; });
+  if (known != named.end()) {
     entry.layout = known->name;
     entry.layout_at = known->at;
     return true;
@@ -106,19 +113,19 @@ bool BoardExchange::name(const datatype::LayoutRef& layout, Block& entry) {
   constexpr std::size_t alignment = alignof(std::max_align_t);
   const std::size_t bytes = layout->bytes();
   const LockGuard lock(peer::world->mutex);
-  if (layouts_.size() + bytes <= peer::block_layouts) {
+  if (layouts.size() + bytes <= peer::block_layouts) {
     std::span<const std::byte> image;
     entry.layout = peer::world->layouts.name_short(layout, image);
-    entry.layout_at = static_cast<std::int32_t>(layouts_.size());
-    layouts_.insert(layouts_.end(), image.begin(), image.end());
-    layouts_.resize((layouts_.size() + alignment - 1) / alignment * alignment);
+    entry.layout_at = static_cast<std::int32_t>(layouts.size());
+    layouts.insert(layouts.end(), image.begin(), image.end());
+    layouts.resize((layouts.size() + alignment - 1) / alignment * alignment);
   } else {
     if (published_.size() == most_published) return false;
     const std::size_t effort = std::max(peer::published_by_message, static_cast<std::size_t>(entry.bytes));
     entry.layout = peer::world->layouts.name_long(*peer::world->own, layout, effort, published_.emplace_back());
     if (entry.layout.number == 0) return false;
   }
-  named_.push_back({layout, entry.layout, entry.layout_at});
+  named.push_back({layout, entry.layout, entry.layout_at});
   return true;
 }
 
@@ -130,33 +137,69 @@ bool BoardExchange::better_packed(const Block& block) const {
   return device::better_fetched_packed(ordinal_, *layout, block.count);
 }
 
+/// Whether GPUs may do exchanges at all.
+bool BoardExchange::takes_part() const {
+  const ForcedProtocol forced = collectives_forced();
+  return (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) && !check_wanted;
+}
+
+bool BoardExchange::recall(const BlockMessages& blocks, std::int64_t least) {
+  plan_ = takes_part() ? group_->plans().find(blocks, least, group_->importers()) : nullptr;
+  if (!plan_) return false;
+  for (const auto* const memory : {&plan_->sent, &plan_->received}) {
+    if (memory->ordinal < 0) continue;
+    const device::StreamMark after = device::mark_default_stream(memory->ordinal);
+    wait_until([&] { return after.reached(); }, for_others);
+    ordinal_ = memory->ordinal;
+  }
+  mine_ = plan_->contribution;
+  blocks_ = {plan_, &plan_->blocks};
+  return true;
+}
+
 bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept {
   mine_.operation = exchange_operation;
-  mine_.fit = fit ? 1 : 0;
   mine_.bytes = weight;
+  set_fit(fit);
   try {
     Half &given = sent_, &taken = received_;
-    const ForcedProtocol forced = collectives_forced();
-    named_.reserve(blocks.given.size() + blocks.taken.size());
-    const bool described = listed && (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) &&
-                           !check_wanted && describe(blocks.given, given_, given) &&
-                           describe(blocks.taken, taken_, taken);
+    plan_ = made_ = std::make_shared<ExchangePlan>();
+    blocks_ = {made_, &made_->blocks};
+    made_->types_freed = datatype::types_freed();
+    made_->named.reserve(blocks.given.size() + blocks.taken.size());
+    const bool described = listed && takes_part() && describe(blocks.given, made_->blocks.given, given) &&
+                           describe(blocks.taken, made_->blocks.taken, taken);
     if (described) copy_given();
-    const bool apart = given.ordinal >= 0 && taken.ordinal >= 0 && given.ordinal != taken.ordinal;
-    ordinal_ = std::max(given.ordinal, taken.ordinal);
+    const auto &from = given.memory, &to = taken.memory;
+    const bool apart = from.ordinal >= 0 && to.ordinal >= 0 && from.ordinal != to.ordinal;
+    ordinal_ = std::max(from.ordinal, to.ordinal);
     const auto packed = [&](const Block& block) { return better_packed(block); };
-    const bool by_messages = fit && std::any_of(given_.begin(), given_.end(), packed);
+    const bool by_messages = fit && std::any_of(made_->blocks.given.begin(), made_->blocks.given.end(), packed);
     mine_.on_gpu = described && !apart && !by_messages ? 1 : 0;
-    mine_.given = static_cast<std::int32_t>(given_.size());
-    mine_.taken = static_cast<std::int32_t>(taken_.size());
-    mine_.from = given.memory;
-    mine_.to = taken.memory;
-    std::memcpy(mine_.gpu, given.ordinal >= 0 ? given.memory.gpu : taken.memory.gpu, sizeof mine_.gpu);
+    mine_.given = static_cast<std::int32_t>(made_->blocks.given.size());
+    mine_.taken = static_cast<std::int32_t>(made_->blocks.taken.size());
+    mine_.from = from.exported;
+    mine_.to = to.exported;
+    std::memcpy(mine_.gpu, from.ordinal >= 0 ? from.exported.gpu : to.exported.gpu, sizeof mine_.gpu);
   } catch (const std::exception& error) {  // the others wait for what this process publishes
     mine_.on_gpu = 0;
     if (tracing()) log_trace(std::string(call_) + ": not by GPUs: " + error.what());
   }
   return mine_.on_gpu == 1;
+}
+
+/// Not where copies of the blocks were published, or layouts in slots, which other calls take.
+void BoardExchange::remember(BlockMessages listed, std::int64_t least) {
+  static std::atomic<std::uint64_t> last_content{0};
+  if (mine_.on_gpu == 0 || sent_.copied || received_.copied || !published_.empty()) return;
+  made_->listed = std::move(listed);
+  made_->least = least;
+  for (const Block& block : made_->blocks.taken) made_->taken_bytes += block.bytes;
+  made_->sent = sent_.memory;
+  made_->received = received_.memory;
+  mine_.content = last_content.fetch_add(1, std::memory_order_relaxed) + 1;
+  made_->contribution = mine_;
+  group_->plans().add(made_);
 }
 
 /// Others may read the copies as soon as they know of them.
@@ -180,7 +223,7 @@ void BoardExchange::report() const {
               std::to_string(mine_.taken) + " from, processes of the node");
   if (!report_wanted) return;
   const auto here = static_cast<std::size_t>(group_->rank());
-  for (const auto* const side : {&given_, &taken_})
+  for (const auto* const side : {&plan_->blocks.given, &plan_->blocks.taken})
     for (const Block& block : *side)
       report_buffer(call_, went_by_kernels, layout_of(here, block)->shape(block.count).kind, block.bytes,
                     ReportClock::now() - began_);
@@ -198,11 +241,30 @@ bool BoardExchange::all_want_messages() const {
 }
 
 bool BoardExchange::map() {
-  moves_.reserve(static_cast<std::size_t>(mine_.taken));
-  from_.assign(all_.size(), nullptr);
-  to_.assign(all_.size(), nullptr);
+  if (std::shared_ptr<const Moves> before = plan_->moves(); before && before->hold_for(all_) && reach_again(*before)) {
+    needed_ = moves_ = std::move(before);
+    return true;
+  }
+  found_ = std::make_shared<Moves>();
+  needed_ = moves_ = found_;
+  found_->all = all_;
+  found_->moves.reserve(static_cast<std::size_t>(mine_.taken));
+  found_->from.assign(all_.size(), nullptr);
+  found_->to.assign(all_.size(), nullptr);
   for (std::size_t rank = 0; rank < all_.size(); ++rank)
     if (serves(rank) && !match(rank)) return false;
+  plan_->keep(moves_);
+  return true;
+}
+
+/// Whether all memory of these moves is mapped where it was.
+bool BoardExchange::reach_again(const Moves& before) {
+  for (std::size_t rank = 0; rank < all_.size(); ++rank)
+    for (const auto& [memory, at] :
+         {std::pair(&all_[rank].from, before.from[rank]), {&all_[rank].to, before.to[rank]}}) {
+      void* mapped = nullptr;
+      if (at != nullptr && (!reach(rank, *memory, memory->base, mapped) || mapped != at)) return false;
+    }
   return true;
 }
 
@@ -210,7 +272,7 @@ bool BoardExchange::map() {
 /// and received differ, which messages report.
 bool BoardExchange::match(std::size_t receiver) {
   const Contribution& its = all_[receiver];
-  if (its.taken != 0 && !reach(receiver, its.to, its.to.base, to_[receiver])) return false;
+  if (its.taken != 0 && !reach(receiver, its.to, its.to.base, found_->to[receiver])) return false;
   const Block* const taken_end = blocks_of(receiver).taken + its.taken;
   // Each leader begins with another giver, so that not all fetch from one GPU at a time.
   for (std::size_t turn = 1; turn <= all_.size(); ++turn) {
@@ -229,17 +291,19 @@ bool BoardExchange::match(std::size_t receiver) {
 bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t receiver, const Block& taken) {
   if (taken.bytes != given.bytes) return false;
   const device::Exported &from = all_[giver].from, &to = all_[receiver].to;
-  if (from_[giver] == nullptr && !reach(giver, from, from.base, from_[giver])) return false;
+  void*& mapped_from = found_->from[giver];
+  if (mapped_from == nullptr && !reach(giver, from, from.base, mapped_from)) return false;
   const datatype::LayoutRef from_layout = layout_of(giver, given), to_layout = layout_of(receiver, taken);
   if (!from_layout || !to_layout) return false;
   const auto side = [&](const datatype::LayoutRef& layout, const Block& block, void* mapped, std::uint64_t base) {
-    moved_.push_back(layout);
+    found_->layouts.push_back(layout);
     const std::int64_t count = block.layout.bytes == 0 ? block.bytes : block.count;
     return device::Side{layout.get(), count, static_cast<char*>(mapped) + (block.address - base)};
   };
   const bool contiguous = given.layout.bytes == 0 && taken.layout.bytes == 0;
-  moves_.push_back({side(from_layout, given, from_[giver], from.base), side(to_layout, taken, to_[receiver], to.base),
-                    taken.bytes, contiguous, serves(giver)});
+  found_->moves.push_back({side(from_layout, given, mapped_from, from.base),
+                           side(to_layout, taken, found_->to[receiver], to.base), taken.bytes, contiguous,
+                           serves(giver)});
   return true;
 }
 
@@ -247,9 +311,10 @@ bool BoardExchange::add(std::size_t giver, const Block& given, std::size_t recei
 datatype::LayoutRef BoardExchange::layout_of(std::size_t rank, const Block& block) const {
   if (block.layout.bytes == 0) return datatype::type_info(MPI_BYTE)->layout_ref();
   if (static_cast<int>(rank) == group_->rank()) {
-    const auto named = std::find_if(named_.begin(), named_.end(),
-                                    [&](const Named& each) { return each.name.number == block.layout.number; });
-    return named == named_.end() ? nullptr : named->layout;
+    const std::vector<NamedLayout>& all = plan_->named;
+    const auto named = std::find_if(all.begin(), all.end(),
+                                    [&](const NamedLayout& each) { return each.name.number == block.layout.number; });
+    return named == all.end() ? nullptr : named->layout;
   }
   const std::span<const std::byte> beside = layouts_of(rank);
   const auto at = static_cast<std::size_t>(block.layout_at);
@@ -260,7 +325,7 @@ datatype::LayoutRef BoardExchange::layout_of(std::size_t rank, const Block& bloc
 
 /// Whether a block stays on its GPU and is so long that it is better moved beside what comes over the link.
 bool BoardExchange::beside(const Move& move) const {
-  return move.own && moves_.size() > 1 && move.bytes > device::Gathering::long_bytes;
+  return move.own && moves_->moves.size() > 1 && move.bytes > device::Gathering::long_bytes;
 }
 
 /// One kernel for as many contiguous blocks as it takes, and one for all others. A single block, or a long one, moves
@@ -271,11 +336,11 @@ void BoardExchange::start(std::vector<device::Transfer>& kernels) {
     if (!together.empty()) kernels.push_back(device::copy_blocks(ordinal_, together));
     together.clear();
   };
-  kernels.reserve(moves_.size());
-  const device::Gathering gathering(moves_.size() == 1 ? 0 : device::Gathering::long_bytes);
-  for (const Move& move : moves_) {
+  kernels.reserve(moves_->moves.size());
+  const device::Gathering gathering(moves_->moves.size() == 1 ? 0 : device::Gathering::long_bytes);
+  for (const Move& move : moves_->moves) {
     if (move.contiguous && move.from.user == move.to.user) continue;
-    if (!move.contiguous || moves_.size() == 1 || move.bytes >= long_block)
+    if (!move.contiguous || moves_->moves.size() == 1 || move.bytes >= long_block)
       kernels.push_back(device::transfer(ordinal_, move.from, move.to, 0, move.bytes, {}, /*within=*/beside(move)));
     else
       together.push_back({move.from.user, move.to.user, move.bytes});

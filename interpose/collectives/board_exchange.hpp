@@ -6,6 +6,7 @@
 #include "device/device.hpp"
 #include "interpose/collectives/block_messages.hpp"
 #include "interpose/collectives/board_call.hpp"
+#include "interpose/collectives/exchange_plan.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/device_buffer.hpp"
 
@@ -15,10 +16,18 @@ class BoardExchange : public BoardCall {
  public:
   using BoardCall::BoardCall;
 
-  /// Prepares what this process publishes: the blocks that it sends and receives. `fit`: messages between GPUs could do
-  /// the call. `weight`: messages should do it if this is positive in any process. Returns whether this process's
-  /// blocks allow kernels to do it.
+  /// Whether this process publishes what it has published before for the same blocks (ExchangePlans::find()). Otherwise
+  /// prepare() is to be called.
+  bool recall(const BlockMessages& blocks, std::int64_t least);
+  /// After recall().
+  std::int64_t taken_bytes() const { return plan_->taken_bytes; }
+  /// Prepares what this process publishes: the blocks that it sends and receives. `weight`: messages should do the call
+  /// if this is positive in any process. Returns whether this process's blocks allow kernels to do it.
   bool prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept;
+  /// Lets recall() find what was prepared. `listed`: the blocks as the program gave them.
+  void remember(BlockMessages listed, std::int64_t least);
+  /// Messages between GPUs could do the call.
+  void set_fit(bool fit) { mine_.fit = fit ? 1 : 0; }
   /// After Decision::otherwise: whether messages do the call. All processes get the same answer.
   bool all_want_messages() const;
   void report() const override;
@@ -32,27 +41,16 @@ class BoardExchange : public BoardCall {
       transfer = {direction, buffer, 0, buffer.bytes(), packed, device::MemoryKind::device};
     }
   };
-  /// The memory that holds all blocks which a process sends, or all which it receives.
+  /// What this process sends, or what it receives.
   struct Half {
-    device::Exported memory{};
-    int ordinal = -1;
+    ExchangePlan::Memory memory{};
     /// Packed copies of the blocks, if other processes cannot map the memory yet (device::export_memory()).
     bool copied = false;
     device::Staging staging{};
     std::vector<Copy> copies{};  // after staging
   };
-  struct Named {
-    datatype::LayoutRef layout;
-    peer::LayoutName name;
-    std::int32_t at;  ///< peer::Block::layout_at
-  };
-  struct Move {
-    device::Side from, to;  ///< whose layouts are in moved_
-    std::int64_t bytes;
-    bool contiguous;  ///< both sides
-    bool own;         ///< both are memory of this process's GPU
-  };
   bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
+  bool takes_part() const;
   bool find_memory(const DeviceBuffer& first, Half& half) const;
   bool place_copies(std::vector<peer::Block>& entries, Half& half) const;
   bool describe(const DeviceBuffer& buffer, peer::Block& entry);
@@ -66,16 +64,18 @@ class BoardExchange : public BoardCall {
   void start_delivery() override;
   bool delivered() override;
   int ordinal() const override { return ordinal_; }
+  bool reach_again(const Moves& before);
   bool match(std::size_t receiver);
   bool beside(const Move& move) const;
   bool add(std::size_t giver, const peer::Block& given, std::size_t receiver, const peer::Block& taken);
 
   const ReportClock::time_point began_ = report_now();
   int ordinal_ = -1;
-  std::vector<void*> from_, to_;  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them
-  std::vector<Named> named_;
+  std::shared_ptr<const ExchangePlan> plan_;
+  std::shared_ptr<ExchangePlan> made_;         ///< the same, if this call has made it
   std::vector<peer::PublishedRef> published_;  ///< layouts in slots, until all processes have read them
-  std::vector<Move> moves_;
+  std::shared_ptr<Moves> found_;               ///< while map() finds them
+  std::shared_ptr<const Moves> moves_;
   Half sent_, received_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "interpose/collectives/call_records.hpp"
+#include "interpose/collectives/exchange_plan.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/presence.hpp"
@@ -16,7 +17,8 @@ using peer::Slot;
 using peer::Started;
 
 BoardGroup::BoardGroup(const Members& members, std::uint64_t key, std::size_t most_boards)
-    : world_ranks_(members.world_ranks),
+    : plans_(std::make_unique<ExchangePlans>()),
+      world_ranks_(members.world_ranks),
       rank_(members.rank),
       key_(key),
       most_boards_(most_boards),
@@ -108,17 +110,21 @@ bool BoardGroup::await_room() {
   return found == Room::now;
 }
 
-std::uint64_t BoardGroup::tell(const peer::Contribution& mine, std::span<const peer::Block> given,
-                               std::span<const peer::Block> taken, std::span<const std::byte> layouts) {
+std::uint64_t BoardGroup::tell(const peer::Contribution& mine, const peer::PublishedBlocks& blocks) {
   const LockGuard lock(mutex_);
-  Slot& slot = board_of(static_cast<std::size_t>(rank_))->slot_of(++told_);
+  Board& board = *board_of(static_cast<std::size_t>(rank_));
+  Slot& slot = board.slot_of(++told_);
   slot.contribution = mine;
-  std::copy(given.begin(), given.end(), slot.blocks.given);
-  std::copy(taken.begin(), taken.end(), slot.blocks.taken);
-  if (!layouts.empty() && !has_room_for_layouts(board_, told_, layouts.size()))
-    slot.contribution.on_gpu = 0;
-  else
-    std::copy(layouts.begin(), layouts.end(), board_of(static_cast<std::size_t>(rank_))->layouts_of(told_));
+  std::uint64_t& content = content_[told_ % peer::slot_count];
+  if (mine.content == 0 || content != mine.content) {
+    content = mine.content;
+    std::copy(blocks.given.begin(), blocks.given.end(), slot.blocks.given);
+    std::copy(blocks.taken.begin(), blocks.taken.end(), slot.blocks.taken);
+    if (blocks.layouts.empty() || has_room_for_layouts(board_, told_, blocks.layouts.size()))
+      std::copy(blocks.layouts.begin(), blocks.layouts.end(), board.layouts_of(told_));
+    else
+      slot.contribution.on_gpu = content = 0;
+  }
   slot.call.store(told_, std::memory_order_release);
   not_left_.push_back(told_);
   own_->told.store(told_, std::memory_order_release);

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,8 @@
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {
+
+class ExchangePlans;  // exchange_plan.hpp
 
 /// Calls are numbered from 1 on, in the order in which all processes make them. One thread at a time makes calls; other
 /// threads may meanwhile read what is published, and leave calls.
@@ -52,8 +55,7 @@ class BoardGroup {
   bool await_room();
   /// Publishes the call and returns its number. There must be room. If there is no memory for the layouts, publishes
   /// that kernels cannot do the call (Contribution::on_gpu).
-  std::uint64_t tell(const peer::Contribution& mine, std::span<const peer::Block> given = {},
-                     std::span<const peer::Block> taken = {}, std::span<const std::byte> layouts = {});
+  std::uint64_t tell(const peer::Contribution& mine, const peer::PublishedBlocks& blocks = {});
   /// This process leaves the call to MPI.
   void decline();
   /// Leaves this call and all later ones to MPI.
@@ -61,6 +63,8 @@ class BoardGroup {
   /// Whether another process is known to have declined the call. There must be room.
   bool others_decline();
   void set_outcome(std::uint64_t call, std::atomic<std::uint64_t> peer::Slot::*outcome, bool failed);
+  /// For the thread that makes the calls.
+  ExchangePlans& plans() { return *plans_; }
   /// This process reads nothing more of a call that it has published.
   void leave(std::uint64_t call);
 
@@ -88,6 +92,7 @@ class BoardGroup {
   peer::CallRecord* record_of(std::size_t other);
   peer::Board* board_of(std::size_t other) const;
 
+  const std::unique_ptr<ExchangePlans> plans_;
   const std::vector<int> world_ranks_;  ///< by rank in the communicator
   const int rank_;
   const std::uint64_t key_;
@@ -100,6 +105,8 @@ class BoardGroup {
 
   Mutex mutex_;
   std::uint64_t told_ GUARDED_BY(mutex_) = 0;
+  /// Of the calls in the slots of this process's board: Contribution::content.
+  std::array<std::uint64_t, peer::slot_count> content_ GUARDED_BY(mutex_) = {};
   std::vector<std::uint64_t> not_left_ GUARDED_BY(mutex_);  ///< calls that this process has published, ascending
 };
 

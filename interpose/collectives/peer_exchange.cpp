@@ -86,11 +86,17 @@ bool may_all_go(std::vector<BlockMessage>& blocks) {
   return true;
 }
 
-/// Whether there is staging memory for all received blocks.
-bool has_staging_for(const std::vector<BlockMessage>& taken) {
+std::int64_t bytes_of(const std::vector<BlockMessage>& blocks) {
   std::int64_t bytes = 0;
-  for (const BlockMessage& block : taken) bytes += bytes_of(block);
-  return static_cast<std::uint64_t>(bytes) <= device::staging_room() / 2;
+  for (const BlockMessage& block : blocks) bytes += bytes_of(block);
+  return bytes;
+}
+
+/// Whether messages can move the blocks, of which this process receives `taken` bytes, if all lie in device memory.
+bool suit_messages(const CommState& comm_state, const BlockMessages& blocks, std::int64_t taken) {
+  return has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
+         blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
+         static_cast<std::uint64_t>(taken) <= device::staging_room() / 2;
 }
 
 /// Removes empty blocks. Returns the bytes of the others, less `least` - 1 for each: positive if messages are faster.
@@ -102,6 +108,18 @@ std::int64_t weigh(std::vector<BlockMessage>& blocks, std::int64_t least) {
     return bytes == 0;
   });
   return weight;
+}
+
+/// The same for all blocks of a call.
+std::int64_t weigh(BlockMessages& blocks, std::int64_t least) {
+  const std::int64_t given = weigh(blocks.given, least);
+  return std::max(given, weigh(blocks.taken, least));
+}
+
+/// Whether messages can move the blocks.
+bool all_suit_messages(const CommState& comm_state, BlockMessages& blocks) {
+  return suit_messages(comm_state, blocks, bytes_of(blocks.taken)) && may_all_go(blocks.given) &&
+         may_all_go(blocks.taken);
 }
 
 /// BoardExchange::all_want_messages() by a collective of MPI, over several nodes.
@@ -321,35 +339,62 @@ bool surely_on_host() {
   return !active.load(std::memory_order_acquire) || !device::in_use();
 }
 
+namespace {
+
+enum class Outcome { by_gpus, as_messages, by_mpi };
+
+bool has_data(const BlockMessages& blocks, bool listed) {
+  return listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
+}
+
+/// Agrees with the processes of the node. Removes empty blocks if the others are to go as messages.
+Outcome on_boards(const Call& call, const CommState& comm_state, const std::shared_ptr<BoardGroup>& group,
+                  BlockMessages& blocks, bool listed, std::int64_t least, AskBackoff& backoff) {
+  BoardExchange exchange(call.name, group);
+  const bool again = listed && exchange.recall(blocks, least);
+  if (!again && !has_data(blocks, listed)) return Outcome::by_mpi;  // `exchange` declines
+  bool possible = again;
+  if (again) {
+    exchange.set_fit(suit_messages(comm_state, blocks, exchange.taken_bytes()));
+  } else {
+    BlockMessages as_given = blocks;
+    const std::int64_t weight = weigh(blocks, least);
+    const bool fit = all_suit_messages(comm_state, blocks);
+    const bool by_kernels = exchange.prepare(blocks, /*listed=*/true, fit, weight);
+    if (by_kernels) exchange.remember(std::move(as_given), least);
+    possible = by_kernels || fit;
+  }
+  if (by_gpus(exchange, possible, backoff)) {
+    exchange.report();
+    return Outcome::by_gpus;
+  }
+  if (again) weigh(blocks, least);
+  return exchange.all_want_messages() ? Outcome::as_messages : Outcome::by_mpi;
+}
+
+/// Agrees with all processes, some of which are on other nodes.
+Outcome over_nodes(MPI_Comm comm, const CommState& comm_state, BlockMessages& blocks, bool listed, std::int64_t least) {
+  const bool all_right = has_data(blocks, listed);
+  if (!all_right) blocks = {};
+  const std::int64_t weight = weigh(blocks, least);
+  const bool fit = all_right && all_suit_messages(comm_state, blocks);
+  return all_want_messages(comm, !fit, weight) ? Outcome::as_messages : Outcome::by_mpi;
+}
+
+}  // namespace
+
 std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Known& known, BlockMessages blocks,
                             bool listed) {
   CommState& comm_state = comm_state_of(comm);
   AskBackoff& backoff = comm_state.backoff_for(call.name, length_of(known));
   backoff.failed();  // until worked() is called
   const std::shared_ptr<BoardGroup> group = comm_state.together ? boards_of(comm_state) : nullptr;
-  const bool all_right = listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
-  if (group != nullptr && !all_right) {
-    group->decline();
-    return std::nullopt;
-  }
   const Timed timed(Clock::mpi);
-  if (!all_right) blocks = {};
   const std::int64_t least = least_wanted(flow);
-  const std::int64_t weight = std::max(weigh(blocks.given, least), weigh(blocks.taken, least));
-  const bool fit = all_right && has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
-                   blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
-                   has_staging_for(blocks.taken) && may_all_go(blocks.given) && may_all_go(blocks.taken);
-  if (group != nullptr) {
-    BoardExchange on_boards(call.name, group);
-    const bool by_kernels = on_boards.prepare(blocks, all_right, fit, weight);
-    if (by_gpus(on_boards, by_kernels || fit, backoff)) {
-      on_boards.report();
-      return MPI_SUCCESS;
-    }
-    if (!on_boards.all_want_messages()) return std::nullopt;
-  } else if (!all_want_messages(comm, !fit, weight)) {
-    return std::nullopt;
-  }
+  const Outcome outcome = group ? on_boards(call, comm_state, group, blocks, listed, least, backoff)
+                                : over_nodes(comm, comm_state, blocks, listed, least);
+  if (outcome == Outcome::by_gpus) return MPI_SUCCESS;
+  if (outcome == Outcome::by_mpi) return std::nullopt;
   backoff.worked();
   report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
@@ -377,11 +422,14 @@ std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGr
     group->decline();
     return nullptr;
   }
-  const bool all_right = listed && right(blocks.given) && right(blocks.taken);
+  constexpr std::int64_t no_messages = 0;
+  if (listed && offered->recall(blocks, no_messages)) return offered;
+  if (!has_data(blocks, listed)) return nullptr;  // it declines as it goes
+  BlockMessages as_given = blocks;
   for (auto* const side : {&blocks.given, &blocks.taken})
-    if (all_right) std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
-  const bool may = all_right && may_have_data(blocks);
-  if (!may || !offered->prepare(blocks, all_right, /*fit=*/false, /*weight=*/0)) offered.reset();  // which declines
+    std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
+  if (!offered->prepare(blocks, /*listed=*/true, /*fit=*/false, /*weight=*/0)) return nullptr;
+  offered->remember(std::move(as_given), no_messages);
   return offered;
 }
 

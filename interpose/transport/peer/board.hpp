@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <vector>
 
 #include "device/device.hpp"
 
@@ -23,8 +25,11 @@ struct Contribution {
   std::uint64_t to_address;    ///< in `to`; 0: the process receives nothing
   std::int32_t given, taken;   ///< exchange: number of blocks sent and received
   unsigned char gpu[16];       ///< the UUID of the GPU with the data
+  std::uint64_t content;       ///< exchange: a number of its own for each list of blocks with layouts; 0: none
   device::Exported from, to;
 };
+
+static_assert(std::has_unique_object_representations_v<Contribution>);  // it is compared as bytes
 
 /// Names a layout for other processes, by the number that its process has given it, so that they read it only once.
 struct LayoutName {
@@ -41,6 +46,11 @@ struct Block {
   std::int64_t count = 0;     ///< elements of the layout
   std::uint64_t address = 0;  ///< the buffer, or for contiguous data their first byte
   LayoutName layout;
+};
+/// The blocks of one call of a process.
+struct PublishedBlocks {
+  std::vector<Block> given{}, taken{};
+  std::vector<std::byte> layouts{};  ///< of these blocks, serialised
 };
 /// Maximum number of blocks that a process sends, and that it receives, in one call.
 inline constexpr std::size_t most_blocks = 64;
