@@ -216,6 +216,13 @@ Transfer reduce(int ordinal, const Reduction& reduction) {
   return current_engine().reduce(ordinal, reduction);
 }
 
+std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers) {
+  return current_engine().prepare(ordinal, transfers);
+}
+bool start(PreparedTransfers& prepared, std::vector<Transfer>& started) {
+  return current_engine().start(prepared, started);
+}
+
 Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies) {
   return current_engine().copy_blocks(ordinal, copies);
 }

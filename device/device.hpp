@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -162,6 +163,13 @@ PeerStatistics peer_statistics() noexcept;
 /// Thread-safe.
 Transfer transfer(int ordinal, const Side& from, const Side& to, std::int64_t begin, std::int64_t end,
                   const StreamMark& after = {}, bool within = false);
+
+/// Plans transfers between memory that GPU `ordinal` reaches, which kernels are to make together, again and again. Null
+/// if some are too long for that, or their layouts are not on the GPU yet. The layouts must live as long as it is used.
+/// Thread-safe. Throws Error.
+std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers);
+/// Adds what it starts to `started`. False if the GPU has another context by now. Thread-safe. Throws Error.
+bool start(PreparedTransfers& prepared, std::vector<Transfer>& started);
 
 /// Starts a reduction by one kernel of GPU `ordinal`, which must reach all of the memory; each address is a multiple of
 /// element_alignment(). Thread-safe. Throws Error.

@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(block_threads, batch_blocks) batch_kernel(cons
   const unsigned blocks = batch.first_block[index + 1] - batch.first_block[index];
   move_job<block_threads>(job, block, blocks);
   complete(job.completion, blocks);
+  complete(batch.completion);
 }
 
 }  // namespace

@@ -134,10 +134,11 @@ struct BatchJob {
 
 /// Maximum number of jobs of one launch.
 constexpr int batch_jobs =
-    std::min(32, static_cast<int>((GPUDT_PARAMETER_BYTES - 16) / (sizeof(BatchJob) + sizeof(std::uint32_t))));
+    std::min(32, static_cast<int>((GPUDT_PARAMETER_BYTES - 64) / (sizeof(BatchJob) + sizeof(std::uint32_t))));
 
 /// The arguments of the kernel, in constant memory.
 struct BatchArgs {
+  Completion completion;  ///< of all jobs together; a job's own has no flag then
   std::int32_t jobs;
   std::uint32_t first_block[batch_jobs + 1] = {};  ///< of each job; the last entry is the number of all blocks
   union {                                          // not initialised beyond `jobs`

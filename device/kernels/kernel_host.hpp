@@ -255,6 +255,7 @@ void run_on_host(const BatchArgs& batch, const Translate& translate, const Ended
     run_on_host(batch.job[i], translate);
     ended(batch.job[i].completion);
   }
+  if (batch.completion.flag != nullptr) ended(batch.completion);
 }
 
 }  // namespace gpudt::device

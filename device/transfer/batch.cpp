@@ -13,6 +13,7 @@
 
 #include "device/transfer/engine.hpp"
 #include "device/transfer/points.hpp"
+#include "device/transfer/prepared.hpp"
 #include "device/transfer/resident.hpp"
 #include "device/transfer/upload.hpp"
 
@@ -274,6 +275,39 @@ void Engine::launch_queued(Channel& channel) noexcept {
   for (const Queued& job : std::span(queue).subspan(batched))
     launch_alone(here, channel, job, is_residential(here, job.work), Way::copy);
   queue.clear();
+}
+
+std::shared_ptr<PreparedTransfers> Engine::prepare(int ordinal, std::span<const SidePair> transfers) {
+  if (!batches_wanted_ || way_ == Way::copy) return nullptr;
+  Gpu& here = gpu(ordinal);
+  Channel& channel = here.channel(Direction::unpack);
+  const LockGuard lock(channel.queue_mutex);
+  channel.check_context();
+  auto prepared = std::make_shared<PreparedTransfers>(ordinal, channel.generation());
+  for (const auto& [from, to] : transfers) {
+    const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
+    const LayoutTransfer work = {from, to, from_shape, to_shape, from_shape.total, /*within=*/false};
+    if (work.bytes() > Gathering::long_bytes || work.bytes() != to_shape.total || !batchable(here, work))
+      return nullptr;
+    bool there = true;
+    const TransferArgs args = job_of(here, channel, work, there);
+    if (!there) return nullptr;
+    std::vector<BatchArgs>& launches = prepared->launches;
+    if (launches.empty() || launches.back().jobs == batch_jobs) launches.emplace_back();
+    launches.back().add(BatchJob(args), args.to.grid);
+  }
+  return prepared;
+}
+
+bool Engine::start(PreparedTransfers& prepared, std::vector<Transfer>& started) {
+  Gpu& here = gpu(prepared.ordinal);
+  if (here.channel(Direction::unpack).generation() != prepared.generation) return false;
+  for (BatchArgs& args : prepared.launches) {
+    batches_.fetch_add(1, std::memory_order_relaxed);
+    batched_.fetch_add(args.jobs, std::memory_order_relaxed);
+    started.push_back(start_alone(here, args));
+  }
+  return true;
 }
 
 void Engine::launch_batch(Gpu& gpu, Channel& channel, std::span<const Queued> jobs) noexcept {

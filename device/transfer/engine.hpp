@@ -69,6 +69,8 @@ class Engine {
                     const StreamMark& after = {}, bool within = false);
   Transfer reduce(int ordinal, const Reduction& reduction);
   Transfer copy_blocks(int ordinal, std::span<const BlockCopy> copies);
+  std::shared_ptr<PreparedTransfers> prepare(int ordinal, std::span<const SidePair> transfers);
+  bool start(PreparedTransfers& prepared, std::vector<Transfer>& started);
   bool keeps_order() const { return order_ != Order::none; }
   /// Null if Config::order is none. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);

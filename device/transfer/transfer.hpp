@@ -49,6 +49,12 @@ struct Side {
   void* user;
 };
 
+/// The two sides of a transfer of all of `from`'s bytes, as many as `to` has.
+struct SidePair {
+  Side from, to;
+};
+struct PreparedTransfers;  // prepared.hpp
+
 /// While a Gathering lives, transfers that its thread starts are queued; its end launches them together, several by one
 /// kernel where that is cheaper. done() of one of them launches those started so far. A launch that fails is reported
 /// by done() of its transfer.

@@ -242,6 +242,12 @@ bool BoardExchange::all_want_messages() const {
 
 bool BoardExchange::map() {
   if (std::shared_ptr<const Moves> before = plan_->moves(); before && before->hold_for(all_) && reach_again(*before)) {
+    if (!before->repeated) {
+      const auto again = std::make_shared<Moves>(*before);
+      again->prepare(ordinal_);
+      plan_->keep(again);
+      before = again;
+    }
     needed_ = moves_ = std::move(before);
     return true;
   }
@@ -337,6 +343,7 @@ void BoardExchange::start(std::vector<device::Transfer>& kernels) {
     together.clear();
   };
   kernels.reserve(moves_->moves.size());
+  if (moves_->prepared && device::start(*moves_->prepared, kernels)) return;
   const device::Gathering gathering(moves_->moves.size() == 1 ? 0 : device::Gathering::long_bytes);
   for (const Move& move : moves_->moves) {
     if (move.contiguous && move.from.user == move.to.user) continue;

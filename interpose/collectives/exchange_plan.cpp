@@ -29,6 +29,19 @@ bool Moves::hold_for(const std::vector<peer::Contribution>& now) const {
                     });
 }
 
+/// A single block is better moved as a message is, and blocks that are all contiguous by a kernel for these.
+void Moves::prepare(int ordinal) {
+  repeated = true;
+  std::vector<device::SidePair> pairs;
+  bool any_strided = false;
+  for (const Move& move : moves) {
+    if (move.contiguous && move.from.user == move.to.user) continue;
+    if (!move.contiguous) any_strided = true;
+    pairs.push_back({move.from, move.to});
+  }
+  if (any_strided && pairs.size() > 1) prepared = device::prepare(ordinal, pairs);
+}
+
 bool ExchangePlan::Memory::is_there(device::Importers by) const {
   if (ordinal < 0) return true;
   device::Exported now;

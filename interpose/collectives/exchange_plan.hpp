@@ -26,9 +26,14 @@ struct Moves {
   std::vector<void*> from{}, to{};  ///< by rank: `from.base` and `to.base` as this process's GPU reaches them, or null
   std::vector<datatype::LayoutRef> layouts{};
   std::vector<Move> moves{};
+  /// All moves, if kernels make them together best and the exchange is not the first of its kind; otherwise null.
+  std::shared_ptr<device::PreparedTransfers> prepared{};
+  bool repeated = false;
 
   /// Whether it is the same if processes publish `now`.
   bool hold_for(const std::vector<peer::Contribution>& now) const;
+  /// To be called when the exchange is made for the second time. Throws device::Error.
+  void prepare(int ordinal);
 };
 
 struct NamedLayout {
