@@ -158,11 +158,18 @@ void tell_exports(ExportTable& table) noexcept {
   if (Engine* const engine = process_engine.load(std::memory_order_acquire)) engine->peers().exports().tell(table);
 }
 
-bool export_memory(int ordinal, const void* address, Exported& exported, Importers by) noexcept try {
-  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported,
-                                                by);
+bool export_memory(int ordinal, const void* address, Exported& exported, Importers by, std::uint64_t bytes) noexcept
+    try {
+  return current_engine().peers().export_memory(ordinal, current_engine().gpu(ordinal).traits.id, address, exported, by,
+                                                bytes);
 } catch (const std::exception&) {
   return false;  // no memory, or the GPU has failed, which its next use reports
+}
+
+std::string not_exported_because(const void* address) noexcept try {
+  return current_engine().peers().exports().refused(address);
+} catch (const std::exception&) {
+  return {};
 }
 
 ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by) {

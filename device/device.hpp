@@ -122,11 +122,16 @@ void keep_with_graph(int ordinal, void* stream, void (*released)(void*), void* d
 /// export_memory() has described has been freed since. All of it is 0. Thread-safe.
 void tell_exports(ExportTable& table) noexcept;
 
-/// Describes the allocation that holds `address`, in memory of GPU `ordinal`. False if it cannot be exported: managed,
-/// stream-ordered and virtually mapped memory, another process's, and whatever the runtime refuses. The answer, also a
-/// negative one, is cached: a further call costs one query of the driver (100 ns). Also false as long as one of the
-/// processes `by` has memory mapped that was at these addresses before, since it cannot map this one then. Thread-safe.
-bool export_memory(int ordinal, const void* address, Exported& exported, Importers by = all_importers) noexcept;
+/// Describes the allocation that holds `address`, in memory of GPU `ordinal`, or, of memory from cuMemCreate with file
+/// descriptors as handles, what is mapped around it: all of the `bytes` bytes, if that is possible. False if it cannot
+/// be exported: managed and stream-ordered memory, other memory of cuMemCreate, another process's, and whatever the
+/// runtime refuses. The answer, also a negative one, is cached: a further call costs one query of the driver (100 ns),
+/// or one for each piece with some of the bytes. Also false as long as one of the processes `by` has memory mapped that
+/// was at these addresses before, since it cannot map this one then. Thread-safe.
+bool export_memory(int ordinal, const void* address, Exported& exported, Importers by = all_importers,
+                   std::uint64_t bytes = 1) noexcept;
+/// Why export_memory() has returned false, for the trace; empty if the runtime has refused nothing.
+std::string not_exported_because(const void* address) noexcept;
 
 struct ExportedStaging {
   Staging staging;

@@ -27,7 +27,15 @@ std::unique_ptr<const Driver> load_driver(std::string& why) {
                         find(library, "cuStreamBatchMemOp_v2", driver->stream_batch_mem_op) &&
                         find(library, "cuStreamGetCtx", driver->stream_get_ctx) &&
                         find(library, "cuCtxGetDevice", driver->ctx_get_device) &&
-                        find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid);
+                        find(library, "cuDeviceGetUuid_v2", driver->device_get_uuid) &&
+                        find(library, "cuMemRetainAllocationHandle", driver->mem_retain_allocation_handle) &&
+                        find(library, "cuMemExportToShareableHandle", driver->mem_export_to_shareable_handle) &&
+                        find(library, "cuMemImportFromShareableHandle", driver->mem_import_from_shareable_handle) &&
+                        find(library, "cuMemRelease", driver->mem_release) &&
+                        find(library, "cuMemAddressReserve", driver->mem_address_reserve) &&
+                        find(library, "cuMemAddressFree", driver->mem_address_free) &&
+                        find(library, "cuMemMap", driver->mem_map) && find(library, "cuMemUnmap", driver->mem_unmap) &&
+                        find(library, "cuMemSetAccess", driver->mem_set_access);
   if (!complete) {
     why = "the CUDA driver (libcuda.so.1) is too old; gpudt needs that of CUDA 12 or later";
     dlclose(library);

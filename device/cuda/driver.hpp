@@ -1,9 +1,11 @@
 // Driver entry points without an equivalent in the CUDA runtime: pointer queries and saving the current context must
-// not create a context; operations on memory in streams; and cuDeviceGetUuid, since cudaGetDeviceProperties is slow.
+// not create a context; operations on memory in streams; memory of cuMemCreate; and cuDeviceGetUuid, since
+// cudaGetDeviceProperties is slow.
 #pragma once
 
 #include <cuda.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -18,6 +20,16 @@ struct Driver {
   CUresult (*stream_get_ctx)(CUstream, CUcontext*);
   CUresult (*ctx_get_device)(CUdevice*);
   CUresult (*device_get_uuid)(CUuuid*, CUdevice);
+  CUresult (*mem_retain_allocation_handle)(CUmemGenericAllocationHandle*, void*);
+  CUresult (*mem_export_to_shareable_handle)(void*, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
+                                             unsigned long long);
+  CUresult (*mem_import_from_shareable_handle)(CUmemGenericAllocationHandle*, void*, CUmemAllocationHandleType);
+  CUresult (*mem_release)(CUmemGenericAllocationHandle);
+  CUresult (*mem_address_reserve)(CUdeviceptr*, std::size_t, std::size_t, CUdeviceptr, unsigned long long);
+  CUresult (*mem_address_free)(CUdeviceptr, std::size_t);
+  CUresult (*mem_map)(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long);
+  CUresult (*mem_unmap)(CUdeviceptr, std::size_t);
+  CUresult (*mem_set_access)(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t);
 };
 
 /// Loads libcuda.so.1 (and keeps it loaded); nullptr, and in `why` the reason and its remedy, if it is not there

@@ -97,6 +97,10 @@ class CudaRuntime final : public Runtime {
   IpcHandle ipc_export(int ordinal, void* base) override;
   void* ipc_open(int ordinal, const IpcHandle& handle) override;
   void ipc_close(int ordinal, void* address) noexcept override;
+  bool piece_of(const void* address, Piece& piece) noexcept override;
+  int share_piece(int ordinal, std::uint64_t base) override;
+  void* map_pieces(int ordinal, std::span<const SharedPiece> pieces) override;
+  void unmap_pieces(int ordinal, void* address, std::uint64_t bytes) noexcept override;
 
  private:
   class Selected;

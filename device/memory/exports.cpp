@@ -26,14 +26,24 @@ void Exports::tell(ExportTable& table) {
   for (int slot = ExportTable::slot_count; slot-- > 0;) free_slots_.push_back(slot);
 }
 
-bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported, Importers by) {
+/// The export that holds `address`, and the `bytes` bytes from there on if there is one that does.
+Exports::Allocations::iterator Exports::find(const void* address, std::uint64_t bytes) {
   const std::uint64_t id = runtime_.allocation_id(address);
+  const auto at = id != 0 ? exports_.find(id) : exports_.end();
+  if (at != exports_.end() || in_pieces_.empty()) return at;
+  return find_pieces(reinterpret_cast<std::uintptr_t>(address), bytes);
+}
+
+bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported, Importers by,
+                            std::uint64_t bytes) {
   const LockGuard lock(mutex_);
-  auto at = id != 0 ? exports_.find(id) : exports_.end();
+  auto at = find(address, bytes);
   if (at == exports_.end()) {
     Allocation allocation;
-    if (!runtime_.allocation_of(address, allocation) || !allocation.exportable || allocation.id == 0) return false;
-    at = add(ordinal, allocation);
+    const bool of_cuda_malloc =
+        runtime_.allocation_of(address, allocation) && allocation.exportable && allocation.id != 0;
+    at = of_cuda_malloc ? add(ordinal, allocation) : add_pieces(ordinal, reinterpret_cast<std::uintptr_t>(address));
+    if (at == exports_.end()) return false;
   } else if (!at->second.handle && !at->second.refusal.stands()) {
     try_export(ordinal, at->second);
   }
@@ -43,6 +53,7 @@ bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, 
   if (entry.slot < 0) take_slot(entry);
   Exported made = {};
   std::copy_n(entry.handle->data(), sizeof made.handle, made.handle);
+  made.pieces = entry.pieces.size();
   made.buffer_id = entry.allocation.id;
   made.base = entry.allocation.base;
   made.size = entry.allocation.size;
@@ -53,15 +64,25 @@ bool Exports::export_memory(int ordinal, const GpuId& gpu, const void* address, 
   return true;
 }
 
+std::string Exports::refused(const void* address) {
+  const LockGuard lock(mutex_);
+  const auto at = find(address, 1);
+  return at == exports_.end() || at->second.handle ? "" : at->second.refusal.why;
+}
+
+/// Looks for what has been freed, and forgets one export if there are too many.
+void Exports::make_room() {
+  look(looked_at_for_each);
+  if (exports_.size() < most_exports) return;
+  auto oldest = exports_.end();
+  for (auto at = exports_.begin(); at != exports_.end(); ++at)
+    if (at->second.slot < 0 && (oldest == exports_.end() || at->second.used < oldest->second.used)) oldest = at;
+  forget(oldest);  // there is one: fewer have slots
+}
+
 Exports::Allocations::iterator Exports::add(int ordinal, const Allocation& allocation) {
   forget_before(allocation);
-  look(looked_at_for_each);
-  if (exports_.size() >= most_exports) {
-    auto oldest = exports_.end();
-    for (auto at = exports_.begin(); at != exports_.end(); ++at)
-      if (at->second.slot < 0 && (oldest == exports_.end() || at->second.used < oldest->second.used)) oldest = at;
-    exports_.erase(oldest);  // there is one: fewer have slots
-  }
+  make_room();
   const auto made = exports_.emplace(allocation.id, Export{allocation}).first;
   const Granules granules = granules_of(allocation);
   for (const auto& each : lingering_)
@@ -72,7 +93,10 @@ Exports::Allocations::iterator Exports::add(int ordinal, const Allocation& alloc
 
 void Exports::try_export(int ordinal, Export& entry) {
   try {
-    entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
+    if (entry.pieces.empty())
+      entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
+    else
+      entry.handle = handle_of_pieces(entry.allocation.id);
   } catch (const Error& error) {
     return entry.refusal.again(error.what());
   }
@@ -101,7 +125,7 @@ void Exports::look(std::size_t most) {
     auto at = exports_.upper_bound(looked_at_);
     if (at == exports_.end()) at = exports_.begin();
     looked_at_ = at->first;
-    if (is_gone(at->second.allocation)) forget(at);
+    if (is_gone(at->second)) forget(at);
   }
 }
 
@@ -111,8 +135,10 @@ Exports::Allocations::iterator Exports::forget(Allocations::iterator at) {
   if (gone.slot >= 0) {
     table_->slots[gone.slot].buffer_id.store(0);
     table_->freed.fetch_add(1);
-    lingering_.push_back(std::make_shared<Lingering>(Lingering{gone.slot, granules_of(gone.allocation)}));
+    lingering_.push_back(std::make_shared<Lingering>(Lingering{gone.slot, granules_of(gone)}));
   }
+  if (const auto piece = in_pieces_.find(gone.allocation.base); piece != in_pieces_.end() && piece->second == at->first)
+    in_pieces_.erase(piece);
   return exports_.erase(at);
 }
 
@@ -120,13 +146,16 @@ Exports::Allocations::iterator Exports::forget(Allocations::iterator at) {
 void Exports::forget_before(const Allocation& allocation) {
   const Granules now = granules_of(allocation);
   for (auto at = exports_.begin(); at != exports_.end();) {
-    const Allocation& before = at->second.allocation;
-    const bool gone = overlap(before, allocation) || (granules_of(before).overlap(now) && is_gone(before));
+    const Export& before = at->second;
+    const bool gone =
+        overlap(before.allocation, allocation) || (granules_of(before).overlap(now) && is_gone(at->second));
     at = gone ? forget(at) : std::next(at);
   }
 }
 
-bool Exports::is_gone(const Allocation& allocation) {
+bool Exports::is_gone(Export& entry) {
+  if (!entry.pieces.empty()) return !is_there(entry.pieces[entry.piece_to_look++ % entry.pieces.size()]);
+  const Allocation& allocation = entry.allocation;
   return runtime_.allocation_id(reinterpret_cast<const void*>(allocation.base)) != allocation.id;
 }
 
@@ -149,6 +178,11 @@ bool Exports::is_mappable(Export& entry, Importers by) {
   std::erase_if(entry.before, [](const auto& each) { return each->slot < 0; });
   return std::none_of(entry.before.begin(), entry.before.end(),
                       [&](const auto& each) REQUIRES(mutex_) { return table_->slots[each->slot].mapped_by(by); });
+}
+
+/// None of memory in pieces: what was at the same addresses before does not keep it from being mapped.
+Exports::Granules Exports::granules_of(const Export& entry) const {
+  return entry.pieces.empty() ? granules_of(entry.allocation) : Granules{0, 0};
 }
 
 Exports::Granules Exports::granules_of(const Allocation& allocation) const {

@@ -10,7 +10,8 @@ namespace gpudt::device {
 
 /// An allocation of one process as another one of the node opens it. Plain data, to travel through shared memory.
 struct Exported {
-  unsigned char handle[64];  ///< a cudaIpcMemHandle_t
+  unsigned char handle[64];  ///< a cudaIpcMemHandle_t; of memory in pieces where to ask for them (handle_server.hpp)
+  std::uint64_t pieces;      ///< their number; 0: an allocation of cudaMalloc
   std::uint64_t buffer_id;   ///< differs for each allocation of the process, even at the same address
   std::uint64_t base, size;  ///< in the exporting process
   unsigned char gpu[16];     ///< the UUID

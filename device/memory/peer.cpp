@@ -58,7 +58,7 @@ Peers::~Peers() {
 
 /// Empty if it is not mapped yet.
 Mapping Peers::find(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  const auto at = imports_.find({ordinal, exporter, exported.base});
+  const auto at = imports_.find(place_of(ordinal, exporter, exported));
   const bool same =
       at != imports_.end() && at->second.buffer_id == exported.buffer_id && at->second.handle == handle_of(exported);
   if (!same) return {};
@@ -78,8 +78,9 @@ Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Export
     return Mapping();
   };
   if (Mapping known = find(ordinal, exporter.number, exported)) {
-    CountedMapping& counted = imports_.at({ordinal, exporter.number, exported.base}).counted;
-    if (!counted && exported.process != process_) counted = CountedMapping(exporter, exported);  // it has a slot now
+    Import& import = imports_.at(place_of(ordinal, exporter.number, exported));
+    CountedMapping& counted = import.counted;
+    if (!counted && import.opened) counted = CountedMapping(exporter, exported);  // it has a slot now
     return known;
   }
   const Gpus gpus = {ordinal, exporter.number, bytes_of<GpuId>(exported.gpu)};
@@ -96,7 +97,7 @@ Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Export
     if (made.memory == nullptr) return refuse("its owner has freed the memory");
     made.used = ++clock_;
     Mapping mapping(made.memory);
-    imports_.emplace(Place{ordinal, exporter.number, exported.base}, std::move(made));
+    imports_.emplace(place_of(ordinal, exporter.number, exported), std::move(made));
     refused_.erase(gpus);
     return mapping;
   } catch (const Error& error) {
@@ -108,13 +109,15 @@ Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Export
 
 /// Without memory if its owner has freed it.
 Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported& exported) {
-  const bool own = exported.process == process_;
-  const int peer = own ? runtime_.classify(reinterpret_cast<const void*>(exported.base)).ordinal
-                       : runtime_.find_gpu(bytes_of<GpuId>(exported.gpu));
+  const bool mine = exported.process == process_;
+  const int peer = mine ? runtime_.classify(reinterpret_cast<const void*>(exported.base)).ordinal
+                        : runtime_.find_gpu(bytes_of<GpuId>(exported.gpu));
   // A GPU that this process does not see may be reached nevertheless.
   if (peer >= 0 && peer != ordinal && !runtime_.can_access_peer(ordinal, peer))
     throw Error(Failure::runtime,
                 "GPU " + std::to_string(ordinal) + " cannot access memory of GPU " + std::to_string(peer));
+  // Peer access is to allocations of cudaMalloc; pieces are mapped for each GPU.
+  const bool own = mine && (exported.pieces == 0 || peer == ordinal);
   auto memory = std::make_shared<PeerMemory>(PeerMemory{exported.base, exported.size, nullptr});
   CountedMapping counted;
   if (own) {
@@ -123,12 +126,26 @@ Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported&
   } else {
     counted = CountedMapping(exporter, exported);
     if (counted.freed()) return {};
-    memory->address = runtime_.ipc_open(ordinal, handle_of(exported));
+    memory->address =
+        exported.pieces != 0 ? map_pieces(ordinal, exported) : runtime_.ipc_open(ordinal, handle_of(exported));
     ++opened_;
     if (exporter.table != nullptr) watched_.try_emplace(exporter.number, Watched{exporter.table, 0});
   }
-  return {ordinal, exporter.number,   std::move(memory), exported.buffer_id, handle_of(exported),
-          !own,    std::move(counted)};
+  return {ordinal, exporter.number,      std::move(memory), exported.buffer_id, handle_of(exported),
+          !own,    exported.pieces != 0, std::move(counted)};
+}
+
+void* Peers::map_pieces(int ordinal, const Exported& exported) {
+  const std::vector<PassedPiece> passed = ask_for_pieces(handle_of(exported));
+  std::vector<SharedPiece> pieces;
+  std::uint64_t bytes = 0;
+  for (const PassedPiece& each : passed) {
+    pieces.push_back({each.file.get(), each.size});
+    bytes += each.size;
+  }
+  if (bytes != exported.size || passed.size() != exported.pieces)
+    throw Error(Failure::runtime, "the pieces of the memory are not those that were described");
+  return runtime_.map_pieces(ordinal, pieces);
 }
 
 // --- what is unmapped ------------------------------------------------------------------------------------------------
@@ -153,11 +170,13 @@ void Peers::unmap_freed(bool under_way) {
   if (more || now >= close_again_) close_retired(under_way ? now - longest_open : now);
 }
 
-/// What was mapped of addresses that `exported` has now is no more: the exporter has freed it.
+/// What was mapped of addresses that `exported` has now is no more: the exporter has freed it. Only allocations of
+/// cudaMalloc are in the way of each other.
 void Peers::retire_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  for (auto at = imports_.lower_bound({ordinal, exporter, 0}); at != imports_.end();) {
+  if (exported.pieces != 0) return;
+  for (auto at = imports_.lower_bound({ordinal, exporter, 0, 0}); at != imports_.end();) {
     if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) return;
-    at = at->second.overlaps(exported) ? retire(at) : std::next(at);
+    at = !at->second.in_pieces && at->second.overlaps(exported) ? retire(at) : std::next(at);
   }
 }
 
@@ -206,8 +225,10 @@ void Peers::close_retired(std::chrono::steady_clock::time_point until) {
 /// Whether memory that was in pages of `exported` before is still mapped, where runtimes refuse to map another
 /// allocation.
 bool Peers::has_retired(int ordinal, std::uint64_t exporter, const Exported& exported, std::uint64_t page) {
+  if (exported.pieces != 0) return false;
   return std::any_of(retired_.begin(), retired_.end(), [&](const Import& import) {
-    return import.ordinal == ordinal && import.exporter == exporter && import.overlaps(exported, page);
+    return !import.in_pieces && import.ordinal == ordinal && import.exporter == exporter &&
+           import.overlaps(exported, page);
   });
 }
 
@@ -220,7 +241,10 @@ Peers::Imports::iterator Peers::retire(Imports::iterator at) {
 
 void Peers::close(const Import& import) noexcept {
   if (!import.opened) return;
-  runtime_.ipc_close(import.ordinal, import.memory->address);
+  if (import.in_pieces)
+    runtime_.unmap_pieces(import.ordinal, import.memory->address, import.memory->size);
+  else
+    runtime_.ipc_close(import.ordinal, import.memory->address);
   --opened_;
 }
 
@@ -228,7 +252,10 @@ void Peers::lose(int ordinal) noexcept {
   const LockGuard lock(mutex_);
   const auto lost = [&](const Import& import) REQUIRES(mutex_) {
     const bool its = import.ordinal == ordinal;
-    if (its && import.opened) --opened_;
+    if (its && import.in_pieces)
+      close(import);  // these do not belong to the context
+    else if (its && import.opened)
+      --opened_;
     return its;
   };
   std::erase_if(imports_, [&](const auto& entry) REQUIRES(mutex_) { return lost(entry.second); });

@@ -37,8 +37,8 @@ class Peers {
 
   Exports& exports() { return exports_; }
   bool export_memory(int ordinal, const GpuId& gpu, const void* address, Exported& exported,
-                     Importers by = all_importers) {
-    return exports_.export_memory(ordinal, gpu, address, exported, by);
+                     Importers by = all_importers, std::uint64_t bytes = 1) {
+    return exports_.export_memory(ordinal, gpu, address, exported, by, bytes);
   }
   Mapping import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why);
   Mapping imported_memory(int ordinal, std::uint64_t exporter, const Exported& exported);
@@ -50,8 +50,12 @@ class Peers {
   void lose(int ordinal) noexcept;
 
  private:
-  /// An allocation of one exporter, mapped for one GPU.
-  using Place = std::tuple<int, std::uint64_t, std::uint64_t>;  // ordinal, exporter, base
+  /// An allocation of one exporter, mapped for one GPU. Only memory in pieces may be exported more than once.
+  using Place =
+      std::tuple<int, std::uint64_t, std::uint64_t, std::uint64_t>;  // ordinal, exporter, base, id if in pieces
+  static Place place_of(int ordinal, std::uint64_t exporter, const Exported& exported) {
+    return {ordinal, exporter, exported.base, exported.pieces != 0 ? exported.buffer_id : 0};
+  }
   struct Import {
     int ordinal = 0;
     std::uint64_t exporter = 0;
@@ -59,6 +63,7 @@ class Peers {
     std::uint64_t buffer_id = 0;
     IpcHandle handle = {};
     bool opened = false;  ///< false: it is this process's own memory
+    bool in_pieces = false;
     CountedMapping counted{};
     std::uint64_t used = 0;
     std::chrono::steady_clock::time_point retired_at{};
@@ -86,6 +91,7 @@ class Peers {
   void retire_too_many(int ordinal) REQUIRES(mutex_);
   void close_retired(std::chrono::steady_clock::time_point until) REQUIRES(mutex_);
   bool has_retired(int ordinal, std::uint64_t exporter, const Exported& exported, std::uint64_t page) REQUIRES(mutex_);
+  void* map_pieces(int ordinal, const Exported& exported);
   void close(const Import& import) noexcept REQUIRES(mutex_);
   Imports::iterator retire(Imports::iterator at) REQUIRES(mutex_);
 

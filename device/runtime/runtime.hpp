@@ -45,6 +45,20 @@ struct Allocation {
 
 using IpcHandle = std::array<unsigned char, 64>;
 
+/// Physical memory (cuMemCreate) that can be passed to other processes as a file descriptor, where it is mapped.
+struct Piece {
+  std::uint64_t id = 0;  ///< of the physical memory; differs for each one that the process makes
+  std::uint64_t base = 0, size = 0;
+  std::int32_t ordinal = -1;
+  bool operator==(const Piece&) const = default;
+};
+
+/// A piece of another process. The file descriptor stays the caller's.
+struct SharedPiece {
+  int file;
+  std::uint64_t size;
+};
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -152,6 +166,21 @@ class Runtime {
   virtual void* ipc_open(int ordinal, const IpcHandle& handle) = 0;
   /// All work that uses the memory must be done.
   virtual void ipc_close(int ordinal, void* address) noexcept = 0;
+
+  // Memory in pieces, which ipc_export() does not take.
+  /// The piece that holds `address`; false if there is none. Creates no context, never throws.
+  virtual bool piece_of(const void* /*address*/, Piece& /*piece*/) noexcept { return false; }
+  /// A file descriptor by which another process maps the piece at `base`, to be closed by the caller: while it is open,
+  /// the memory is not freed.
+  virtual int share_piece(int /*ordinal*/, std::uint64_t /*base*/) {
+    throw Error(Failure::runtime, "this runtime shares no pieces of memory");
+  }
+  /// Maps the pieces one behind the other for GPU `ordinal`.
+  virtual void* map_pieces(int /*ordinal*/, std::span<const SharedPiece> /*pieces*/) {
+    throw Error(Failure::runtime, "this runtime maps no pieces of memory");
+  }
+  /// Undoes map_pieces(); `bytes`: of all pieces. All work that uses the memory must be done.
+  virtual void unmap_pieces(int /*ordinal*/, void* /*address*/, std::uint64_t /*bytes*/) noexcept {}
 };
 
 }  // namespace gpudt::device

@@ -1,5 +1,10 @@
 // The driver's names for virtual memory management (cuMem...), on the simulated device. Physical memory has a place
-// only while it is mapped, so a handle can be mapped once, whole, and forgets its contents when it is unmapped.
+// only while it is mapped, so a handle can be mapped once, whole, and forgets its contents when it is unmapped, unless
+// the handle may be a file descriptor.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <map>
 
 #include "base/mutex.hpp"
@@ -19,6 +24,7 @@ constexpr std::size_t granularity = std::size_t(2) << 20;
 struct Physical {
   std::size_t bytes = 0;
   int device = 0;
+  gpudt::sim::Object object{};
   bool mapped = false, released = false;
 };
 
@@ -31,7 +37,9 @@ struct Handles {
   /// Released memory lives until it is unmapped.
   void forget(CUmemGenericAllocationHandle handle) REQUIRES(mutex) {
     const Physical& physical = made.at(handle);
-    if (physical.released && !physical.mapped) made.erase(handle);
+    if (!physical.released || physical.mapped) return;
+    if (physical.object.file >= 0) close(physical.object.file);
+    made.erase(handle);
   }
 };
 
@@ -55,7 +63,8 @@ bool whole(std::size_t size) {
 
 bool supported(const CUmemAllocationProp* properties) {
   return properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
-         properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+         (properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE ||
+          properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
          properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
          gpudt::sim::usable(properties->location.id) == cudaSuccess;
 }
@@ -84,10 +93,45 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t size) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* properties,
                      unsigned long long) {
   if (!handle || !whole(size) || !supported(properties)) return CUDA_ERROR_INVALID_VALUE;
+  gpudt::sim::Object object;
+  if (properties->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+    object.file = gpudt::sim::make_object(size, properties->location.id);
+    if (object.file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Handles& all = handles();
   LockGuard lock(all.mutex);
   *handle = all.next++;
-  all.made[*handle] = {size, properties->location.id};
+  all.made[*handle] = {size, properties->location.id, object};
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long) {
+  Handles& all = handles();
+  LockGuard lock(all.mutex);
+  const auto at = all.made.find(handle);
+  if (!shareable || at == all.made.end() || at->second.released || at->second.object.file < 0 ||
+      type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_INVALID_VALUE;
+  const int file = fcntl(at->second.object.file, F_DUPFD_CLOEXEC, 0);
+  if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  *static_cast<int*>(shareable) = file;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                        CUmemAllocationHandleType type) {
+  Physical imported;
+  const auto given = static_cast<int>(reinterpret_cast<std::intptr_t>(shareable));
+  imported.device = gpudt::sim::device_of_object(given, &imported.bytes);
+  if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || imported.device < 0)
+    return CUDA_ERROR_INVALID_VALUE;
+  imported.object = {fcntl(given, F_DUPFD_CLOEXEC, 0), /*foreign=*/true};
+  if (imported.object.file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  Handles& all = handles();
+  LockGuard lock(all.mutex);
+  *handle = all.next++;
+  all.made[*handle] = imported;
   return CUDA_SUCCESS;
 }
 
@@ -109,7 +153,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericA
   if (at == all.made.end() || at->second.released || offset + size > at->second.bytes) return CUDA_ERROR_INVALID_VALUE;
   Physical& physical = at->second;
   if (physical.mapped || size != physical.bytes) return CUDA_ERROR_NOT_SUPPORTED;
-  const cudaError_t error = Memory::instance().map(pointer(address), size, physical.device);
+  const cudaError_t error = Memory::instance().map(pointer(address), size, physical.device, physical.object);
   if (error == cudaSuccess) {
     physical.mapped = true;
     all.mapped[address] = handle;

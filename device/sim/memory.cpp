@@ -51,6 +51,7 @@ Handle inside_of(const char* handle) {
 
 /// The device whose reset frees the block.
 int holder(const Block& block) {
+  if (block.object.foreign) return -1;
   return block.opened_from.empty() ? block.device : block.opened_for;
 }
 
@@ -192,6 +193,7 @@ void Memory::count_in(const Block& block) {
 
 /// Returns whether memory of this process is free now.
 bool Memory::count_out(const Block& block) {
+  if (block.object.foreign) return false;
   if (!block.opened_from.empty()) {
     const Handle from = inside_of(block.opened_from.data());
     others_openings_.closed(from.nonce, from.opening);
@@ -206,10 +208,10 @@ void Memory::remove(Blocks::iterator at) {
   const Block& block = at->second;
   bool restored = protect(block, false);
   const bool own = block.opened_from.empty();
-  if (!own || block.in_file != block.region)
+  if (!own || block.object.file >= 0 || block.in_file != block.region)
     restored = map_file(block.region, block.region_bytes, file_, block.region) && restored;
   if (!own) opened_.erase(block.opened_from);
-  if (count_out(block)) free_in_file(block.in_file, block.region_bytes);
+  if (count_out(block) && block.object.file < 0) free_in_file(block.in_file, block.region_bytes);
   // Addresses that the system did not let us take back are never used again.
   if (restored && !block.reserved) zone(block.kind).give(block.region, block.region_bytes + page);
   blocks_.erase(at);
@@ -256,89 +258,6 @@ void Memory::release_device(int device) {
   }
   std::erase_if(registered_, [device](const auto& entry) { return entry.second.device == device; });
   registered_count_ = registered_.size();
-}
-
-cudaError_t Memory::reserve(std::size_t bytes, std::size_t alignment, void** address) {
-  if (bytes > size_) return cudaErrorMemoryAllocation;
-  const LockGuard lock(mutex_);
-  std::size_t taken = 0;
-  if (!device_zone_.take(bytes + alignment + page, &taken)) return cudaErrorMemoryAllocation;
-  const auto base = reinterpret_cast<std::size_t>(user_);
-  const std::size_t offset = round_up(base + taken, alignment) - base;
-  // What lies around it, but for the guard page, is free again.
-  if (offset > taken) device_zone_.give(taken, offset - taken);
-  if (offset < taken + alignment) device_zone_.give(offset + bytes + page, taken + alignment - offset);
-  reserved_[offset] = bytes;
-  *address = user_ + offset;
-  return cudaSuccess;
-}
-
-cudaError_t Memory::unreserve(void* address, std::size_t bytes) {
-  const LockGuard lock(mutex_);
-  const auto at = in_arena(address) ? reserved_.find(offset_of(address)) : reserved_.end();
-  if (at == reserved_.end() || at->second != bytes) return cudaErrorInvalidValue;
-  const auto mapped = blocks_.lower_bound(at->first);
-  if (mapped != blocks_.end() && mapped->first < at->first + bytes) return cudaErrorInvalidValue;
-  device_zone_.give(at->first, bytes + page);
-  reserved_.erase(at);
-  return cudaSuccess;
-}
-
-cudaError_t Memory::map(void* address, std::size_t bytes, int device) {
-  const LockGuard lock(mutex_);
-  if (!in_arena(address)) return cudaErrorInvalidValue;
-  const std::size_t offset = offset_of(address);
-  auto range = reserved_.upper_bound(offset);
-  if (range == reserved_.begin()) return cudaErrorInvalidValue;
-  --range;
-  if (offset + bytes > range->first + range->second) return cudaErrorInvalidValue;
-  const auto next = blocks_.lower_bound(offset);
-  if (next != blocks_.end() && next->first < offset + bytes) return cudaErrorInvalidValue;
-  if (next != blocks_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > offset)
-    return cudaErrorInvalidValue;
-  if (used_[device] + bytes > device_bytes) return cudaErrorMemoryAllocation;
-  Block block;
-  block.region = block.in_file = offset;
-  block.region_bytes = block.bytes = bytes;
-  block.kind = Kind::device;
-  block.device = device;
-  block.id = next_id_++;
-  block.reserved = true;
-  used_[device] += bytes;
-  blocks_.emplace(offset, std::move(block));
-  return cudaSuccess;
-}
-
-std::pair<Memory::Blocks::iterator, Memory::Blocks::iterator> Memory::mappings(void* address, std::size_t bytes) {
-  const std::pair<Blocks::iterator, Blocks::iterator> none = {blocks_.end(), blocks_.end()};
-  if (!in_arena(address)) return none;
-  std::size_t offset = offset_of(address);
-  const std::size_t end = offset + bytes;
-  const auto first = blocks_.find(offset);
-  auto last = first;
-  while (offset < end) {
-    if (last == blocks_.end() || last->first != offset || !last->second.reserved) return none;
-    offset += last->second.bytes;
-    ++last;
-  }
-  return offset == end ? std::pair(first, last) : none;
-}
-
-cudaError_t Memory::allow(void* address, std::size_t bytes) {
-  const LockGuard lock(mutex_);
-  const auto [first, last] = mappings(address, bytes);
-  if (first == last) return cudaErrorInvalidValue;
-  for (auto at = first; at != last; ++at)
-    if (!protect(at->second, true)) return cudaErrorMemoryAllocation;
-  return cudaSuccess;
-}
-
-cudaError_t Memory::unmap(void* address, std::size_t bytes) {
-  const LockGuard lock(mutex_);
-  const auto [first, last] = mappings(address, bytes);
-  if (first == last) return cudaErrorInvalidValue;
-  for (auto at = first; at != last;) remove(at++);
-  return cudaSuccess;
 }
 
 cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, unsigned flags) {

@@ -20,6 +20,12 @@ namespace gpudt::sim {
 
 enum class Kind : int { host = 0, pinned = 1, device = 2, managed = 3 };  // cudaMemoryType
 
+/// The memory object of a handle that may be a file descriptor.
+struct Object {
+  int file = -1;         ///< -1: the memory has none of its own. Open while the memory is mapped, unless `foreign`
+  bool foreign = false;  ///< made by another process, or imported
+};
+
 struct Block {
   std::size_t region = 0;        ///< offset in the arena of its accessible pages
   std::size_t region_bytes = 0;  ///< their size
@@ -30,6 +36,7 @@ struct Block {
   std::uint64_t id = 0;     ///< unique in the process, as CU_POINTER_ATTRIBUTE_BUFFER_ID
   bool exportable = false;  ///< memory from cudaMalloc
   bool reserved = false;    ///< mapped into addresses that were reserved before
+  Object object;
   unsigned flags = 0;       ///< of cudaHostAlloc
   std::string opened_from;  ///< the handle it was opened with, and opened_for; empty: our own memory
   int opened_for = -1;      ///< the device that reaches it there
@@ -63,9 +70,14 @@ class Memory {
   // Virtual memory management. Sizes are whole pages; a range is one or several neighbouring mappings.
   cudaError_t reserve(std::size_t bytes, std::size_t alignment, void** address);
   cudaError_t unreserve(void* address, std::size_t bytes);  ///< nothing may be mapped there
-  cudaError_t map(void* address, std::size_t bytes, int device);
+  cudaError_t map(void* address, std::size_t bytes, int device, const Object& object);
   cudaError_t allow(void* address, std::size_t bytes);  ///< before this, the device cannot reach what is mapped
   cudaError_t unmap(void* address, std::size_t bytes);
+  /// Reserves addresses, and maps objects there, one behind the other, of which each has the size given.
+  cudaError_t map_objects(std::size_t count, const int* files, const std::size_t* sizes, void** address);
+  /// The mapping of a handle that may be a file descriptor, `file`; false if there is none of this process at
+  /// `address`.
+  bool piece(const void* address, Lookup& found, int& file) const;
 
   cudaError_t register_host(void* address, std::size_t bytes, int device, unsigned flags);
   cudaError_t unregister_host(void* address);
@@ -148,6 +160,11 @@ class Memory {
   OthersOpenings others_openings_ GUARDED_BY(mutex_);
   std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;
 };
+
+/// Makes the memory object of a handle that may be a file descriptor; -1 if that is impossible.
+int make_object(std::size_t bytes, int device);
+/// The device whose memory the object is, and its size; negative if the file is no such object.
+int device_of_object(int file, std::size_t* bytes);
 
 /// The number of devices: GPUDT_SIM_DEVICES, 0 to 16, by default 2.
 int device_count();

@@ -1,6 +1,8 @@
 // The table by which libgpudt-pmpi.so uses the simulated device.
 #include "device/sim/sim_api.h"
 
+#include <fcntl.h>
+
 #include <cstring>
 #include <memory>
 
@@ -67,6 +69,34 @@ int ipc_open(int device, const void* handle, void** address) {
 int ipc_close(int device, void* address) {
   Executor::instance().wait_device(device);
   return Memory::instance().close_handle(address);
+}
+
+int piece_of(const void* address, gpudt_sim_piece* piece) {
+  const Memory* memory = Memory::existing();
+  Lookup found;
+  int file = -1;
+  if (memory == nullptr || !memory->piece(address, found, file)) return 0;
+  *piece = {found.id, found.begin, found.bytes, found.device};
+  return 1;
+}
+
+int share_piece(const void* begin, int* file) {
+  Lookup found;
+  int own = -1;
+  if (!Memory::instance().piece(begin, found, own)) return cudaErrorInvalidValue;
+  *file = fcntl(own, F_DUPFD_CLOEXEC, 0);
+  return *file >= 0 ? cudaSuccess : cudaErrorUnknown;
+}
+
+int map_pieces(int device, std::size_t count, const int* files, const std::size_t* sizes, void** address) {
+  if (const cudaError_t error = usable(device)) return error;
+  return Memory::instance().map_objects(count, files, sizes, address);
+}
+
+int unmap_pieces(int device, void* address, std::size_t bytes) {
+  Executor::instance().wait_device(device);
+  const cudaError_t error = Memory::instance().unmap(address, bytes);
+  return error == cudaSuccess ? Memory::instance().unreserve(address, bytes) : error;
 }
 
 StreamRef find_stream(void* stream) {
@@ -196,6 +226,10 @@ constexpr gpudt_sim_api_table table = {
     .ipc_export = ipc_export,
     .ipc_open = ipc_open,
     .ipc_close = ipc_close,
+    .piece_of = piece_of,
+    .share_piece = share_piece,
+    .map_pieces = map_pieces,
+    .unmap_pieces = unmap_pieces,
     .stream_create = create_stream,
     .stream_destroy = [](void* stream) -> int { return stream_destroy(static_cast<cudaStream_t>(stream)); },
     .stream_synchronize = synchronize_stream,

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 7
+#define GPUDT_SIM_API_VERSION 8
 
 /* Kinds of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
@@ -21,6 +21,14 @@ struct gpudt_sim_allocation {
   const void* begin;
   size_t bytes;
   int exportable;
+};
+
+/* Mapped memory of cuMemCreate whose handle may be a file descriptor. */
+struct gpudt_sim_piece {
+  uint64_t id; /* differs for each mapping of the process */
+  const void* begin;
+  size_t bytes;
+  int device;
 };
 
 enum { gpudt_sim_handle_bytes = 64 }; /* CUDA_IPC_HANDLE_SIZE */
@@ -47,7 +55,11 @@ struct gpudt_sim_api_table {
   int (*can_access_peer)(int device, int peer); /* 1 or 0 */
   int (*ipc_export)(const void* address, void* handle);
   int (*ipc_open)(int device, const void* handle, void** address);
-  int (*ipc_close)(int device, void* address); /* waits for the device */
+  int (*ipc_close)(int device, void* address);                         /* waits for the device */
+  int (*piece_of)(const void* address, struct gpudt_sim_piece* piece); /* 0: there is none */
+  int (*share_piece)(const void* begin, int* file);                    /* to be closed by the caller */
+  int (*map_pieces)(int device, size_t count, const int* files, const size_t* sizes, void** address);
+  int (*unmap_pieces)(int device, void* address, size_t bytes); /* waits for the device */
 
   int (*stream_create)(int device, void** stream); /* non-blocking, of the highest priority */
   int (*stream_destroy)(void* stream);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/kernel_host.hpp"
@@ -251,6 +252,31 @@ class SimRuntime final : public Runtime {
     return address;
   }
   void ipc_close(int ordinal, void* address) noexcept override { api_.ipc_close(ordinal, address); }
+  bool piece_of(const void* address, Piece& piece) noexcept override {
+    gpudt_sim_piece found;
+    if (api_.piece_of(address, &found) == 0) return false;
+    piece = {found.id, reinterpret_cast<std::uintptr_t>(found.begin), found.bytes, found.device};
+    return true;
+  }
+  int share_piece(int, std::uint64_t base) override {
+    int file = -1;
+    check(api_.share_piece(reinterpret_cast<const void*>(base), &file), "sharing memory");
+    return file;
+  }
+  void* map_pieces(int ordinal, std::span<const SharedPiece> pieces) override {
+    std::vector<int> files;
+    std::vector<std::size_t> sizes;
+    for (const SharedPiece& piece : pieces) {
+      files.push_back(piece.file);
+      sizes.push_back(piece.size);
+    }
+    void* address = nullptr;
+    check(api_.map_pieces(ordinal, files.size(), files.data(), sizes.data(), &address), "mapping shared memory");
+    return address;
+  }
+  void unmap_pieces(int ordinal, void* address, std::uint64_t bytes) noexcept override {
+    api_.unmap_pieces(ordinal, address, bytes);
+  }
 
  private:
   template <class Args>

@@ -50,7 +50,7 @@ class Operand {
   /// it is to be `copied`. False if they cannot map a copy either.
   bool place(std::int64_t alignment, device::Importers by, bool copied = false) {
     copied = is_to_be_copied(alignment) || copied;
-    if (!copied && device::export_memory(memory_.ordinal, as_pointer(), exported_, by)) return true;
+    if (!copied && export_in_place(by)) return true;
     device::ExportedStaging taken = device::acquire_exported(memory_.ordinal, static_cast<std::size_t>(bytes()), by);
     if (!taken.exported) return false;
     exported_ = *taken.exported;
@@ -86,6 +86,11 @@ class Operand {
 
  private:
   std::int64_t bytes() const { return memory_.bytes(); }
+  bool export_in_place(device::Importers by) {
+    const auto bytes = static_cast<std::uint64_t>(this->bytes());
+    return device::export_memory(memory_.ordinal, as_pointer(), exported_, by, bytes) &&
+           first_ + bytes <= exported_.base + exported_.size;
+  }
   bool is_to_be_copied(std::int64_t alignment) {
     const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
     first_ = address_of(memory_.buffer) + static_cast<std::uintptr_t>(shape.offset);

@@ -30,7 +30,8 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   exposed.lock = lock;
   const device::Location location = size > 0 ? device::classify(base) : device::Location{};
   if (!location.on_device() || device::keeps_order() || !is_possible()) return exposed;
-  if (!device::export_memory(location.ordinal, base, exposed.memory, device::no_importers)) return exposed;
+  const auto bytes = static_cast<std::uint64_t>(size);
+  if (!device::export_memory(location.ordinal, base, exposed.memory, device::no_importers, bytes)) return exposed;
   const std::uint64_t end = exposed.memory.base + exposed.memory.size;
   exposed.on_gpu = exposed.base + static_cast<std::uint64_t>(size) <= end ? 1 : 0;
   return exposed;

@@ -196,11 +196,22 @@ bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
   return buffer + span.begin >= base && buffer + span.end <= base + static_cast<std::int64_t>(memory.size);
 }
 
+namespace {
+
+/// From its first element's first byte to its last byte.
+std::uint64_t bytes_behind(const DeviceBuffer& operand) {
+  const datatype::Layout& layout = operand.info->layout();
+  return static_cast<std::uint64_t>(layout.span(operand.count).end - layout.true_lb());
+}
+
+}  // namespace
+
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
   const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
-  if (!device::export_memory(operand.ordinal, first, place.memory, importer(other))) return false;
+  if (!device::export_memory(operand.ordinal, first, place.memory, importer(other), bytes_behind(operand)))
+    return false;
   if (!holds(place.memory, operand)) return false;
   place.count = operand.count;
   place.layout = {};
@@ -218,8 +229,9 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
 bool waits_for_unmapping(const DeviceBuffer& operand, int other) {
   const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
   device::Exported exported;
-  return !device::export_memory(operand.ordinal, first, exported, importer(other)) &&
-         device::export_memory(operand.ordinal, first, exported, device::no_importers);
+  const std::uint64_t bytes = bytes_behind(operand);
+  return !device::export_memory(operand.ordinal, first, exported, importer(other), bytes) &&
+         device::export_memory(operand.ordinal, first, exported, device::no_importers, bytes);
 }
 
 device::Importers importer(int rank) {
