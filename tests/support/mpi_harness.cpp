@@ -41,11 +41,12 @@ char* host_allocate(std::size_t bytes) {
 /// Virtual addresses and what is mapped there: one piece, or two that neighbour each other.
 class Mappings {
  public:
-  void* map(std::size_t bytes, int gpu) {
+  void* map(std::size_t bytes, int gpu, bool shareable) {
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     properties.location.id = gpu;
+    if (shareable) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     std::size_t granularity = 0;
     DRIVER(cuMemGetAllocationGranularity, &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
     const std::size_t pieces = bytes > granularity ? 2 : 1;
@@ -112,7 +113,8 @@ void* allocate(Place place, std::size_t bytes, int gpu) {
       expect_cuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
       break;
     case Place::mapped:
-      return mappings.map(bytes, gpu);
+    case Place::shareable:
+      return mappings.map(bytes, gpu, place == Place::shareable);
     default:
       data = host_allocate(bytes);
       if (place == Place::registered)
@@ -136,6 +138,7 @@ void release(Place place, void* data) {
       cudaStreamSynchronize(nullptr);
       break;
     case Place::mapped:
+    case Place::shareable:
       mappings.unmap(data);
       break;
     default:
@@ -199,8 +202,8 @@ int failure_class(int code, int wanted) {
 }
 
 const char* place_name(Place place) {
-  constexpr const char* names[] = {"host",       "device",   "pinned",   "managed", "cudaMallocAsync",
-                                   "registered", "cuMemMap", "other-gpu"};
+  constexpr const char* names[] = {"host",       "device",   "pinned",      "managed",  "cudaMallocAsync",
+                                   "registered", "cuMemMap", "cuMemMap-fd", "other-gpu"};
   return names[static_cast<int>(place)];
 }
 

@@ -109,12 +109,14 @@ enum class Place {
   stream_ordered,  ///< cudaMallocAsync
   registered,
   mapped,     ///< cuMemCreate and cuMemMap, in pieces that neighbour each other
+  shareable,  ///< the same, and its handles may be file descriptors
   other_gpu,  ///< cudaMalloc on the GPU after the current one
 };
 const char* place_name(Place place);
 inline constexpr Place basic_places[] = {Place::host, Place::device};
-inline constexpr Place all_places[] = {Place::host,           Place::device,     Place::pinned, Place::managed,
-                                       Place::stream_ordered, Place::registered, Place::mapped, Place::other_gpu};
+inline constexpr Place all_places[] = {Place::host,    Place::device,         Place::pinned,
+                                       Place::managed, Place::stream_ordered, Place::registered,
+                                       Place::mapped,  Place::shareable,      Place::other_gpu};
 
 /// The calling thread's GPU; 0 and no effect with GPUDT_TEST_HOST.
 int current_gpu();

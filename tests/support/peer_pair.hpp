@@ -1,11 +1,17 @@
 // Two Peers play two processes, over a runtime that counts.
 #pragma once
 
+#include <fcntl.h>
+
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "device/memory/peer.hpp"
 #include "tests/support/catch.hpp"
@@ -52,11 +58,35 @@ class PeerRuntime final : public StubRuntime {
   }
   void ipc_close(int, void* address) noexcept override { wrong += open.erase(address) == 1 ? 0 : 1; }
 
+  bool piece_of(const void* address, Piece& piece) noexcept override {
+    const auto at = pieces.upper_bound(reinterpret_cast<std::uint64_t>(address));
+    if (at == pieces.begin() ||
+        reinterpret_cast<std::uint64_t>(address) >= std::prev(at)->second.base + std::prev(at)->second.size)
+      return false;
+    piece = std::prev(at)->second;
+    return true;
+  }
+  int share_piece(int, std::uint64_t base) override {
+    if (refuse) throw Error(Failure::runtime, "no handle");
+    shared.push_back(base);
+    return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  }
+  void* map_pieces(int, std::span<const SharedPiece> given) override {
+    for (const SharedPiece& each : given) wrong += fcntl(each.file, F_GETFD) < 0 ? 1 : 0;
+    return ipc_open(0, {});
+  }
+  void unmap_pieces(int, void* address, std::uint64_t) noexcept override { ipc_close(0, address); }
+
+  void map_piece(std::uint64_t base, std::uint64_t size, int ordinal = 1) {
+    pieces[base] = {++last_id, base, size, ordinal};
+  }
   void allocate(std::uint64_t base, std::uint64_t size, bool exportable = true) {
     allocations[base] = {++last_id, base, size, exportable};
   }
 
   std::map<std::uint64_t, Allocation> allocations;
+  std::map<std::uint64_t, Piece> pieces;
+  std::vector<std::uint64_t> shared;  ///< the addresses of the pieces
   std::set<int> enabled;
   std::set<void*> open;
   int exports = 0, opens = 0, wrong = 0;
@@ -90,6 +120,22 @@ struct Pair {
     INFO(why);
     REQUIRE(mapping);
     return mapping;
+  }
+};
+
+struct Table {
+  std::unique_ptr<ExportTable> table = std::make_unique<ExportTable>();
+};
+/// A pair whose exporter tells in a table what it has freed.
+struct Telling : Table, Pair {
+  Telling() { exporter.exports().tell(*table); }
+  Mapping import(const Exported& given, std::string* why = nullptr) {
+    return importer.import_memory(0, {5, table.get()}, given, why);
+  }
+  /// What both processes do while they are inside MPI.
+  void poll() {
+    exporter.exports().look_for_freed(2);
+    importer.unmap_freed();
   }
 };
 

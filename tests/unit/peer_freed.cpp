@@ -10,21 +10,15 @@ namespace {
 
 using namespace gpudt::test;
 
-struct Table {
-  std::unique_ptr<ExportTable> table = std::make_unique<ExportTable>();
-};
-/// One process that tells others in a table what it has freed.
-struct TellingPair : Table, Pair {
-  TellingPair() { exporter.exports().tell(*table); }
+/// A pair of which every mapping is to be closed in the end, but one.
+struct TellingPair : Telling {
+  TellingPair() = default;
   ~TellingPair() {
     for (const auto& slot : table->slots) CHECK(slot.mapped_by(all_importers) == (&slot == counted));
   }
   TellingPair(const TellingPair&) = delete;
   TellingPair& operator=(const TellingPair&) = delete;
 
-  Mapping import(const Exported& given, std::string* why = nullptr) {
-    return importer.import_memory(0, {5, table.get()}, given, why);
-  }
   bool is_mappable(std::uint64_t address, Importers by = all_importers) {
     Exported made = {};
     return exporter.export_memory(0, gpu, reinterpret_cast<void*>(address), made, by);
@@ -33,11 +27,6 @@ struct TellingPair : Table, Pair {
     Exported made = {};
     REQUIRE(exporter.export_memory(0, gpu, reinterpret_cast<void*>(address), made, no_importers));
     return made;
-  }
-  /// What both processes do while they are inside MPI.
-  void poll() {
-    exporter.exports().look_for_freed(2);
-    importer.unmap_freed();
   }
   const ExportTable::Slot* counted = nullptr;  ///< which alone is mapped in the end
 };
