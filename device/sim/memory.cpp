@@ -153,6 +153,7 @@ void Memory::free_in_file(std::size_t in_file, std::size_t bytes) {
 }
 
 void Memory::give_back_closed() {
+  give_back_objects();
   for (const OwnOpenings::Lingering& each : own_openings_.take_closed()) {
     used_[each.account] -= each.bytes;
     free_in_file(each.in_file, each.bytes);
@@ -193,7 +194,10 @@ void Memory::count_in(const Block& block) {
 
 /// Returns whether memory of this process is free now.
 bool Memory::count_out(const Block& block) {
-  if (block.object.foreign) return false;
+  if (block.object.file >= 0) {
+    count_out_object(block);
+    return false;
+  }
   if (!block.opened_from.empty()) {
     const Handle from = inside_of(block.opened_from.data());
     others_openings_.closed(from.nonce, from.opening);
@@ -211,7 +215,7 @@ void Memory::remove(Blocks::iterator at) {
   if (!own || block.object.file >= 0 || block.in_file != block.region)
     restored = map_file(block.region, block.region_bytes, file_, block.region) && restored;
   if (!own) opened_.erase(block.opened_from);
-  if (count_out(block) && block.object.file < 0) free_in_file(block.in_file, block.region_bytes);
+  if (count_out(block)) free_in_file(block.in_file, block.region_bytes);
   // Addresses that the system did not let us take back are never used again.
   if (restored && !block.reserved) zone(block.kind).give(block.region, block.region_bytes + page);
   blocks_.erase(at);

@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/mutex.hpp"
 #include "device/sim/include/cuda_runtime_api.h"
@@ -26,6 +27,9 @@ struct Object {
   bool foreign = false;  ///< made by another process, or imported
 };
 
+/// What is behind the memory in such an object, shared by all processes that map it.
+struct ObjectTail;
+
 struct Block {
   std::size_t region = 0;        ///< offset in the arena of its accessible pages
   std::size_t region_bytes = 0;  ///< their size
@@ -37,9 +41,10 @@ struct Block {
   bool exportable = false;  ///< memory from cudaMalloc
   bool reserved = false;    ///< mapped into addresses that were reserved before
   Object object;
-  unsigned flags = 0;       ///< of cudaHostAlloc
-  std::string opened_from;  ///< the handle it was opened with, and opened_for; empty: our own memory
-  int opened_for = -1;      ///< the device that reaches it there
+  ObjectTail* tail = nullptr;  ///< of the object
+  unsigned flags = 0;          ///< of cudaHostAlloc
+  std::string opened_from;     ///< the handle it was opened with, and opened_for; empty: our own memory
+  int opened_for = -1;         ///< the device that reaches it there
   int openings = 0;
   OpeningIndex exported = -1;  ///< what counts other processes' openings of it
 };
@@ -130,6 +135,8 @@ class Memory {
   void remove(Blocks::iterator at) REQUIRES(mutex_);
   void count_in(const Block& block) REQUIRES(mutex_);
   bool count_out(const Block& block) REQUIRES(mutex_);
+  void count_out_object(const Block& block) REQUIRES(mutex_);
+  void give_back_objects() REQUIRES(mutex_);
   Zone& zone(Kind kind) REQUIRES(mutex_);
   bool protect(const Block& block, bool accessible);
   bool has_older_open(const cudaIpcMemHandle_t& handle, int device) const REQUIRES(mutex_);
@@ -156,6 +163,8 @@ class Memory {
   std::atomic<std::size_t> registered_count_{0};
   std::map<int, std::size_t> used_ GUARDED_BY(mutex_);  // by device; -1: pinned
   std::map<std::string, std::size_t> opened_ GUARDED_BY(mutex_);
+  /// Objects of this process that it has unmapped while others have them mapped: the devices still have less memory.
+  std::vector<Block> lingering_objects_ GUARDED_BY(mutex_);
   OwnOpenings own_openings_ GUARDED_BY(mutex_);
   OthersOpenings others_openings_ GUARDED_BY(mutex_);
   std::uint64_t next_id_ GUARDED_BY(mutex_) = 1;

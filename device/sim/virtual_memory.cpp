@@ -7,11 +7,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 
 #include "device/sim/memory.hpp"
 
 namespace gpudt::sim {
+
+struct ObjectTail {
+  std::uint64_t magic, bytes;
+  std::int64_t device;
+  std::atomic<std::uint32_t> foreign;  ///< mappings in other processes
+};
+
 namespace {
 
 constexpr std::size_t page = 4096;
@@ -19,21 +27,20 @@ constexpr std::size_t granularity = std::size_t{2} << 20;
 constexpr char object_name[] = "gpudt-sim-handle";
 constexpr std::uint64_t object_magic = 0x6770756474736d68;
 
-/// Behind the memory.
-struct ObjectTail {
-  std::uint64_t magic, bytes;
-  std::int64_t device;
-};
-
 std::size_t round_up(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
+}
+
+ObjectTail* map_tail(int file, std::size_t bytes) {
+  void* const tail = mmap(nullptr, page, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(bytes));
+  return tail == MAP_FAILED ? nullptr : static_cast<ObjectTail*>(tail);
 }
 
 }  // namespace
 
 int make_object(std::size_t bytes, int device) {
   const int file = memfd_create(object_name, MFD_CLOEXEC);
-  const ObjectTail tail = {object_magic, bytes, device};
+  const ObjectTail tail = {object_magic, bytes, device, 0};
   if (file >= 0 && (ftruncate(file, static_cast<off_t>(bytes + page)) != 0 ||
                     pwrite(file, &tail, sizeof tail, static_cast<off_t>(bytes)) != sizeof tail)) {
     close(file);
@@ -45,7 +52,7 @@ int make_object(std::size_t bytes, int device) {
 int device_of_object(int file, std::size_t* bytes) {
   struct stat status = {};
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size <= static_cast<off_t>(page)) return -1;
-  ObjectTail tail = {};
+  ObjectTail tail{};
   const auto size = static_cast<std::size_t>(status.st_size) - page;
   if (pread(file, &tail, sizeof tail, static_cast<off_t>(size)) != sizeof tail || tail.magic != object_magic ||
       tail.bytes != size)
@@ -93,7 +100,9 @@ cudaError_t Memory::map(void* address, std::size_t bytes, int device, const Obje
   if (next != blocks_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > offset)
     return cudaErrorInvalidValue;
   if (!object.foreign && used_[device] + bytes > device_bytes) return cudaErrorMemoryAllocation;
-  if (object.file >= 0 && !map_file(offset, bytes, object.file, 0)) return cudaErrorMemoryAllocation;
+  ObjectTail* const tail = object.file >= 0 ? map_tail(object.file, bytes) : nullptr;
+  if (object.file >= 0 && (tail == nullptr || !map_file(offset, bytes, object.file, 0)))
+    return cudaErrorMemoryAllocation;
   Block block;
   block.region = block.in_file = offset;
   block.region_bytes = block.bytes = bytes;
@@ -102,6 +111,8 @@ cudaError_t Memory::map(void* address, std::size_t bytes, int device, const Obje
   block.id = next_id_++;
   block.reserved = true;
   block.object = object;
+  block.tail = tail;
+  if (object.foreign) tail->foreign.fetch_add(1);
   if (!object.foreign) used_[device] += bytes;
   blocks_.emplace(offset, std::move(block));
   return cudaSuccess;
@@ -161,6 +172,26 @@ cudaError_t Memory::map_objects(std::size_t count, const int* files, const std::
   if (mapped != 0) unmap(begin, mapped);
   unreserve(reserved, bytes);
   return error;
+}
+
+/// An object is no longer mapped. As in CUDA, its memory is not free while others have it mapped.
+void Memory::count_out_object(const Block& block) {
+  if (block.object.foreign) {
+    block.tail->foreign.fetch_sub(1);
+    munmap(block.tail, page);
+  } else {
+    lingering_objects_.push_back(block);
+    give_back_objects();
+  }
+}
+
+void Memory::give_back_objects() {
+  std::erase_if(lingering_objects_, [&](const Block& block) REQUIRES(mutex_) {
+    if (block.tail->foreign.load() != 0) return false;
+    used_[block.device] -= block.region_bytes;
+    munmap(block.tail, page);
+    return true;
+  });
 }
 
 bool Memory::piece(const void* address, Lookup& found, int& file) const {

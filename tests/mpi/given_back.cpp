@@ -1,11 +1,13 @@
 // Rounds of cudaMalloc, communication and cudaFree with changing sizes: memory that other processes have had mapped is
-// given back, and all data go by the GPUs, whatever has been mapped before.
+// given back, and all data go by the GPUs, whatever has been mapped before. No file stays open.
 //
 // usage: given-back WAY [rounds] (default 2000), under mpirun with two ranks or more. WAY: one of `ways` below, or
 // `laggard` (three ranks).
+// GPUDT_TEST_PIECES=1: the memory is from cuMemCreate, in pieces whose handles may be file descriptors.
 // GPUDT_TEST_SCALE multiplies the sizes, GPUDT_TEST_BUSY is the amount of the program's own work. GPUDT_REPORT tells
 // how the data went, which given_back.py checks.
 #include <cuda_runtime_api.h>
+#include <dirent.h>
 #include <mpi.h>
 #include <unistd.h>
 
@@ -17,6 +19,8 @@
 #include <random>
 #include <string_view>
 #include <vector>
+
+#include "pingpong/common/driver.hpp"
 
 namespace {
 
@@ -42,15 +46,81 @@ void check(cudaError_t error, const char* what) {
   MPI_Abort(MPI_COMM_WORLD, 2);
 }
 
-/// Memory from cudaMalloc whose bytes are all `value`.
+void check(CUresult error, const char* what) {
+  if (error == CUDA_SUCCESS) return;
+  std::printf("rank %d: %s: error %d\n", rank, what, static_cast<int>(error));
+  MPI_Abort(MPI_COMM_WORLD, 2);
+}
+
+#define DRIVER(name, ...) check(GPUDT_DRIVER(name)(__VA_ARGS__), #name)
+
+bool in_pieces() {
+  static const bool wanted = setting("GPUDT_TEST_PIECES", 0) != 0;
+  return wanted;
+}
+
+/// Whole pieces of 2 MiB, at least `bytes` bytes.
+std::size_t in_pieces(std::size_t bytes) {
+  constexpr std::size_t piece = std::size_t{2} << 20;
+  return (bytes + piece - 1) / piece * piece;
+}
+
+/// Two pieces and more: the data go over the border between the first two.
+void* map_pieces(std::size_t bytes) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  check(cudaGetDevice(&properties.location.id), "cudaGetDevice");
+  const std::size_t piece = in_pieces(1), all = piece + in_pieces(bytes);
+  CUdeviceptr address = 0;
+  DRIVER(cuMemAddressReserve, &address, all, 0, 0, 0);
+  for (std::size_t at = 0; at < all; at += piece) {
+    CUmemGenericAllocationHandle handle = 0;
+    DRIVER(cuMemCreate, &handle, piece, &properties, 0);
+    DRIVER(cuMemMap, address + at, piece, 0, handle, 0);
+    DRIVER(cuMemRelease, handle);
+  }
+  CUmemAccessDesc access = {};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  DRIVER(cuMemSetAccess, address, all, &access, 1);
+  return reinterpret_cast<void*>(address + piece - std::min(piece, bytes / 2 / 256 * 256));
+}
+
+void unmap_pieces(void* data, std::size_t bytes) {
+  const std::size_t piece = in_pieces(1), all = piece + in_pieces(bytes);
+  const CUdeviceptr address = reinterpret_cast<CUdeviceptr>(data) + std::min(piece, bytes / 2 / 256 * 256) - piece;
+  DRIVER(cuMemUnmap, address, all);
+  DRIVER(cuMemAddressFree, address, all);
+}
+
+/// Of this process.
+long open_files() {
+  long count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  while (folder != nullptr && readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+/// Memory, from cudaMalloc as a rule, whose bytes are all `value`.
 class Memory {
  public:
   Memory(int bytes, int value) : bytes_(bytes) {
-    check(cudaMalloc(&data_, static_cast<std::size_t>(bytes)), "cudaMalloc");
+    if (in_pieces())
+      data_ = map_pieces(static_cast<std::size_t>(bytes));
+    else
+      check(cudaMalloc(&data_, static_cast<std::size_t>(bytes)), "cudaMalloc");
     check(cudaMemset(data_, value, static_cast<std::size_t>(bytes)), "cudaMemset");
     check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
-  ~Memory() { check(cudaFree(data_), "cudaFree"); }
+  ~Memory() {
+    if (in_pieces())
+      unmap_pieces(data_, static_cast<std::size_t>(bytes_));
+    else
+      check(cudaFree(data_), "cudaFree");
+  }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   void* data() const { return data_; }
@@ -237,6 +307,8 @@ void run(const Way& way, int first, int last, std::mt19937& random, const Work& 
   }
 }
 
+long more_files = 0;  ///< open in the end than after the first half
+
 /// Returns the bytes that fewer are free in the end than after the first half, in which the library takes all memory
 /// that it needs; for what comes at other times than in every round, that is messages, with and without work beside
 /// them.
@@ -246,8 +318,11 @@ long run(const Way& way, int rounds) {
   for (const Work* each : {&work, &beside}) run(ways[0], 0, 100, random, *each);
   run(way, 0, rounds / 2, random, work);
   const std::size_t before = free_bytes();
+  const long files = open_files();
   run(way, rounds / 2, rounds, random, work);
-  return static_cast<long>(before) - static_cast<long>(free_bytes());
+  const std::size_t after = free_bytes();
+  more_files = open_files() - files;
+  return static_cast<long>(before) - static_cast<long>(after);
 }
 
 void swap_with(int other, int value) {
@@ -311,11 +386,13 @@ int main(int argc, char** argv) {
   const long growth = lags ? 0 : run(*way, rounds), kept = kept_of_one_buffer();
   long busy = 0;
   MPI_Allreduce(&busy_after, &busy, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
-  std::printf("rank %d: %s: %d rounds, %ld wrong, %ld bytes more, %ld kept, %.1f us a round, %ld times at work\n", rank,
-              argv[1], rounds, wrong, growth, kept, (MPI_Wtime() - began) / rounds * 1e6, busy);
+  std::printf(
+      "rank %d: %s: %d rounds, %ld wrong, %ld bytes more, %ld kept, %ld files more, %.1f us a round, %ld "
+      "times at work\n",
+      rank, argv[1], rounds, wrong, growth, kept, more_files, (MPI_Wtime() - began) / rounds * 1e6, busy);
   const long allowed = lags || way->exact ? 0 : setting("GPUDT_TEST_SCALE", 1) * staging_of_chance;
   const bool idle = !lags && way->busy && busy == 0;  // then nothing has been tested
-  int failed = wrong > 0 || growth > allowed || kept > staging_of_chance || idle ? 1 : 0;
+  int failed = wrong > 0 || growth > allowed || kept > staging_of_chance || more_files > 0 || idle ? 1 : 0;
   int any = 0;
   MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   MPI_Finalize();

@@ -62,6 +62,14 @@ class GivenBack(unittest.TestCase):
         self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
         self.assertLess(report["messages"]["packed"], rounds // 2)
 
+    def test_pieces(self):
+        """Memory of cuMemCreate with file descriptors is mapped as it is: nothing is packed."""
+        for way in ("messages", "persistent", "reductions", "exchanges", "windows"):
+            with self.subTest(way):
+                report = self.report_of(way, ROUNDS // 25, "GPUDT_TEST_PIECES=1")
+                self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
+                self.assertEqual(report["messages"]["packed"], 0)
+
     def test_switched_off(self):
         """Mappings are closed only for new ones."""
         run = Run(("messages", "200"), "GPUDT_SIM_REUSE=1", "GPUDT_UNMAP_FREED=0")
