@@ -1,6 +1,7 @@
 // A few messages for the tests of the environment variables (environment.py): says on stdout what happened.
 //
-// usage: messages apart|device|host|limit|again|probe|lengths|gather|late|turns|slow|fatal|mistakes|leave|freed|
+// usage: messages
+// apart|device|host|limit|again|probe|lengths|gather|late|turns|slow|managed|fatal|mistakes|leave|freed|
 //                 handle|handle-send|unmatched|abort|exit|killed
 //   apart   as device, each rank on a GPU of its own
 //   device  a contiguous and a strided message between device buffers, verified
@@ -10,6 +11,7 @@
 //   probe   large messages, probed by one who does nothing else for a while
 //   lengths host messages of all odd lengths of 515 to 769 bytes, received after a device message; then another one
 //   gather  several gathers of blocks of 256 KiB in all processes, the first of them with rank 0 on the host
+//   managed long messages from managed memory into host memory, then some into device memory, verified
 //   late    sums of ints on the host, then on GPUs, while rank 1 is in MPI_Init (of Open MPI)
 //   turns   the same as gather, every other one with rank 0 on the host
 //   slow    long messages from device into host memory, and a reduction by an operator of the program's own
@@ -112,6 +114,28 @@ void send_to_host(int messages) {
   for (int i = 0; i < messages; ++i)
     MPI_Sendrecv(out.data(), leaving, MPI_INT, (rank + 1) % ranks, 3, in.data(), leaving, MPI_INT,
                  (rank + ranks - 1) % ranks, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+/// Messages from memory that cannot be exported. Returns whether they came right.
+bool send_managed(int messages, bool to_host) {
+  const auto bytes = static_cast<std::size_t>(leaving) * sizeof(int);
+  int* out = nullptr;
+  cudaMallocManaged(reinterpret_cast<void**>(&out), bytes, cudaMemAttachGlobal);
+  std::fill_n(out, leaving, rank + 1);
+  device_wanted = !to_host;
+  bool right = true;
+  {
+    Buffer in(leaving);
+    for (int i = 0; i < messages; ++i) {
+      in.set(std::vector<int>(leaving, 0));
+      MPI_Sendrecv(out, leaving, MPI_INT, (rank + 1) % ranks, 3, in.data(), leaving, MPI_INT,
+                   (rank + ranks - 1) % ranks, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+      right = right && in.get() == std::vector<int>(leaving, (rank + ranks - 1) % ranks + 1);
+    }
+  }
+  device_wanted = true;
+  cudaFree(out);
+  return right;
 }
 
 void add_up(void* in, void* inout, int* length, MPI_Datatype*) {
@@ -440,7 +464,7 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int gpus = 0;
-  if (mode == "apart" && cudaGetDeviceCount(&gpus) == cudaSuccess) cudaSetDevice(rank % gpus);
+  if ((mode == "apart" || mode == "managed") && cudaGetDeviceCount(&gpus) == cudaSuccess) cudaSetDevice(rank % gpus);
   if (mode == "fatal") truncate();
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (mode == "probe") probe();
@@ -449,6 +473,10 @@ int main(int argc, char** argv) {
   if (mode == "slow") {
     send_to_host(5);
     reduce_by_own_operator();
+  }
+  if (mode == "managed") {
+    const bool to_host = send_managed(20, /*to_host=*/true), to_device = send_managed(10, /*to_host=*/false);
+    std::printf("rank %d: managed: %s\n", rank, to_host && to_device ? "right" : "wrong");
   }
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();

@@ -121,6 +121,15 @@ class Report(unittest.TestCase):
         report = self.report_of(self.messages, "gather", "GPUDT_MPI_CUDA_AWARE=1", "GPUDT_SIM_HOST_ACCESS=1")
         self.assertGreater(self.buffers(report, call="MPI_Allgather", protocol="kernels"), 0, report["rows"])
 
+    def test_memory_that_is_not_exported(self):
+        """It is packed for GPUs to fetch it; for receives into host memory only until it is known that they are."""
+        report = self.report_of(self.messages, "managed")
+        self.assertNotIn("wrong", self.run_program(self.messages, "managed").text)
+        messages = report["messages"]
+        self.assertGreaterEqual(messages["through_shared_memory"], 19 * RANKS, report)
+        self.assertLessEqual(messages["packed"], 12 * RANKS, report)
+        self.assertGreaterEqual(messages["packed"], 9 * RANKS, report)
+
     def test_kernels_of_collectives(self):
         report = self.report_of(self.messages, "gather", "GPUDT_PROTOCOL=peer")
         self.assertGreater(self.buffers(report, call="MPI_Allgather", protocol="kernels"), 0, report["rows"])

@@ -172,10 +172,10 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   static std::optional<Place> place_for(const DeviceBuffer& operand, const Destination& to, Message& message,
                                         Route& route);
   RendezvousSender(const Place& place, const DeviceBuffer& operand);
-  void offer(bool afar);
+  void offer(const Place& place);
   void open();
   void give_up();
-  void describe(bool better_packed);
+  void describe(bool better_packed, bool may_pack);
   void make_ready();
   void pack_for_fetching();
   bool step();
@@ -188,6 +188,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool put();
   bool is_short() const { return peer::has_short_length(descriptor_.bytes); }
   bool note_what_receiver_found();  ///< true: both processes use one GPU
+  bool is_receiver_on_gpu() const;
   void note_outcome(bool refused) const;
   void stream();
   bool step_remote();
@@ -216,7 +217,8 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   MappedBuffer receivers_;                  ///< putting: where the data go
   device::Transfer putting_;                ///< putting; after receivers_, which it uses
   std::unique_ptr<peer::Outflow> outflow_;  ///< fragments_wanted; remote: from the beginning
-  bool all_sent_ = false;                   ///< remote: MPI has sent the data
+  bool not_packed_ = false;  ///< the receiver presumably wants fragments, for which data are packed later
+  bool all_sent_ = false;    ///< remote: MPI has sent the data
   NvtxMessage range_;
 };
 

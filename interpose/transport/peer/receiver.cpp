@@ -134,6 +134,10 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
   const Route route{
       .receiver = remote_ ? Receiver::remote : Receiver::sharing, .expects_short = true, .forced = world->forced};
   if (choose({.bytes = descriptor_.bytes}, route) != Protocol::peer) return false;
+  if (!remote_ && descriptor_.from.memory.size == 0) {
+    descriptor_.found.store(found_on_gpu, std::memory_order_relaxed);
+    return false;
+  }
   if (segment_->rank == world->rank || !on_one_gpu(descriptor_.from.memory, into)) return fetch_from_memory();
   note_shared_gpu(segment_->rank, into.ordinal);
   descriptor_.found.store(found_on_one_gpu, std::memory_order_relaxed);

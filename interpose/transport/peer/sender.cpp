@@ -31,6 +31,9 @@ constexpr std::int64_t first_fetched_fraction = 8;
 constexpr std::int64_t least_fetched_part = 512 << 10;
 constexpr std::int64_t fetched_growth = 2;
 constexpr std::size_t fetched_parts_under_way = 2;
+/// The longest message that is not packed to be fetched where the last one was wanted in fragments: if this one is
+/// fetched after all, by fragments it takes little more time.
+constexpr std::int64_t longest_not_packed = 256 << 10;
 /// Number of free descriptors below which short messages are not offered: that of a truncated one may never be free
 /// again (docs/limits.md), and longer messages must still find some.
 constexpr std::size_t least_free_for_short = descriptors_at_a_time / 2;
@@ -78,6 +81,12 @@ double packing_us(const DeviceBuffer& operand) {
   return device::expected_packing_us(operand.ordinal, operand.info->layout(), operand.count);
 }
 
+void trace_why_packed(const DeviceBuffer& operand) {
+  const void* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
+  const std::string why = device::not_exported_because(first);
+  if (!why.empty()) log_trace("the memory cannot be mapped by others as it is: " + why);
+}
+
 device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& staging) {
   return device::start(device::Direction::pack, operand.ordinal, operand.info->layout(), operand.count, operand.buffer,
                        0, operand.bytes(), staging.data(), {}, operand.after);
@@ -89,8 +98,9 @@ device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& st
 struct RendezvousSender::Place {
   int world;
   int index;
-  bool remote;  ///< the receiver shares no memory with this process
-  bool afar;    ///< the receiver is another process, which presumably fetches what is offered
+  bool remote;               ///< the receiver shares no memory with this process
+  bool afar;                 ///< the receiver is another process, which presumably fetches what is offered
+  bool wanted_in_fragments;  ///< presumably it does not: packing data for that would be in vain
 };
 
 /// Takes a descriptor. No value if the message is to go another way, for a reason that is now in `message` or `route`.
@@ -140,7 +150,10 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
-  return Place{rank, index, remote, fetched};
+  const bool wanted_in_fragments = protocol == Protocol::peer && !world->forced && rank != world->rank &&
+                                   message.bytes <= longest_not_packed && has_refused(rank, traffic) &&
+                                   world->chunks->usable();
+  return Place{rank, index, remote, fetched, wanted_in_fragments};
 }
 
 RendezvousSender::RendezvousSender(const Place& place, const DeviceBuffer& operand)
@@ -194,7 +207,7 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
   const std::shared_ptr<RendezvousSender> offer(made.release(), std::default_delete<RendezvousSender>(),
                                                 RecyclingAllocator<RendezvousSender>());
   try {
-    offer->offer(place->afar);
+    offer->offer(*place);
     report_went(operand.reported, protocol_name(place->remote ? Protocol::pipelined : Protocol::peer));
     gpudt::mark(point::offered);
   } catch (const device::Error& error) {
@@ -205,15 +218,16 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
   return offer;
 }
 
-void RendezvousSender::offer(bool afar) {
+void RendezvousSender::offer(const Place& place) {
   if (remote_) {
     outflow_ = std::make_unique<MessageOutflow>(*world->remote, world_, index_, descriptor_, operand_);
     outflow_->step();
     report_peer(PeerEvent::remote);
   } else {
     // A short message takes less time to fetch than to pack, whatever its layout.
-    describe(afar && descriptor_.bytes > longest_buffered &&
-             device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count));
+    describe(place.afar && descriptor_.bytes > longest_buffered &&
+                 device::better_fetched_packed(operand_.ordinal, operand_.info->layout(), operand_.count),
+             !place.wanted_in_fragments);
   }
   report_peer(PeerEvent::offered);
   if (tracing())
@@ -223,7 +237,7 @@ void RendezvousSender::offer(bool afar) {
 }
 
 /// Describes where the receiver finds the data.
-void RendezvousSender::describe(bool better_packed) {
+void RendezvousSender::describe(bool better_packed, bool may_pack) {
   const auto bytes = static_cast<std::size_t>(descriptor_.bytes);
   if (better_packed) packed_ = device::try_acquire(device::StagingKind::device, operand_.ordinal, bytes);
   if (!packed_ && describe_operand(operand_, world_, descriptor_, descriptor_.from, published_)) {
@@ -231,6 +245,13 @@ void RendezvousSender::describe(bool better_packed) {
     return;
   }
   device::Exported& memory = descriptor_.from.memory;
+  if (tracing()) trace_why_packed(operand_);
+  not_packed_ = !packed_ && !may_pack;
+  if (not_packed_) {
+    memory = {};
+    descriptor_.from.layout = {};
+    return;
+  }
   if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), memory, importer(world_))) {
     device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
     packed_ = std::move(taken.staging);
@@ -327,7 +348,7 @@ bool RendezvousSender::step() {
       note_taken(world_);
       gpudt::mark(point::acknowledged);
       note_what_receiver_found();
-      note_outcome(/*refused=*/outflow_ != nullptr);
+      note_outcome(/*refused=*/outflow_ != nullptr && !(not_packed_ && is_receiver_on_gpu()));
       return true;
     case State::buffered:
       if (is_short()) note_outcome(/*refused=*/true);  // staging would have been faster
@@ -438,6 +459,10 @@ bool RendezvousSender::note_what_receiver_found() {
   const bool one_gpu = descriptor_.found.load(std::memory_order_relaxed) == found_on_one_gpu;
   if (one_gpu) note_shared_gpu(world_, operand_.ordinal);
   return one_gpu;
+}
+
+bool RendezvousSender::is_receiver_on_gpu() const {
+  return descriptor_.found.load(std::memory_order_relaxed) == found_on_gpu;
 }
 
 /// The receiver cannot fetch the data: they go through the segment.

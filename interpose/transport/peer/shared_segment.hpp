@@ -78,8 +78,9 @@ enum class Issue : std::uint32_t {
   issued,        ///< MPI has it, before all messages that are sent from now on
 };
 
-/// A value of Descriptor::found.
+/// Values of Descriptor::found.
 inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use one GPU
+inline constexpr std::uint32_t found_on_gpu = 2;  ///< the receiver would have fetched what the sender has not packed
 
 /// Size of Descriptor::data, for a layout or a short message.
 inline constexpr std::size_t descriptor_data = 6720;
