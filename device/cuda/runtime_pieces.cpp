@@ -62,8 +62,10 @@ bool CudaRuntime::piece_of(const void* address, Piece& piece) noexcept {
   return true;
 }
 
+/// Makes no context where the last has ended: the calls need none.
 int CudaRuntime::share_piece(int ordinal, std::uint64_t base) {
-  const Current current(*this, ordinal);
+  std::optional<Current> current;
+  if (contexts_[static_cast<std::size_t>(ordinal)].load() != nullptr) current.emplace(*this, ordinal);
   Physical physical(*driver_);
   physical.take(driver_->mem_retain_allocation_handle(physical.place(), reinterpret_cast<void*>(base)),
                 "cuMemRetainAllocationHandle");
@@ -102,7 +104,7 @@ void* CudaRuntime::map_pieces(int ordinal, std::span<const SharedPiece> pieces) 
   return reinterpret_cast<void*>(address);
 }
 
-/// Also when the context has ended, of which the calls need none; no other is made for them.
+/// Makes no context, as share_piece().
 void CudaRuntime::unmap_pieces(int ordinal, void* address, std::uint64_t bytes) noexcept try {
   std::optional<Current> current;
   if (contexts_[static_cast<std::size_t>(ordinal)].load() != nullptr) current.emplace(*this, ordinal);

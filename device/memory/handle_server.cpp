@@ -20,7 +20,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 /// How long one end waits for the other.
-constexpr std::chrono::seconds patience{2};
+constexpr std::chrono::seconds longest_wait{2};
 /// After the system has refused a connection, for want of descriptors for example.
 constexpr std::chrono::milliseconds pause{10};
 constexpr int waiting_clients = 128;
@@ -76,7 +76,7 @@ bool is_of_this_user(const OwnedFile& connection) {
 }
 
 void limit_waiting(const OwnedFile& connection) {
-  const timeval limit = {patience.count(), 0};
+  const timeval limit = {longest_wait.count(), 0};
   setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
@@ -84,7 +84,7 @@ void limit_waiting(const OwnedFile& connection) {
 /// Makes a system call again when a signal has interrupted it, but not for ever.
 template <class Call>
 auto again(const Call& call) {
-  const auto until = SteadyClock::now() + patience;
+  const auto until = SteadyClock::now() + longest_wait;
   for (;;) {
     const auto result = call();
     if (result >= 0 || errno != EINTR || SteadyClock::now() >= until) return result;

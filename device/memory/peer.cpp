@@ -126,8 +126,15 @@ Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported&
   } else {
     counted = CountedMapping(exporter, exported);
     if (counted.freed()) return {};
-    memory->address =
-        exported.pieces != 0 ? map_pieces(ordinal, exported) : runtime_.ipc_open(ordinal, handle_of(exported));
+    try {
+      memory->address =
+          exported.pieces != 0 ? map_pieces(ordinal, exported) : runtime_.ipc_open(ordinal, handle_of(exported));
+    } catch (const Error& error) {
+      if (peer >= 0) throw;
+      throw Error(error.failure(), std::string("this process does not see the GPU that has the memory "
+                                               "(CUDA_VISIBLE_DEVICES, or the job's cgroup): ") +
+                                       error.what());
+    }
     ++opened_;
     if (exporter.table != nullptr) watched_.try_emplace(exporter.number, Watched{exporter.table, 0});
   }

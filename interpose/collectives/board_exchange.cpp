@@ -45,7 +45,7 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
     memory = block.located ? *block.located : memory_of(block.buffer, block.type, memory);
     if (!resolve_layout(block.buffer, block.count, block.type, buffer, memory) || buffer.division) return false;
     if (entries.empty() && !find_memory(buffer, half)) return false;
-    if (!peer::holds(half.memory.exported, buffer)) return false;
+    if (!peer::holds(half.memory.exported, buffer) && !find_grown(buffer, half)) return false;
     half.memory.ordinal = buffer.ordinal;
     Block& entry = entries.emplace_back();
     entry.rank = block.rank;
@@ -69,6 +69,21 @@ bool BoardExchange::find_memory(const DeviceBuffer& first, Half& half) const {
   if (exported_for(group_->importers())) return true;
   half.copied = true;
   return exported_for(device::no_importers);
+}
+
+/// Memory in pieces may have grown since it was described. False if it does not hold the buffer.
+bool BoardExchange::find_grown(const DeviceBuffer& buffer, Half& half) const {
+  const std::uint64_t base = half.memory.exported.base;
+  const std::uint64_t end = reinterpret_cast<std::uintptr_t>(buffer.buffer) +
+                            static_cast<std::uint64_t>(buffer.info->layout().span(buffer.count).end);
+  device::Exported grown;
+  if (half.memory.exported.pieces == 0 || end <= base ||
+      !device::export_memory(buffer.ordinal, reinterpret_cast<const void*>(base), grown,
+                             half.copied ? device::no_importers : group_->importers(), end - base) ||
+      grown.base > base || !peer::holds(grown, buffer))
+    return false;
+  half.memory.exported = grown;
+  return true;
 }
 
 /// Lets the entries describe packed copies in place of the blocks. False if copies cannot be exported either.
@@ -143,7 +158,7 @@ bool BoardExchange::takes_part() const {
   return (!forced || forced == Protocol::peer) && active.load(std::memory_order_acquire) && !check_wanted;
 }
 
-bool BoardExchange::recall(const BlockMessages& blocks, std::int64_t least) {
+bool BoardExchange::recall(const BlockMessages& blocks, std::int64_t least) noexcept try {
   plan_ = takes_part() ? group_->plans().find(blocks, least, group_->importers()) : nullptr;
   if (!plan_) return false;
   for (const auto* const memory : {&plan_->sent, &plan_->received}) {
@@ -155,6 +170,8 @@ bool BoardExchange::recall(const BlockMessages& blocks, std::int64_t least) {
   mine_ = plan_->contribution;
   blocks_ = {plan_, &plan_->blocks};
   return true;
+} catch (const std::exception&) {  // prepare() finds out what is wrong
+  return false;
 }
 
 bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept {
@@ -188,10 +205,18 @@ bool BoardExchange::prepare(const BlockMessages& blocks, bool listed, bool fit, 
   return mine_.on_gpu == 1;
 }
 
-/// Not where copies of the blocks were published, or layouts in slots, which other calls take.
-void BoardExchange::remember(BlockMessages listed, std::int64_t least) {
+/// Not where copies of the blocks were published, or layouts in slots, which other calls take; nor memory in pieces, of
+/// which some may be replaced; nor blocks of types without data, whose handles nobody watches.
+void BoardExchange::remember(BlockMessages listed, std::int64_t least) noexcept try {
   static std::atomic<std::uint64_t> last_content{0};
-  if (mine_.on_gpu == 0 || sent_.copied || received_.copied || !published_.empty()) return;
+  const auto lasts = [](const Half& half) { return !half.copied && half.memory.exported.pieces == 0; };
+  const auto all_there = [](const std::vector<BlockMessage>& some, const std::vector<Block>& entries) {
+    return std::count_if(some.begin(), some.end(), [](const BlockMessage& each) { return each.count != 0; }) ==
+           std::ssize(entries);
+  };
+  if (mine_.on_gpu == 0 || !lasts(sent_) || !lasts(received_) || !published_.empty() ||
+      !all_there(listed.given, made_->blocks.given) || !all_there(listed.taken, made_->blocks.taken))
+    return;
   made_->listed = std::move(listed);
   made_->least = least;
   for (const Block& block : made_->blocks.taken) made_->taken_bytes += block.bytes;
@@ -200,6 +225,7 @@ void BoardExchange::remember(BlockMessages listed, std::int64_t least) {
   mine_.content = last_content.fetch_add(1, std::memory_order_relaxed) + 1;
   made_->contribution = mine_;
   group_->plans().add(made_);
+} catch (const std::bad_alloc&) {  // the next call prepares again
 }
 
 /// Others may read the copies as soon as they know of them.
@@ -221,11 +247,11 @@ void BoardExchange::report() const {
   if (tracing())
     log_trace(std::string(call_) + ": by kernels that fetch " + std::to_string(mine_.given) + " messages to, and " +
               std::to_string(mine_.taken) + " from, processes of the node");
-  if (!report_wanted) return;
+  if (!buffers_followed) return;
   const auto here = static_cast<std::size_t>(group_->rank());
   for (const auto* const side : {&plan_->blocks.given, &plan_->blocks.taken})
     for (const Block& block : *side)
-      report_buffer(call_, went_by_kernels, layout_of(here, block)->shape(block.count).kind, block.bytes,
+      report_buffer(call_, {went_by_kernels}, layout_of(here, block)->shape(block.count).kind, block.bytes,
                     ReportClock::now() - began_);
 }
 
@@ -242,7 +268,7 @@ bool BoardExchange::all_want_messages() const {
 
 bool BoardExchange::map() {
   if (std::shared_ptr<const Moves> before = plan_->moves(); before && before->hold_for(all_) && reach_again(*before)) {
-    if (!before->repeated) {
+    if (before->may_prepare()) {
       const auto again = std::make_shared<Moves>(*before);
       again->prepare(ordinal_);
       plan_->keep(again);

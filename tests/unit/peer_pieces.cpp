@@ -199,6 +199,25 @@ TEST_CASE("pieces: an owner that does not answer is not waited for", "[device]")
   close(silent);
 }
 
+TEST_CASE("pieces: a GPU that this process does not see is mapped if possible, and else named", "[device]") {
+  PiecesPair pair;
+  pair.map_at_exporter(1, 2);
+  pair.theirs.allocate(8 * PiecesPair::piece, page);
+  const GpuId unseen = {9};
+  for (const std::uint64_t address : {PiecesPair::piece, 8 * PiecesPair::piece}) {
+    Exported made = {};
+    REQUIRE(pair.exporter.export_memory(0, unseen, reinterpret_cast<void*>(address), made));
+    CHECK(pair.importer.import_memory(0, 5, made, nullptr));
+    std::string why;
+    pair.ours.refuse = true;
+    Peers another(pair.ours);
+    CHECK_FALSE(another.import_memory(0, 5, made, &why));
+    CHECK(why.find("does not see the GPU") != std::string::npos);
+    CHECK(why.find("will not open") != std::string::npos);
+    pair.ours.refuse = false;
+  }
+}
+
 TEST_CASE("pieces: a process maps its own for another of its GPUs", "[device]") {
   PiecesPair pair;
   pair.map_at_exporter(1, 3);
