@@ -83,7 +83,7 @@ Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Export
     if (!counted && import.opened) counted = CountedMapping(exporter, exported);  // it has a slot now
     return known;
   }
-  const Gpus gpus = {ordinal, exporter.number, bytes_of<GpuId>(exported.gpu)};
+  const Gpus gpus = {ordinal, exporter.number, bytes_of<GpuId>(exported.gpu), exported.pieces != 0};
   if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) return refuse(at->second.why);
   retire_stale(ordinal, exporter.number, exported);
   retire_freed();

@@ -81,7 +81,8 @@ class Peers {
     std::uint64_t freed;  ///< the count of ExportTable::freed whose memory has been looked for
   };
   using Imports = std::map<Place, Import>;
-  using Gpus = std::tuple<int, std::uint64_t, GpuId>;  // ordinal, exporter, its GPU
+  /// Where the one way of mapping is refused the other may work.
+  using Gpus = std::tuple<int, std::uint64_t, GpuId, bool>;  // ordinal, exporter, its GPU, in pieces
 
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
   Import open(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);

@@ -101,8 +101,10 @@ cudaError_t Memory::map(void* address, std::size_t bytes, int device, const Obje
     return cudaErrorInvalidValue;
   if (!object.foreign && used_[device] + bytes > device_bytes) return cudaErrorMemoryAllocation;
   ObjectTail* const tail = object.file >= 0 ? map_tail(object.file, bytes) : nullptr;
-  if (object.file >= 0 && (tail == nullptr || !map_file(offset, bytes, object.file, 0)))
+  if (object.file >= 0 && (tail == nullptr || !map_file(offset, bytes, object.file, 0))) {
+    if (tail != nullptr) munmap(tail, page);
     return cudaErrorMemoryAllocation;
+  }
   Block block;
   block.region = block.in_file = offset;
   block.region_bytes = block.bytes = bytes;

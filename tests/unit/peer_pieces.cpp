@@ -177,6 +177,20 @@ TEST_CASE("pieces: refusals have reasons, and leave no descriptors", "[device]")
   CHECK(pair.import(made));
 }
 
+TEST_CASE("pieces: their refusal does not concern memory of cudaMalloc, nor its refusal them", "[device]") {
+  for (const bool pieces_first : {true, false}) {
+    PiecesPair pair;
+    pair.map_at_exporter(1, 2);
+    pair.theirs.allocate(8 * PiecesPair::piece, page);
+    const Exported pieces = pair.pieces_at(PiecesPair::piece), plain = pair.exported(8 * PiecesPair::piece);
+    pair.ours.refuse = true;
+    CHECK_FALSE(pair.import(pieces_first ? pieces : plain));
+    pair.ours.refuse = false;
+    CHECK_FALSE(pair.import(pieces_first ? pieces : plain));  // remembered
+    CHECK(pair.import(pieces_first ? plain : pieces));
+  }
+}
+
 TEST_CASE("pieces: an owner that does not answer is not waited for", "[device]") {
   PiecesPair pair;
   pair.map_at_exporter(1, 2);
