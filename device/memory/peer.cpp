@@ -177,13 +177,16 @@ void Peers::unmap_freed(bool under_way) {
   if (more || now >= close_again_) close_retired(under_way ? now - longest_open : now);
 }
 
-/// What was mapped of addresses that `exported` has now is no more: the exporter has freed it. Only allocations of
-/// cudaMalloc are in the way of each other.
+/// What was mapped of addresses that `exported` has now is no more: the exporter has freed it. Exports of pieces may
+/// overlap: those that the exporter's table has are told when they are freed.
 void Peers::retire_stale(int ordinal, std::uint64_t exporter, const Exported& exported) {
-  if (exported.pieces != 0) return;
+  const auto is_stale = [&](const Import& import) {
+    return import.in_pieces == (exported.pieces != 0) && import.overlaps(exported) &&
+           !(import.in_pieces && import.counted);
+  };
   for (auto at = imports_.lower_bound({ordinal, exporter, 0, 0}); at != imports_.end();) {
     if (std::get<0>(at->first) != ordinal || std::get<1>(at->first) != exporter) return;
-    at = !at->second.in_pieces && at->second.overlaps(exported) ? retire(at) : std::next(at);
+    at = is_stale(at->second) ? retire(at) : std::next(at);
   }
 }
 

@@ -122,6 +122,16 @@ TEST_CASE("pieces: a segment that grows is mapped anew, and what is under way go
   CHECK(pair.pieces_at(4 * PiecesPair::piece, 2 * PiecesPair::piece).buffer_id == beyond.buffer_id);
 }
 
+TEST_CASE("pieces: where no table tells what is freed, what takes its place does", "[device]") {
+  PiecesPair pair;
+  for (int round = 0; round < 5; ++round) {
+    pair.map_at_exporter(1, 3);  // freed and mapped anew
+    static_cast<void>(pair.map(pair.pieces_at(PiecesPair::piece, 2 * PiecesPair::piece)));
+    CHECK(pair.ours.open.size() == 1);
+  }
+  CHECK(pair.ours.wrong == 0);
+}
+
 TEST_CASE("pieces: more than one export may have", "[device]") {
   PiecesPair pair;
   pair.map_at_exporter(1, 301);
