@@ -117,25 +117,18 @@ void send_to_host(int messages) {
 }
 
 /// Messages from memory that cannot be exported. Returns whether they came right.
-bool send_managed(int messages, bool to_host) {
-  const auto bytes = static_cast<std::size_t>(leaving) * sizeof(int);
-  int* out = nullptr;
-  cudaMallocManaged(reinterpret_cast<void**>(&out), bytes, cudaMemAttachGlobal);
+bool send_managed(int messages, bool into_device) {
+  int *out = nullptr, right = 0, to = (rank + 1) % ranks, from = (rank + ranks - 1) % ranks;
+  cudaMallocManaged(reinterpret_cast<void**>(&out), leaving * sizeof(int), cudaMemAttachGlobal);
   std::fill_n(out, leaving, rank + 1);
-  device_wanted = !to_host;
-  bool right = true;
-  {
+  device_wanted = into_device;
+  for (int i = 0; i < messages; ++i) {
     Buffer in(leaving);
-    for (int i = 0; i < messages; ++i) {
-      in.set(std::vector<int>(leaving, 0));
-      MPI_Sendrecv(out, leaving, MPI_INT, (rank + 1) % ranks, 3, in.data(), leaving, MPI_INT,
-                   (rank + ranks - 1) % ranks, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-      right = right && in.get() == std::vector<int>(leaving, (rank + ranks - 1) % ranks + 1);
-    }
+    MPI_Sendrecv(out, leaving, MPI_INT, to, 3, in.data(), leaving, MPI_INT, from, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    if (in.get() == std::vector<int>(leaving, from + 1)) ++right;
   }
-  device_wanted = true;
   cudaFree(out);
-  return right;
+  return right == messages;
 }
 
 void add_up(void* in, void* inout, int* length, MPI_Datatype*) {
@@ -474,10 +467,8 @@ int main(int argc, char** argv) {
     send_to_host(5);
     reduce_by_own_operator();
   }
-  if (mode == "managed") {
-    const bool to_host = send_managed(20, /*to_host=*/true), to_device = send_managed(10, /*to_host=*/false);
-    std::printf("rank %d: managed: %s\n", rank, to_host && to_device ? "right" : "wrong");
-  }
+  if (mode == "managed" && !(send_managed(20, /*into_device=*/false) && send_managed(10, /*into_device=*/true)))
+    std::printf("rank %d: managed: wrong\n", rank);
   if (mode == "turns") gather(30, 2);
   if (mode == "mistakes") make_mistakes();
   if (mode == "freed" && rank == 0) send_what_is_freed();
