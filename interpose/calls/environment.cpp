@@ -30,6 +30,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/passed_by.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/require.hpp"
 #include "interpose/support/sessions.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/launcher.hpp"
@@ -200,6 +201,7 @@ bool start_process(const Settings& settings, int rank) {
     return false;
   }
   report_start(config);
+  require_start(config.require);
   trace_wanted = config.trace;
   if (config.nvtx && !nvtx_start() && rank == 0)
     log_warning("GPUDT_NVTX has no effect: the library was built where there is no NVTX (of the CUDA Toolkit)");

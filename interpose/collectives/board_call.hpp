@@ -100,6 +100,14 @@ class BoardCall {
   std::vector<device::Transfer> kernels_;  // after mappings_ and needed_
 };
 
+/// For GPUDT_REQUIRE: why GPUs have not done calls.
+inline constexpr const char* not_all_for_gpus =
+    "not all processes have their data in memory that the others' GPUs reach";
+inline constexpr const char* others_were_not = "GPUs could not do earlier calls like it, which is not tried each time";
+inline constexpr const char* gpus_take_no_part =
+    "GPUs do no collectives in this run (GPUDT_PROTOCOL, or a process lacks gpudt or shared memory)";
+inline constexpr const char* not_on_one_node = "its processes are not one group of one node, all with gpudt and a GPU";
+
 /// Does a blocking call by GPUs if all processes can; false if they cannot. If the call is not `fit` for GPUs in this
 /// process, it declines and returns at once; else it waits for what the others publish. Resets `backoff` once all have
 /// decided for GPUs. Throws device::Error or MpiError if a kernel has failed.

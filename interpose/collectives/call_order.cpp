@@ -12,6 +12,7 @@
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/arithmetic.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/require.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -143,6 +144,8 @@ class WaitingCall : public CallPayload {
     // Whatever thread it is that starts the call now.
     const device::OrderedByStream ordered(ordered_by_stream_);
     const HandlersSilent silent(handlers_silent_);
+    const Shortfalls own;  // not those of the call in which the engine runs
+    require_explains(not_all_for_gpus);
     try {
       operation_.error = start_({.name = name_, .request = &unused, .late = &late_});
       operation_.told = operation_.error != MPI_SUCCESS;

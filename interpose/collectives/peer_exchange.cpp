@@ -19,6 +19,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/require.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -179,12 +180,21 @@ class OwnBlocks {
       auto& [from, to] = pairs_[i];
       if (!resolve_mapped(given[i].buffer, given[i].count, given[i].type, call, from) ||
           !resolve_mapped(taken[i].buffer, taken[i].count, taken[i].type, call, to) || from.bytes() != to.bytes() ||
-          from.division || to.division || from.ordinal != to.ordinal)
+          from.division || to.division || from.ordinal != to.ordinal) {
+        forget_reported(i + 1);
         return false;
-      report_went(from.reported, went_by_kernels);
-      report_went(to.reported, went_by_kernels);
+      }
+      report_went(from.reported, {went_by_kernels});
+      report_went(to.reported, {went_by_kernels});
     }
     return true;
+  }
+
+  /// Messages move the blocks of the first `pairs` pairs, and report them.
+  void forget_reported(std::size_t pairs) {
+    for (std::size_t i = 0; i < pairs; ++i)
+      for (const DeviceBuffer* const each : {&pairs_[i].first, &pairs_[i].second})
+        if (each->reported) each->reported->drop();
   }
 
   std::vector<std::pair<DeviceBuffer, DeviceBuffer>> pairs_;
@@ -289,14 +299,18 @@ bool asked_over_nodes(const Call& call, CommState& comm_state, Flow flow, const 
 }  // namespace
 
 bool asked(const Call& call, MPI_Comm comm, Flow flow, const Known& known) {
-  if (!collectives_ask() || comm == MPI_COMM_NULL) return false;
+  if (!collectives_ask() || comm == MPI_COMM_NULL) return require_explains(gpus_take_no_part);
   CommState& comm_state = comm_state_of(comm);
   if (!known.varies && (known.elements <= 0 || known.blocks <= 0 || known.type == MPI_DATATYPE_NULL)) return false;
-  if (!comm_state.together) return call.blocks() && asked_over_nodes(call, comm_state, flow, known);
-  if (!known.varies && known.bytes() < least_asked(call, flow) * known.blocks) return false;
+  if (!comm_state.together)
+    return (call.blocks() && asked_over_nodes(call, comm_state, flow, known)) || require_explains(not_on_one_node);
+  if (!known.varies && known.bytes() < least_asked(call, flow) * known.blocks)
+    return require_explains("its blocks are short");
+  require_explains(not_all_for_gpus);  // unless GPUs do it
   const ForcedProtocol forced = collectives_forced();
-  if (!call.blocks()) return !forced || forced == Protocol::peer;  // other protocols exclude GPUs
-  return !comm_state.backoff_for(call.name, length_of(known)).passes();
+  if (!call.blocks())  // other protocols exclude GPUs
+    return !forced || forced == Protocol::peer || require_explains("GPUDT_PROTOCOL");
+  return !comm_state.backoff_for(call.name, length_of(known)).passes() || require_explains(others_were_not);
 }
 
 namespace {
@@ -399,7 +413,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
   const int code = move(call.name, comm, group.get(), blocks);
-  comm_state.spoilt = code != MPI_SUCCESS;
+  comm_state.spoilt = code != MPI_SUCCESS && !is_shortfall(code);
   return code;
 }
 

@@ -16,6 +16,7 @@
 #include "interpose/support/errors.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/require.hpp"
 #include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
@@ -74,13 +75,13 @@ class Operand {
   void* as_pointer() const { return reinterpret_cast<void*>(first_); }
   const device::Exported& exported() const { return exported_; }
   /// For the report and the trace.
-  void note(const char* call, ReportClock::time_point began) const {
+  void note(const char* call, ReportClock::time_point began, const char* why_through_host = nullptr) const {
     DeviceBuffer memory = memory_;
     memory.protocol = Protocol::peer;
     note_operand(call, memory);
     if (!memory.reported) return;
     memory.reported->begin();  // each start of a persistent call is counted
-    memory.reported->went(went_by_kernels);
+    memory.reported->went({went_by_kernels, why_through_host});
     memory.reported->began(began);
   }
 
@@ -148,8 +149,9 @@ class Part : public BoardCall {
 
   void report() const override {
     report_peer(PeerEvent::collective);
-    in_.note(call_, began_);
-    if (!in_place() && out_.memory().info) out_.note(call_, began_);
+    const char* const host = over_nodes_ == nullptr ? nullptr : not_on_one_node;  // between the nodes
+    in_.note(call_, began_, host);
+    if (!in_place() && out_.memory().info) out_.note(call_, began_, host);
     if (tracing())
       log_trace(std::string(call_) + ": " + std::to_string(all_.size()) + " processes' buffers reduced by " +
                 std::to_string(leaders_.size()) + " GPUs" + (over_nodes_ == nullptr ? "" : " and over nodes"));
@@ -306,16 +308,21 @@ std::int64_t bytes_of(const ReductionArguments& arguments, const Arithmetic& ari
 /// The operation about which the processes of `comm` agree; no value: they do not, and MPI gets the call. All processes
 /// get the same answer.
 std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
-  if (!collectives_ask() || comm == MPI_COMM_NULL) return std::nullopt;
+  const auto no = [](const char* why) {
+    require_explains(why);
+    return std::nullopt;
+  };
+  if (!collectives_ask() || comm == MPI_COMM_NULL) return no(gpus_take_no_part);
   static_cast<void>(comm_state_of(comm));
   const int size = datatype::basic_types.size(type);  // 0: no basic type
-  if (size != 0 && !wanted(arguments.count * size)) return std::nullopt;
+  if (size != 0 && !wanted(arguments.count * size)) return no("GPUDT_PROTOCOL");
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic) {
     note_left_to_host(arguments, type);
-    return std::nullopt;
+    return no("GPUs do not support the operator with this datatype");
   }
-  return wanted(bytes_of(arguments, *arithmetic)) ? arithmetic : std::nullopt;
+  require_explains(not_all_for_gpus);  // unless they do it
+  return wanted(bytes_of(arguments, *arithmetic)) ? arithmetic : no("GPUDT_PROTOCOL");
 }
 
 }  // namespace
@@ -326,10 +333,16 @@ std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const Reducti
   if (!arithmetic) return std::nullopt;
   CommState& state = comm_state_of(comm);
   const std::int64_t bytes = bytes_of(arguments, *arithmetic);
-  if (!can_reduce(state, arguments, *arithmetic, type, bytes)) return std::nullopt;
+  if (!can_reduce(state, arguments, *arithmetic, type, bytes)) {
+    require_explains(not_on_one_node);
+    return std::nullopt;
+  }
   AskBackoff& backoff =
       state.backoff_for(call.name, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(bytes))));
-  if (backoff.passes()) return std::nullopt;
+  if (backoff.passes()) {
+    require_explains(others_were_not);
+    return std::nullopt;
+  }
   NodeGroups* const nodes = state.together ? nullptr : node_groups(comm);
   if (nodes == nullptr && !state.together) return std::nullopt;
   const std::shared_ptr<BoardGroup>& group = nodes != nullptr ? nodes->boards() : boards_of(state);

@@ -50,6 +50,7 @@ int finish_receive(int code, const char* call, ReceivePayload& payload, const Se
     throw;
   }
   arrival.recognise(payload, [&] { return owner.comm; });
+  require_names(arrival.source);
   pending.over();
   if (arrival.bytes != delivered) PMPI_Status_set_elements_x(&*seen, MPI_BYTE, arrival.bytes);
   payload.start_unpack(arrival.bytes);

@@ -373,10 +373,25 @@ int Operations::finish(Tests tests) {
   return completions;
 }
 
+namespace {
+
+/// Ends the operation's buffers, for the report and for GPUDT_REQUIRE.
+void end_buffers(Operation& operation) {
+  const Shortfalls found;
+  operation.moved->ended();
+  if (operation.error != MPI_SUCCESS || operation.cancelled) return;
+  const bool receives = operation.moved.is(Kind::receive), sends = operation.moved.is(Kind::send);
+  operation.error = found.judge(receives ? operation.arrived.source
+                                : sends  ? operation.channel.peer
+                                         : Shortfalls::no_rank);
+}
+
+}  // namespace
+
 void Operations::complete(Operation* operation) {
   if (operation->error != MPI_SUCCESS && operation->moved) operation->moved->abandon();
   operation->checked.reset();
-  if (report_wanted && operation->moved) operation->moved->ended();
+  if (buffers_followed && operation->moved) end_buffers(*operation);
   operation->moved.reset();  // the user may reuse or free everything from here on
   mark(point::completed);
   operation->decided.store(true, std::memory_order_release);

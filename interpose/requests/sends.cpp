@@ -86,6 +86,7 @@ int send_blocking(BlockingSend pmpi, const char* call, const void* buf, int coun
     }
     const CallOnTimeline on_timeline(began, point::send_entered, point::send_returned);
     if (!tells_refusal(comm, dest, tag)) return pmpi(buf, count, type, dest, tag, comm);
+    require_names(dest);
     const auto [payload, offers] = sender_for(operand, {dest, tag, comm}, is_buffered(pmpi));
     payload->start_pack();
     engine_order(comm, dest);

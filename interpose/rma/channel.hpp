@@ -37,6 +37,7 @@ struct OriginOperation {
   std::vector<std::byte> packed;          ///< the data, ready to be sent
   std::optional<UserBuffer> destination;  ///< where fetched data go
   bool with_request = false;              ///< the request reports the operation's error
+  int forbidden = MPI_SUCCESS;            ///< the error for the request if GPUDT_REQUIRE forbids the way of the access
   DirectAccessRef direct;                 ///< if a GPU of this process makes the access; other members are unused then
 
   /// The program may use the buffers again. Set last.

@@ -21,10 +21,12 @@ UserBuffer::UserBuffer(const char* call, const Origin& origin)
       count_(origin.count),
       bytes_(origin.count * datatype::size_of(origin.type)) {
   DeviceBuffer operand;
-  if (resolve_mapped(origin.buffer, origin.count, origin.type, call, operand))
+  if (resolve_mapped(origin.buffer, origin.count, origin.type, call, operand)) {
+    if (operand.reported) operand.reported->because(nullptr);  // ServedWindow::forbidden() has seen the access
     staged_ = std::make_unique<Staged>(operand);
-  else
+  } else {
     type_.emplace(origin.type);
+  }
 }
 
 void UserBuffer::start_pack() {

@@ -17,10 +17,16 @@ constexpr std::size_t entries_between_removals = 64;
 
 /// Whether GPUs may access memory of other processes at all.
 bool is_possible() {
-  return peer::world != nullptr && (!peer::world->forced || peer::world->forced == Protocol::peer) && !check_wanted;
+  return obstacle_to_direct_access() == nullptr;
 }
 
 }  // namespace
+
+const char* obstacle_to_direct_access() {
+  if (peer::world == nullptr) return "there are no peer transfers in this run";
+  if (peer::world->forced && peer::world->forced != Protocol::peer) return "GPUDT_PROTOCOL";
+  return check_wanted ? "GPUDT_CHECK" : nullptr;
+}
 
 Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   Exposed exposed = {};
@@ -29,6 +35,7 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   exposed.base = reinterpret_cast<std::uintptr_t>(base);
   exposed.lock = lock;
   const device::Location location = size > 0 ? device::classify(base) : device::Location{};
+  exposed.device = location.on_device() ? 1 : 0;
   if (!location.on_device() || device::keeps_order() || !is_possible()) return exposed;
   const auto bytes = static_cast<std::uint64_t>(size);
   if (!device::export_memory(location.ordinal, base, exposed.memory, device::no_importers, bytes)) return exposed;

@@ -20,11 +20,15 @@ struct Exposed {
   std::uint64_t base;   ///< in its own address space
   std::int32_t lock;    ///< index of a lock in its segment; negative: none
   std::int32_t on_gpu;  ///< 1: `memory` describes all of it
+  std::int64_t device;  ///< 1: it is device memory
   device::Exported memory;
 };
 
 /// Describes this process's memory. With GPUDT_ORDER on_gpu is 0: other processes cannot wait for its streams.
 Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock);
+
+/// Why GPUs do not access memory of other processes in this run; null if they may.
+const char* obstacle_to_direct_access();
 
 /// Where an access goes.
 struct DirectTarget {

@@ -18,6 +18,7 @@ class AccessRequest : public CallPayload {
     const DirectAccess* const direct = access_->direct.get();
     if (direct != nullptr ? !access_->direct->done() : !access_->complete.load(std::memory_order_acquire)) return false;
     operation_->error = direct != nullptr ? direct->error() : access_->error;
+    if (operation_->error == MPI_SUCCESS) operation_->error = access_->forbidden;
     return true;
   }
 
@@ -251,6 +252,27 @@ void ServedWindow::may_access(int rank, bool with_request) {
   throw MpiError(MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank));
 }
 
+/// The error, for GPUDT_REQUIRE, of an access that is a message although it reads or writes device memory.
+int ServedWindow::forbidden(const char* call, const OriginOperation& operation, std::int64_t bytes) const {
+  if (operation.direct) return MPI_SUCCESS;
+  const auto at = static_cast<std::size_t>(operation.rank);
+  const auto on_device = [](const std::optional<UserBuffer>& buffer) { return buffer && buffer->on_device(); };
+  const bool there = !exposed_.empty() && exposed_[at].device != 0;
+  if (!there && !on_device(operation.source) && !on_device(operation.destination)) return MPI_SUCCESS;
+  const Shortfalls found;
+  require_checks(call, {"messages to the target", why_not_direct(at)}, bytes);
+  return found.judge(operation.rank);
+}
+
+const char* ServedWindow::why_not_direct(std::size_t rank) const {
+  if (const char* const obstacle = obstacle_to_direct_access()) return obstacle;
+  if (exposed_.empty()) return "the window is dynamic";
+  if (exposed_[rank].device == 0) return "the target's memory is host memory";
+  if (exposed_[rank].on_gpu == 0) return "other processes cannot map the target's memory";
+  if (world_ranks_[rank] < 0) return "the target shares no memory with this process";
+  return "no GPU of this process reaches both sides, or GPUs do not support the operation";
+}
+
 int ServedWindow::submit(const OriginOperationRef& operation, MPI_Request* request) {
   const auto hand_over = [&] {
     if (operation->direct)
@@ -315,7 +337,12 @@ int ServedWindow::access(const char* call, MessageKind kind, const Target& targe
                                 : PMPI_Rput(nullptr, 0, MPI_BYTE, MPI_PROC_NULL, 0, 0, MPI_BYTE, win_, request);
     const OriginOperationRef operation = prepare(kind, target, request != nullptr);
     build(*operation);
-    return submit(operation, request);
+    if (require_wanted)
+      operation->forbidden = forbidden(call, *operation, target.count * datatype::size_of(target.type));
+    const int shortfall = operation->forbidden;
+    const int code = submit(operation, request);
+    return code == MPI_SUCCESS && shortfall != MPI_SUCCESS && request == nullptr ? raise(OfWindow{win_}, shortfall)
+                                                                                 : code;
   });
 }
 

@@ -103,6 +103,8 @@ class ServedWindow {
   OriginOperationRef prepare(MessageKind kind, const Target& target, bool with_request);
   void may_access(int rank, bool with_request);
   std::int64_t displacement_in_bytes(const Target& target, const datatype::Layout& layout) const;
+  int forbidden(const char* call, const OriginOperation& operation, std::int64_t bytes) const;
+  const char* why_not_direct(std::size_t rank) const;
   int submit(const OriginOperationRef& operation, MPI_Request* request);
   bool start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
                     OriginOperation& operation);

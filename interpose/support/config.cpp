@@ -8,6 +8,7 @@
 #include <cctype>
 #include <charconv>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -15,12 +16,12 @@
 namespace gpudt::interpose {
 namespace {
 
-constexpr std::array<std::string_view, 17> known_names = {
+constexpr std::array<std::string_view, 18> known_names = {
     "GPUDT_DISABLE",     "GPUDT_REPORT", "GPUDT_TRACE",         "GPUDT_MPI_CUDA_AWARE",
     "GPUDT_FORWARD_MAX", "GPUDT_DEVICE", "GPUDT_STAGING_LIMIT", "GPUDT_STAGING_CACHE",
     "GPUDT_WAY",         "GPUDT_TUNING", "GPUDT_PROTOCOL",      "GPUDT_TIMELINE",
     "GPUDT_RESIDENT",    "GPUDT_ORDER",  "GPUDT_CHECK",         "GPUDT_NVTX",
-    "GPUDT_UNMAP_FREED"};
+    "GPUDT_UNMAP_FREED", "GPUDT_REQUIRE"};
 // The simulated device reads these; here they are only checked.
 constexpr std::array<std::string_view, 5> sim_names = {"GPUDT_SIM_DEVICES", "GPUDT_SIM_DELAY_US",
                                                        "GPUDT_SIM_HOST_ACCESS", "GPUDT_SIM_PEERS", "GPUDT_SIM_REUSE"};
@@ -170,6 +171,24 @@ void complain_of_unknown(std::vector<std::string>& complaints) {
 
 }  // namespace
 
+std::optional<Requirement> parse_requirement(std::string_view text) {
+  if (text.empty() || text == "none") return Requirement();
+  const std::size_t colon = text.find(':');
+  const std::string_view answer = text.substr(0, colon);
+  Requirement required;
+  if (answer == "gpu")
+    required.answer = Requirement::Answer::error;
+  else if (answer == "warn")
+    required.answer = Requirement::Answer::warning;
+  else
+    return std::nullopt;
+  if (colon == std::string_view::npos) return required;
+  const std::optional<std::size_t> least = parse_bytes(text.substr(colon + 1));
+  if (!least || *least > static_cast<std::size_t>(INT64_MAX)) return std::nullopt;
+  required.least = static_cast<std::int64_t>(*least);
+  return required;
+}
+
 std::string not_understood(const char* name, const std::string& value, const std::string& wanted) {
   return std::string(name) + "=" + value + " is not understood; it takes " + wanted + ". The default is used.";
 }
@@ -182,6 +201,8 @@ Config read_config(std::vector<std::string>& complaints) {
   read("GPUDT_DISABLE", parse_flag, flag, config.disable, complaints);
   read("GPUDT_REPORT", parse_report, "0, 1 or a file name that ends in .json", config.report, complaints);
   read("GPUDT_CHECK", parse_flag, flag, config.check, complaints);
+  read("GPUDT_REQUIRE", parse_requirement, "none, gpu, warn, gpu:BYTES or warn:BYTES, with BYTES such as 4096 or 64K",
+       config.require, complaints);
   read("GPUDT_TRACE", parse_flag, flag, config.trace, complaints);
   read("GPUDT_NVTX", parse_flag, flag, config.nvtx, complaints);
   read("GPUDT_UNMAP_FREED", parse_flag, flag, config.unmap_freed, complaints);

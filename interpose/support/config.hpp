@@ -1,17 +1,32 @@
 // The environment variables of the library, read once, in MPI_Init.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/device.hpp"
 
 namespace gpudt::interpose {
 
+/// GPUDT_REQUIRE: what becomes of data in device memory that go through the host (require.hpp).
+struct Requirement {
+  enum class Answer : std::uint8_t { none, warning, error };
+  /// Bytes of a buffer. Shorter data go through the host wherever that is faster, for some by the time that the
+  /// receiver takes.
+  static constexpr std::int64_t default_least = 4097;
+  Answer answer = Answer::none;
+  std::int64_t least = default_least;
+};
+/// Parses "none", "gpu", "warn", "gpu:64K", "warn:64K"; no value if it is none of these.
+std::optional<Requirement> parse_requirement(std::string_view text);
+
 struct Config {
   bool disable = false;               ///< GPUDT_DISABLE: pass every call straight through
   std::optional<std::string> report;  ///< GPUDT_REPORT: file that rank 0 writes at MPI_Finalize; empty: stderr
+  Requirement require;                ///< GPUDT_REQUIRE
   bool check = false;                 ///< GPUDT_CHECK: reports wrong uses of buffers
   bool trace = false;                 ///< GPUDT_TRACE: one line per choice
   bool nvtx = false;                  ///< GPUDT_NVTX: ranges for Nsight Systems

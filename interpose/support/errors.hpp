@@ -13,6 +13,7 @@
 #include "base/exception.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/nvtx.hpp"
+#include "interpose/support/require.hpp"
 
 namespace gpudt::interpose {
 
@@ -122,13 +123,19 @@ int raising(const Handle& handle, const char* call, Body&& body) {
   return raise(handle, failure);
 }
 
-/// raising() for the body of an MPI function, which also gets an NVTX range.
+/// raising() for the body of an MPI function, which also gets an NVTX range, and fails if GPUDT_REQUIRE forbids the way
+/// that data have gone.
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) {
-  return raising(handle, call, [&] {
+  const auto run = [&] {
     const NvtxCall range(call);
     return body();
-  });
+  };
+  if (!require_wanted) return raising(handle, call, run);
+  const Shortfalls found;
+  const int code = raising(handle, call, run);
+  const int shortfall = code == MPI_SUCCESS ? found.judge() : MPI_SUCCESS;
+  return shortfall == MPI_SUCCESS ? code : raise(handle, shortfall);
 }
 
 }  // namespace gpudt::interpose

@@ -221,7 +221,7 @@ void report_start(const Config& config) {
   wanted.file = *config.report;
   wanted.forced = forced_by(config);
   wanted.started = ReportClock::now();
-  report_wanted = true;
+  report_wanted = buffers_followed = true;
 }
 
 void report_print(Ranks ranks) {

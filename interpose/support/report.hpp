@@ -14,6 +14,8 @@ namespace gpudt::interpose {
 struct Config;
 
 extern bool report_wanted;
+/// Whether each buffer in device memory has a Reported: for the report, or for GPUDT_REQUIRE.
+extern bool buffers_followed;
 extern bool trace_wanted;
 inline bool tracing() {
   return trace_wanted;
@@ -29,19 +31,29 @@ inline ReportClock::time_point report_now() {
 inline constexpr const char* went_by_kernels = "kernels";
 inline constexpr const char* went_staged = "mapped staging";
 
-/// Counts a buffer of `call` whose data went by `way`. Both must be string literals.
+/// The way that data went and, if it led through the host, the reason; else null. String literals.
+struct Went {
+  const char* way;
+  const char* why_through_host = nullptr;
+};
+
+/// To be called when `bytes` bytes of a buffer of `call` have gone through the host (require.hpp).
+void require_checks(const char* call, const Went& went, std::int64_t bytes);
+
+/// Counts a buffer of `call`, if a report is wanted, whose data went by `way`. Both must be string literals.
 void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken);
 
 /// One buffer in device memory, from the call to which it was passed until it may be used again. All copies of its
-/// DeviceBuffer share it; the destructor calls end().
+/// DeviceBuffer share it; the destructor calls end(), which also decides whether the way is one that GPUDT_REQUIRE
+/// forbids (require.hpp).
 class Reported {
  public:
-  /// `call` and `way` must be string literals.
-  Reported(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes)
+  /// `call` must be a string literal.
+  Reported(const char* call, const Went& went, datatype::ShapeKind kind, std::int64_t bytes)
       : call_(call),
-        way_(way),
-        chosen_(way),
+        went_(went),
+        chosen_(went),
         kind_(kind),
         bytes_(bytes),
         open_(!std::string_view(call).ends_with("_init")) {}
@@ -52,24 +64,30 @@ class Reported {
   /// To be called at each start of a persistent request.
   void begin() {
     open_ = true;
-    way_ = chosen_;
+    went_ = chosen_;
     began_ = ReportClock::now();
   }
   void end() {
     if (!open_) return;
     open_ = false;
-    report_buffer(call_, way_, kind_, bytes_, ReportClock::now() - began_);
+    report_buffer(call_, went_.way, kind_, bytes_, ReportClock::now() - began_);
+    if (went_.why_through_host != nullptr) require_checks(call_, went_, bytes_);
   }
-  /// Records that the data went by `way`, a string literal, instead of the chosen way.
-  void went(const char* way) { way_ = way; }
+  /// Records that the data went so instead of the chosen way.
+  void went(const Went& went) { went_ = went; }
+  const Went& went() const { return went_; }
+  /// Records why the chosen way leads through the host, for a persistent request at each start.
+  void because(const char* why) { went_.why_through_host = why; }
+  /// The buffer is not counted, because the call goes on with another object for it.
+  void drop() { open_ = false; }
   /// Sets the bytes of the received message, which may be shorter than the buffer.
   void received(std::int64_t bytes) { bytes_ = bytes; }
   void began(ReportClock::time_point at) { began_ = at; }
 
  private:
   const char* const call_;
-  const char* way_;
-  const char* const chosen_;
+  Went went_;
+  const Went chosen_;
   const datatype::ShapeKind kind_;
   std::int64_t bytes_;
   bool open_;  ///< false until a persistent request is started
@@ -77,8 +95,8 @@ class Reported {
 };
 using ReportedRef = std::shared_ptr<Reported>;
 
-inline void report_went(const ReportedRef& buffer, const char* way) {
-  if (buffer) buffer->went(way);
+inline void report_went(const ReportedRef& buffer, const Went& went) {
+  if (buffer) buffer->went(went);
 }
 inline void report_begin(const ReportedRef& buffer) {
   if (buffer) buffer->begin();

@@ -10,6 +10,7 @@
 namespace gpudt::interpose {
 
 bool report_wanted = false;
+bool buffers_followed = false;
 bool trace_wanted = false;
 
 namespace {
@@ -63,6 +64,7 @@ void count_wait(const char* call, std::chrono::nanoseconds taken) {
 
 void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken) {
+  if (!report_wanted) return;
   const auto kind_number = static_cast<std::int32_t>(kind);
   const LockGuard lock(mutex);
   Row& row = entry_for(rows, [&](const Row& each) {

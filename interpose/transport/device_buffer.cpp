@@ -12,6 +12,7 @@
 #include "interpose/support/log.hpp"
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/support/require.hpp"
 #include "interpose/transport/check.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
@@ -35,11 +36,20 @@ void trace_choice(const char* call, const DeviceBuffer& operand, const datatype:
 
 static_assert(std::string_view(protocol_name(Protocol::mapped_staging)) == went_staged);
 
-void record(const char* call, DeviceBuffer& operand) {
-  if (!report_wanted && !tracing()) return;
+/// Why received data go through the host unless they are fetched (peer/receiver.cpp), and others unless they are
+/// offered (sender_for()).
+constexpr const char* came_staged =
+    "they came as an ordinary message: the sender has them on the host, has staged them there, or lacks gpudt";
+constexpr const char* staged_by_call = "the call stages them, or they came as an ordinary message";
+
+/// `why`: the reason for staging the data on the host.
+void record(const char* call, DeviceBuffer& operand, const char* why) {
+  if (!buffers_followed && !tracing()) return;
   const datatype::Shape shape = operand.info->layout().shape(operand.count);
-  if (report_wanted)
-    operand.reported = std::make_shared<Reported>(call, protocol_name(operand.protocol), shape.kind, shape.total);
+  if (buffers_followed)
+    operand.reported = std::make_shared<Reported>(
+        call, Went{protocol_name(operand.protocol), goes_through_host(operand.protocol) ? why : nullptr}, shape.kind,
+        shape.total);
   if (tracing()) trace_choice(call, operand, shape);
 }
 
@@ -247,7 +257,7 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
                         .contiguous = operand.info->layout().is_contiguous(count),
                         .divided = operand.division != nullptr};
   operand.protocol = choose(message, route);
-  record(call, operand);
+  record(call, operand, operand.use == Use::written ? came_staged : staged_by_call);
   if (!operand.is_direct()) return true;
   if (tracing()) log_trace_once(std::string(call) + ": " + comparison(message, route));
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);
@@ -277,6 +287,8 @@ Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffe
     const bool packed = taken.make_sender == make_packed;
     sender = {packs && packed ? packs : taken.make_sender(operand, to, message, route), taken.recognise != nullptr};
   }
+  if (operand.reported && goes_through_host(operand.protocol) && !sender.offers)
+    operand.reported->because(obstacle_to_peer(message, route));
   if (tracing())
     log_trace_once((route.process < 0 ? "to another process: " : "to process " + std::to_string(route.process) + ": ") +
                    comparison(message, route));
@@ -299,7 +311,8 @@ bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, c
 }
 
 void note_operand(const char* call, DeviceBuffer& operand) {
-  record(call, operand);
+  const char* const explained = require_explanation();
+  record(call, operand, explained != nullptr ? explained : "MPI reads and writes them on the host in this call");
 }
 
 }  // namespace gpudt::interpose

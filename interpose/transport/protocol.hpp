@@ -160,20 +160,26 @@ struct ProtocolRow {
   MakeSender* make_sender;  ///< null: MPI is given the buffer itself
   /// Recognises the RTS that MPI brings in place of the data; null if messages are not offered.
   Recognise* recognise;
+  bool through_host;  ///< for GPUDT_REQUIRE
 };
 
 inline constexpr auto protocols = std::to_array<ProtocolRow>({
-    {Protocol::direct, "direct", nullptr, obstacle_to_direct, nullptr, nullptr},
-    {Protocol::peer, "peer", "peer", obstacle_to_peer, make_offer, recognise_offer},
-    {Protocol::shared, "shared", "shared", obstacle_to_shared, make_offer, recognise_offer},
-    {Protocol::pipelined, "pipelined", "pipelined", obstacle_to_pipelined, make_offer, recognise_offer},
-    {Protocol::device_staging, "device staging", nullptr, obstacle_to_device_staging, make_packed, nullptr},
+    {Protocol::direct, "direct", nullptr, obstacle_to_direct, nullptr, nullptr, false},
+    {Protocol::peer, "peer", "peer", obstacle_to_peer, make_offer, recognise_offer, false},
+    {Protocol::shared, "shared", "shared", obstacle_to_shared, make_offer, recognise_offer, true},
+    {Protocol::pipelined, "pipelined", "pipelined", obstacle_to_pipelined, make_offer, recognise_offer, true},
+    {Protocol::device_staging, "device staging", nullptr, obstacle_to_device_staging, make_packed, nullptr, false},
     {Protocol::mapped_staging, "mapped staging", "staging", [](auto&, auto&) -> Obstacle { return nullptr; },
-     make_packed, nullptr},
+     make_packed, nullptr, true},
 });
 
 constexpr const ProtocolRow& row_of(Protocol protocol) {
   return protocols[static_cast<std::size_t>(protocol)];
+}
+
+/// Whether the data of such a buffer go through host memory; that of an offered one may yet turn out to.
+constexpr bool goes_through_host(Protocol protocol) {
+  return row_of(protocol).through_host;
 }
 
 constexpr const char* protocol_name(Protocol protocol) {

@@ -149,6 +149,7 @@ void StagedReceive::start_unpack(std::int64_t bytes) {
 bool StagedReceive::start_receiver() {
   if (receiver_started_ || !operand_.after.reached()) return receiver_started_;
   receiver_started_ = true;  // also if it fails: then it is not tried again
+  if (operand_.division) report_went(operand_.reported, {went_staged, "the buffer lies in several memories"});
   if (operand_.division)
     receiver_->start(datatype::decode(operand_.packed_type()), operand_.count, data());
   else

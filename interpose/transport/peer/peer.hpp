@@ -153,6 +153,13 @@ void peer_truncated(MPI_Comm comm, const MPI_Status& status);
 /// peer_truncated() by the context of the communicator (request_context()); negative if that is not known.
 void peer_truncated_in(std::int64_t context, const MPI_Status& status);
 
+/// For the report: why a short message went through the segment, and how those between nodes go.
+inline constexpr const char* late_receiver = "the receiver was not there in time, and short messages do not wait";
+inline Went went_pipelined(const DeviceBuffer& operand) {
+  const bool on_host = goes_through_host(operand.protocol);
+  return {protocol_name(Protocol::pipelined), on_host ? "the processes share no memory" : nullptr};
+}
+
 /// The sender side of a rendezvous message: MPI is given the RTS alone, and done() is true when the receiver has the
 /// data.
 class RendezvousSender final : public SendPayload, public Recycled<RendezvousSender> {
@@ -190,6 +197,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   bool note_what_receiver_found();  ///< true: both processes use one GPU
   bool is_receiver_on_gpu() const;
   void note_outcome(bool refused) const;
+  const char* why_refused() const;
   void stream();
   bool step_remote();
   bool receiver_gone();
@@ -252,6 +260,7 @@ class RendezvousReceiver : public Recycled<RendezvousReceiver> {
   bool answered();
   void go_on_alone();
   void take_back();
+  Went went_in_fragments() const;
   void want();
   bool collect();
   void take_buffered();

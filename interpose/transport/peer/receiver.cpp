@@ -96,15 +96,23 @@ bool RendezvousReceiver::claim() {
   if (descriptor_.generation != id_.generation) lost("the sender has given a message up");
   if (descriptor_.state.claim()) return true;
   source_ = Source::segment;  // withdrawing, or buffered
-  report_went(into_.reported, protocol_name(Protocol::shared));
+  report_went(into_.reported, {protocol_name(Protocol::shared), late_receiver});
   return false;
+}
+
+/// How the report names the way by fragments.
+Went RendezvousReceiver::went_in_fragments() const {
+  if (!remote_)
+    return {protocol_name(Protocol::shared),
+            world->forced == Protocol::shared ? "GPUDT_PROTOCOL" : "this GPU does not reach the sender's memory"};
+  return went_pipelined(into_);
 }
 
 /// The data are to come in fragments: through the sender's segment, or from another node by messages. To the sender
 /// this is a refusal, after which it does not offer for a while (note_outcome()).
 void RendezvousReceiver::want() {
   source_ = Source::segment;
-  report_went(into_.reported, protocol_name(remote_ ? Protocol::pipelined : Protocol::shared));
+  report_went(into_.reported, went_in_fragments());
   mark(point::asked);
   descriptor_.state.want_fragments();
   if (remote_)
@@ -125,6 +133,7 @@ void RendezvousReceiver::start(const datatype::LayoutRef& layout, std::int64_t c
   target_ = {layout.get(), count, user, wanted_};
   if (!claim()) return;
   if (!remote_) report_fallback(Fallback::host_receive);
+  descriptor_.found.store(found_on_host, std::memory_order_relaxed);
   want();
 }
 
@@ -152,7 +161,7 @@ bool RendezvousReceiver::fetch_from_memory() {
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
   mark(point::mapped);
   source_ = Source::memory;
-  report_went(into_.reported, protocol_name(Protocol::peer));
+  report_went(into_.reported, {protocol_name(Protocol::peer)});
   if (tracing())
     log_trace("peer transfer of " + std::to_string(wanted_) + " B to GPU " + std::to_string(into_.ordinal));
   fetch_what_is_ready();
@@ -166,7 +175,7 @@ bool RendezvousReceiver::ask() {
       !describe_operand(into_, segment_->rank, descriptor_, descriptor_.to, published_))
     return false;
   source_ = Source::sender;
-  report_went(into_.reported, protocol_name(Protocol::peer));
+  report_went(into_.reported, {protocol_name(Protocol::peer)});
   asked_at_ = SteadyClock::now();
   descriptor_.wanted_bytes.store(wanted_, std::memory_order_relaxed);
   mark(point::asked);

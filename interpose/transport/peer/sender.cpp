@@ -11,6 +11,7 @@
 #include "interpose/support/points.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/transport/internode/message_ends.hpp"
+#include "interpose/transport/peer/known_receiver.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "interpose/transport/peer/state.hpp"
 
@@ -38,32 +39,6 @@ constexpr std::int64_t longest_not_packed = 256 << 10;
 /// again (docs/limits.md), and longer messages must still find some.
 constexpr std::size_t least_free_for_short = descriptors_at_a_time / 2;
 
-/// Whether messages on `comm` may be offered at all.
-bool may_offer(MPI_Comm comm) {
-  return comm != MPI_COMM_NULL && (peer_checks() || (peer_checks_hidden() && comm == hidden_comm()));
-}
-
-/// Enters what is known of process `rank` into `route`.
-void look_at(int rank, Route& route) REQUIRES(world->mutex) {
-  const Segment* const segment = reach(rank);
-  const bool sharing = rank == world->rank || checks(segment);
-  const Receiver other = world->remote && is_process(rank) ? Receiver::remote : Receiver::unreachable;
-  const auto on_own_gpu = [&]() REQUIRES(world->mutex) {
-    return rank == world->rank || world->neighbours[static_cast<std::size_t>(rank)].shares_gpu;
-  };
-  route.process = rank;
-  route.receiver = sharing ? Receiver::sharing : other;
-  route.expects_short = sharing && expects_short(*segment) && (world->forced || !on_own_gpu());
-}
-
-/// Where contexts are numbered: whether the receiver has numbered this communicator, too, as its probes need: mpi_f08
-/// procedures and tools may make communicators past the library. (An RTS of a short message has the message's length.)
-bool expects(const Segment& receiver, std::uint32_t context, std::int64_t bytes) {
-  const ContextBit bit(context);
-  return has_short_length(bytes) || context < first_made_context ||
-         (receiver->contexts[bit.word].load(std::memory_order_relaxed) & bit.mask) != 0;
-}
-
 /// Publishes to the receiver, before the RTS, that it may get one. Written once: all senders read that line.
 void announce_offers(const Segment& receiver) {
   if (receiver->offered.load(std::memory_order_relaxed) == 0) receiver->offered.store(1);
@@ -75,10 +50,6 @@ bool is_met(int rank) {
   if (reach_remote(rank) != nullptr) return true;
   world->remote->greet(rank);
   return false;
-}
-
-double packing_us(const DeviceBuffer& operand) {
-  return device::expected_packing_us(operand.ordinal, operand.info->layout(), operand.count);
 }
 
 void trace_why_packed(const DeviceBuffer& operand) {
@@ -117,15 +88,9 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   UniqueLock lock(world->mutex);
   look_at(rank, route);
   route.backing_off = route.receiver == Receiver::sharing && abstains(rank, traffic);
-  Protocol protocol = choose(message, route);
-  if (protocol == Protocol::pipelined && operand.protocol == Protocol::device_staging) {
-    message.packing_us = packing_us(operand);  // only for messages that need it, since it takes long
-    protocol = choose(message, route);
-  }
+  const Protocol protocol = choose_known(operand, rank, envelope, message, route);
   if (!row_of(protocol).recognise) return std::nullopt;
   const bool remote = protocol == Protocol::pipelined;
-  if (hidden_messages_share_comm && !remote && !expects(*reach(rank), envelope.context, message.bytes))
-    return not_offered("the receiver does not know the communicator");
   if (has_short_length(message.bytes)) {
     reclaim_descriptors();
     if (free_descriptors() < least_free_for_short) return not_offered("as many are under way as short ones may be");
@@ -208,7 +173,7 @@ std::shared_ptr<SendPayload> make_offer(const DeviceBuffer& operand, const Desti
                                                 RecyclingAllocator<RendezvousSender>());
   try {
     offer->offer(*place);
-    report_went(operand.reported, protocol_name(place->remote ? Protocol::pipelined : Protocol::peer));
+    report_went(operand.reported, place->remote ? went_pipelined(operand) : Went{protocol_name(Protocol::peer)});
     gpudt::mark(point::offered);
   } catch (const device::Error& error) {
     if (error.failure() != device::Failure::out_of_memory) throw;
@@ -328,10 +293,6 @@ void RendezvousSender::recalled() {
   descriptor_.issue.store(Issue::not_yet, std::memory_order_release);  // so that give_up() retracts it
 }
 
-void RendezvousSender::ended() {
-  report_end(operand_.reported);
-}
-
 bool RendezvousSender::sent() {
   offered_at_ = engine_within() ? engine_time() : SteadyClock::now();
   return sent_ = true;
@@ -403,7 +364,7 @@ void RendezvousSender::buffer() {
     published_.reset();
     gpudt::mark(point::buffered);
     report_peer(PeerEvent::buffered);
-    report_went(operand_.reported, protocol_name(Protocol::shared));
+    report_went(operand_.reported, {protocol_name(Protocol::shared), late_receiver});
   }
 }
 
@@ -465,6 +426,21 @@ bool RendezvousSender::is_receiver_on_gpu() const {
   return descriptor_.found.load(std::memory_order_relaxed) == found_on_gpu;
 }
 
+/// Why the receiver does not fetch the data.
+const char* RendezvousSender::why_refused() const {
+  if (world->forced == Protocol::shared) return "GPUDT_PROTOCOL";
+  switch (descriptor_.found.load(std::memory_order_relaxed)) {
+    case found_on_host:
+      return "the receiver takes them on the host";
+    case found_on_gpu:
+      return "earlier messages were fetched in fragments, so that this one was not packed for the receiver's GPU";
+    case found_on_one_gpu:
+      return "both processes use one GPU, and this one could not write them";
+    default:
+      return "the receiver's GPU does not reach this process's memory";
+  }
+}
+
 /// The receiver cannot fetch the data: they go through the segment.
 void RendezvousSender::stream() {
   if (!outflow_) {
@@ -475,7 +451,7 @@ void RendezvousSender::stream() {
     published_.reset();
     outflow_ = std::make_unique<SegmentOutflow>(descriptor_, *world->chunks, operand_);
     report_peer(one_gpu ? PeerEvent::declined : PeerEvent::refused);
-    report_went(operand_.reported, protocol_name(Protocol::shared));
+    report_went(operand_.reported, {protocol_name(Protocol::shared), why_refused()});
   }
   outflow_->step();
 }

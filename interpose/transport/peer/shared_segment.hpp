@@ -23,7 +23,7 @@
 namespace gpudt::interpose::peer {
 
 /// The version of the formats of segments, control messages and fragments: a job may have processes of several builds.
-inline constexpr std::uint32_t peer_version = 21;
+inline constexpr std::uint32_t peer_version = 22;
 /// Number of messages that a process can have offered at a time; further ones are not offered.
 inline constexpr int descriptor_count = 4096;
 /// Number of descriptors that have memory from the start, and that an image has. The others get memory that many at a
@@ -80,7 +80,8 @@ enum class Issue : std::uint32_t {
 
 /// Values of Descriptor::found.
 inline constexpr std::uint32_t found_on_one_gpu = 1;  ///< both processes use one GPU
-inline constexpr std::uint32_t found_on_gpu = 2;  ///< the receiver would have fetched what the sender has not packed
+inline constexpr std::uint32_t found_on_gpu = 2;   ///< the receiver would have fetched what the sender has not packed
+inline constexpr std::uint32_t found_on_host = 3;  ///< it receives into host memory, or several memories
 
 /// Size of Descriptor::data, for a layout or a short message.
 inline constexpr std::size_t descriptor_data = 6720;
