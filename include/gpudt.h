@@ -36,6 +36,22 @@ const char* gpudt_version(void);
  */
 int gpudt_active(void);
 
+/* Counters of this process since MPI_Init: number `index`, from 0 on. Sets *name to a string with static storage
+ * duration and *value to the count; either may be NULL. Returns 1, or 0 where there is no such counter.
+ *
+ *   buffers_by_gpus, bytes_by_gpus              buffers in GPU memory whose data GPUs moved
+ *   buffers_through_host, bytes_through_host    those whose data went through memory of the host
+ *   messages_offered                            messages that the receiver's GPU was to fetch. Of these:
+ *   messages_refused, messages_declined         through shared memory: the receiver could not fetch, or sender write
+ * them messages_buffered                           short ones, copied away since no receive came in time
+ *   messages_packed, messages_put               packed first by the sender's GPU; written by it
+ *   messages_in_fragments                       to other nodes
+ *   collectives_by_gpus                         collective calls
+ *
+ * They count only with GPUDT_REPORT, or with GPUDT_REQUIRE other than none. May be called at any time, from any thread.
+ */
+int gpudt_counter(int index, const char** name, long long* value);
+
 /* The library also answers the questions of CUDA-aware MPI libraries, which are declared in their own headers:
  *
  *   int MPIX_Query_cuda_support(void)                      Open MPI, mpi-ext.h

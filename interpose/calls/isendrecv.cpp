@@ -199,9 +199,9 @@ class ReceivedAndSent : public ReceivePayload {
   void abandon() override {
     if (in_) in_->abandon();
   }
-  void ended() override {
-    if (out_) out_->ended();
-    if (in_) in_->ended();
+  void each_reported(VisitReported visit) const override {
+    if (out_) out_->each_reported(visit);
+    if (in_) in_->each_reported(visit);
   }
 
   MPI_Request send = MPI_REQUEST_NULL;

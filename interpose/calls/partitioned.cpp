@@ -89,7 +89,7 @@ class Partitioned : public CallPayload {
                                           [](const std::atomic<State>& state) { return state == State::unpacked; });
   }
   void wait() override {}
-  void ended() override { report_end(operand_.reported); }
+  void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
 
  private:
   enum class State { waiting, claimed, unpacked };

@@ -115,8 +115,8 @@ class WaitingCall : public CallPayload {
     if (late_.inner != MPI_REQUEST_NULL && !ended_in_mpi()) return false;
     return operation_.error != MPI_SUCCESS || !late_.staged || late_.staged->done();
   }
-  void ended() override {
-    if (late_.staged) late_.staged->ended();
+  void each_reported(VisitReported visit) const override {
+    if (late_.staged) late_.staged->each_reported(visit);
   }
 
  private:

@@ -42,8 +42,8 @@ class StagedBlocks : public CallPayload {
     const Timed timed(Clock::transfer);
     for (OperandTransfer& transfer : transfers_) transfer.wait();
   }
-  void ended() override {
-    for (const StagedBlock& block : blocks_) report_end(block.operand.reported);
+  void each_reported(VisitReported visit) const override {
+    for (const StagedBlock& block : blocks_) report_visit(block.operand.reported, visit);
   }
   void* data() const { return staging_.data(); }
 
@@ -106,8 +106,8 @@ class CallBuffers::Buffers : public CallPayload {
   void wait() override {
     for (const auto& payload : moved) payload->wait();
   }
-  void ended() override {
-    for (const auto& payload : moved) payload->ended();
+  void each_reported(VisitReported visit) const override {
+    for (const auto& payload : moved) payload->each_reported(visit);
   }
 
   void add(Role role, std::int64_t bytes, std::unique_ptr<CallPayload> payload) {

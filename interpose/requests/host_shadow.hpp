@@ -25,7 +25,7 @@ class HostShadow : public CallPayload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void wait() override;
-  void ended() override { staged_.ended(); }
+  void each_reported(VisitReported visit) const override { staged_.each_reported(visit); }
 
   /// Packs or unpacks, and waits. May throw device::Error.
   void fill();

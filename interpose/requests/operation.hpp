@@ -119,6 +119,7 @@ struct Operation : Recycled<Operation> {
   bool cancelled = false;
   int error = MPI_SUCCESS;
   bool told = false;  ///< the error handler has been called
+  Went went{};        ///< where buffers are followed: the way of the data, once decided
   /// What follows when the real operation has ended.
   enum class Step {
     none,
@@ -215,6 +216,19 @@ void engine_forget_win(MPI_Win win);
 
 /// Generalized requests that the user holds. Zero means that no nonpersistent request is ours.
 int engine_held();
+
+/// Which way the data of a request go.
+struct RequestWay {
+  enum class State {
+    not_ours,
+    not_followed,  ///< buffers_followed is false
+    open,          ///< its message has not come, or other processes have not made the collective
+    known,
+  };
+  State state = State::not_ours;
+  Went went{};
+};
+RequestWay engine_way_of(MPI_Request request);
 
 // --- failures, to be delivered by the completion calls ---------------------------------------------------------------
 

@@ -375,9 +375,19 @@ int Operations::finish(Tests tests) {
 
 namespace {
 
+/// That of a buffer that goes through the host, if one does. Empty if none is followed.
+Went way_so_far(const Operation& operation) {
+  Went way{};
+  operation.moved->each_reported([&](const Reported& buffer) {
+    if (way.way == nullptr || buffer.went().why_through_host != nullptr) way = buffer.went();
+  });
+  return way;
+}
+
 /// Ends the operation's buffers, for the report and for GPUDT_REQUIRE.
 void end_buffers(Operation& operation) {
   const Shortfalls found;
+  operation.went = way_so_far(operation);
   operation.moved->ended();
   if (operation.error != MPI_SUCCESS || operation.cancelled) return;
   const bool receives = operation.moved.is(Kind::receive), sends = operation.moved.is(Kind::send);
@@ -398,6 +408,28 @@ void Operations::complete(Operation* operation) {
   PMPI_Grequest_complete(operation->request);
   live_.fetch_sub(1);
   operation->release();
+}
+
+RequestWay Operations::way_of(MPI_Request request) {
+  const auto way = [](const Operation& operation) -> RequestWay {
+    if (!buffers_followed) return {RequestWay::State::not_followed};
+    if (operation.decided.load(std::memory_order_acquire)) return {RequestWay::State::known, operation.went};
+    const bool is_open = operation.moved.is(Kind::receive) && operation.step < Step::moving;
+    return {is_open ? RequestWay::State::open : RequestWay::State::known, way_so_far(operation)};
+  };
+  RequestWay found;
+  engine_without_polls([&] {  // a poll might complete it meanwhile
+    const LockGuard lock(mutex_);
+    for (const Operation* each = listed_; each != nullptr; each = each->next)
+      if (each->request == request) found = way(*each);
+    return int(MPI_SUCCESS);
+  });
+  if (found.state == RequestWay::State::known && found.went.way == nullptr) found.state = RequestWay::State::open;
+  return found;
+}
+
+RequestWay engine_way_of(MPI_Request request) {
+  return operations.way_of(request);
 }
 
 void Operations::cancel_wanted() {

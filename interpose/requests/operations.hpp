@@ -78,6 +78,7 @@ class Operations final : public Polled {
   void forget_comm(MPI_Comm comm);
   void forget_win(MPI_Win win);
   ErrorOwner owner(const Operation& operation);
+  RequestWay way_of(MPI_Request request);
   bool stop();
   bool defers() const { return deferred_.load(std::memory_order_acquire) != 0; }
   bool defers(const SendChannel& channel);

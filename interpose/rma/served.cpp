@@ -27,6 +27,8 @@ class AccessRequest : public CallPayload {
   Operation* operation_;  ///< owns this
 };
 
+constexpr const char* by_messages = "messages to the target";
+
 bool is_nothing(const Target& target) {
   return target.rank == MPI_PROC_NULL || target.count == 0 || datatype::size_of(target.type) == 0;
 }
@@ -260,8 +262,19 @@ int ServedWindow::forbidden(const char* call, const OriginOperation& operation, 
   const bool there = !exposed_.empty() && exposed_[at].device != 0;
   if (!there && !on_device(operation.source) && !on_device(operation.destination)) return MPI_SUCCESS;
   const Shortfalls found;
-  require_checks(call, {"messages to the target", why_not_direct(at)}, bytes);
+  require_checks(call, {by_messages, why_not_direct(at)}, bytes);
   return found.judge(operation.rank);
+}
+
+std::optional<Went> ServedWindow::way_to(int target) {
+  check_rank(target);
+  const auto at = static_cast<std::size_t>(target);
+  const Went direct{protocol_name(Protocol::peer)};
+  const bool mappable = obstacle_to_direct_access() == nullptr && !exposed_.empty() && exposed_[at].on_gpu != 0;
+  if (mappable && own_gpu_ < 0) return {};
+  if (mappable && (target == own_rank_ || reach("gpudt_route_window", own_gpu_, exposed_[at], world_ranks_[at])))
+    return direct;
+  return Went{by_messages, why_not_direct(at)};
 }
 
 const char* ServedWindow::why_not_direct(std::size_t rank) const {

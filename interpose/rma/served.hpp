@@ -69,6 +69,8 @@ class ServedWindow {
   /// MPI_Win_shared_query answers since MPI-4.1: null, and a size of 0, if the GPU does not reach it. Valid until the
   /// window is freed. A process without device memory in the window reaches its own memory alone.
   int shared_query(int rank, MPI_Aint* size, int* disp_unit, void* address);
+  /// How this process's GPU accesses the memory of rank `target`. No value: the GPU is not known. May map the memory.
+  std::optional<Went> way_to(int target);
   /// The group of the window's processes, which the caller frees.
   int group(MPI_Group* group) const;
   /// Collective: returns when no access is under way, neither of this process nor of others.

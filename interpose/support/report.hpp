@@ -7,6 +7,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/function_ref.hpp"
 #include "datatype/layout.hpp"
 
 namespace gpudt::interpose {
@@ -40,9 +41,11 @@ struct Went {
 /// To be called when `bytes` bytes of a buffer of `call` have gone through the host (require.hpp).
 void require_checks(const char* call, const Went& went, std::int64_t bytes);
 
-/// Counts a buffer of `call`, if a report is wanted, whose data went by `way`. Both must be string literals.
-void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
+/// Counts a buffer of `call`, a string literal, whose data went so.
+void report_buffer(const char* call, const Went& went, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken);
+/// Sets `value` to counter number `index` of gpudt_counter() (gpudt.h) and returns its name; null beyond the last.
+const char* report_counter(int index, std::int64_t& value);
 
 /// One buffer in device memory, from the call to which it was passed until it may be used again. All copies of its
 /// DeviceBuffer share it; the destructor calls end(), which also decides whether the way is one that GPUDT_REQUIRE
@@ -70,7 +73,7 @@ class Reported {
   void end() {
     if (!open_) return;
     open_ = false;
-    report_buffer(call_, went_.way, kind_, bytes_, ReportClock::now() - began_);
+    report_buffer(call_, went_, kind_, bytes_, ReportClock::now() - began_);
     if (went_.why_through_host != nullptr) require_checks(call_, went_, bytes_);
   }
   /// Records that the data went so instead of the chosen way.
@@ -101,8 +104,9 @@ inline void report_went(const ReportedRef& buffer, const Went& went) {
 inline void report_begin(const ReportedRef& buffer) {
   if (buffer) buffer->begin();
 }
-inline void report_end(const ReportedRef& buffer) {
-  if (buffer) buffer->end();
+using VisitReported = FunctionRef<void(Reported&)>;
+inline void report_visit(const ReportedRef& buffer, VisitReported visit) {
+  if (buffer) visit(*buffer);
 }
 
 /// Clocks of the time inside MPI calls. Only the outermost Timed object of a thread counts, so that they do not

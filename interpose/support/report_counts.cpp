@@ -23,6 +23,7 @@ std::array<Row, report::most_rows> rows GUARDED_BY(mutex){};
 std::array<Wait, report::most_waits> waits GUARDED_BY(mutex){};
 
 struct Counts {
+  std::atomic<std::int64_t> buffers[2], bytes[2];  ///< by GPUs, through the host
   std::atomic<std::int64_t> nanoseconds[clocks];
   std::atomic<std::int64_t> peer[peer_events];
   std::atomic<std::int64_t> fallbacks[fallback_kinds];
@@ -62,9 +63,13 @@ void count_wait(const char* call, std::chrono::nanoseconds taken) {
 
 }  // namespace
 
-void report_buffer(const char* call, const char* way, datatype::ShapeKind kind, std::int64_t bytes,
+void report_buffer(const char* call, const Went& went, datatype::ShapeKind kind, std::int64_t bytes,
                    std::chrono::nanoseconds taken) {
+  const bool on_host = went.why_through_host != nullptr;
+  counts.buffers[on_host ? 1 : 0].fetch_add(1, std::memory_order_relaxed);
+  counts.bytes[on_host ? 1 : 0].fetch_add(bytes, std::memory_order_relaxed);
   if (!report_wanted) return;
+  const char* const way = went.way;
   const auto kind_number = static_cast<std::int32_t>(kind);
   const LockGuard lock(mutex);
   Row& row = entry_for(rows, [&](const Row& each) {
@@ -94,7 +99,35 @@ void Timed::stop() {
 }
 
 void report_peer(PeerEvent event) {
-  if (report_wanted) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
+  if (buffers_followed) counts.peer[static_cast<int>(event)].fetch_add(1, std::memory_order_relaxed);
+}
+
+const char* report_counter(int index, std::int64_t& value) {
+  struct Counter {
+    const char* name;
+    const std::atomic<std::int64_t>& value;
+  };
+  const auto event = [](PeerEvent which) -> const auto& {
+    return counts.peer[static_cast<int>(which)];
+  };
+  static const std::array<Counter, 12> counters = {{
+      {"buffers_by_gpus", counts.buffers[0]},
+      {"bytes_by_gpus", counts.bytes[0]},
+      {"buffers_through_host", counts.buffers[1]},
+      {"bytes_through_host", counts.bytes[1]},
+      {"messages_offered", event(PeerEvent::offered)},
+      {"messages_buffered", event(PeerEvent::buffered)},
+      {"messages_refused", event(PeerEvent::refused)},
+      {"messages_declined", event(PeerEvent::declined)},
+      {"messages_packed", event(PeerEvent::packed)},
+      {"messages_in_fragments", event(PeerEvent::remote)},
+      {"messages_put", event(PeerEvent::put)},
+      {"collectives_by_gpus", event(PeerEvent::collective)},
+  }};
+  if (index < 0 || index >= static_cast<int>(counters.size())) return nullptr;
+  const Counter& counter = counters[static_cast<std::size_t>(index)];
+  value = counter.value.load(std::memory_order_relaxed);
+  return counter.name;
 }
 
 void report_fallback(Fallback kind) {

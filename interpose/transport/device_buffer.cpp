@@ -246,6 +246,16 @@ device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {
   return device::acquire(device::StagingKind::mapped, operand.ordinal, size);
 }
 
+namespace {
+
+Message message_of(const DeviceBuffer& operand) {
+  return {.bytes = operand.bytes(),
+          .contiguous = operand.info->layout().is_contiguous(operand.count),
+          .divided = operand.division != nullptr};
+}
+
+}  // namespace
+
 bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand,
                     Located located, bool host_memory_only) {
   const bool on_device = resolve_layout(buffer, count, type, operand, located);
@@ -253,9 +263,7 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   if (!on_device) return false;
   Route route = forwarding.route;
   route.host_memory_only = host_memory_only;
-  const Message message{.bytes = operand.bytes(),
-                        .contiguous = operand.info->layout().is_contiguous(count),
-                        .divided = operand.division != nullptr};
+  const Message message = message_of(operand);
   operand.protocol = choose(message, route);
   record(call, operand, operand.use == Use::written ? came_staged : staged_by_call);
   if (!operand.is_direct()) return true;
@@ -293,6 +301,22 @@ Sender sender_for(const DeviceBuffer& operand, const Destination& to, bool buffe
     log_trace_once((route.process < 0 ? "to another process: " : "to process " + std::to_string(route.process) + ": ") +
                    comparison(message, route));
   return sender;
+}
+
+std::optional<Went> expected_route(const void* buffer, std::int64_t count, MPI_Datatype type, const Destination& to) {
+  DeviceBuffer operand;
+  if (!active.load(std::memory_order_acquire) || count <= 0 || !resolve_layout(buffer, count, type, operand)) return {};
+  Message message = message_of(operand);
+  Route route = forwarding.route;
+  route.host_memory_only = peer_exchanges_rts(to.rank, to.comm);
+  operand.protocol = choose(message, route);
+  if (operand.is_direct()) return Went{protocol_name(operand.protocol)};
+  message.contiguous = false;  // as sender_for() does
+  route.receiver = Receiver::unseen;
+  route.host_memory_only = operand.protocol == Protocol::mapped_staging;
+  const Protocol protocol = expected_protocol(operand, to, message, route);
+  if (protocol == Protocol::pipelined) return went_pipelined(operand);
+  return Went{protocol_name(protocol), goes_through_host(protocol) ? obstacle_to_peer(message, route) : nullptr};
 }
 
 Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program) {

@@ -124,6 +124,10 @@ Outgoing given_unstaged(const DeviceBuffer& operand, const Outgoing& program);
 /// resolve() for calls whose data are staged on the host even over a CUDA-aware MPI, whose host code may read them.
 bool resolve_mapped(const void* buffer, std::int64_t count, MPI_Datatype type, const char* call, DeviceBuffer& operand);
 
+/// How a message from (buffer, count, type) would go now, as far as its sender knows; no value if it has no data in
+/// device memory.
+std::optional<Went> expected_route(const void* buffer, std::int64_t count, MPI_Datatype type, const Destination& to);
+
 /// Enters an operand that the caller has made itself into the report and the trace.
 void note_operand(const char* call, DeviceBuffer& operand);
 

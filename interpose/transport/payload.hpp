@@ -44,8 +44,12 @@ class Payload {
   }
   /// To be called when the operation has failed: stops all use of the user's buffers, and releases other processes.
   virtual void abandon() {}
+  /// Calls `visit` for each of the user's buffers that is followed (report.hpp).
+  virtual void each_reported(VisitReported) const {}
   /// To be called when the operation is over, for the report. A persistent one may be started again.
-  virtual void ended() {}
+  void ended() const {
+    each_reported([](Reported& buffer) { buffer.end(); });
+  }
 };
 
 class SendPayload : public Payload {

@@ -150,6 +150,11 @@ using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int
 [[gnu::weak]] MakeSender make_offer;   // peer/sender.cpp
 [[gnu::weak]] Recognise recognise_offer;
 
+/// The protocol by which such a message would go now, as far as its sender knows. Enters the reasons in `message` and
+/// `route`. May throw device::Error.
+[[gnu::weak]] Protocol expected_protocol(const DeviceBuffer& operand, const Destination& to, Message& message,
+                                         Route& route);  // peer/sender.cpp
+
 // --- the table -------------------------------------------------------------------------------------------------------
 
 struct ProtocolRow {

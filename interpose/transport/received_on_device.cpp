@@ -86,10 +86,6 @@ void DirectReceive::abandon() {
   receiver_.reset();
 }
 
-void DirectReceive::ended() {
-  report_end(operand_.reported);
-}
-
 std::shared_ptr<ReceiveWithRoom> receive_with_room(const Outgoing& program, bool lasts) {
   if (!peer_checks() || program.count < 0 || program.type == MPI_DATATYPE_NULL) return nullptr;
   if (!peer_wants_room(program.count * datatype::size_of(program.type), lasts)) return nullptr;

@@ -55,7 +55,7 @@ class DirectReceive : public ReceivePayload {
   void start_unpack(std::int64_t bytes) override;
   bool done() override;
   void abandon() override;
-  void ended() override;
+  void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
 
  private:
   DeviceBuffer operand_;

@@ -16,10 +16,6 @@ void Staged::restart() {
   operand_.mark_again();
 }
 
-void Staged::ended() {
-  report_end(operand_.reported);
-}
-
 void Staged::start_unpack(std::int64_t bytes) {
   if (operand_.reported) operand_.reported->received(bytes);
   start(device::Direction::unpack, bytes);

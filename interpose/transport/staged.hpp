@@ -25,7 +25,7 @@ class Staged : public CallPayload {
   bool done() override;
   void wait() override;
   void abandon() override;
-  void ended() override;
+  void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
   Outgoing message() const { return {data(), static_cast<int>(operand_.count), operand_.packed_type()}; }
   void* data() const { return staging_.data(); }
   const DeviceBuffer& operand() const { return operand_; }
@@ -48,7 +48,7 @@ class StagedSend : public SendPayload {
   void wait() override { staged_.wait(); }
   Outgoing message() const override { return staged_.message(); }
   void abandon() override { staged_.abandon(); }
-  void ended() override { staged_.ended(); }
+  void each_reported(VisitReported visit) const override { staged_.each_reported(visit); }
   const DeviceBuffer& operand() const { return staged_.operand(); }
 
  private:

@@ -134,10 +134,6 @@ void StagedReceive::restart() {
   operand_.mark_again();
 }
 
-void StagedReceive::ended() {
-  report_end(operand_.reported);
-}
-
 void StagedReceive::start_unpack(std::int64_t bytes) {
   if (operand_.reported) operand_.reported->received(bytes);
   if (!receiver_) return unpack(bytes);

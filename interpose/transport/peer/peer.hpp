@@ -171,7 +171,7 @@ class RendezvousSender final : public SendPayload, public Recycled<RendezvousSen
   Outgoing message() const override;
   void given() override;
   void recalled() override;
-  void ended() override;
+  void each_reported(VisitReported visit) const override { report_visit(operand_.reported, visit); }
 
  private:
   friend MakeSender make_offer;

@@ -153,10 +153,24 @@ SteadyClock::time_point taken_at(int rank) {
   return SteadyClock::time_point(SteadyClock::duration(taken.load(std::memory_order_relaxed)));
 }
 
-bool abstains(int rank, const Traffic& traffic) {
+namespace {
+
+/// Whether refusals keep this process from offering messages.
+bool heeds_refusals(int rank, const Traffic& traffic) REQUIRES(world->mutex) {
   if (rank == world->rank || world->forced) return false;
-  if (traffic.bytes >= least_through_segment && world->chunks->usable()) return false;
-  return world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic).passes();
+  return traffic.bytes < least_through_segment || !world->chunks->usable();
+}
+
+}  // namespace
+
+bool abstains(int rank, const Traffic& traffic) {
+  return heeds_refusals(rank, traffic) &&
+         world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic).passes();
+}
+
+bool would_abstain(int rank, const Traffic& traffic) {
+  return heeds_refusals(rank, traffic) &&
+         world->neighbours[static_cast<std::size_t>(rank)].refusals_of(traffic).waits();
 }
 
 bool has_refused(int rank, const Traffic& traffic) {

@@ -167,6 +167,8 @@ void note_taken(int rank);
 SteadyClock::time_point taken_at(int rank);
 /// Counts a message to a process. Whether it is to be sent without an offer, because earlier ones were refused.
 bool abstains(int rank, const Traffic& traffic) REQUIRES(world->mutex);
+/// What abstains() would return, without counting a message.
+bool would_abstain(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 /// Whether the neighbour could not fetch the last such message.
 bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 void note_outcome(int rank, const Traffic& traffic, bool refused);
