@@ -14,6 +14,7 @@
 #include "base/never_destroyed.hpp"
 #include "base/timeline.hpp"
 #include "datatype/decode.hpp"
+#include "interpose/calls/memory_kinds.hpp"
 #include "interpose/calls/other_tools.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
@@ -37,6 +38,8 @@
 #include "interpose/transport/lazy_room.hpp"
 #include "interpose/transport/peer/peer.hpp"
 #include "interpose/transport/presence.hpp"
+
+extern "C" int gpudt_active();
 
 namespace gpudt::interpose {
 namespace {
@@ -62,9 +65,13 @@ bool may_ask() {
   return begun != 0 && ended == 0;
 }
 
-int mpi_query_cuda_support() {
-  auto* const query = behind<int()>("MPIX_Query_cuda_support");
+int mpi_query_support(const char* name) {
+  auto* const query = behind<int()>(name);
   return query == nullptr || !may_ask() ? 0 : query();
+}
+
+int mpi_query_cuda_support() {
+  return mpi_query_support("MPIX_Query_cuda_support");
 }
 
 bool mpi_is_cuda_aware(int forced) {
@@ -78,6 +85,7 @@ Ranks ranks_to_report() {
 }
 
 void stop() {
+  memory_kinds_stop();
   streams_stop();
   bool ended = engine_stop();
   ended = peer_stop() && ended;
@@ -214,6 +222,7 @@ bool start_process(const Settings& settings, int rank) {
 void run(const Config& config, const char* since) {
   if (config.check) check_start(config.device.order != device::Order::none);
   active.store(true, std::memory_order_release);
+  if (gpudt_active() != 0) memory_kinds_start(!sessions_alone());
   if (tracing()) log_trace(std::string(since) + ": device " + device::runtime_name());
 }
 
@@ -406,6 +415,17 @@ GPUDT_EXPORT const char* gpudt_why_not() {
 // that of the MPI library.
 GPUDT_EXPORT int MPIX_Query_cuda_support() {
   return gpudt_active() != 0 ? 1 : mpi_query_cuda_support();
+}
+
+// gpudt serves CUDA alone: what the MPI library answers, or no.
+GPUDT_EXPORT int MPIX_Query_ze_support() {
+  return mpi_query_support("MPIX_Query_ze_support");
+}
+GPUDT_EXPORT int MPIX_Query_hip_support() {
+  return mpi_query_support("MPIX_Query_hip_support");
+}
+GPUDT_EXPORT int MPIX_Query_rocm_support() {
+  return mpi_query_support("MPIX_Query_rocm_support");
 }
 
 // MPICH's form of the question. Its mpi.h numbers the kinds of GPU, from CUDA on.

@@ -78,6 +78,9 @@ inline MPI_Op op_f2c(MPI_Fint handle) {
 inline MPI_Fint op_c2f(MPI_Op handle) {
   return PMPI_Op_c2f(handle);
 }
+inline MPI_Fint info_c2f(MPI_Info handle) {
+  return PMPI_Info_c2f(handle);
+}
 inline MPI_Fint group_c2f(MPI_Group handle) {
   return PMPI_Group_c2f(handle);
 }
@@ -137,6 +140,9 @@ struct NewMessage : New<MPI_Message, message_c2f> {
 };
 struct NewGroup : New<MPI_Group, group_c2f> {
   NewGroup(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_GROUP_NULL) {}
+};
+struct NewInfo : New<MPI_Info, info_c2f> {
+  NewInfo(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_INFO_NULL) {}
 };
 struct NewWin : New<MPI_Win, win_c2f> {
   NewWin(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_WIN_NULL) {}

@@ -27,6 +27,13 @@ inline constexpr bool truncated_statuses_tell = true;
 inline constexpr bool truncated_statuses_tell = false;
 #endif
 
+/// Whether PMPI_Info_set takes MPI_INFO_ENV. MPICH 5 refuses it, and ends the process.
+#ifdef OPEN_MPI
+inline constexpr bool environment_is_writable = true;
+#else
+inline constexpr bool environment_is_writable = false;
+#endif
+
 /// PMPI_Waitall.
 int wait_all(int count, MPI_Request* requests, MPI_Status* statuses);
 

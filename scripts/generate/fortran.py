@@ -59,6 +59,7 @@ CONVERSIONS = {
     "op": ("const MPI_Fint*", "PMPI_Op_f2c(*{0})"),
     "op_ref": ("MPI_Fint*", "Op({0})"),
     "info": ("const MPI_Fint*", "PMPI_Info_f2c(*{0})"),
+    "new_info": ("MPI_Fint*", "NewInfo({0}, code)"),
     "group": ("const MPI_Fint*", "PMPI_Group_f2c(*{0})"),
     "new_group": ("MPI_Fint*", "NewGroup({0}, code)"),
     "comm": ("const MPI_Fint*", "PMPI_Comm_f2c(*{0})"),

@@ -27,6 +27,15 @@ static void ask(const char* when, int expected) {
   if (!initialized || finalized) query_gpu = NULL;
 #endif
   if (query != NULL) expect(when, "MPIX_Query_cuda_support", query(), expected);
+  const char* const others[] = {"MPIX_Query_ze_support", "MPIX_Query_hip_support", "MPIX_Query_rocm_support"};
+  for (int i = 0; i < 3; ++i) {
+    int (*other)(void) = NULL;
+    *(void**)&other = dlsym(RTLD_DEFAULT, others[i]);
+    if (other == NULL)
+      expect(when, others[i], -1, 0);
+    else
+      expect(when, others[i], other(), 0);
+  }
   if (query_gpu != NULL) {
     int supported = -1;
     query_gpu(0, &supported);

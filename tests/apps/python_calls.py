@@ -599,6 +599,17 @@ def files(MPI, check, comm):
         os.rmdir(folder)
 
 
+def memory_kinds(MPI, check, comm):
+    """What a program asks before it passes device memory (MPI-4.1, section 12.4.3)."""
+    for name, info in (("MPI_INFO_ENV", MPI.INFO_ENV), ("MPI_COMM_WORLD", comm.Get_info())):
+        kinds = (info.Get("mpi_memory_alloc_kinds") or "").split(",")
+        for kind in ("mpi", "system", "cuda", "cuda:device", "cuda:managed", "cuda:host"):
+            if kind in kinds:
+                check.passed += 1
+            else:
+                check.failures.append(f"{name} lacks the memory kind {kind}")
+
+
 def run(arrays, memory):
     from mpi4py import MPI
 
@@ -607,7 +618,7 @@ def run(arrays, memory):
         skip(f"{comm.size} ranks: mpi4py may be made for another MPI than the one that started it")
     made = (CupyArrays if arrays == "cupy" else RuntimeArrays)(memory, comm.rank)
     check = Checks(made, comm)
-    for part in (point_to_point, collectives, one_sided, files):
+    for part in (memory_kinds, point_to_point, collectives, one_sided, files):
         before = check.passed
         part(MPI, check, comm)
         if comm.rank == 0:

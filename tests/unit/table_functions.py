@@ -23,7 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 # Interposed, but no functions of the standard, which no program calls from Fortran; and those for C alone.
 IN_STREAMS = re.findall(r"^int (MPIX_\w+)\(", (ROOT / "include/gpudt_streams.h").read_text(encoding="ascii"), re.MULTILINE)
-C_ALONE = {"MPIX_Query_cuda_support", "MPIX_GPU_query_support", *IN_STREAMS, *OUTSIDE_THE_TABLE}
+C_ALONE = {"MPIX_Query_cuda_support", "MPIX_Query_ze_support", "MPIX_Query_hip_support", "MPIX_Query_rocm_support",
+           "MPIX_GPU_query_support", *IN_STREAMS, *OUTSIDE_THE_TABLE}
 
 
 def exported(library):
