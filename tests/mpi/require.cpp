@@ -54,6 +54,7 @@ struct BothWays {
       : type(sent), count(elements), out(from, sent, elements), in(to, sent, elements) {
     out.fill(key_of(rank()));
     in.expect(stream_of(type, count, key_of(partner())));
+    PMPI_Barrier(comm());  // from now on all know it, and messages are offered from the first one on
   }
   /// Whatever the call returned.
   void check_arrived() const { CHECK(in.difference() == ""); }

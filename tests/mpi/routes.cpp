@@ -28,6 +28,11 @@ int usual_way() {
   return stages() ? GPUDT_WAY_HOST : GPUDT_WAY_GPU;
 }
 
+/// From now on messages are offered on comm() from the first one on.
+void know_each_other() {
+  PMPI_Barrier(comm());
+}
+
 struct Answer {
   int code, way = -1;
   std::array<char, 300> text{};
@@ -62,9 +67,11 @@ std::map<std::string, long long> counters() {
 
 TEST_CASE("gpudt_route_message foretells the way of a message", "[.routes]") {
   Memory device(Place::device, long_count * sizeof(double)), host(Place::host, long_count * sizeof(double));
+  know_each_other();
   const Answer usual = message(device.data(), long_count, partner(), comm());
   MPI_OK(usual.code);
   CHECK(usual.way == usual_way());
+  INFO(usual.str());
   CHECK(usual.str().find(stages() ? "GPUDT_PROTOCOL" : host_only() ? "no data" : "peer") != std::string::npos);
   CHECK(message(host.data(), long_count, partner(), comm()).way == GPUDT_WAY_NONE);
   CHECK(message(device.data(), 0, partner(), comm()).way == GPUDT_WAY_NONE);
@@ -93,6 +100,7 @@ TEST_CASE("gpudt_route_message refuses nonsense", "[.routes]") {
 TEST_CASE("gpudt_route_request tells the way of a message", "[.routes]") {
   Memory out(Place::device, long_count * sizeof(double)), in(Place::device, long_count * sizeof(double));
   std::array<MPI_Request, 2> requests{};
+  know_each_other();
   MPI_OK(MPI_Irecv(in.data(), long_count, MPI_DOUBLE, partner(), tag, comm(), &requests[0]));
   const Answer early = request(requests[0]);
   MPI_OK(early.code);
@@ -120,6 +128,7 @@ TEST_CASE("gpudt_route_window tells the way to a target", "[.routes]") {
 
 TEST_CASE("gpudt_counter counts the ways of buffers", "[.routes]") {
   Memory out(Place::device, long_count * sizeof(double)), in(Place::device, long_count * sizeof(double));
+  know_each_other();
   const auto before = counters();
   REQUIRE(before.contains("bytes_by_gpus"));
   MPI_Sendrecv(out.data(), long_count, MPI_DOUBLE, partner(), tag, in.data(), long_count, MPI_DOUBLE, partner(), tag,
