@@ -119,6 +119,8 @@ int replace_through_host(const ReplaceArguments& args, const DeviceBuffer& opera
   peer_receives_on_device();
   StagedSend out(operand);
   pack(out);
+  if (operand.reported && args.dest != MPI_PROC_NULL)  // the received data may go another way
+    require_checks(replace_call, operand.reported->went(), operand.bytes());
   if (!args.are_valid()) return args.call_replace(out.message(), seen.get());
   const auto in = make_recycled<StagedReceive>(operand, rts_room());
   if (rts_room() <= operand.bytes() && args.may_deadlock(operand.bytes()))

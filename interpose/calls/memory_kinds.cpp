@@ -45,7 +45,7 @@ std::optional<std::string> value_in(MPI_Info info) {
 std::optional<std::string> provided_by_mpi(bool world) {
   MPI_Info info = MPI_INFO_NULL;
   if (!world || PMPI_Comm_get_info(MPI_COMM_WORLD, &info) != MPI_SUCCESS) return {};
-  const std::optional<std::string> value = value_in(info);
+  std::optional<std::string> value = value_in(info);
   PMPI_Info_free(&info);
   return value;
 }

@@ -153,7 +153,7 @@ using Recognise = std::unique_ptr<RendezvousReceiver>(const void* data, std::int
 /// The protocol by which such a message would go now, as far as its sender knows. Enters the reasons in `message` and
 /// `route`. May throw device::Error.
 [[gnu::weak]] Protocol expected_protocol(const DeviceBuffer& operand, const Destination& to, Message& message,
-                                         Route& route);  // peer/sender.cpp
+                                         Route& route);  // peer/known_receiver.cpp
 
 // --- the table -------------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,24 @@ TEST_CASE("GPUDT_REQUIRE and MPI_Sendrecv", "[.require]") {
   each.check_arrived();
 }
 
+TEST_CASE("GPUDT_REQUIRE and MPI_Sendrecv_replace, which stages what it sends", "[.require]") {
+  const bool is_error = setting("GPUDT_REQUIRE").starts_with("gpu") && !host_only();
+  const Type type = plain(MPI_DOUBLE);
+  BothWays each(type, long_count);
+  const bool even = rank() % 2 == 0;
+  if (even) {
+    expect(MPI_Sendrecv_replace(each.out.address(), long_count, type, partner(), tag, partner(), tag, comm(),
+                                MPI_STATUS_IGNORE),
+           is_error);
+  } else {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_OK(MPI_Irecv(each.in.address(), long_count, type, partner(), tag, comm(), &request));
+    expect(MPI_Send(each.out.address(), long_count, type, partner(), tag, comm()));
+    expect(MPI_Wait(&request, MPI_STATUS_IGNORE), is_error);
+    each.check_arrived();
+  }
+}
+
 TEST_CASE("GPUDT_REQUIRE lets short data, MPI_Pack, cancelled receives and host memory pass", "[.require]") {
   const Type type = plain(MPI_DOUBLE);
   for (const auto& [count, place] : {std::pair(8, Place::device), std::pair(long_count, Place::host)}) {

@@ -63,34 +63,7 @@ device::Transfer pack_all(const DeviceBuffer& operand, const device::Staging& st
                        0, operand.bytes(), staging.data(), {}, operand.after);
 }
 
-/// The protocol of a message to process `rank`, of which `route` tells, if there is a descriptor for it.
-Protocol choose_known(const DeviceBuffer& operand, int rank, const Envelope& envelope, Message& message, Route& route)
-    REQUIRES(world->mutex) {
-  Protocol protocol = choose(message, route);
-  if (protocol == Protocol::pipelined && operand.protocol == Protocol::device_staging) {
-    message.packing_us = packing_us(operand);  // only for messages that need it, since it takes long
-    protocol = choose(message, route);
-  }
-  const bool offers = row_of(protocol).recognise != nullptr && protocol != Protocol::pipelined;
-  if (!offers || !hidden_messages_share_comm || expects(*reach(rank), envelope.context, message.bytes)) return protocol;
-  route.not_offered = "the receiver does not know the communicator";
-  return choose(message, route);
-}
-
 }  // namespace
-
-Protocol expected_protocol(const DeviceBuffer& operand, const Destination& to, Message& message, Route& route) {
-  if (!may_offer(to.comm)) {
-    route.not_offered = "there are no peer transfers";
-    return choose(message, route);
-  }
-  const int rank = world_rank_of(to.comm, to.rank);
-  const Envelope envelope = envelope_of(to.tag, to.comm);
-  const LockGuard lock(world->mutex);
-  look_at(rank, route);
-  route.backing_off = route.receiver == Receiver::sharing && would_abstain(rank, {to.tag, message.bytes});
-  return choose_known(operand, rank, envelope, message, route);
-}
 
 /// What a message needs to be offered.
 struct RendezvousSender::Place {
