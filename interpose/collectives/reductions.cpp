@@ -325,6 +325,10 @@ std::optional<Arithmetic> asked(MPI_Comm comm, const ReductionArguments& argumen
   return wanted(bytes_of(arguments, *arithmetic)) ? arithmetic : no("GPUDT_PROTOCOL");
 }
 
+bool on_one_node(MPI_Comm comm) {
+  return comm_state_of(comm).together || require_explains(not_on_one_node);
+}
+
 }  // namespace
 
 std::optional<int> reduce_on_gpus(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
@@ -377,7 +381,7 @@ std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGr
 std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, const ReductionArguments& arguments,
                                            MPI_Datatype type, MPI_Op op) {
   const std::optional<Arithmetic> arithmetic = asked(comm, arguments, type, op);
-  if (!arithmetic || !comm_state_of(comm).together) return nullptr;
+  if (!arithmetic || !on_one_node(comm)) return nullptr;
   const std::shared_ptr<BoardGroup>& group = boards_of(comm_state_of(comm));
   try {
     if (!surely_on_host(arguments) && may_offer(*group)) return offer(call.name, group, arguments, type, *arithmetic);
@@ -388,7 +392,7 @@ std::unique_ptr<BoardCall> offer_reduction(const Call& call, MPI_Comm comm, cons
 }
 
 bool starts_asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
-  return asked(comm, arguments, type, op) && comm_state_of(comm).together;
+  return asked(comm, arguments, type, op) && on_one_node(comm);
 }
 
 // Operator and datatype are predefined, and so outlive the request.
