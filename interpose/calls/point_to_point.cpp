@@ -149,7 +149,7 @@ GPUDT_EXPORT int MPI_Recv(void* buf, int count, MPI_Datatype type, int source, i
   return receive_blocking({receive}, "MPI_Recv", {buf, count, type}, {.comm = comm}, Selector{source, tag}, status);
 }
 GPUDT_EXPORT int MPI_Mrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Status* status) {
-  return guarded(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });
+  return raising(MPI_COMM_NULL, "MPI_Mrecv", [&] { return receive_matched(buf, count, type, message, status); });
 }
 GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                            MPI_Request* request) {
@@ -160,7 +160,7 @@ GPUDT_EXPORT int MPI_Irecv(void* buf, int count, MPI_Datatype type, int source, 
       "MPI_Irecv", {buf, count, type}, {.comm = comm}, Selector{source, tag}, From{source, comm}, request);
 }
 GPUDT_EXPORT int MPI_Imrecv(void* buf, int count, MPI_Datatype type, MPI_Message* message, MPI_Request* request) {
-  return guarded(MPI_COMM_NULL, "MPI_Imrecv",
+  return raising(MPI_COMM_NULL, "MPI_Imrecv",
                  [&] { return start_receive_matched(buf, count, type, message, request); });
 }
 

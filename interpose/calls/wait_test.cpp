@@ -200,7 +200,8 @@ class Requests {
     std::vector<Failed> failures = std::exchange(failed_here(), std::move(ours_->outer));
     const std::vector<MPI_Request>& given = ours_->given;
     std::erase_if(failures, [&](const Failed& failed) {
-      return std::find(given.begin(), given.end(), failed.request) != given.end();
+      return std::find(given.begin(), given.end(), failed.request) != given.end() ||
+             (failed.operation->forbidden && require_fails_call());  // which this call is part of
     });
     return failures;
   }

@@ -413,7 +413,7 @@ std::optional<int> exchange(const Call& call, MPI_Comm comm, Flow flow, const Kn
   report(call, blocks);
   comm_state.spoilt = true;  // unless it ends well
   const int code = move(call.name, comm, group.get(), blocks);
-  comm_state.spoilt = code != MPI_SUCCESS && !is_shortfall(code);
+  comm_state.spoilt = code != MPI_SUCCESS;
   return code;
 }
 

@@ -317,8 +317,7 @@ int tell(Operation& operation) {
   // Open MPI finds no handler in a freed communicator, and for collectives calls that of MPI_COMM_WORLD.
   const bool collective = operation.moved.is(Operation::Kind::fill) && owner.comm != MPI_COMM_NULL;
   if (collective && operation.inner != MPI_REQUEST_NULL) PMPI_Request_free(&operation.inner);
-  const bool succeeded_in_mpi = is_shortfall(operation.error);
-  if (operation.inner == MPI_REQUEST_NULL || owner.kept || succeeded_in_mpi) return raise(owner, operation.error);
+  if (operation.inner == MPI_REQUEST_NULL || owner.kept || operation.forbidden) return raise(owner, operation.error);
   const int code = PMPI_Wait(&operation.inner, MPI_STATUS_IGNORE);  // it has ended: MPI calls the handler
   if (code != MPI_SUCCESS) operation.error = code;
   return operation.error;

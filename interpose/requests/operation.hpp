@@ -118,8 +118,9 @@ struct Operation : Recycled<Operation> {
   Arrival arrived;  ///< what the status says
   bool cancelled = false;
   int error = MPI_SUCCESS;
-  bool told = false;  ///< the error handler has been called
-  Went went{};        ///< where buffers are followed: the way of the data, once decided
+  bool forbidden = false;  ///< `error` is that of GPUDT_REQUIRE
+  bool told = false;       ///< the error handler has been called
+  Went went{};             ///< where buffers are followed: the way of the data, once decided
   /// What follows when the real operation has ended.
   enum class Step {
     none,

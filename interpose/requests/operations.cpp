@@ -394,6 +394,7 @@ void end_buffers(Operation& operation) {
   operation.error = found.judge(receives ? operation.arrived.source
                                 : sends  ? operation.channel.peer
                                          : Shortfalls::no_rank);
+  operation.forbidden = operation.error != MPI_SUCCESS;
 }
 
 }  // namespace

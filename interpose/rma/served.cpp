@@ -18,7 +18,9 @@ class AccessRequest : public CallPayload {
     const DirectAccess* const direct = access_->direct.get();
     if (direct != nullptr ? !access_->direct->done() : !access_->complete.load(std::memory_order_acquire)) return false;
     operation_->error = direct != nullptr ? direct->error() : access_->error;
-    if (operation_->error == MPI_SUCCESS) operation_->error = access_->forbidden;
+    if (operation_->error != MPI_SUCCESS) return true;
+    operation_->error = access_->forbidden;
+    operation_->forbidden = access_->forbidden != MPI_SUCCESS;
     return true;
   }
 

@@ -127,14 +127,16 @@ int raising(const Handle& handle, const char* call, Body&& body) {
 /// that data have gone.
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) {
+  int shortfall = MPI_SUCCESS;
   const auto run = [&] {
     const NvtxCall range(call);
-    return body();
+    if (!require_wanted) return body();
+    const Shortfalls found;  // ends before an error handler is called, which may not return
+    const int code = body();
+    if (code == MPI_SUCCESS) shortfall = found.end_call();
+    return code;
   };
-  if (!require_wanted) return raising(handle, call, run);
-  const Shortfalls found;
   const int code = raising(handle, call, run);
-  const int shortfall = code == MPI_SUCCESS ? found.judge() : MPI_SUCCESS;
   return shortfall == MPI_SUCCESS ? code : raise(handle, shortfall);
 }
 

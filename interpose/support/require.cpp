@@ -72,7 +72,7 @@ Shortfalls::~Shortfalls() {
 }
 
 int Shortfalls::judge(int rank) const {
-  if (call_ == nullptr) return MPI_SUCCESS;
+  if (call_ == nullptr) return has_failed_ ? error_code : MPI_SUCCESS;
   const std::string how = std::string(" through the host (") + way_ + "): " + why_;
   if (!is_error() && !is_new(call_, how)) return MPI_SUCCESS;
   const int other = rank_ != no_rank ? rank_ : rank;
@@ -85,6 +85,18 @@ int Shortfalls::judge(int rank) const {
   }
   log_failure(call_, text);
   return error_code;
+}
+
+int Shortfalls::end_call() const {
+  if (outer_ == nullptr) return judge();
+  outer_->has_failed_ |= has_failed_;
+  if (bytes_ <= outer_->bytes_) return MPI_SUCCESS;
+  outer_->call_ = call_;
+  outer_->way_ = way_;
+  outer_->why_ = why_;
+  outer_->bytes_ = bytes_;
+  outer_->rank_ = rank_;
+  return MPI_SUCCESS;
 }
 
 bool require_covers(const char* call, std::int64_t bytes) {
@@ -113,8 +125,9 @@ const char* require_explanation() {
   return require_wanted && innermost != nullptr ? innermost->explanation_ : nullptr;
 }
 
-bool is_shortfall(int code) {
-  return require_wanted && is_error() && code == error_code && code != MPI_ERR_OTHER;
+bool require_fails_call() {
+  if (innermost != nullptr) innermost->has_failed_ = true;
+  return innermost != nullptr;
 }
 
 }  // namespace gpudt::interpose

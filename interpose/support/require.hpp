@@ -32,12 +32,15 @@ class Shortfalls {
   /// Logs what has been noted. Returns the code of the error, MPI_SUCCESS if there is none. `rank`: the other process,
   /// if there is one and it has not been noted.
   int judge(int rank = no_rank) const;
+  /// judge() for a call that has succeeded. If it is part of another call, that one is judged instead, at its end.
+  int end_call() const;
 
  private:
   friend void require_checks(const char* call, const Went& went, std::int64_t bytes);
   friend void require_names(int rank);
   friend bool require_explains(const char* why);
   friend const char* require_explanation();
+  friend bool require_fails_call();
 
   Shortfalls* const outer_;
   /// The longest buffer.
@@ -47,6 +50,7 @@ class Shortfalls {
   std::int64_t bytes_ = 0;
   int rank_ = no_rank;  ///< the other process's, in the communicator or window of the call
   const char* explanation_ = nullptr;
+  bool has_failed_ = false;  ///< a shortfall has been judged that is to fail the call
 };
 
 /// Whether data of `call`, `bytes` bytes, are among those that GPUDT_REQUIRE wants on GPUs.
@@ -57,7 +61,7 @@ void require_names(int rank);
 bool require_explains(const char* why);
 /// What require_explains() has noted last for this call; null if nothing.
 const char* require_explanation();
-/// Whether `code` is the error of judge().
-bool is_shortfall(int code);
+/// If a call is being made, it fails at its end for an operation that has been judged. False if none is.
+bool require_fails_call();
 
 }  // namespace gpudt::interpose

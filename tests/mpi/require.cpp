@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/mpi/error_comm.hpp"
 #include "tests/mpi/exchange.hpp"
 
 using namespace gpudt::test;
@@ -126,6 +127,23 @@ TEST_CASE("GPUDT_REQUIRE and MPI_Sendrecv", "[.require]") {
   expect(MPI_Sendrecv(each.out.address(), each.count, type, partner(), tag, each.in.address(), each.count, type,
                       partner(), tag, comm(), MPI_STATUS_IGNORE));
   each.check_arrived();
+}
+
+TEST_CASE("GPUDT_REQUIRE calls the error handler once for each call", "[.require]") {
+  const Type type = plain(MPI_DOUBLE);
+  BothWays each(type, long_count);
+  ErrorComm errors(/*own_handler=*/true);
+  PMPI_Barrier(errors);
+  const std::size_t expected = is_forbidden() ? 1 : 0;
+  expect(MPI_Sendrecv(each.out.address(), each.count, type, partner(), tag, each.in.address(), each.count, type,
+                      partner(), tag, errors, MPI_STATUS_IGNORE));
+  CHECK(handler_calls.size() == expected);
+  each.check_arrived();
+  handler_calls.clear();
+  const int block = long_count / ranks();
+  expect(MPI_Alltoall(each.out.address(), block, type, each.in.address(), block, type, errors));
+  CHECK(handler_calls.size() == expected);
+  handler_calls.clear();
 }
 
 TEST_CASE("GPUDT_REQUIRE and MPI_Sendrecv_replace, which stages what it sends", "[.require]") {
