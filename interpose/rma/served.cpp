@@ -354,10 +354,8 @@ int ServedWindow::access(const char* call, MessageKind kind, const Target& targe
     build(*operation);
     if (require_wanted)
       operation->forbidden = forbidden(call, *operation, target.count * datatype::size_of(target.type));
-    const int shortfall = operation->forbidden;
-    const int code = submit(operation, request);
-    return code == MPI_SUCCESS && shortfall != MPI_SUCCESS && request == nullptr ? raise(OfWindow{win_}, shortfall)
-                                                                                 : code;
+    if (operation->forbidden != MPI_SUCCESS && request == nullptr) require_fails_call();
+    return submit(operation, request);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <exception>
 #include <set>
 #include <string>
 #include <string_view>
@@ -71,23 +72,28 @@ Shortfalls::~Shortfalls() {
   innermost = outer_;
 }
 
-int Shortfalls::judge(int rank) const {
+int Shortfalls::judge(int rank) const noexcept {
   if (call_ == nullptr) return has_failed_ ? error_code : MPI_SUCCESS;
+  try {
+    log(rank);
+  } catch (const std::exception&) {  // there is no memory for the text
+    log_failure(call_, "data in GPU memory went through the host");
+  }
+  return is_error() ? error_code : MPI_SUCCESS;
+}
+
+void Shortfalls::log(int rank) const {
   const std::string how = std::string(" through the host (") + way_ + "): " + why_;
-  if (!is_error() && !is_new(call_, how)) return MPI_SUCCESS;
+  if (!is_error() && !is_new(call_, how)) return;
   const int other = rank_ != no_rank ? rank_ : rank;
   const std::string text = std::to_string(bytes_) + " B in GPU memory went" +
                            (other == no_rank ? "" : " to or from rank " + std::to_string(other)) + how + ". " +
                            remedy(why_);
-  if (!is_error()) {
-    log_warning(std::string(call_) + ": " + text + ". More such buffers are not reported");
-    return MPI_SUCCESS;
-  }
-  log_failure(call_, text);
-  return error_code;
+  if (is_error()) return log_failure(call_, text);
+  log_warning(std::string(call_) + ": " + text + ". More such buffers are not reported");
 }
 
-int Shortfalls::end_call() const {
+int Shortfalls::end_call() const noexcept {
   if (outer_ == nullptr) return judge();
   outer_->has_failed_ |= has_failed_;
   if (bytes_ <= outer_->bytes_) return MPI_SUCCESS;

@@ -31,9 +31,9 @@ class Shortfalls {
 
   /// Logs what has been noted. Returns the code of the error, MPI_SUCCESS if there is none. `rank`: the other process,
   /// if there is one and it has not been noted.
-  int judge(int rank = no_rank) const;
+  int judge(int rank = no_rank) const noexcept;
   /// judge() for a call that has succeeded. If it is part of another call, that one is judged instead, at its end.
-  int end_call() const;
+  int end_call() const noexcept;
 
  private:
   friend void require_checks(const char* call, const Went& went, std::int64_t bytes);
@@ -41,6 +41,8 @@ class Shortfalls {
   friend bool require_explains(const char* why);
   friend const char* require_explanation();
   friend bool require_fails_call();
+
+  void log(int rank) const;
 
   Shortfalls* const outer_;
   /// The longest buffer.
