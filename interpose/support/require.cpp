@@ -31,7 +31,7 @@ bool is_error() {
 
 /// Their data go to files, or stay in the process.
 bool communicates(std::string_view call) {
-  for (const std::string_view other : {"MPI_File_", "MPI_Pack", "MPI_Unpack"})
+  for (const std::string_view other : {"MPI_File_", "MPI_Pack", "MPI_Unpack", "MPI_Reduce_local"})
     if (call.starts_with(other)) return false;
   return true;
 }

@@ -164,7 +164,7 @@ TEST_CASE("GPUDT_REQUIRE and MPI_Sendrecv_replace, which stages what it sends", 
   }
 }
 
-TEST_CASE("GPUDT_REQUIRE lets short data, MPI_Pack, cancelled receives and host memory pass", "[.require]") {
+TEST_CASE("GPUDT_REQUIRE lets short data, local calls, cancelled receives and host memory pass", "[.require]") {
   const Type type = plain(MPI_DOUBLE);
   for (const auto& [count, place] : {std::pair(8, Place::device), std::pair(long_count, Place::host)}) {
     BothWays each(type, count, place, place);
@@ -177,6 +177,10 @@ TEST_CASE("GPUDT_REQUIRE lets short data, MPI_Pack, cancelled receives and host 
   int position = 0;
   MPI_OK(MPI_Pack(each.out.address(), long_count, type, packed.data(), static_cast<int>(packed.size()), &position,
                   comm()));
+  MPI_Op on_host = MPI_OP_NULL;
+  MPI_OK(MPI_Op_create([](void*, void*, int*, MPI_Datatype*) {}, 1, &on_host));
+  MPI_OK(MPI_Reduce_local(each.out.address(), each.in.address(), long_count, MPI_DOUBLE, on_host));
+  MPI_OK(MPI_Op_free(&on_host));
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_OK(MPI_Irecv(each.in.address(), long_count, type, partner(), tag + 1, comm(), &request));
   MPI_OK(MPI_Cancel(&request));
