@@ -256,13 +256,13 @@ void ServedWindow::may_access(int rank, bool with_request) {
   throw MpiError(MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank));
 }
 
-/// The error, for GPUDT_REQUIRE, of an access that is a message although it reads or writes device memory.
+/// The error, for GPUDT_REQUIRE, of an access that is a message although this process has device memory for it. The
+/// target's memory is not this process's.
 int ServedWindow::forbidden(const char* call, const OriginOperation& operation, std::int64_t bytes) const {
   if (operation.direct) return MPI_SUCCESS;
   const auto at = static_cast<std::size_t>(operation.rank);
   const auto on_device = [](const std::optional<UserBuffer>& buffer) { return buffer && buffer->on_device(); };
-  const bool there = !exposed_.empty() && exposed_[at].device != 0;
-  if (!there && !on_device(operation.source) && !on_device(operation.destination)) return MPI_SUCCESS;
+  if (!on_device(operation.source) && !on_device(operation.destination)) return MPI_SUCCESS;
   const Shortfalls found;
   require_checks(call, {by_messages, why_not_direct(at)}, bytes);
   return found.judge(operation.rank);

@@ -250,6 +250,12 @@ TEST_CASE("GPUDT_REQUIRE and windows", "[.require]") {
         std::string_view(sent.data(), sent.size()));
   MPI_OK(MPI_Win_fence(0, win));
 
+  std::vector<double> on_host(long_count);
+  MPI_OK(MPI_Get(on_host.data(), long_count, type, to, 0, long_count, type, win));  // no device buffer of this process
+  MPI_OK(MPI_Win_fence(0, win));
+  CHECK(std::string_view(reinterpret_cast<const char*>(on_host.data()), exposed.bytes()) ==
+        std::string_view(stream_of(type, long_count, key_of(rank())).data(), exposed.bytes()));
+
   MPI_OK(MPI_Win_lock(MPI_LOCK_SHARED, to, 0, win));
   MPI_Request request = MPI_REQUEST_NULL;
   each.in.poison();
