@@ -387,13 +387,12 @@ Went way_so_far(const Operation& operation) {
 /// Ends the operation's buffers, for the report and for GPUDT_REQUIRE.
 void end_buffers(Operation& operation) {
   const Shortfalls found;
+  const bool receives = operation.moved.is(Kind::receive), sends = operation.moved.is(Kind::send);
+  if (receives || sends) require_names(receives ? operation.arrived.source : operation.channel.peer);
   operation.went = way_so_far(operation);
   operation.moved->ended();
   if (operation.error != MPI_SUCCESS || operation.cancelled) return;
-  const bool receives = operation.moved.is(Kind::receive), sends = operation.moved.is(Kind::send);
-  operation.error = found.judge(receives ? operation.arrived.source
-                                : sends  ? operation.channel.peer
-                                         : Shortfalls::no_rank);
+  operation.error = found.judge();
   operation.forbidden = operation.error != MPI_SUCCESS;
 }
 

@@ -36,6 +36,13 @@ bool communicates(std::string_view call) {
   return true;
 }
 
+/// Whether the rank that is noted for a call is that of the other process. Messages of collectives have a communicator
+/// of their own, and MPI_Sendrecv and the like have two other processes.
+bool has_one_partner(std::string_view call) {
+  const auto has = [call](const char* part) { return call.find(part) != std::string_view::npos; };
+  return has("end") != has("ecv");
+}
+
 std::string setting() {
   return std::string("GPUDT_REQUIRE=") + (is_error() ? "gpu" : "warn");
 }
@@ -85,7 +92,7 @@ int Shortfalls::judge(int rank) const noexcept {
 void Shortfalls::log(int rank) const {
   const std::string how = std::string(" through the host (") + way_ + "): " + why_;
   if (!is_error() && !is_new(call_, how)) return;
-  const int other = rank_ != no_rank ? rank_ : rank;
+  const int other = rank != no_rank || !has_one_partner(call_) ? rank : rank_;
   const std::string text = std::to_string(bytes_) + " B in GPU memory went" +
                            (other == no_rank ? "" : " to or from rank " + std::to_string(other)) + how + ". " +
                            remedy(why_);

@@ -30,7 +30,7 @@ class Shortfalls {
   Shortfalls& operator=(const Shortfalls&) = delete;
 
   /// Logs what has been noted. Returns the code of the error, MPI_SUCCESS if there is none. `rank`: the other process,
-  /// if there is one and it has not been noted.
+  /// if it has not been noted.
   int judge(int rank = no_rank) const noexcept;
   /// judge() for a call that has succeeded. If it is part of another call, that one is judged instead, at its end.
   int end_call() const noexcept;
