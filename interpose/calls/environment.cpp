@@ -65,9 +65,15 @@ bool may_ask() {
   return begun != 0 && ended == 0;
 }
 
+#ifdef OPEN_MPI
+constexpr bool answers_at_any_time = true;
+#else
+constexpr bool answers_at_any_time = false;
+#endif
+
 int mpi_query_support(const char* name) {
   auto* const query = behind<int()>(name);
-  return query == nullptr || !may_ask() ? 0 : query();
+  return query == nullptr || !(answers_at_any_time || may_ask()) ? 0 : query();
 }
 
 int mpi_query_cuda_support() {
