@@ -74,6 +74,7 @@ Answer message(const void* buf, MPI_Count count, MPI_Datatype type, int dest, MP
 }
 
 Answer request(MPI_Request handle) {
+  if (handle == MPI_REQUEST_NULL) return {GPUDT_WAY_NONE, "the request is MPI_REQUEST_NULL: it is complete"};
   const PersistentRef persistent = persistent_find(handle);
   if (persistent && persistent->active == MPI_REQUEST_NULL) return {GPUDT_WAY_OPEN, "the request is not started"};
   const RequestWay found = engine_way_of(persistent ? persistent->active : handle);
