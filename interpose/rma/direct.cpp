@@ -35,7 +35,6 @@ Exposed expose(void* base, MPI_Aint size, int disp_unit, int lock) {
   exposed.base = reinterpret_cast<std::uintptr_t>(base);
   exposed.lock = lock;
   const device::Location location = size > 0 ? device::classify(base) : device::Location{};
-  exposed.device = location.on_device() ? 1 : 0;
   if (!location.on_device() || device::keeps_order() || !is_possible()) return exposed;
   const auto bytes = static_cast<std::uint64_t>(size);
   if (!device::export_memory(location.ordinal, base, exposed.memory, device::no_importers, bytes)) return exposed;

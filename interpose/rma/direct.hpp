@@ -20,7 +20,6 @@ struct Exposed {
   std::uint64_t base;   ///< in its own address space
   std::int32_t lock;    ///< index of a lock in its segment; negative: none
   std::int32_t on_gpu;  ///< 1: `memory` describes all of it
-  std::int64_t device;  ///< 1: it is device memory
   device::Exported memory;
 };
 

@@ -282,8 +282,7 @@ std::optional<Went> ServedWindow::way_to(int target) {
 const char* ServedWindow::why_not_direct(std::size_t rank) const {
   if (const char* const obstacle = obstacle_to_direct_access()) return obstacle;
   if (exposed_.empty()) return "the window is dynamic";
-  if (exposed_[rank].device == 0) return "the target's memory is host memory";
-  if (exposed_[rank].on_gpu == 0) return "other processes cannot map the target's memory";
+  if (exposed_[rank].on_gpu == 0) return "the target's memory is host memory, or other processes cannot map it";
   if (world_ranks_[rank] < 0) return "the target shares no memory with this process";
   return "no GPU of this process reaches both sides, or GPUs do not support the operation";
 }
