@@ -57,18 +57,21 @@ int raise(MPI_Comm comm, int code) {
   if (silent) return code;
   const bool of_nobody = comm == MPI_COMM_NULL || comm == MPI_COMM_WORLD;
   if (of_nobody && sessions_alone()) return KeptHandler().raise(code);
+  const OutsideCalls outside;
   PMPI_Comm_call_errhandler(of_nobody ? MPI_COMM_WORLD : comm, code);
   return code;
 }
 
 int raise(OfWindow window, int code) {
   if (silent) return code;
+  const OutsideCalls outside;
   PMPI_Win_call_errhandler(window.win, code);
   return code;
 }
 
 int raise(MPI_File file, int code) {
   if (silent) return code;
+  const OutsideCalls outside;
   PMPI_File_call_errhandler(file, code);
   return code;
 }
@@ -108,6 +111,7 @@ int KeptHandler::raise(int code) const {
   };
   const StandIn stand_in;
   PMPI_Comm_set_errhandler(stand_in.comm, handler_);
+  const OutsideCalls outside;
   PMPI_Comm_call_errhandler(stand_in.comm, code);
   return code;
 }

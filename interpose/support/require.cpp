@@ -79,6 +79,11 @@ Shortfalls::~Shortfalls() {
   innermost = outer_;
 }
 
+OutsideCalls::OutsideCalls() : within_(std::exchange(innermost, nullptr)) {}
+OutsideCalls::~OutsideCalls() {
+  innermost = within_;
+}
+
 int Shortfalls::judge(int rank) const noexcept {
   if (call_ == nullptr) return has_failed_ ? error_code : MPI_SUCCESS;
   try {

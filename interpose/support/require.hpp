@@ -55,6 +55,18 @@ class Shortfalls {
   bool has_failed_ = false;  ///< a shortfall has been judged that is to fail the call
 };
 
+/// While it lives, this thread is in no call: an error handler runs, which may make calls, and need not return.
+class OutsideCalls {
+ public:
+  OutsideCalls();
+  ~OutsideCalls();
+  OutsideCalls(const OutsideCalls&) = delete;
+  OutsideCalls& operator=(const OutsideCalls&) = delete;
+
+ private:
+  Shortfalls* const within_;
+};
+
 /// Whether data of `call`, `bytes` bytes, are among those that GPUDT_REQUIRE wants on GPUs.
 bool require_covers(const char* call, std::int64_t bytes);
 /// Notes the other process of the call that is being made.
