@@ -18,14 +18,15 @@ class BoardExchange : public BoardCall {
 
   /// Whether this process publishes what it has published before for the same blocks (ExchangePlans::find()). Otherwise
   /// prepare() is to be called.
-  bool recall(const BlockMessages& blocks, std::int64_t least);
-  /// After recall().
+  bool recall(const BlockMessages& blocks, std::int64_t least) noexcept;
+  /// After recall(): what messages would have to do.
+  std::size_t given() const { return plan_->blocks.given.size(); }
   std::int64_t taken_bytes() const { return plan_->taken_bytes; }
   /// Prepares what this process publishes: the blocks that it sends and receives. `weight`: messages should do the call
   /// if this is positive in any process. Returns whether this process's blocks allow kernels to do it.
   bool prepare(const BlockMessages& blocks, bool listed, bool fit, std::int64_t weight) noexcept;
   /// Lets recall() find what was prepared. `listed`: the blocks as the program gave them.
-  void remember(BlockMessages listed, std::int64_t least);
+  void remember(BlockMessages listed, std::int64_t least) noexcept;
   /// Messages between GPUs could do the call.
   void set_fit(bool fit) { mine_.fit = fit ? 1 : 0; }
   /// After Decision::otherwise: whether messages do the call. All processes get the same answer.

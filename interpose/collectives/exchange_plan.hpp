@@ -28,11 +28,13 @@ struct Moves {
   std::vector<Move> moves{};
   /// All moves, if kernels make them together best and the exchange is not the first of its kind; otherwise null.
   std::shared_ptr<device::PreparedTransfers> prepared{};
-  bool repeated = false;
+  int attempts = 0;  ///< to prepare them: layouts may still be on their way to the GPU
+  static constexpr int most_attempts = 3;
 
   /// Whether it is the same if processes publish `now`.
   bool hold_for(const std::vector<peer::Contribution>& now) const;
-  /// To be called when the exchange is made for the second time. Throws device::Error.
+  bool may_prepare() const { return !prepared && attempts < most_attempts; }
+  /// To be called when the exchange is made again. Throws device::Error.
   void prepare(int ordinal);
 };
 
@@ -78,6 +80,7 @@ class ExchangePlans {
   /// The plan for these blocks; null if there is none, if a datatype has been freed since it was made, whose handle may
   /// be another's by now, or if the memory is not the same any more.
   std::shared_ptr<const ExchangePlan> find(const BlockMessages& blocks, std::int64_t least, device::Importers by);
+  bool empty() const { return plans_.empty(); }
   /// Forgets the oldest plan if there are too many.
   void add(std::shared_ptr<const ExchangePlan> plan);
 

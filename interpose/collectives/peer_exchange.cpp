@@ -13,6 +13,7 @@
 #include "datatype/basic.hpp"
 #include "interpose/collectives/board_exchange.hpp"
 #include "interpose/collectives/comm_state.hpp"
+#include "interpose/collectives/exchange_plan.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/kept_type.hpp"
 #include "interpose/requests/point_to_point.hpp"
@@ -80,7 +81,7 @@ bool may_have_data(const BlockMessages& blocks) {
 bool may_all_go(std::vector<BlockMessage>& blocks) {
   device::Region memory;
   for (BlockMessage& block : blocks) {
-    if (block.count > std::numeric_limits<int>::max() || !datatype::type_info(block.type)) return false;
+    if (!datatype::type_info(block.type)) return false;
     block.located = memory = memory_of(block.buffer, block.type, memory);
     if (!memory.location.on_device()) return false;
   }
@@ -93,11 +94,16 @@ std::int64_t bytes_of(const std::vector<BlockMessage>& blocks) {
   return bytes;
 }
 
-/// Whether messages can move the blocks, of which this process receives `taken` bytes, if all lie in device memory.
-bool suit_messages(const CommState& comm_state, const BlockMessages& blocks, std::int64_t taken) {
-  return has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) &&
-         blocks.given.size() <= most_given && peer_has_room(blocks.given.size()) &&
-         static_cast<std::uint64_t>(taken) <= device::staging_room() / 2;
+/// Whether messages can move the blocks if all lie in device memory: `given` are not empty, and this process receives
+/// `taken` bytes.
+bool suit_messages(const CommState& comm_state, const BlockMessages& blocks, std::size_t given, std::int64_t taken) {
+  const auto counts_fit = [](const std::vector<BlockMessage>& some) {
+    return std::all_of(some.begin(), some.end(),
+                       [](const BlockMessage& each) { return each.count <= std::numeric_limits<int>::max(); });
+  };
+  return has_hidden_messages() && !comm_state.spoilt && active.load(std::memory_order_acquire) && given <= most_given &&
+         peer_has_room(given) && static_cast<std::uint64_t>(taken) <= device::staging_room() / 2 &&
+         counts_fit(blocks.given) && counts_fit(blocks.taken);
 }
 
 /// Removes empty blocks. Returns the bytes of the others, less `least` - 1 for each: positive if messages are faster.
@@ -119,7 +125,7 @@ std::int64_t weigh(BlockMessages& blocks, std::int64_t least) {
 
 /// Whether messages can move the blocks.
 bool all_suit_messages(const CommState& comm_state, BlockMessages& blocks) {
-  return suit_messages(comm_state, blocks, bytes_of(blocks.taken)) && may_all_go(blocks.given) &&
+  return suit_messages(comm_state, blocks, blocks.given.size(), bytes_of(blocks.taken)) && may_all_go(blocks.given) &&
          may_all_go(blocks.taken);
 }
 
@@ -361,17 +367,26 @@ bool has_data(const BlockMessages& blocks, bool listed) {
   return listed && right(blocks.given) && right(blocks.taken) && may_have_data(blocks);
 }
 
+/// Nothing if there is no memory, which must not keep this process from agreeing with the others.
+BlockMessages copy_of(const BlockMessages& blocks) noexcept try { return blocks; } catch (const std::bad_alloc&) {
+  return {};
+}
+
 /// Agrees with the processes of the node. Removes empty blocks if the others are to go as messages.
 Outcome on_boards(const Call& call, const CommState& comm_state, const std::shared_ptr<BoardGroup>& group,
                   BlockMessages& blocks, bool listed, std::int64_t least, AskBackoff& backoff) {
+  if (group->plans().empty() && !has_data(blocks, listed)) {
+    group->decline();
+    return Outcome::by_mpi;
+  }
   BoardExchange exchange(call.name, group);
   const bool again = listed && exchange.recall(blocks, least);
   if (!again && !has_data(blocks, listed)) return Outcome::by_mpi;  // `exchange` declines
   bool possible = again;
   if (again) {
-    exchange.set_fit(suit_messages(comm_state, blocks, exchange.taken_bytes()));
+    exchange.set_fit(suit_messages(comm_state, blocks, exchange.given(), exchange.taken_bytes()));
   } else {
-    BlockMessages as_given = blocks;
+    BlockMessages as_given = copy_of(blocks);
     const std::int64_t weight = weigh(blocks, least);
     const bool fit = all_suit_messages(comm_state, blocks);
     const bool by_kernels = exchange.prepare(blocks, /*listed=*/true, fit, weight);
@@ -439,7 +454,7 @@ std::unique_ptr<BoardCall> offer(const char* call, const std::shared_ptr<BoardGr
   constexpr std::int64_t no_messages = 0;
   if (listed && offered->recall(blocks, no_messages)) return offered;
   if (!has_data(blocks, listed)) return nullptr;  // it declines as it goes
-  BlockMessages as_given = blocks;
+  BlockMessages as_given = copy_of(blocks);
   for (auto* const side : {&blocks.given, &blocks.taken})
     std::erase_if(*side, [](const BlockMessage& each) { return bytes_of(each) == 0; });
   if (!offered->prepare(blocks, /*listed=*/true, /*fit=*/false, /*weight=*/0)) return nullptr;

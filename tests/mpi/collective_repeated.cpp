@@ -1,4 +1,5 @@
 // Exchanges that a program repeats: with the same blocks, and with blocks that look the same and are not.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <random>
@@ -120,6 +121,34 @@ TEST_CASE("an exchange is repeated with other types of the same handles", "[coll
   for (int round = 0; round < 40; ++round) {
     if (round % ranks() == rank()) blocks.change_a_type(own);
     exchange_once(blocks, field, peers.comm(), /*blocking=*/true, static_cast<std::uint64_t>(round));
+  }
+}
+
+// A type without data is replaced by one with the same handle.
+TEST_CASE("an exchange is repeated with a type that had no data before", "[collective][messages]") {
+  if (ranks() > 16) return;
+  const Peers peers = Peers::all();
+  Region send(Place::device, {{0, ranks() * room, MPI_BYTE}}), receive(Place::device, {{0, ranks() * room, MPI_BYTE}});
+  const auto size = static_cast<std::size_t>(ranks());
+  std::vector<int> counts(size, 1), places;
+  for (int other = 0; other < ranks(); ++other) places.push_back(other * room);
+  for (std::uint64_t round = 0; round < 12; ++round) {
+    std::vector<Type> types;
+    std::vector<MPI_Datatype> handles(size, MPI_INT);
+    // To the last process, by all.
+    types.push_back(vector(round % 2 == 0 ? 0 : 5, 1, 2, MPI_INT));
+    std::vector<MPI_Datatype> given = handles, taken = handles;
+    given.back() = types.back();
+    if (rank() == ranks() - 1) std::fill(taken.begin(), taken.end(), types.back());
+    send.fill(2 * round + 1);
+    receive.fill(2 * round + 2);
+    const auto exchange_by = [&](auto function, const void* from, void* to) {
+      return function(from, counts.data(), places.data(), given.data(), to, counts.data(), places.data(), taken.data(),
+                      peers.comm());
+    };
+    MPI_OK(exchange_by(PMPI_Alltoallw, send.reference(), receive.reference()));
+    MPI_OK(exchange_by(MPI_Alltoallw, send.address(), receive.address()));
+    CHECK(receive.difference() == "");
   }
 }
 
