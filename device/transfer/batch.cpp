@@ -283,7 +283,7 @@ std::shared_ptr<PreparedTransfers> Engine::prepare(int ordinal, std::span<const 
   Channel& channel = here.channel(Direction::unpack);
   const LockGuard lock(channel.queue_mutex);
   channel.check_context();
-  auto prepared = std::make_shared<PreparedTransfers>(ordinal, channel.generation());
+  auto prepared = std::make_shared<PreparedTransfers>(PreparedTransfers{ordinal, channel.generation()});
   for (const auto& [from, to] : transfers) {
     const datatype::Shape from_shape = from.layout->shape(from.count), to_shape = to.layout->shape(to.count);
     const LayoutTransfer work = {from, to, from_shape, to_shape, from_shape.total, /*within=*/false};
