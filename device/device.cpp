@@ -11,6 +11,7 @@
 #include "device/cuda/make_runtime.hpp"
 #include "device/sim/make_runtime.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/resident.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -130,6 +131,9 @@ void prepare_for_streams(int ordinal) {
   constexpr std::size_t at_first = std::size_t{1} << 20;  // bytes of either kind of staging memory
   Engine& engine = engine_for(ordinal);
   engine.gates().prepare(ordinal);
+  const Gpu& gpu = engine.gpu(ordinal);
+  for (const auto& channel : gpu.channels) channel->prepare();
+  if (gpu.resident) gpu.resident->prepare();
   for (const StagingKind kind : {StagingKind::mapped, StagingKind::device})
     static_cast<void>(engine.staging().try_acquire(kind, ordinal, at_first));
 }

@@ -93,6 +93,12 @@ void Channel::make_counters(Chunk& chunk) {
   }
 }
 
+void Channel::prepare() {
+  static_cast<void>(take());  // a state, which goes back at once
+  const LockGuard lock(queue_mutex);
+  if (second_stream_ == nullptr) second_stream_ = runtime_->stream_create(ordinal_);
+}
+
 StateOwner Channel::take() {
   const LockGuard lock(mutex_);
   if (!idle_) grow();

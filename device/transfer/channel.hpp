@@ -29,6 +29,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
+  /// Makes what the first transfers would make. Throws Error.
+  void prepare() EXCLUDES(queue_mutex);
   /// Lends a state to a new transfer. The number of states is limited only by memory.
   StateOwner take();
   void put(Transfer::State* state) noexcept;

@@ -146,18 +146,26 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
     }
 }
 
-void Resident::launch() {
-  if (!box_) {
-    StreamHandle const stream = runtime_.stream_create(ordinal_);
-    try {
-      box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
-    } catch (const Error&) {
-      runtime_.stream_destroy(ordinal_, stream);
-      throw;
-    }
-    std::memset(static_cast<void*>(box_), 0, sizeof *box_);
-    stream_ = stream;
+void Resident::prepare() {
+  const LockGuard lock(mutex_);
+  if (use_ != ResidentUse::never) make_box();
+}
+
+void Resident::make_box() {
+  if (box_) return;
+  StreamHandle const stream = runtime_.stream_create(ordinal_);
+  try {
+    box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
+  } catch (const Error&) {
+    runtime_.stream_destroy(ordinal_, stream);
+    throw;
   }
+  std::memset(static_cast<void*>(box_), 0, sizeof *box_);
+  stream_ = stream;
+}
+
+void Resident::launch() {
+  make_box();
   std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
   const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;

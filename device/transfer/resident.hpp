@@ -31,6 +31,8 @@ class Resident {
   Resident(const Resident&) = delete;
   Resident& operator=(const Resident&) = delete;
 
+  /// Makes what launches need, so that none of them allocates anything. Throws Error.
+  void prepare();
   /// Counts a short transfer that begins, whatever moves it: a running kernel could have done it.
   void note_short();
   /// The calling thread is about to wait. If `may_launch`, the kernel is launched where that is promising.
@@ -68,6 +70,7 @@ class Resident {
   bool promising(const Waits& waits) REQUIRES(mutex_);
   bool alive() const REQUIRES(mutex_);
   void launch() REQUIRES(mutex_);
+  void make_box() REQUIRES(mutex_);
   void settle() REQUIRES(mutex_);
   void send_away() REQUIRES(mutex_);
   std::optional<Work> release(Transfer::State& state) REQUIRES(mutex_);

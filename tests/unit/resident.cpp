@@ -38,12 +38,21 @@ struct Log {
   microseconds launching{};  ///< it takes so long
   bool failed = false;       ///< the GPU
   bool played = false;       ///< the ordinary kernels, too: they do nothing
+  int allocations = 0;       ///< of memory and streams
 };
 
 class PlayedRuntime final : public HostMemoryRuntime {
  public:
   explicit PlayedRuntime(Log& log) : log_(log) {}
   Traits traits(int) override { return {4, "played", {}}; }
+  void* device_alloc(int ordinal, std::size_t bytes) override {
+    ++log_.allocations;
+    return HostMemoryRuntime::device_alloc(ordinal, bytes);
+  }
+  StreamHandle stream_create(int ordinal) override {
+    ++log_.allocations;
+    return HostMemoryRuntime::stream_create(ordinal);
+  }
   void stream_check(int, StreamHandle) override {
     if (log_.failed) throw Error(Failure::runtime, "failed");
   }
@@ -154,6 +163,15 @@ TEST_CASE("what is short enough for the persistent kernel", "[kernel]") {
   const datatype::LayoutRef bytes = datatype::decode(MPI_CHAR);
   CHECK(suits(*bytes, 16 << 10));
   CHECK_FALSE(suits(*bytes, (16 << 10) + 16));
+}
+
+TEST_CASE("the first launch of a persistent kernel that is prepared allocates nothing", "[kernel]") {
+  Stage stage;
+  for (const auto& channel : stage.engine->gpu(0).channels) channel->prepare();
+  stage.engine->gpu(0).resident->prepare();
+  const int before = stage.log.allocations;
+  stage.have_kernel();
+  CHECK(stage.log.allocations == before);
 }
 
 TEST_CASE("a persistent kernel does jobs one after the other", "[kernel]") {
