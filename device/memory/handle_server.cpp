@@ -20,7 +20,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 /// How long one end waits for the other.
-constexpr std::chrono::seconds longest_wait{2};
+constexpr std::chrono::milliseconds longest_wait{500};
 /// After the system has refused a connection, for want of descriptors for example.
 constexpr std::chrono::milliseconds pause{10};
 constexpr int waiting_clients = 128;
@@ -76,7 +76,7 @@ bool is_of_this_user(const OwnedFile& connection) {
 }
 
 void limit_waiting(const OwnedFile& connection) {
-  const timeval limit = {longest_wait.count(), 0};
+  const timeval limit = {0, std::chrono::microseconds(longest_wait).count()};
   setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }

@@ -69,7 +69,7 @@ class HandleServer {
   std::thread thread_;
 };
 
-/// Asks the process that has made `handle` for its pieces. Throws Error, after 2 s at the latest.
+/// Asks the process that has made `handle` for its pieces. Throws Error, after 1.5 s at the latest.
 std::vector<PassedPiece> ask_for_pieces(const IpcHandle& handle);
 
 }  // namespace gpudt::device

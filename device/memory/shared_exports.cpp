@@ -113,7 +113,9 @@ std::vector<PassedPiece> Exports::pass(std::uint64_t id) try {
   std::vector<PassedPiece> passed;
   for (const Piece& piece : at->second.pieces) {
     passed.push_back({OwnedFile(runtime_.share_piece(piece.ordinal, piece.base)), piece.size});
-    if (!is_there(piece)) return {};
+    if (is_there(piece)) continue;
+    forget(at);
+    return {};
   }
   return passed;
 } catch (const Error&) {

@@ -40,12 +40,17 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
   if (blocks.size() > peer::most_blocks) return false;
   entries.reserve(blocks.size());
   device::Region memory;
+  std::uint64_t begin = ~std::uint64_t{0}, end = 0;
   for (const BlockMessage& block : blocks) {
     DeviceBuffer buffer;
     memory = block.located ? *block.located : memory_of(block.buffer, block.type, memory);
     if (!resolve_layout(block.buffer, block.count, block.type, buffer, memory) || buffer.division) return false;
     if (entries.empty() && !find_memory(buffer, half)) return false;
-    if (!peer::holds(half.memory.exported, buffer) && !find_grown(buffer, half)) return false;
+    if (half.memory.exported.pieces == 0 && !peer::holds(half.memory.exported, buffer)) return false;
+    const datatype::Span span = buffer.info->layout().span(buffer.count);
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer.buffer);
+    begin = std::min<std::uint64_t>(begin, address + static_cast<std::uint64_t>(span.begin));
+    end = std::max<std::uint64_t>(end, address + static_cast<std::uint64_t>(span.end));
     half.memory.ordinal = buffer.ordinal;
     Block& entry = entries.emplace_back();
     entry.rank = block.rank;
@@ -57,6 +62,7 @@ bool BoardExchange::describe(const std::vector<BlockMessage>& blocks, std::vecto
       return false;
     wait_until([&] { return buffer.after.reached(); }, for_others);
   }
+  if (half.memory.exported.pieces != 0 && !find_pieces(begin, end, half)) return false;
   return !half.copied || place_copies(entries, half);
 }
 
@@ -71,19 +77,13 @@ bool BoardExchange::find_memory(const DeviceBuffer& first, Half& half) const {
   return exported_for(device::no_importers);
 }
 
-/// Memory in pieces may have grown since it was described. False if it does not hold the buffer.
-bool BoardExchange::find_grown(const DeviceBuffer& buffer, Half& half) const {
-  const std::uint64_t base = half.memory.exported.base;
-  const std::uint64_t end = reinterpret_cast<std::uintptr_t>(buffer.buffer) +
-                            static_cast<std::uint64_t>(buffer.info->layout().span(buffer.count).end);
-  device::Exported grown;
-  if (half.memory.exported.pieces == 0 || end <= base ||
-      !device::export_memory(buffer.ordinal, reinterpret_cast<const void*>(base), grown,
-                             half.copied ? device::no_importers : group_->importers(), end - base) ||
-      grown.base > base || !peer::holds(grown, buffer))
-    return false;
-  half.memory.exported = grown;
-  return true;
+/// Memory in pieces may have grown since it was exported, and some of the pieces may be other ones. False if not all
+/// from `begin` to `end` can be mapped.
+bool BoardExchange::find_pieces(std::uint64_t begin, std::uint64_t end, Half& half) const {
+  device::Exported& memory = half.memory.exported;
+  return device::export_memory(half.memory.ordinal, reinterpret_cast<const void*>(begin), memory,
+                               half.copied ? device::no_importers : group_->importers(), end - begin) &&
+         begin >= memory.base && end <= memory.base + memory.size;
 }
 
 /// Lets the entries describe packed copies in place of the blocks. False if copies cannot be exported either.

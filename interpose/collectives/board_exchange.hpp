@@ -53,7 +53,7 @@ class BoardExchange : public BoardCall {
   bool describe(const std::vector<BlockMessage>& blocks, std::vector<peer::Block>& entries, Half& half);
   bool takes_part() const;
   bool find_memory(const DeviceBuffer& first, Half& half) const;
-  bool find_grown(const DeviceBuffer& buffer, Half& half) const;
+  bool find_pieces(std::uint64_t begin, std::uint64_t end, Half& half) const;
   bool place_copies(std::vector<peer::Block>& entries, Half& half) const;
   bool describe(const DeviceBuffer& buffer, peer::Block& entry);
   bool name(const datatype::LayoutRef& layout, peer::Block& entry);

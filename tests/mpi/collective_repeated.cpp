@@ -1,10 +1,13 @@
 // Exchanges that a program repeats: with the same blocks, and with blocks that look the same and are not.
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <random>
 #include <vector>
 
+#include "pingpong/common/driver.hpp"
 #include "tests/mpi/collective_exchange.hpp"
 #include "tests/support/catch.hpp"
 
@@ -161,4 +164,76 @@ TEST_CASE("more different exchanges than are remembered", "[collective][messages
   for (int round = 0; round < 63; ++round)
     exchange_once(blocks[static_cast<std::size_t>(round) % blocks.size()], field, peers.comm(), round % 4 != 0,
                   static_cast<std::uint64_t>(round));
+}
+
+namespace {
+
+/// Memory of cuMemCreate that others can map, in two pieces, of which the second one can be exchanged for another.
+class TwoPieces {
+ public:
+  TwoPieces() {
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    REQUIRE(cudaGetDevice(&properties_.location.id) == cudaSuccess);
+    REQUIRE(GPUDT_DRIVER(cuMemAddressReserve)(&address_, 2 * piece, 0, 0, 0) == CUDA_SUCCESS);
+    map(address_);
+    map(address_ + piece);
+  }
+  ~TwoPieces() {
+    GPUDT_DRIVER(cuMemUnmap)(address_, 2 * piece);
+    GPUDT_DRIVER(cuMemAddressFree)(address_, 2 * piece);
+  }
+  TwoPieces(const TwoPieces&) = delete;
+  TwoPieces& operator=(const TwoPieces&) = delete;
+  void exchange_second() {
+    REQUIRE(GPUDT_DRIVER(cuMemUnmap)(address_ + piece, piece) == CUDA_SUCCESS);
+    map(address_ + piece);
+  }
+  char* data() const { return reinterpret_cast<char*>(address_); }
+  static constexpr std::size_t piece = std::size_t{2} << 20;
+
+ private:
+  void map(CUdeviceptr address) const {
+    CUmemGenericAllocationHandle handle = 0;
+    CUmemAccessDesc access = {};
+    access.location = properties_.location;
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    REQUIRE(GPUDT_DRIVER(cuMemCreate)(&handle, piece, &properties_, 0) == CUDA_SUCCESS);
+    REQUIRE(GPUDT_DRIVER(cuMemMap)(address, piece, 0, handle, 0) == CUDA_SUCCESS);
+    REQUIRE(GPUDT_DRIVER(cuMemRelease)(handle) == CUDA_SUCCESS);
+    REQUIRE(GPUDT_DRIVER(cuMemSetAccess)(address, piece, &access, 1) == CUDA_SUCCESS);
+  }
+  CUmemAllocationProp properties_ = {};
+  CUdeviceptr address_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an exchange is repeated after a piece of its memory has been exchanged", "[collective][messages]") {
+  const Peers peers = Peers::all();
+  TwoPieces send, receive;
+  const std::size_t all = 2 * TwoPieces::piece, block = all / static_cast<std::size_t>(ranks()) / 4 * 4;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<char> given(all), taken(all, 0);
+    for (std::size_t i = 0; i < all; ++i)
+      given[i] = static_cast<char>(i / 997 + 31 * static_cast<std::size_t>(rank() + round));
+    REQUIRE(cudaMemcpy(send.data(), given.data(), all, cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(cudaMemcpy(receive.data(), taken.data(), all, cudaMemcpyDefault) == cudaSuccess);
+    REQUIRE(cudaDeviceSynchronize() == cudaSuccess);
+    MPI_OK(MPI_Alltoall(send.data(), static_cast<int>(block / 4), MPI_INT, receive.data(), static_cast<int>(block / 4),
+                        MPI_INT, peers.comm()));
+    REQUIRE(cudaMemcpy(taken.data(), receive.data(), all, cudaMemcpyDefault) == cudaSuccess);
+    std::size_t wrong = 0;
+    for (std::size_t from = 0; from < static_cast<std::size_t>(ranks()); ++from)
+      for (std::size_t i = 0; i < block; ++i) {
+        const std::size_t place = static_cast<std::size_t>(rank()) * block + i;
+        const auto wanted = static_cast<char>(place / 997 + 31 * (from + static_cast<std::size_t>(round)));
+        if (taken[from * block + i] != wanted) ++wrong;
+      }
+    CHECK(wrong == 0);
+    MPI_OK(MPI_Barrier(peers.comm()));
+    if (round % 2 == 0) send.exchange_second();
+    if (round % 3 == 1) receive.exchange_second();
+  }
 }

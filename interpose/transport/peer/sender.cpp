@@ -115,9 +115,10 @@ std::optional<RendezvousSender::Place> RendezvousSender::place_for(const DeviceB
   if (!remote) announce_offers(*reach(rank));
   const bool fetched = protocol == Protocol::peer && rank != world->rank &&
                        !world->neighbours[static_cast<std::size_t>(rank)].shares_gpu && !has_refused(rank, traffic);
-  const bool wanted_in_fragments = protocol == Protocol::peer && !world->forced && rank != world->rank &&
-                                   message.bytes <= longest_not_packed && has_refused(rank, traffic) &&
-                                   world->chunks->usable();
+  const bool wanted_in_fragments =
+      protocol == Protocol::peer && !world->forced && rank != world->rank && message.bytes <= longest_not_packed &&
+      has_refused(rank, traffic) &&
+      !std::exchange(world->neighbours[static_cast<std::size_t>(rank)].packs_next, false) && world->chunks->usable();
   return Place{rank, index, remote, fetched, wanted_in_fragments};
 }
 
@@ -309,7 +310,10 @@ bool RendezvousSender::step() {
       note_taken(world_);
       gpudt::mark(point::acknowledged);
       note_what_receiver_found();
-      note_outcome(/*refused=*/outflow_ != nullptr && !(not_packed_ && is_receiver_on_gpu()));
+      if (not_packed_ && is_receiver_on_gpu())
+        note_unpacked_in_vain(world_);
+      else
+        note_outcome(/*refused=*/outflow_ != nullptr);
       return true;
     case State::buffered:
       if (is_short()) note_outcome(/*refused=*/true);  // staging would have been faster

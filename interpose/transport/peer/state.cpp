@@ -183,6 +183,11 @@ void note_outcome(int rank, const Traffic& traffic, bool refused) {
   refused ? refusals.failed() : refusals.worked();
 }
 
+void note_unpacked_in_vain(int rank) {
+  const LockGuard lock(world->mutex);
+  world->neighbours[static_cast<std::size_t>(rank)].packs_next = true;
+}
+
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand) {
   const LockGuard lock(world->mutex);
   auto at = world->gpus.find(operand.ordinal);
@@ -212,10 +217,12 @@ bool holds(const device::Exported& memory, const DeviceBuffer& operand) {
 
 namespace {
 
-/// From its first element's first byte to its last byte.
-std::uint64_t bytes_behind(const DeviceBuffer& operand) {
-  const datatype::Layout& layout = operand.info->layout();
-  return static_cast<std::uint64_t>(layout.span(operand.count).end - layout.true_lb());
+/// device::export_memory() of all memory from the buffer's lowest byte to its highest.
+bool export_operand(const DeviceBuffer& operand, device::Exported& exported, device::Importers by) {
+  const datatype::Span span = operand.info->layout().span(operand.count);
+  const auto lowest = reinterpret_cast<std::uintptr_t>(operand.buffer) + static_cast<std::uintptr_t>(span.begin);
+  return device::export_memory(operand.ordinal, reinterpret_cast<const void*>(lowest), exported, by,
+                               static_cast<std::uint64_t>(span.end - span.begin));
 }
 
 }  // namespace
@@ -223,10 +230,7 @@ std::uint64_t bytes_behind(const DeviceBuffer& operand) {
 bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descriptor, RemoteBuffer& place,
                       PublishedRef& published) {
   const datatype::Layout& layout = operand.info->layout();
-  const auto* const first = static_cast<const char*>(operand.buffer) + layout.true_lb();
-  if (!device::export_memory(operand.ordinal, first, place.memory, importer(other), bytes_behind(operand)))
-    return false;
-  if (!holds(place.memory, operand)) return false;
+  if (!export_operand(operand, place.memory, importer(other)) || !holds(place.memory, operand)) return false;
   place.count = operand.count;
   place.layout = {};
   place.address = reinterpret_cast<std::uint64_t>(operand.buffer);
@@ -241,11 +245,8 @@ bool describe_operand(const DeviceBuffer& operand, int other, Descriptor& descri
 }
 
 bool waits_for_unmapping(const DeviceBuffer& operand, int other) {
-  const auto* const first = static_cast<const char*>(operand.buffer) + operand.info->layout().true_lb();
   device::Exported exported;
-  const std::uint64_t bytes = bytes_behind(operand);
-  return !device::export_memory(operand.ordinal, first, exported, importer(other), bytes) &&
-         device::export_memory(operand.ordinal, first, exported, device::no_importers, bytes);
+  return !export_operand(operand, exported, importer(other)) && export_operand(operand, exported, device::no_importers);
 }
 
 device::Importers importer(int rank) {

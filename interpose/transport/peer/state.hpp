@@ -64,6 +64,7 @@ struct PlainSent {
 struct PeerProcess {
   std::unique_ptr<Segment> segment;
   bool awaited_in_vain = false;  ///< a wait for its control message has timed out
+  bool packs_next = false;       ///< the next message is packed for its GPU: the last one was not, in vain
   bool shares_gpu = false;       ///< it uses a GPU of this process, as its messages have shown
   Backoff<1, 1 << 20> opening;   ///< attempts to open the segment, which may not exist yet, or ever
   static constexpr std::size_t backoffs_of_tag = 2;
@@ -172,6 +173,8 @@ bool would_abstain(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 /// Whether the neighbour could not fetch the last such message.
 bool has_refused(int rank, const Traffic& traffic) REQUIRES(world->mutex);
 void note_outcome(int rank, const Traffic& traffic, bool refused);
+/// A message that was not packed for being fetched, since the process had wanted fragments, would have been fetched.
+void note_unpacked_in_vain(int rank);
 /// Whether memory that another process has exported is on the GPU of `operand`. False if that cannot be told.
 bool on_one_gpu(const device::Exported& memory, const DeviceBuffer& operand);
 /// Notes that the process uses a GPU of this process too.
