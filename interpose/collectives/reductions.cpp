@@ -87,10 +87,11 @@ class Operand {
 
  private:
   std::int64_t bytes() const { return memory_.bytes(); }
+  /// Memory of cudaMalloc that is too short makes a kernel fail, of which all processes learn.
   bool export_in_place(device::Importers by) {
     const auto bytes = static_cast<std::uint64_t>(this->bytes());
     return device::export_memory(memory_.ordinal, as_pointer(), exported_, by, bytes) &&
-           first_ + bytes <= exported_.base + exported_.size;
+           (exported_.pieces == 0 || first_ + bytes <= exported_.base + exported_.size);
   }
   bool is_to_be_copied(std::int64_t alignment) {
     const datatype::Shape shape = memory_.info->layout().shape(memory_.count);
