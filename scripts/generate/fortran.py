@@ -154,8 +154,9 @@ def wrapped_names(function, name, family, bare=False):
     if family == "none" or name.endswith("_c"):  # Open MPI has no large counts in Fortran
         return []
     if family == "mpich":
-        has_choice_buffer = any(role in BUFFERS | {"address"} for role, _ in function.arguments)
-        return [] if has_choice_buffer else [(own_name(f08), [f08])]
+        # No buffers; nor files, since only the MPI library itself has the function that converts their handles.
+        left_out = any(role in BUFFERS | {"address", "file"} for role, _ in function.arguments)
+        return [] if left_out else [(own_name(f08), [f08])]
     older = older_names(name, bare)
     if any(argument.role == "address_ref" for argument in function.arguments):
         return [(own_name(lower + "_"), older), (own_name(f08), [f08])]
