@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "base/signals.hpp"
 #include "device/sim/memory.hpp"
 
 namespace gpudt::sim {
@@ -113,11 +114,8 @@ Point Stream::submit(Effort effort, std::function<void()> work) {
   ++submitted_;
   if (!started_) {
     started_ = true;
-    sigset_t mine, none;
-    sigfillset(&none);
-    pthread_sigmask(SIG_SETMASK, &none, &mine);  // the new thread must not take a signal before it blocks them
+    const SignalsBlocked blocked;  // the new thread must not take a signal before it blocks most of them
     std::thread([self = shared_from_this()] { self->work(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &mine, nullptr);
   }
   wake_.notify_one();
   return {shared_from_this(), submitted_};

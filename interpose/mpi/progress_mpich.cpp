@@ -11,12 +11,10 @@
 #include "interpose/mpi/progress.hpp"
 
 #include <mpi.h>
-#include <pthread.h>
 #include <sys/prctl.h>
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -24,6 +22,7 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "base/signals.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
 
@@ -67,12 +66,8 @@ class Driver {
   void start(const Progressing& driven) {
     driven_ = driven;
     stopping_ = false;
-    // Signals must go to the program's threads: the new thread inherits a mask that blocks all.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { drive(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void stop() {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/never_destroyed.hpp"
+#include "base/signals.hpp"
 #include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/mpi/progress.hpp"
@@ -121,12 +121,8 @@ void Service::start(const RequestCalls& calls) {
   calls_ = calls;
   stopping_.store(false);
   on_host_ = std::strcmp(device::runtime_name(), "sim") == 0;
-  // Signals are for the program's threads: the new thread inherits a mask that blocks all.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Service::run() {
