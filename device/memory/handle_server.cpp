@@ -1,6 +1,5 @@
 #include "device/memory/handle_server.hpp"
 
-#include <pthread.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -8,11 +7,12 @@
 
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <system_error>
+
+#include "base/signals.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -40,10 +40,23 @@ struct Answer {
   std::uint64_t sizes[most_pieces];
 };
 
-/// Room for the file descriptors of a message.
-struct Control {
-  static constexpr std::size_t bytes = sizeof(int) * most_pieces;
-  alignas(cmsghdr) char room[CMSG_SPACE(bytes)];
+/// An answer as sendmsg() and recvmsg() take it, with room for up to so many file descriptors.
+class Message {
+ public:
+  Message(Answer& answer, std::size_t files) : data_{&answer, sizeof answer} {
+    header.msg_iov = &data_;
+    header.msg_iovlen = 1;
+    if (files == 0) return;
+    header.msg_control = room_;
+    header.msg_controllen = CMSG_SPACE(files * sizeof(int));
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  msghdr header = {};
+
+ private:
+  iovec data_;
+  alignas(cmsghdr) char room_[CMSG_SPACE(most_pieces * sizeof(int))] = {};
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -91,7 +104,7 @@ auto again(const Call& call) {
   }
 }
 
-/// Takes what a message has brought, whatever else is wrong with it.
+/// The file descriptors that came with a message, which are closed also if the message is refused.
 std::vector<OwnedFile> files_of(msghdr& message) {
   std::vector<OwnedFile> files;
   files.reserve(most_pieces);
@@ -109,16 +122,10 @@ std::vector<OwnedFile> files_of(msghdr& message) {
 
 void send_answer(const OwnedFile& client, const std::vector<PassedPiece>& pieces) {
   Answer answer = {};
-  Control control = {};
-  iovec data = {&answer, sizeof answer};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
+  Message message(answer, pieces.size());
   answer.count = pieces.size();
   if (!pieces.empty()) {
-    message.msg_control = control.room;
-    message.msg_controllen = CMSG_SPACE(pieces.size() * sizeof(int));
-    cmsghdr& files = *CMSG_FIRSTHDR(&message);
+    cmsghdr& files = *CMSG_FIRSTHDR(&message.header);
     files.cmsg_level = SOL_SOCKET;
     files.cmsg_type = SCM_RIGHTS;
     files.cmsg_len = CMSG_LEN(pieces.size() * sizeof(int));
@@ -128,24 +135,18 @@ void send_answer(const OwnedFile& client, const std::vector<PassedPiece>& pieces
       answer.sizes[i] = pieces[i].size;
     }
   }
-  again([&] { return sendmsg(client.get(), &message, MSG_NOSIGNAL); });  // a client that has gone needs none
+  again([&] { return sendmsg(client.get(), &message.header, MSG_NOSIGNAL); });  // a client that has gone needs none
 }
 
 std::vector<PassedPiece> receive_answer(const OwnedFile& server) {
   Answer answer = {};
-  Control control = {};
-  iovec data = {&answer, sizeof answer};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.room;
-  message.msg_controllen = sizeof control.room;
-  const ssize_t received = again([&] { return recvmsg(server.get(), &message, MSG_CMSG_CLOEXEC); });
+  Message message(answer, most_pieces);
+  const ssize_t received = again([&] { return recvmsg(server.get(), &message.header, MSG_CMSG_CLOEXEC); });
   if (received < 0) fail_by_system("their owner does not answer");
-  std::vector<OwnedFile> files = files_of(message);
+  std::vector<OwnedFile> files = files_of(message.header);
   if (received != sizeof answer) fail("their owner has closed the connection");
   if (answer.count == 0) fail("their owner has freed the memory, or the driver does not export it");
-  if ((message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || files.size() != answer.count)
+  if ((message.header.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0 || files.size() != answer.count)
     fail("not all came (are there enough file descriptors? ulimit -n)");
   std::vector<PassedPiece> pieces;
   pieces.reserve(files.size());
@@ -167,18 +168,12 @@ HandleServer::HandleServer(Pieces pieces) : pieces_(std::move(pieces)), listenin
   const auto [address, length] = address_of(name_);
   if (bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) fail_by_system("bind");
   if (listen(listening_.get(), waiting_clients) != 0) fail_by_system("listen");
-  // Signals must go to the program's threads: the new thread inherits a mask that blocks all.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::string failure;
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    failure = error.what();
+    fail(std::string("no thread to pass them on: ") + error.what());
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!thread_.joinable()) fail("no thread to pass them on: " + failure);
 }
 
 HandleServer::~HandleServer() {
