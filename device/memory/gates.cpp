@@ -31,7 +31,10 @@ Gate* Gates::take(int ordinal, bool for_graph) {
   if (some.empty()) add_chunk(ordinal, for_graph);
   Gate* const gate = some.back();
   some.pop_back();
-  taken.fetch_add(1, std::memory_order_acq_rel);
+  {
+    const LockGuard guard(taking);
+    taken.fetch_add(1, std::memory_order_acq_rel);
+  }
   if (for_graph) gate->ready_for_graph();
   return gate;
 }

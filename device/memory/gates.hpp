@@ -68,6 +68,9 @@ class Gates {
   void give(Gate* gate, bool for_graph) noexcept;
   /// Whether any gate is taken: then a stream may wait for the host, and the host must not wait for a GPU's streams.
   static bool any_taken() { return taken.load(std::memory_order_acquire) != 0; }
+  /// Held while a gate is taken. Who lets the host wait for streams holds it from before any_taken() until the wait is
+  /// over: otherwise the stream of a gate that is taken meanwhile would wait for the host, and the host for the stream.
+  static inline Mutex taking;
 
  private:
   static constexpr std::size_t in_chunk = 1024;

@@ -50,6 +50,7 @@ void* Mapping::at(std::uint64_t exporters_address) const {
 Peers::Peers(Runtime& runtime) : runtime_(runtime), process_(random_number()), exports_(runtime, process_) {}
 
 Peers::~Peers() {
+  const LockGuard no_gate_is_taken(Gates::taking);
   for (auto& [place, import] : imports_) close(import);
   for (Import& import : retired_) close(import);
 }
@@ -220,6 +221,7 @@ void Peers::retire_too_many(int ordinal) {
 
 /// What was retired by `until` and nobody holds, of GPUs that have nothing to do.
 void Peers::close_retired(std::chrono::steady_clock::time_point until) {
+  const LockGuard no_gate_is_taken(Gates::taking);
   std::map<int, bool> idle;  // by GPU
   std::erase_if(retired_, [&](const Import& import) REQUIRES(mutex_) {
     if (import.held() || import.retired_at > until) return false;

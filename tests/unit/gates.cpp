@@ -1,6 +1,11 @@
 // Gates, by which streams of the program and the host wait for each other.
 #include "device/memory/gates.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/mutex.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/stub_runtime.hpp"
 
@@ -25,4 +30,25 @@ TEST_CASE("gates: one at which a stream may still wait does not close for a grap
   gates.give(in_graph, /*for_graph=*/true);
   gates.give(next, /*for_graph=*/false);
   CHECK_FALSE(device::Gates::any_taken());
+}
+
+TEST_CASE("gates: none is taken while the host waits for streams", "[device]") {
+  test::HostMemoryRuntime runtime;
+  device::Gates gates(runtime);
+  std::atomic<bool> waited{false}, waited_before{false};
+  std::thread taker;
+  device::Gate* gate = nullptr;
+  {
+    const LockGuard waiting(device::Gates::taking);
+    taker = std::thread([&] {
+      gate = gates.take(0, /*for_graph=*/false);
+      waited_before = waited.load();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK_FALSE(device::Gates::any_taken());
+    waited = true;
+  }
+  taker.join();
+  CHECK(waited_before);
+  gates.give(gate, /*for_graph=*/false);
 }
