@@ -4,7 +4,7 @@ device, whose cudaMalloc takes freed addresses again at once, and reads the repo
 
 usage: given_back.py RUN-MPI.SH LIBGPUDT-PMPI.SO LIBGPUDT-SIM.SO GIVEN-BACK
 
-GPUDT_TEST_ROUNDS: the rounds of messages (10000); the other ways take a tenth.
+GPUDT_TEST_ROUNDS: the rounds of messages (3000); the other ways take a third.
 """
 
 import json
@@ -16,7 +16,7 @@ import unittest
 
 from environment import RANKS, Run, run_cases
 
-ROUNDS = int(os.environ.get("GPUDT_TEST_ROUNDS", "10000"))
+ROUNDS = int(os.environ.get("GPUDT_TEST_ROUNDS", "3000"))
 BY_GPUS = {"peer", "kernels"}
 
 
@@ -42,22 +42,22 @@ class GivenBack(unittest.TestCase):
     def test_ways(self):
         for way in ("persistent", "reductions", "exchanges", "windows"):
             with self.subTest(way):
-                self.assertEqual(self.run_way(way, ROUNDS // 10), [])
+                self.assertEqual(self.run_way(way, ROUNDS // 3), [])
 
     def test_while_the_gpu_works(self):
         """What cannot be unmapped yet does not keep new data from going by the GPUs."""
         for way in ("messages-busy", "persistent-busy", "reductions-busy", "exchanges-busy"):
             with self.subTest(way):
-                self.assertEqual(self.run_way(way, ROUNDS // 10), [])
+                self.assertEqual(self.run_way(way, ROUNDS // 3), [])
 
     def test_other_ways_meanwhile(self):
         """Targets serve accesses to windows then; of processes on one GPU one writes for both, if it may map by now."""
-        self.run_way("windows-busy", ROUNDS // 10)
-        self.run_way("messages", ROUNDS // 10, "GPUDT_SIM_DEVICES=1", "GPUDT_PROTOCOL=peer")
+        self.run_way("windows-busy", ROUNDS // 3)
+        self.run_way("messages", ROUNDS // 3, "GPUDT_SIM_DEVICES=1", "GPUDT_PROTOCOL=peer")
 
     def test_laggard(self):
         """Memory that one process keeps mapped, because it calls MPI no more, is not packed for the others."""
-        rounds = ROUNDS // 50
+        rounds = ROUNDS // 15
         report = self.report_of("laggard", rounds, "GPUDT_SIM_DEVICES=3", ranks=3)
         self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
         self.assertLess(report["messages"]["packed"], rounds // 2)
@@ -66,7 +66,7 @@ class GivenBack(unittest.TestCase):
         """Memory of cuMemCreate with file descriptors is mapped as it is: nothing is packed."""
         for way in ("messages", "persistent", "reductions", "exchanges", "windows"):
             with self.subTest(way):
-                report = self.report_of(way, ROUNDS // 25, "GPUDT_TEST_PIECES=1")
+                report = self.report_of(way, ROUNDS // 15, "GPUDT_TEST_PIECES=1")
                 self.assertEqual([row for row in report["rows"] if row["protocol"] not in BY_GPUS], [])
                 self.assertEqual(report["messages"]["packed"], 0)
 
