@@ -113,6 +113,10 @@ std::vector<UsedGpu> used_gpus() {
   return of_engine([&](const Engine& engine) { return engine.used_gpus(); });
 }
 
+std::vector<VisibleGpu> visible_gpus() {
+  return of_engine([&](const Engine& engine) { return engine.runtime().visible_gpus(); });
+}
+
 Transfer start(Direction direction, int ordinal, const datatype::Layout& layout, std::int64_t count, void* user,
                std::int64_t begin, std::int64_t end, void* packed, std::optional<MemoryKind> packed_kind,
                const StreamMark& after) {

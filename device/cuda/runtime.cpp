@@ -1,6 +1,7 @@
 // Contexts, and memory: of this process and of others.
 #include "device/cuda/runtime.hpp"
 
+#include <cctype>
 #include <cstring>
 
 #include "device/cuda/kernels.hpp"
@@ -85,12 +86,36 @@ GpuId CudaRuntime::id_of(int ordinal) const noexcept {
   return id;
 }
 
-int CudaRuntime::find_gpu(const GpuId& id) noexcept {
+namespace {
+
+int count_gpus() noexcept {
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess) cudaGetLastError();
+  return gpus;
+}
+
+/// As sysfs names it, in lower case.
+std::string pci_address(int ordinal) {
+  char address[32] = "";
+  if (cudaDeviceGetPCIBusId(address, sizeof address, ordinal) != cudaSuccess) cudaGetLastError();
+  for (char& c : address) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return address;
+}
+
+}  // namespace
+
+int CudaRuntime::find_gpu(const GpuId& id) noexcept {
+  const int gpus = count_gpus();
   for (int ordinal = 0; ordinal < gpus; ++ordinal)
     if (id_of(ordinal) == id && id != GpuId{}) return ordinal;
   return -1;
+}
+
+std::vector<VisibleGpu> CudaRuntime::visible_gpus() {
+  std::vector<VisibleGpu> visible;
+  const int gpus = count_gpus();
+  for (int ordinal = 0; ordinal < gpus; ++ordinal) visible.push_back({id_of(ordinal), pci_address(ordinal)});
+  return visible;
 }
 
 bool CudaRuntime::allocation_of(const void* address, Allocation& allocation) noexcept {

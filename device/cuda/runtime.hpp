@@ -92,6 +92,7 @@ class CudaRuntime final : public Runtime {
   }
   bool in_use() noexcept override;
   int find_gpu(const GpuId& id) noexcept override;
+  std::vector<VisibleGpu> visible_gpus() override;
   bool can_access_peer(int ordinal, int peer) override;
   void enable_peer_access(int ordinal, int peer) override;
   IpcHandle ipc_export(int ordinal, void* base) override;

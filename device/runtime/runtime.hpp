@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "device/runtime/copy_box.hpp"
 #include "device/runtime/error.hpp"
 #include "device/runtime/location.hpp"
 #include "device/runtime/meeting.hpp"
+#include "device/runtime/visible_gpu.hpp"
 
 namespace gpudt::device {
 
@@ -82,6 +84,8 @@ class Runtime {
   virtual bool in_use() noexcept { return true; }
   /// The ordinal of the GPU with this id; -1 if this process does not see it. Creates no context.
   virtual int find_gpu(const GpuId& id) noexcept = 0;
+  /// All GPUs that this process sees, by ordinal. Creates no context.
+  virtual std::vector<VisibleGpu> visible_gpus() { return {}; }
 
   // Everything below may create the context of GPU `ordinal`, acts on it whatever the caller's current device is,
   // restores that, is legal while another thread captures a graph, and throws Error on failure.

@@ -6,6 +6,7 @@
 
 #include "base/mutex.hpp"
 #include "device/sim/api_calls.hpp"
+#include "device/sim/sim_api.h"
 
 namespace {
 
@@ -22,7 +23,6 @@ using gpudt::sim::usable;
 using gpudt::sim::valid_device;
 
 constexpr int multiprocessors = 8;
-constexpr int bus_base = 0x10;  // the PCI bus of device 0
 
 Mutex peers_mutex;
 std::set<std::pair<int, int>>& peers() {
@@ -50,7 +50,7 @@ void fill_properties(cudaDeviceProp& properties, int device) {
   properties.multiProcessorCount = multiprocessors;
   properties.canMapHostMemory = 1;
   properties.concurrentKernels = 1;
-  properties.pciBusID = bus_base + device;
+  properties.pciBusID = GPUDT_SIM_FIRST_BUS + device;
   properties.asyncEngineCount = 2;
   properties.unifiedAddressing = 1;
   properties.maxThreadsPerMultiProcessor = 2048;
@@ -299,14 +299,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
   if (!id || length <= 0) return note(cudaErrorInvalidValue);
   if (!valid_device(device)) return note(cudaErrorInvalidDevice);
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(bus_base + device));
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0",
+                static_cast<unsigned>(GPUDT_SIM_FIRST_BUS + device));
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
   unsigned domain = 0, bus = 0;
   if (!device || !id || std::sscanf(id, "%x:%x", &domain, &bus) != 2) return note(cudaErrorInvalidValue);
-  const int number = static_cast<int>(bus) - bus_base;
+  const int number = static_cast<int>(bus) - GPUDT_SIM_FIRST_BUS;
   if (!valid_device(number)) return note(cudaErrorInvalidDevice);
   *device = number;
   return cudaSuccess;

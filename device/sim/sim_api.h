@@ -13,6 +13,8 @@ extern "C" {
 
 #define GPUDT_SIM_API_VERSION 8
 
+#define GPUDT_SIM_FIRST_BUS 0x10 /* the PCI bus of device 0; each device has one */
+
 /* Kinds of memory; the values of cudaMemoryType. */
 enum gpudt_sim_kind { gpudt_sim_host = 0, gpudt_sim_pinned = 1, gpudt_sim_device = 2, gpudt_sim_managed = 3 };
 

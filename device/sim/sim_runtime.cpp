@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -135,6 +136,15 @@ class SimRuntime final : public Runtime {
     for (int device = 0; device < api_.device_count(); ++device)
       if (id == id_of(device)) return device;
     return -1;
+  }
+  std::vector<VisibleGpu> visible_gpus() override {
+    std::vector<VisibleGpu> visible;
+    for (int device = 0; device < api_.device_count(); ++device) {
+      char pci[32];
+      std::snprintf(pci, sizeof pci, "0000:%02x:00.0", static_cast<unsigned>(GPUDT_SIM_FIRST_BUS + device));
+      visible.push_back({id_of(device), pci});
+    }
+    return visible;
   }
 
   Traits traits(int ordinal) override { return {multiprocessors, "gpudt simulated device", id_of(ordinal)}; }

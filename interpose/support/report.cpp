@@ -14,10 +14,12 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/never_destroyed.hpp"
 #include "device/device.hpp"
+#include "device/runtime/visible_gpu.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report_record.hpp"
@@ -69,6 +71,8 @@ Record own_record() {
     record.staging_peak[s] = static_cast<std::int64_t>(device::staging_statistics(kinds[s]).peak_allocated);
   name_host(record);
   name_gpus(record);
+  const char* const root = std::getenv("GPUDT_TEST_ROOT");
+  record.around = report::look_around(root == nullptr ? "" : root, device::visible_gpus());
   return record;
 }
 
@@ -161,6 +165,8 @@ Summary summarise(const std::vector<Record>& records, int first, int expected) {
   std::sort(summary.rows.begin(), summary.rows.end(), longer);
   std::sort(summary.waits.begin(), summary.waits.end(), longer);
   summary.hints = report::hints(summary);
+  if (summary.rows.empty()) return summary;
+  for (report::Hint& hint : report::placement_hints(records, first)) summary.hints.push_back(std::move(hint));
   return summary;
 }
 

@@ -52,12 +52,12 @@ std::string with_number(std::string_view text, std::int64_t number) {
 }
 
 void add(std::vector<Hint>& hints, const Advice& advice, std::int64_t times) {
-  if (times != 0) hints.push_back({with_number(advice.what, times), advice.remedy});
+  if (times != 0) hints.push_back({with_number(advice.what, times), advice.remedy, ""});
 }
 
 void add_forced(std::vector<Hint>& hints, const std::string& setting) {
   for (const Advice& advice : forced_advice)
-    if (setting.starts_with(advice.what)) hints.push_back({setting + " is set", advice.remedy});
+    if (setting.starts_with(advice.what)) hints.push_back({setting + " is set", advice.remedy, ""});
 }
 
 /// Whether GPUDT_PROTOCOL forbids receivers to fetch.
@@ -90,7 +90,8 @@ std::vector<Hint> hints(const Summary& summary) {
   if (!summary.no_peers.empty() && any_staged(summary))
     found.push_back({"messages were staged: there are no peer transfers, " + summary.no_peers,
                      summary.no_peers == no_shared_memory ? "Enlarge it: docker run --shm-size=1g, or --ipc=host"
-                                                          : "docs/limits.md has what they need"});
+                                                          : "docs/limits.md has what they need",
+                     ""});
   for (const std::string& setting : summary.forced) add_forced(found, setting);
   return found;
 }

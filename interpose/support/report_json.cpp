@@ -136,7 +136,11 @@ std::string movements_json(const Summary& summary) {
 }
 
 std::string hint_json(const Hint& hint) {
-  return Object().add("what", in_quotes(hint.what)).add("remedy", in_quotes(hint.remedy)).text();
+  return Object()
+      .add("about", in_quotes(hint.about))
+      .add("what", in_quotes(hint.what))
+      .add("remedy", in_quotes(hint.remedy))
+      .text();
 }
 
 }  // namespace

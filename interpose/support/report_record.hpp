@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "interpose/support/report.hpp"
+#include "interpose/support/surroundings.hpp"
 
 namespace gpudt::interpose::report {
 
@@ -53,6 +54,7 @@ struct Record {
   char not_mapped[160];
   std::int32_t gpu_count;
   GpuOfRank gpus[most_gpus];
+  Surroundings around;
 };
 
 /// Fills in the members that this rank's counters (report_counts.cpp) have.
@@ -77,6 +79,7 @@ struct Host {
 
 struct Hint {
   std::string what, remedy;
+  std::string about;  ///< which mistake in how the job was started; empty for what else was slow
 };
 
 struct Summary {
@@ -112,6 +115,8 @@ inline const char* layout_name(const Row& row) {
 }
 
 std::vector<Hint> hints(const Summary& summary);
+/// Mistakes in how the job was started (report_placement.cpp). `first`: the rank of the first record.
+std::vector<Hint> placement_hints(const std::vector<Record>& records, int first);
 std::string as_text(const Summary& summary);
 std::string as_json(const Summary& summary);
 

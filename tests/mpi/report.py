@@ -165,7 +165,7 @@ class Report(unittest.TestCase):
 
     def test_hints(self):
         """Of what is slow, with the remedy; not of what is not."""
-        hints = [hint["what"] for hint in self.report_of(self.messages, "device")["hints"]]
+        hints = [hint["what"] for hint in self.report_of(self.messages, "device", *self.root(mps=True))["hints"]]
         self.assertEqual([hint for hint in hints if "began late" not in hint], [])  # as on one GPU it can
         run = self.run_program(self.messages, "slow", "GPUDT_REPORT=1", "GPUDT_WAY=copy")
         for words in (("received into host memory", "Receive into GPU memory"), ("GPUDT_WAY=copy is set", "Without it"),
@@ -174,6 +174,46 @@ class Report(unittest.TestCase):
         self.assertEqual(run.lines("could not be fetched"), [], run.text)
         run = self.run_program(self.messages, "apart", "GPUDT_REPORT=1", "GPUDT_SIM_PEERS=0")
         self.assertEqual(len(run.lines("hint: ", "could not be fetched", "cannot access memory of GPU")), 1, run.text)
+
+    def root(self, mps=False, gpu_node=None, scope=None):
+        """Settings for one GPU, and a folder for the root of the file system: with MPS, with the GPU at this NUMA node, of
+        which node 0 has all CPUs, and with this scope of Yama."""
+        root = self.folder / f"root-{mps}-{gpu_node}-{scope}"
+        files = {"tmp/nvidia-mps/control": "" if mps else None,
+                 "sys/devices/system/node/node0/cpulist": "0-8191",
+                 "sys/devices/system/node/node1/cpulist": "8192-9000",
+                 "sys/bus/pci/devices/0000:10:00.0/numa_node": gpu_node,
+                 "proc/sys/kernel/yama/ptrace_scope": scope}
+        for name, text in files.items():
+            if text is not None:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(f"{text}\n", encoding="utf-8")
+        return f"GPUDT_TEST_ROOT={root}", "GPUDT_SIM_DEVICES=1", "CUDA_MPS_PIPE_DIRECTORY="
+
+    def test_mistakes_in_placement(self):
+        """Each is named, and nothing else; tests/unit/placement.cpp has more of them."""
+        staged = ("GPUDT_PROTOCOL=staging",)
+        for settings, wanted in ((self.root(mps=True), []),
+                                 (self.root(), ["MPS"]),
+                                 ((*self.root(mps=True), "GPUDT_SIM_DEVICES=2"), ["idle GPUs"]),
+                                 (self.root(mps=True, gpu_node=0), []),
+                                 (self.root(mps=True, gpu_node=1), ["binding"]),
+                                 (self.root(mps=True, scope=2), []),
+                                 ((*self.root(mps=True, scope=1), *staged), []),
+                                 ((*self.root(mps=True, scope=2), *staged), ["yama"])):
+            with self.subTest(settings):
+                hints = self.report_of(self.messages, "device", *settings)["hints"]
+                found = [hint for hint in hints if hint["about"]]
+                self.assertEqual([hint["about"] for hint in found], wanted, hints)
+                self.assertTrue(all(hint["remedy"] for hint in found), hints)
+        run = self.run_program(self.messages, "device", "GPUDT_REPORT=1", *self.root())
+        self.assertEqual(len(run.lines("hint: ranks 0-1 of", "share GPU 0000:10:00.0 without CUDA MPS", "nvidia-cuda-mps")),
+                         1, run.text)
+
+    def test_placement_of_host_program(self):
+        """It is not the report's concern."""
+        settings = self.root(gpu_node=1, scope=3)
+        self.assertEqual(self.report_of(self.messages, "host", *settings)["hints"], [])
 
     def test_file_that_cannot_be_written(self):
         """The report is not lost."""

@@ -1,0 +1,127 @@
+#include "interpose/support/surroundings.hpp"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+namespace gpudt::interpose::report {
+namespace {
+
+constexpr std::size_t most_numa_nodes = 64;  // bits of Surroundings::numa_nodes
+
+/// The first word of a file; empty if it cannot be read.
+std::string word_of(const std::string& file) {
+  std::ifstream stream(file);
+  std::string word;
+  stream >> word;
+  return word;
+}
+
+int number_of(const std::string& file, int otherwise) {
+  const std::string word = word_of(file);
+  return word.empty() ? otherwise : std::atoi(word.c_str());
+}
+
+/// The number of a link such as "ipc:[4026531839]"; 0 if there is none.
+std::uint64_t namespace_of(const std::string& file) {
+  std::array<char, 64> target{};
+  if (readlink(file.c_str(), target.data(), target.size() - 1) < 0) return 0;
+  const char* const number = std::strchr(target.data(), '[');
+  return number == nullptr ? 0 : std::strtoull(number + 1, nullptr, 10);
+}
+
+std::uint64_t file_system_of(const std::string& folder) {
+  struct stat status {};
+  if (stat(folder.c_str(), &status) != 0) return 0;
+  return (static_cast<std::uint64_t>(status.st_dev) << 32) ^ static_cast<std::uint64_t>(status.st_ino);
+}
+
+bool exists(const std::string& file) {
+  return access(file.c_str(), F_OK) == 0;
+}
+
+bool has_entries(const std::string& folder) {
+  std::error_code error;
+  return !std::filesystem::is_empty(folder, error) && !error;
+}
+
+class OwnCpus {
+ public:
+  OwnCpus() { known_ = sched_getaffinity(0, sizeof sets_, sets_.data()) == 0; }
+  /// Whether one of `list`, such as "0-3,8-11", is among them.
+  bool any_of(const std::string& list) const {
+    std::istringstream ranges(list);
+    for (std::string range; std::getline(ranges, range, ',');) {
+      int first = 0, last = 0;
+      const int numbers = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+      if (numbers > 0 && any_between(first, numbers == 2 ? last : first)) return true;
+    }
+    return false;
+  }
+
+ private:
+  bool any_between(int first, int last) const {
+    for (int cpu = first; known_ && cpu <= last; ++cpu)
+      if (CPU_ISSET_S(static_cast<std::size_t>(cpu), sizeof sets_, sets_.data())) return true;
+    return false;
+  }
+
+  std::array<cpu_set_t, 8> sets_{};  ///< of 1024 CPUs each
+  bool known_;
+};
+
+std::uint64_t own_numa_nodes(const std::string& root) {
+  const OwnCpus own;
+  std::uint64_t nodes = 0;
+  for (std::size_t node = 0; node < most_numa_nodes; ++node)
+    if (own.any_of(word_of(root + "/sys/devices/system/node/node" + std::to_string(node) + "/cpulist")))
+      nodes |= std::uint64_t{1} << node;
+  return nodes;
+}
+
+/// Whether the daemon of CUDA MPS runs, as far as its pipe shows.
+bool has_mps(const std::string& root) {
+  const char* const folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  return exists(root + (folder == nullptr || *folder == '\0' ? "/tmp/nvidia-mps" : folder) + "/control");
+}
+
+std::int64_t most_locked_memory() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+  return static_cast<std::int64_t>(limit.rlim_cur);
+}
+
+}  // namespace
+
+Surroundings look_around(const std::string& root, const std::vector<device::VisibleGpu>& gpus) {
+  Surroundings found{};
+  std::snprintf(found.node, sizeof found.node, "%s", word_of(root + "/proc/sys/kernel/random/boot_id").c_str());
+  found.ipc_namespace = namespace_of(root + "/proc/self/ns/ipc");
+  found.pid_namespace = namespace_of(root + "/proc/self/ns/pid");
+  found.shared_memory = file_system_of(root + "/dev/shm");
+  found.numa_nodes = own_numa_nodes(root);
+  found.locked_memory = most_locked_memory();
+  found.ptrace_scope = number_of(root + "/proc/sys/kernel/yama/ptrace_scope", 0);
+  found.has_infiniband = has_entries(root + "/sys/class/infiniband");
+  found.has_mps = has_mps(root);
+  for (const device::VisibleGpu& gpu : gpus) {
+    if (found.gpu_count == static_cast<int>(most_visible)) break;
+    Surroundings::Gpu& place = found.gpus[found.gpu_count++];
+    std::memcpy(place.id, gpu.id.data(), sizeof place.id);
+    std::snprintf(place.pci, sizeof place.pci, "%s", gpu.pci.c_str());
+    place.numa_node = number_of(root + "/sys/bus/pci/devices/" + gpu.pci + "/numa_node", -1);
+  }
+  return found;
+}
+
+}  // namespace gpudt::interpose::report
