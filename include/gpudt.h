@@ -49,6 +49,8 @@ int gpudt_active(void);
  *   collectives_by_gpus                         collective calls
  *
  * They count only with GPUDT_REPORT, or with GPUDT_REQUIRE other than none. May be called at any time, from any thread.
+ * Then they are performance variables of MPI's tool interface, too (MPI_T_pvar_...), named gpudt_buffers_by_gpus etc.:
+ * of class counter, read-only, not bound to objects; a handle counts between MPI_T_pvar_start and MPI_T_pvar_stop.
  */
 int gpudt_counter(int index, const char** name, long long* value);
 

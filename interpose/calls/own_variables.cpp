@@ -1,0 +1,209 @@
+#include "interpose/calls/own_variables.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "base/mutex.hpp"
+#include "base/never_destroyed.hpp"
+#include "interpose/support/config.hpp"
+#include "interpose/support/report.hpp"
+
+namespace gpudt::interpose {
+namespace {
+
+/// What the counters count (gpudt.h).
+struct Description {
+  std::string_view name;
+  const char* text;
+};
+constexpr Description descriptions[] = {
+    {"buffers_by_gpus", "buffers in GPU memory whose data GPUs moved"},
+    {"bytes_by_gpus", "bytes in GPU memory that GPUs moved"},
+    {"buffers_through_host", "buffers in GPU memory whose data went through memory of the host"},
+    {"bytes_through_host", "bytes in GPU memory that went through memory of the host"},
+    {"messages_offered", "messages that the receiver's GPU was to fetch"},
+    {"messages_buffered", "messages offered, and copied away since no receive came in time"},
+    {"messages_refused", "messages offered, and sent through shared memory since the receiver could not fetch them"},
+    {"messages_declined", "messages offered, and sent through shared memory since the sender could not write them"},
+    {"messages_packed", "messages offered, and packed first by the sender's GPU"},
+    {"messages_in_fragments", "messages offered, to other nodes"},
+    {"messages_put", "messages offered, and written by the sender's GPU"},
+    {"collectives_by_gpus", "collective calls, by kernels or messages between GPUs"},
+};
+
+/// A handle counts while it is started.
+struct Handle {
+  int counter;
+  MPI_T_pvar_session session;
+  bool started = false;
+  std::int64_t since = 0;    ///< the counter at a start, less what had been counted by then
+  std::int64_t counted = 0;  ///< until the last stop
+};
+
+Mutex mutex;
+int begin GUARDED_BY(mutex) = -1;  ///< index of the first counter; -1 until a tool asks
+auto& handles GUARDED_BY(mutex) = never_destroyed<std::set<Handle*>>();
+
+std::int64_t value_of(int counter) {
+  std::int64_t value = 0;
+  report_counter(counter, value);
+  return value;
+}
+
+int count_counters() {
+  int number = 0;
+  for (std::int64_t value = 0; report_counter(number, value) != nullptr;) ++number;
+  return number;
+}
+
+/// A tool may ask before MPI_Init reads the variables. Without counters all is as without gpudt.
+bool counters_wanted() {
+  static const bool asked_for = [] {
+    std::vector<std::string> complaints;  // MPI_Init has them logged
+    const Config config = read_config(complaints);
+    return !config.disable && (config.report || config.require.answer != Requirement::Answer::none);
+  }();
+  return asked_for || buffers_followed;
+}
+
+int number_of_own() {
+  static const int number = count_counters();
+  return counters_wanted() ? number : 0;
+}
+
+/// The index of the first counter. When MPI's tool interface is started anew, the MPI library may have fewer variables.
+int first_own(int mpi_number) REQUIRES(mutex) {
+  if (begin < 0 || begin > mpi_number) begin = mpi_number;
+  return begin;
+}
+
+/// Calls `act(handle)` if that is a handle of gpudt.
+template <class Act>
+std::optional<int> with_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle, Act act) {
+  const LockGuard lock(mutex);
+  const auto found = handles.find(reinterpret_cast<Handle*>(handle));
+  if (found == handles.end()) return {};
+  if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
+  act(**found);
+  return int(MPI_SUCCESS);
+}
+
+template <class Act>
+void with_all_handles(MPI_T_pvar_session session, Act act) {
+  const LockGuard lock(mutex);
+  for (Handle* const each : handles)
+    if (each->session == session) act(*each);
+}
+
+void start(Handle& handle) {
+  if (!handle.started) handle.since = value_of(handle.counter) - handle.counted;
+  handle.started = true;
+}
+
+void stop(Handle& handle) {
+  if (handle.started) handle.counted = value_of(handle.counter) - handle.since;
+  handle.started = false;
+}
+
+}  // namespace
+
+int number_with_own(int mpi_number) {
+  const LockGuard lock(mutex);
+  if (number_of_own() != 0) static_cast<void>(first_own(mpi_number));
+  return mpi_number + number_of_own();
+}
+
+Variable variable_at(int index, int mpi_number) {
+  const LockGuard lock(mutex);
+  const int number = number_of_own();
+  if (number == 0 || index < first_own(mpi_number)) return {false, index};
+  if (index < begin + number) return {true, index - begin};
+  return {false, index - number};
+}
+
+int shown_index(int mpi_index, int mpi_number) {
+  const LockGuard lock(mutex);
+  const int number = number_of_own();
+  return number == 0 || mpi_index < first_own(mpi_number) ? mpi_index : mpi_index + number;
+}
+
+std::optional<int> own_index(const char* name, int mpi_number) {
+  const LockGuard lock(mutex);
+  for (int counter = 0; counter < number_of_own(); ++counter)
+    if (own_name(counter) == name) return first_own(mpi_number) + counter;
+  return {};
+}
+
+std::string own_name(int counter) {
+  std::int64_t unused = 0;
+  return std::string("gpudt_") + report_counter(counter, unused);
+}
+
+const char* own_description(int counter) {
+  std::int64_t unused = 0;
+  const std::string_view name = report_counter(counter, unused);
+  const auto* const found = std::find_if(std::begin(descriptions), std::end(descriptions),
+                                         [=](const Description& each) { return name == each.name; });
+  return found == std::end(descriptions) ? "" : found->text;
+}
+
+int make_handle(MPI_T_pvar_session session, int counter, MPI_T_pvar_handle* handle) try {
+  const LockGuard lock(mutex);
+  auto made = std::make_unique<Handle>(Handle{counter, session});
+  handles.insert(made.get());
+  *handle = reinterpret_cast<MPI_T_pvar_handle>(made.release());
+  return MPI_SUCCESS;
+} catch (const std::exception&) {
+  return MPI_T_ERR_MEMORY;
+}
+
+std::optional<int> free_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
+  const LockGuard lock(mutex);
+  const auto found = handles.find(reinterpret_cast<Handle*>(handle));
+  if (found == handles.end()) return {};
+  if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
+  delete *found;
+  handles.erase(found);
+  return int(MPI_SUCCESS);
+}
+
+std::optional<int> start_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
+  return with_handle(session, handle, start);
+}
+
+std::optional<int> stop_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
+  return with_handle(session, handle, stop);
+}
+
+std::optional<int> read_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle, std::int64_t& value) {
+  return with_handle(session, handle,
+                     [&](const Handle& own) { value = own.started ? value_of(own.counter) - own.since : own.counted; });
+}
+
+std::optional<int> check_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
+  return with_handle(session, handle, [](const Handle&) {});
+}
+
+void start_all_handles(MPI_T_pvar_session session) {
+  with_all_handles(session, start);
+}
+
+void stop_all_handles(MPI_T_pvar_session session) {
+  with_all_handles(session, stop);
+}
+
+void free_all_handles(MPI_T_pvar_session session) {
+  const LockGuard lock(mutex);
+  std::erase_if(handles, [=](const Handle* each) {
+    if (each->session != session) return false;
+    delete each;
+    return true;
+  });
+}
+
+}  // namespace gpudt::interpose

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Runs tool_variables: gpudt's counters are performance variables where they count, and nothing else differs.
+
+usage: tool_variables.py PROGRAM RUN-MPI OPTIONS...   (the options give the libraries)
+"""
+
+import subprocess
+import sys
+import unittest
+
+SECONDS = 60
+OWN = 12
+
+
+class ToolVariables(unittest.TestCase):
+    program, run_mpi, libraries = "", "", ()
+
+    def run_program(self, mode, *settings, ranks=2, library=True):
+        libraries = self.libraries if library else [*self.libraries[self.libraries.index("-s"):]]
+        options = [word for setting in settings for word in ("-e", setting)]
+        done = subprocess.run([self.run_mpi, *libraries, "-S", "-n", str(ranks), "-t", str(SECONDS), *options, self.program,
+                               mode], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout.splitlines()
+
+    def test_counters(self):
+        """In the words of a tool, before MPI_Init, after MPI_Finalize and from several threads."""
+        self.run_program("count", "GPUDT_REQUIRE=gpu", "GPUDT_SIM_DEVICES=2")
+
+    def test_walk(self):
+        """A tool that walks all variables and categories sees those of MPI as without gpudt."""
+        alone = self.run_program("list", ranks=1, library=False)
+        self.assertEqual(alone[-1], "own: 0")
+        self.assertEqual(self.run_program("list", ranks=1), alone)
+        self.assertEqual(self.run_program("list", "GPUDT_REQUIRE=none", "GPUDT_REPORT=0", ranks=1), alone)
+        for setting in ("GPUDT_REPORT=1", "GPUDT_REQUIRE=warn"):
+            self.assertEqual(self.run_program("list", setting, ranks=1), [*alone[:-1], f"own: {OWN}"])
+        self.assertEqual(self.run_program("list", "GPUDT_REPORT=1", "GPUDT_DISABLE=1", ranks=1), alone)
+
+
+def main():
+    ToolVariables.program, ToolVariables.run_mpi, *ToolVariables.libraries = sys.argv[1:]
+    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(ToolVariables))
+    failed = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - failed} passed, {failed} failed")
+    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+
+
+if __name__ == "__main__":
+    main()
