@@ -107,7 +107,12 @@ Tuning read_tuning(const std::string& setting, const TuningKey& key) {
   const std::string file = chosen ? setting : tuning_path(key);
   if (setting == "none" || file.empty()) return {};
   const std::optional<std::string> text = read_file(file);
-  if (!text) return chosen ? refused(file, "it cannot be read, or is no regular file") : Tuning{};
+  if (!text)
+    return chosen
+               ? refused(
+                     file,
+                     "it cannot be read, or is no regular file; GPUDT_TUNING takes auto, none or a file of gpudt-tune")
+               : Tuning{};
   return parse_tuning(*text, file, key);
 }
 

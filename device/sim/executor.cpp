@@ -17,6 +17,7 @@
 
 #include "base/signals.hpp"
 #include "device/sim/memory.hpp"
+#include "device/sim/settings.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -170,10 +171,10 @@ Executor& Executor::instance() {
 
 Executor::Executor() {
   const char* const text = std::getenv("GPUDT_SIM_DELAY_US");
-  if (text == nullptr || *text < '0' || *text > '9') return;  // as setting() in memory.cpp
-  const char* const dash = std::strchr(text, '-');
-  least_delay_us_ = std::max(0, std::atoi(text));
-  most_delay_us_ = std::max(least_delay_us_, dash == nullptr ? 0 : std::atoi(dash + 1));
+  if (const auto range = parse_range(text == nullptr ? "" : text)) {
+    least_delay_us_ = range->first;
+    most_delay_us_ = range->second;
+  }
 }
 
 void Executor::delay() const {

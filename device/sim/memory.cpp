@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "base/mutex.hpp"
+#include "device/sim/settings.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -62,20 +63,15 @@ int account(const Block& block) {
 
 std::atomic<Memory*> existing_memory{nullptr};
 
-/// The variable's value, or the default if it is no number, which libgpudt-pmpi.so reports
-/// (interpose/support/config.cpp).
-int setting(const char* variable, int by_default) {
+int setting(const char* variable, int by_default, int most = 1) {
   const char* const text = std::getenv(variable);
-  if (text == nullptr) return by_default;
-  char* end = nullptr;
-  const long value = std::strtol(text, &end, 10);
-  return end == text || *end != '\0' ? by_default : static_cast<int>(std::clamp(value, 0L, long{max_devices}));
+  return text == nullptr ? by_default : parse_setting(text, most).value_or(by_default);
 }
 
 }  // namespace
 
 int device_count() {
-  static const int count = setting("GPUDT_SIM_DEVICES", 2);
+  static const int count = setting("GPUDT_SIM_DEVICES", 2, max_devices);
   return count;
 }
 

@@ -119,11 +119,13 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-/// "10" or "0-500"; returns the smaller number.
+/// "10" or "0-500"; returns the smaller number, which comes first.
 std::optional<int> parse_delay(std::string_view text) {
   const std::size_t hyphen = text.find('-');
-  if (hyphen != std::string_view::npos && !parse_number<INT_MAX>(text.substr(hyphen + 1))) return std::nullopt;
-  return parse_number<INT_MAX>(text.substr(0, hyphen));
+  const std::optional<int> least = parse_number<INT_MAX>(text.substr(0, hyphen));
+  if (hyphen == std::string_view::npos || !least) return least;
+  const std::optional<int> most = parse_number<INT_MAX>(text.substr(hyphen + 1));
+  return most && *most >= *least ? least : std::nullopt;
 }
 
 template <class T, class Parse>

@@ -3,9 +3,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "device/choice/tuning.hpp"
+#include "device/sim/settings.hpp"
+#include "interpose/transport/protocol.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gpudt::interpose;
@@ -13,14 +20,70 @@ using Answer = Requirement::Answer;
 
 namespace {
 
-/// The complaints about the environment with this value of GPUDT_REQUIRE.
-std::vector<std::string> complaints_about(const char* value) {
-  setenv("GPUDT_REQUIRE", value, 1);
+/// The complaints about a variable with this value.
+std::vector<std::string> complaints_about(const char* value, const std::string& name = "GPUDT_REQUIRE") {
+  const char* const before = std::getenv(name.c_str());
+  const std::optional<std::string> kept = before == nullptr ? std::nullopt : std::optional<std::string>(before);
+  setenv(name.c_str(), value, 1);
   std::vector<std::string> complaints;
-  read_config(complaints);
-  unsetenv("GPUDT_REQUIRE");
-  std::erase_if(complaints, [](const std::string& each) { return !each.starts_with("GPUDT_REQUIRE"); });
+  const Config config = read_config(complaints);
+  if (name == "GPUDT_PROTOCOL" && !parse_protocol(config.protocol))  // as in calls/environment.cpp
+    complaints.push_back(not_understood("GPUDT_PROTOCOL", config.protocol, protocol_values()));
+  if (name == "GPUDT_TUNING")  // as when the first buffer is seen
+    complaints.push_back(gpudt::device::read_tuning(config.device.tuning, {"GPU", "CPU"}).complaint);
+  kept ? setenv(name.c_str(), kept->c_str(), 1) : unsetenv(name.c_str());
+  std::erase_if(complaints, [&](const std::string& each) { return each.find(name) == std::string::npos; });
   return complaints;
+}
+
+/// A variable with values that it takes, values that it refuses, and what the refusal names.
+struct Row {
+  const char* name;
+  std::vector<const char*> right, wrong, allowed;
+};
+
+const std::vector<Row>& variables() {
+  const std::vector<const char*> flag_right = {"0", "1"}, flag_wrong = {"2", "-1", "perhaps", "1 ", "10"},
+                                 flag = {"0", "1"};
+  const std::vector<const char*> bytes_right = {"0", "4096", "64K", "512m", "8G", "16B"},
+                                 bytes_wrong = {"lots",        "-1", "12Q", "64KB", "1.5G", "99999999999999999999",
+                                                "17179869184G"},
+                                 bytes = {"4096", "64K", "512M", "8G"};
+  static const std::vector<Row> rows = {
+      {"GPUDT_DISABLE", flag_right, flag_wrong, flag},
+      {"GPUDT_DEVICE", {"auto", "cuda", "sim", "none"}, {"toaster", "CUDA", "0"}, {"auto", "cuda", "sim", "none"}},
+      {"GPUDT_ORDER",
+       {"default-stream", "per-thread", "none"},
+       {"1", "default", "legacy"},
+       {"default-stream", "per-thread", "none"}},
+      {"GPUDT_CHECK", flag_right, flag_wrong, flag},
+      {"GPUDT_REPORT", {"0", "1", "run.json"}, {"perhaps", "run.txt", ".json", "2"}, {"0", "1", ".json"}},
+      {"GPUDT_REQUIRE", {"none", "gpu", "warn:1M"}, {"1", "gpu:big", "none:1K"}, {"none", "gpu:BYTES", "warn:BYTES"}},
+      {"GPUDT_TRACE", flag_right, flag_wrong, flag},
+      {"GPUDT_TIMELINE", {"prefix", "/nowhere/at/all"}, {}, {}},  // each name may be that of a file
+      {"GPUDT_NVTX", flag_right, flag_wrong, flag},
+      {"GPUDT_MPI_CUDA_AWARE", flag_right, flag_wrong, flag},
+      {"GPUDT_FORWARD_MAX", bytes_right, bytes_wrong, bytes},
+      {"GPUDT_STAGING_LIMIT", bytes_right, bytes_wrong, bytes},
+      {"GPUDT_STAGING_CACHE", bytes_right, bytes_wrong, bytes},
+      {"GPUDT_PROTOCOL",
+       {"auto", "peer", "shared", "pipelined", "staging"},
+       {"swim", "PEER", "1"},
+       {"auto", "peer", "shared", "pipelined", "staging"}},
+      {"GPUDT_WAY", {"auto", "kernel", "copy"}, {"swim", "kernels", "1"}, {"auto", "kernel", "copy"}},
+      {"GPUDT_RESIDENT", {"auto", "never", "always"}, {"1", "sometimes"}, {"auto", "never", "always"}},
+      {"GPUDT_UNMAP_FREED", flag_right, flag_wrong, flag},
+      {"GPUDT_TUNING", {"none"}, {"/gone.json", "fast", "/"}, {"auto", "none", "file of gpudt-tune"}},
+      {"GPUDT_SIM_DEVICES", {"0", "1", "16"}, {"17", "-1", "two", "2x", ""}, {"0 to 16"}},
+      {"GPUDT_SIM_DELAY_US",
+       {"0", "10", "0-500", "5-5"},
+       {"slow", "10us", "5-", "-5", "500-0", "0-1-2"},
+       {"10", "0-500"}},
+      {"GPUDT_SIM_HOST_ACCESS", flag_right, flag_wrong, flag},
+      {"GPUDT_SIM_PEERS", flag_right, flag_wrong, flag},
+      {"GPUDT_SIM_REUSE", flag_right, flag_wrong, flag},
+  };
+  return rows;
 }
 
 }  // namespace
@@ -58,4 +121,52 @@ TEST_CASE("GPUDT_REQUIRE refuses what it does not know, and names what it takes"
     for (const char* const named : {wrong, "none", "gpu:BYTES", "warn:BYTES", "64K"})
       CHECK(complaints[0].find(named) != std::string::npos);
   }
+}
+
+TEST_CASE("Each variable refuses nonsense, and names what it takes", "[datatype]") {
+  for (const Row& row : variables()) {
+    for (const char* const value : row.right) {
+      INFO(row.name << "=" << value);
+      CHECK(complaints_about(value, row.name).empty());
+    }
+    for (const char* const value : row.wrong) {
+      INFO(row.name << "=" << value);
+      const std::vector<std::string> complaints = complaints_about(value, row.name);
+      REQUIRE(complaints.size() == 1);
+      INFO(complaints[0]);
+      CHECK(complaints[0].find(value) != std::string::npos);
+      const std::size_t grammar = complaints[0].find("take");
+      REQUIRE(grammar != std::string::npos);
+      for (const char* const allowed : row.allowed) CHECK(complaints[0].find(allowed, grammar) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("The page of variables has those whose values are checked", "[datatype]") {
+  std::set<std::string> checked, on_page;
+  for (const Row& row : variables()) checked.insert(row.name);
+  std::ifstream page(GPUDT_SOURCE_ROOT "/docs/variables.md");
+  const std::regex row("^\\| `(GPUDT_[A-Z_]+)` .*");
+  std::smatch found;
+  for (std::string line; std::getline(page, line);)
+    if (std::regex_match(line, found, row)) on_page.insert(found[1]);
+  CHECK(on_page.size() > 20);
+  CHECK(checked == on_page);
+}
+
+TEST_CASE("The simulated device takes the values that are not refused", "[datatype]") {
+  using gpudt::sim::parse_range;
+  using gpudt::sim::parse_setting;
+  for (const Row& row : variables()) {
+    const std::string name = row.name;
+    if (!name.starts_with("GPUDT_SIM_")) continue;
+    const auto is_taken = [&](const char* value) {
+      if (name == "GPUDT_SIM_DELAY_US") return parse_range(value).has_value();
+      return parse_setting(value, name == "GPUDT_SIM_DEVICES" ? 16 : 1).has_value();
+    };
+    for (const char* const value : row.right) CHECK(is_taken(value));
+    for (const char* const value : row.wrong) CHECK_FALSE(is_taken(value));
+  }
+  CHECK(parse_range("10") == std::pair(10, 10));
+  CHECK(parse_range("0-500") == std::pair(0, 500));
 }
