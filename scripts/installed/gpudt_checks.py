@@ -328,6 +328,19 @@ def check_locked_memory(machine):
         yield Finding("locked memory", OK, text)
 
 
+def check_yama(machine):
+    """Whether processes may read each other's memory, as MPI does for staged messages of a node."""
+    try:
+        scope = int(machine.path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        scope = 0  # without Yama
+    if scope > 1:
+        yield Finding("yama", WARNING, f"kernel.yama.ptrace_scope is {scope}: MPI copies staged messages between processes twice",
+                      "sysctl kernel.yama.ptrace_scope=1, as root")
+    else:
+        yield Finding("yama", OK, "processes may read each other's memory")
+
+
 def check_tuning(machine):
     chosen = os.environ.get("GPUDT_TUNING", "auto")
     if chosen == "none":
@@ -350,4 +363,4 @@ def check_tuning(machine):
 
 
 CHECKS = (check_library, check_launcher, check_program, check_functions, check_mpi, check_preload, check_variables, check_driver, check_gpus,
-          check_network, check_shared_memory, check_locked_memory, check_tuning)
+          check_network, check_shared_memory, check_locked_memory, check_yama, check_tuning)

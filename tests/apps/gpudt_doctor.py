@@ -38,7 +38,8 @@ ROWS = '{"rows": [{"layout": "contiguous", "bytes": 1024, "median_us": 5.0, "ver
 
 class GpudtDoctor(Installed):
     real_build = pingpong = sim = ""
-    with_real_mpi = ("test_all_variables", "test_healthy", "test_messages", "test_messages_that_cannot_be_fetched")
+    with_real_mpi = ("test_all_variables", "test_healthy", "test_messages", "test_messages_that_cannot_be_fetched",
+                     "test_placement")
 
     @classmethod
     def setUpClass(cls):
@@ -291,6 +292,17 @@ class GpudtDoctor(Installed):
         shutil.rmtree(self.root / "dev" / "shm")
         self.named("wrong", "/dev/shm", "is not there", "mount", "--sim")
 
+    def write_root(self, name, text):
+        self.file(name)
+        (self.root / name).write_text(text, encoding="utf-8")
+
+    def test_yama(self):
+        for scope, state in (("0", "ok"), ("1", "ok"), ("2", "warning"), ("3", "warning")):
+            self.write_root("proc/sys/kernel/yama/ptrace_scope", f"{scope}\n")
+            said = self.doctor("--no-messages", "--sim")
+            self.assertEqual([one["state"] for one in said["findings"] if one["name"] == "yama"], [state], scope)
+        self.named("warning", "yama", "ptrace_scope is 3", "sysctl", "--sim")
+
     # --- messages ----------------------------------------------------------------------------------------------------
 
     def prefix_with(self, build, library):
@@ -311,7 +323,7 @@ class GpudtDoctor(Installed):
         self.write(prefix / "bin" / "gpudt-pingpong", "#!/bin/sh\n")
         self.environment["PATH"] = f"{self.work}:{self.environment['PATH']}"
         said = self.doctor("--sim", *options, prefix=prefix)
-        found = [one for one in said["findings"] if one["name"].startswith(("host", "device", "CUDA IPC"))]
+        found = [one for one in said["findings"] if one["name"].startswith(("host", "device", "CUDA IPC", "binding"))]
         self.assertGreaterEqual(len(found), 4, said)
         return found
 
@@ -319,6 +331,20 @@ class GpudtDoctor(Installed):
         rows = ROWS.replace("VERIFIED", "true")
         for one in self.with_pingpong(f"echo '{rows}' > $file\n"):
             self.assertEqual((one["state"], one["text"]), ("ok", "verified: 1 KiB 5.0 us"))
+
+    def test_report_of_messages(self):
+        """What the report says of the ways of messages, and of how the ranks were started: once, whatever runs say it."""
+        hints = [{"about": "binding", "what": "rank 1 is far", "remedy": "Bind it"}, {"about": "", "what": "late", "remedy": "-"}]
+        for offered, shared, remote, state in ((8, 0, 0, "ok"), (8, 3, 0, "warning"), (8, 0, 8, None)):
+            messages = {"offered": offered, "through_shared_memory": shared, "in_fragments": remote}
+            report = json.dumps({"messages": messages, "hints": hints})
+            said = self.with_pingpong(f"echo '{ROWS.replace('VERIFIED', 'true')}' > $file\n"
+                                      f"case $GPUDT_REPORT in *.json) echo '{report}' > $GPUDT_REPORT ;; esac\n")
+            states = [one["state"] for one in said if one["name"] == "CUDA IPC"]
+            self.assertEqual(states, [] if state is None else [state], said)
+            (found,) = [one for one in said if one["name"] == "binding"]
+            self.assertEqual((found["state"], found["text"], found["remedy"]), ("warning", "rank 1 is far", "Bind it"))
+            shutil.rmtree(self.work / "prefix")
 
     def test_wrong_data(self):
         rows = ROWS.replace("VERIFIED", "false")
@@ -364,6 +390,21 @@ class GpudtDoctor(Installed):
         self.assertEqual(by_name["CUDA IPC"]["state"], "ok", said)
         runs = 6 if self.real_build.startswith("openmpi") else 5  # without fragments
         self.assertEqual(len(said["messages"]), runs * 4, said)
+
+    def test_placement(self):
+        """What the report finds in how ranks are started is said once; without that, nothing is."""
+        self.environment.update(GPUDT_TEST_ROOT=str(self.root), GPUDT_SIM_DEVICES="1")
+        self.environment.pop("CUDA_MPS_PIPE_DIRECTORY", None)
+        self.write_root("sys/devices/system/node/node0/cpulist", "0-8191\n")
+        for node, mps, wanted in ((1, False, ["MPS", "binding"]), (0, True, [])):
+            self.write_root("sys/bus/pci/devices/0000:10:00.0/numa_node", f"{node}\n")
+            if mps:
+                self.file("tmp/nvidia-mps/control")
+            said, _ = self.real()
+            found = [one for one in said["findings"] if one["name"] in ("MPS", "binding", "idle GPUs", "containers")]
+            self.assertEqual([one["name"] for one in found], wanted, said)
+            self.assertEqual({one["state"] for one in found}, {"warning"} if wanted else set())
+            shutil.rmtree(self.work / "prefix")
 
     def test_messages_that_cannot_be_fetched(self):
         """Where GPUs do not reach each other they go through shared memory, and are right."""
