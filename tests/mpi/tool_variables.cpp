@@ -252,6 +252,7 @@ void use_counters() {
     const MPI_T_pvar_handle bytes = session.variable("gpudt_bytes_by_gpus");
     EXPECT(session.read(bytes) == 0);
     MPI_Init(nullptr, nullptr);
+    MPI_Barrier(MPI_COMM_WORLD);  // both offer messages from the first one on
     check_kept(before, names());
     check_own(names());
     EXPECT(MPI_T_pvar_stop(session.handle, bytes) == MPI_SUCCESS);
@@ -284,7 +285,9 @@ int main(int argc, char** argv) {
   }
   EXPECT(MPI_T_finalize() == MPI_SUCCESS);
   if (mode != "count") MPI_Finalize();
+#ifdef OPEN_MPI  // after MPI_T_finalize the calls of MPICH 4.0 abort
   EXPECT(MPI_T_pvar_get_num(&none) == MPI_T_ERR_NOT_INITIALIZED);
   EXPECT(info(0).code == MPI_T_ERR_NOT_INITIALIZED);
+#endif
   return failed ? 1 : 0;
 }
