@@ -25,6 +25,7 @@
 #include "device/memory/staging.hpp"
 #include "device/runtime/error.hpp"
 #include "device/runtime/location.hpp"
+#include "device/runtime/visible_gpu.hpp"
 #include "device/transfer/config.hpp"
 #include "device/transfer/stream_mark.hpp"
 #include "device/transfer/transfer.hpp"
@@ -79,6 +80,8 @@ void shared_with_others(int ordinal, bool yields) noexcept;
 std::vector<std::string> cost_sources();
 
 std::vector<UsedGpu> used_gpus();
+/// By ordinal; none if this process has used no GPU's memory. Creates no context.
+std::vector<VisibleGpu> visible_gpus();
 
 /// Starts moving packed bytes [begin, end) of `count` elements of `layout` at `user` to or from `packed`, whose first
 /// byte is byte `begin` of the stream. `user` is memory of GPU `ordinal` (the address the program gave to MPI, possibly

@@ -1,9 +1,8 @@
-// The GPUs that this process may use, whether or not it does.
+// A GPU that this process may use, whether or not it does.
 #pragma once
 
 #include <array>
 #include <string>
-#include <vector>
 
 namespace gpudt::device {
 
@@ -11,8 +10,5 @@ struct VisibleGpu {
   std::array<unsigned char, 16> id = {};  ///< the UUID
   std::string pci;                        ///< the address as in sysfs, "0000:3b:00.0"; empty if unknown
 };
-
-/// By ordinal; none if this process has used no GPU's memory. Creates no context.
-std::vector<VisibleGpu> visible_gpus();
 
 }  // namespace gpudt::device

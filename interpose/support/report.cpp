@@ -19,7 +19,6 @@
 
 #include "base/never_destroyed.hpp"
 #include "device/device.hpp"
-#include "device/runtime/visible_gpu.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report_record.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "device/runtime/visible_gpu.hpp"
+#include "device/device.hpp"
 
 namespace gpudt::interpose::report {
 
