@@ -109,9 +109,9 @@ void find_sharing(const Members& node, Findings& findings) {
   const std::string idle = gpus.all_ranks_use_gpus ? gpus.idle() : "";
   for (const auto& [id, users] : gpus.users) {
     if (users.size() < 2) continue;
-    const std::string what = ranks_text(users) + " share " + gpus.name(id);
+    std::string what = ranks_text(users) + " share " + gpus.name(id);
     if (!idle.empty())
-      return findings.add("idle GPUs", what + ", and no rank uses GPU " + idle,
+      return findings.add("idle GPUs", what.append(", and no rank uses GPU ").append(idle),
                           "Let each rank choose its own by its local rank, either by cudaSetDevice or by "
                           "CUDA_VISIBLE_DEVICES: both together cancel out");
     if (!std::all_of(users.begin(), users.end(), has_mps))
