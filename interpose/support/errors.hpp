@@ -128,7 +128,7 @@ int raising(const Handle& handle, const char* call, Body&& body) {
 template <class Handle, class Body>
 int guarded(const Handle& handle, const char* call, Body&& body) {
   int shortfall = MPI_SUCCESS;
-  const auto run = [&] {
+  const auto run = [&]() -> int {  // MPI_SUCCESS may be an enumerator: of MPI-5's ABI it is
     const NvtxCall range(call);
     if (!require_wanted) return body();
     const Shortfalls found;  // ends before an error handler is called, which may not return
