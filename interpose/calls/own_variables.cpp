@@ -1,6 +1,8 @@
 #include "interpose/calls/own_variables.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -47,7 +49,19 @@ struct Handle {
 
 Mutex mutex;
 int begin GUARDED_BY(mutex) = -1;  ///< index of the first counter; -1 until a tool asks
-auto& handles GUARDED_BY(mutex) = never_destroyed<std::set<Handle*>>();
+constinit std::atomic<std::size_t> handle_count{0};
+
+/// Tools may call before this library's static objects are initialised: in constructors of theirs.
+std::set<Handle*>& handles() REQUIRES(mutex) {
+  static auto& all = never_destroyed<std::set<Handle*>>();
+  return all;
+}
+
+void erase(std::set<Handle*>::iterator at) REQUIRES(mutex) {
+  delete *at;
+  handles().erase(at);
+  handle_count.store(handles().size(), std::memory_order_release);
+}
 
 std::int64_t value_of(int counter) {
   std::int64_t value = 0;
@@ -86,8 +100,8 @@ int first_own(int mpi_number) REQUIRES(mutex) {
 template <class Act>
 std::optional<int> with_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle, Act act) {
   const LockGuard lock(mutex);
-  const auto found = handles.find(reinterpret_cast<Handle*>(handle));
-  if (found == handles.end()) return {};
+  const auto found = handles().find(reinterpret_cast<Handle*>(handle));
+  if (found == handles().end()) return {};
   if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
   act(**found);
   return int(MPI_SUCCESS);
@@ -96,7 +110,7 @@ std::optional<int> with_handle(MPI_T_pvar_session session, MPI_T_pvar_handle han
 template <class Act>
 void with_all_handles(MPI_T_pvar_session session, Act act) {
   const LockGuard lock(mutex);
-  for (Handle* const each : handles)
+  for (Handle* const each : handles())
     if (each->session == session) act(*each);
 }
 
@@ -155,20 +169,24 @@ const char* own_description(int counter) {
 int make_handle(MPI_T_pvar_session session, int counter, MPI_T_pvar_handle* handle) try {
   const LockGuard lock(mutex);
   auto made = std::make_unique<Handle>(Handle{counter, session});
-  handles.insert(made.get());
+  handles().insert(made.get());
+  handle_count.store(handles().size(), std::memory_order_release);
   *handle = reinterpret_cast<MPI_T_pvar_handle>(made.release());
   return MPI_SUCCESS;
 } catch (const std::exception&) {
   return MPI_T_ERR_MEMORY;
 }
 
+bool any_handles() {
+  return handle_count.load(std::memory_order_acquire) != 0;
+}
+
 std::optional<int> free_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
   const LockGuard lock(mutex);
-  const auto found = handles.find(reinterpret_cast<Handle*>(handle));
-  if (found == handles.end()) return {};
+  const auto found = handles().find(reinterpret_cast<Handle*>(handle));
+  if (found == handles().end()) return {};
   if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
-  delete *found;
-  handles.erase(found);
+  erase(found);
   return int(MPI_SUCCESS);
 }
 
@@ -199,11 +217,10 @@ void stop_all_handles(MPI_T_pvar_session session) {
 
 void free_all_handles(MPI_T_pvar_session session) {
   const LockGuard lock(mutex);
-  std::erase_if(handles, [=](const Handle* each) {
-    if (each->session != session) return false;
-    delete each;
-    return true;
-  });
+  for (auto next = handles().begin(); next != handles().end();) {
+    const auto at = next++;
+    if ((*at)->session == session) erase(at);
+  }
 }
 
 }  // namespace gpudt::interpose

@@ -33,6 +33,7 @@ const char* own_description(int counter);
 
 // Handles. Those of the MPI library are known by not being gpudt's: then the functions have no value. Otherwise their
 // value is that of the MPI call. Thread-safe.
+bool any_handles();  ///< of gpudt
 int make_handle(MPI_T_pvar_session session, int counter, MPI_T_pvar_handle* handle);
 std::optional<int> free_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle);
 std::optional<int> start_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle);

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/mutex.hpp"
 #include "interpose/calls/own_variables.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
@@ -14,8 +15,10 @@
 namespace gpudt::interpose {
 namespace {
 
+Mutex numbering;  ///< held from when it is asked how many variables the MPI library has until that has been used
+
 /// How many variables the MPI library has; no value while the interface is not initialised.
-std::optional<int> mpi_number() {
+std::optional<int> mpi_number() REQUIRES(numbering) {
   int number = 0;
   if (PMPI_T_pvar_get_num(&number) != MPI_SUCCESS) return {};
   return number;
@@ -23,6 +26,7 @@ std::optional<int> mpi_number() {
 
 /// The variable with this index; that of the MPI library if there are no others now.
 Variable variable(int index) {
+  const LockGuard lock(numbering);
   const std::optional<int> number = mpi_number();
   return number ? variable_at(index, *number) : Variable{false, index};
 }
@@ -47,15 +51,25 @@ bool is_all_handles(MPI_T_pvar_handle handle) {
 #ifdef MPI_T_PVAR_ALL_HANDLES
   return handle == MPI_T_PVAR_ALL_HANDLES;
 #else  // an object of MPICH's, to which this library must not be linked (calls/symbol_table.cpp)
-  const auto* const all = static_cast<const MPI_T_pvar_handle*>(global_function("MPI_T_PVAR_ALL_HANDLES"));
+  static const auto* const all = static_cast<const MPI_T_pvar_handle*>(global_function("MPI_T_PVAR_ALL_HANDLES"));
   return all != nullptr && handle == *all;
 #endif
+}
+
+bool is_initialised() {
+  const LockGuard lock(numbering);
+  return mpi_number().has_value();
 }
 
 /// What gpudt answers for a handle; no value for those of the MPI library, and while the interface is not initialised.
 template <class Act>
 std::optional<int> own(Act act) {
-  return mpi_number() ? act() : std::nullopt;
+  return any_handles() && is_initialised() ? act() : std::nullopt;
+}
+
+/// Whether a call for all handles of a session has reached each; some may have refused.
+bool reaches_all(MPI_T_pvar_handle handle, int error) {
+  return any_handles() && is_all_handles(handle) && (error == MPI_SUCCESS || error == MPI_T_ERR_PVAR_NO_STARTSTOP);
 }
 
 /// For calls that change a variable: gpudt's cannot be changed.
@@ -67,9 +81,11 @@ std::optional<int> refusal(MPI_T_pvar_session session, MPI_T_pvar_handle handle,
 }  // namespace
 }  // namespace gpudt::interpose
 
+using gpudt::LockGuard;
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_T_pvar_get_num(int* num_pvar) {
+  const LockGuard lock(numbering);
   const int error = PMPI_T_pvar_get_num(num_pvar);
   if (error == MPI_SUCCESS) *num_pvar = number_with_own(*num_pvar);
   return error;
@@ -96,6 +112,7 @@ GPUDT_EXPORT int MPI_T_pvar_get_info(int pvar_index, char* name, int* name_len, 
 }
 
 GPUDT_EXPORT int MPI_T_pvar_get_index(const char* name, int var_class, int* pvar_index) {
+  const LockGuard lock(numbering);
   const std::optional<int> number = mpi_number();
   if (number && name != nullptr && pvar_index != nullptr && var_class == MPI_T_PVAR_CLASS_COUNTER)
     if (const std::optional<int> found = own_index(name, *number)) {
@@ -108,6 +125,7 @@ GPUDT_EXPORT int MPI_T_pvar_get_index(const char* name, int var_class, int* pvar
 }
 
 GPUDT_EXPORT int MPI_T_category_get_pvars(int cat_index, int len, int indices[]) {
+  const LockGuard lock(numbering);
   const int error = PMPI_T_category_get_pvars(cat_index, len, indices);
   int no_name = 0, no_description = 0, controls = 0, filled = 0, categories = 0;
   const std::optional<int> number = mpi_number();
@@ -120,10 +138,9 @@ GPUDT_EXPORT int MPI_T_category_get_pvars(int cat_index, int len, int indices[])
 }
 
 GPUDT_EXPORT int MPI_T_pvar_session_free(MPI_T_pvar_session* session) {
-  const MPI_T_pvar_session freed = session == nullptr ? MPI_T_PVAR_SESSION_NULL : *session;
-  const int error = PMPI_T_pvar_session_free(session);
-  if (error == MPI_SUCCESS && freed != MPI_T_PVAR_SESSION_NULL) free_all_handles(freed);
-  return error;
+  // Before the session is free: another thread may get one at the same address.
+  if (session != nullptr && any_handles() && is_initialised()) free_all_handles(*session);
+  return PMPI_T_pvar_session_free(session);
 }
 
 GPUDT_EXPORT int MPI_T_pvar_handle_alloc(MPI_T_pvar_session session, int pvar_index, void* obj_handle,
@@ -147,14 +164,14 @@ GPUDT_EXPORT int MPI_T_pvar_handle_free(MPI_T_pvar_session session, MPI_T_pvar_h
 GPUDT_EXPORT int MPI_T_pvar_start(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
   if (const std::optional<int> done = own([&] { return start_handle(session, handle); })) return *done;
   const int error = PMPI_T_pvar_start(session, handle);
-  if (error == MPI_SUCCESS && is_all_handles(handle)) start_all_handles(session);
+  if (reaches_all(handle, error)) start_all_handles(session);
   return error;
 }
 
 GPUDT_EXPORT int MPI_T_pvar_stop(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
   if (const std::optional<int> done = own([&] { return stop_handle(session, handle); })) return *done;
   const int error = PMPI_T_pvar_stop(session, handle);
-  if (error == MPI_SUCCESS && is_all_handles(handle)) stop_all_handles(session);
+  if (reaches_all(handle, error)) stop_all_handles(session);
   return error;
 }
 
