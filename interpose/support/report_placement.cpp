@@ -20,6 +20,11 @@ GpuId id_of(const unsigned char (&id)[16]) {
   return {reinterpret_cast<const char*>(id), sizeof id};
 }
 
+/// The driver may not tell.
+bool is_known(const GpuId& id) {
+  return id.find_first_not_of('\0') != GpuId::npos;
+}
+
 struct Member {
   int rank;
   const Record* record;
@@ -82,7 +87,8 @@ struct NodeGpus {
       const Record& record = *each.record;
       for (int g = 0; g < record.around.gpu_count; ++g)
         addresses.emplace(id_of(record.around.gpus[g].id), record.around.gpus[g].pci);
-      for (int g = 0; g < record.gpu_count; ++g) users[id_of(record.gpus[g].id)].push_back(each);
+      for (int g = 0; g < record.gpu_count; ++g)
+        if (const GpuId id = id_of(record.gpus[g].id); is_known(id)) users[id].push_back(each);
       all_ranks_use_gpus = all_ranks_use_gpus && record.gpu_count > 0;
     }
   }
@@ -111,7 +117,7 @@ void find_sharing(const Members& node, Findings& findings) {
     if (users.size() < 2) continue;
     std::string what = ranks_text(users) + " share " + gpus.name(id);
     if (!idle.empty())
-      return findings.add("idle GPUs", what.append(", and no rank uses GPU ").append(idle),
+      return findings.add("idle GPUs", what.append(", and no rank has passed memory to MPI of GPU ").append(idle),
                           "Let each rank choose its own by its local rank, either by cudaSetDevice or by "
                           "CUDA_VISIBLE_DEVICES: both together cancel out");
     if (!std::all_of(users.begin(), users.end(), has_mps))
@@ -176,7 +182,7 @@ void find_single_gpus(const Members& node, Findings& findings) {
     const Surroundings& around = each.record->around;
     one_each = one_each && around.gpu_count == 1;
     if (around.gpu_count > 0) visible.insert(id_of(around.gpus[0].id));
-    refused = refused || each.record->not_mapped[0] != '\0';
+    refused = refused || std::strstr(each.record->not_mapped, "does not see the GPU") != nullptr;
   }
   if (!one_each || visible.size() < 2 || !refused) return;
   findings.add("visible GPUs", ranks_text(node) + " see one GPU each, and cannot map memory of the others",
@@ -195,12 +201,16 @@ void find_yama(const Members& node, Findings& findings) {
   findings.add("yama",
                "kernel.yama.ptrace_scope is " + std::to_string(scope) + " on " + node.front().record->host +
                    ": MPI copies staged messages between processes twice",
-               "sysctl kernel.yama.ptrace_scope=1 on the node, as root");
+               scope == 2 ? "sysctl kernel.yama.ptrace_scope=1 on the node, as root"
+                          : "kernel.yama.ptrace_scope=1 in /etc/sysctl.d of the node, which takes a reboot");
 }
+
+constexpr std::int64_t enough_locked_memory = std::int64_t{1} << 30;  ///< bytes: beyond, a limit was meant so
 
 void find_locked_memory(const Members& node, Findings& findings) {
   const auto is_short = [](const Member& each) {
-    return each.record->around.has_infiniband != 0 && each.record->around.locked_memory >= 0;
+    const std::int64_t limit = each.record->around.locked_memory;
+    return each.record->around.has_infiniband != 0 && limit >= 0 && limit < enough_locked_memory;
   };
   Members few;
   std::copy_if(node.begin(), node.end(), std::back_inserter(few), is_short);

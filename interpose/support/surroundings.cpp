@@ -95,6 +95,16 @@ bool has_mps(const std::string& root) {
   return exists(root + (folder == nullptr || *folder == '\0' ? "/tmp/nvidia-mps" : folder) + "/control");
 }
 
+/// Yama's; 0 for processes that may read all others' memory, as root's outside of containers.
+int ptrace_scope(const std::string& root) {
+  constexpr unsigned sys_ptrace = 19;  // the number of CAP_SYS_PTRACE
+  std::ifstream status(root + "/proc/self/status");
+  for (std::string name, value; status >> name;)
+    if (name == "CapEff:" && status >> value && (std::strtoull(value.c_str(), nullptr, 16) >> sys_ptrace & 1) != 0)
+      return 0;
+  return number_of(root + "/proc/sys/kernel/yama/ptrace_scope", 0);
+}
+
 std::int64_t most_locked_memory() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
@@ -111,7 +121,7 @@ Surroundings look_around(const std::string& root, const std::vector<device::Visi
   found.shared_memory = file_system_of(root + "/dev/shm");
   found.numa_nodes = own_numa_nodes(root);
   found.locked_memory = most_locked_memory();
-  found.ptrace_scope = number_of(root + "/proc/sys/kernel/yama/ptrace_scope", 0);
+  found.ptrace_scope = ptrace_scope(root);
   found.has_infiniband = has_entries(root + "/sys/class/infiniband");
   found.has_mps = has_mps(root);
   for (const device::VisibleGpu& gpu : gpus) {

@@ -25,7 +25,7 @@ struct Surroundings {
   std::uint64_t shared_memory;                 ///< which file system /dev/shm is; 0 if unknown
   std::uint64_t numa_nodes;                    ///< a bit for each that has a CPU of this thread; 0 if unknown
   std::int64_t locked_memory;                  ///< the limit in bytes; -1 if there is none
-  std::int32_t ptrace_scope;                   ///< of the Yama security module; 0 without it
+  std::int32_t ptrace_scope;                   ///< of the Yama security module; 0 without it, or if it does not matter
   std::int32_t has_infiniband, has_mps;
   std::int32_t gpu_count;
   Gpu gpus[most_visible];  ///< those that this process sees

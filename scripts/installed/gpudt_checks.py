@@ -336,7 +336,8 @@ def check_yama(machine):
         scope = 0  # without Yama
     if scope > 1:
         yield Finding("yama", WARNING, f"kernel.yama.ptrace_scope is {scope}: MPI copies staged messages between processes twice",
-                      "sysctl kernel.yama.ptrace_scope=1, as root")
+                      "sysctl kernel.yama.ptrace_scope=1, as root" if scope == 2
+                      else "kernel.yama.ptrace_scope=1 in /etc/sysctl.d, which takes a reboot")
     else:
         yield Finding("yama", OK, "processes may read each other's memory")
 

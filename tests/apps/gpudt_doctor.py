@@ -301,7 +301,7 @@ class GpudtDoctor(Installed):
             self.write_root("proc/sys/kernel/yama/ptrace_scope", f"{scope}\n")
             said = self.doctor("--no-messages", "--sim")
             self.assertEqual([one["state"] for one in said["findings"] if one["name"] == "yama"], [state], scope)
-        self.named("warning", "yama", "ptrace_scope is 3", "sysctl", "--sim")
+        self.named("warning", "yama", "ptrace_scope is 3", "reboot", "--sim")
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ const std::vector<Job>& jobs() {
          job[1].around.numa_nodes = 1;
        },
        {"idle GPUs"},
-       "ranks 0-1 of here share GPU 0000:10:00.0, and no rank uses GPU 0000:11:00.0"},
+       "ranks 0-1 of here share GPU 0000:10:00.0, and no rank has passed memory to MPI of GPU 0000:11:00.0"},
       {"both rotated on each node",
        [](auto& job) {
          for (const auto rank : {1U, 3U}) {
@@ -192,6 +192,11 @@ const std::vector<Job>& jobs() {
        },
        {"yama"},
        "ptrace_scope is 2 on here"},
+      {"GPUs whose identity the driver does not tell",
+       [](auto& job) {
+         for (Record& each : job) std::memset(each.gpus[0].id, 0, sizeof each.gpus[0].id);
+       },
+       {}},
       {"yama, nothing staged",
        [](auto& job) {
          for (Record& each : job) each.around.ptrace_scope = 3;
@@ -210,6 +215,12 @@ const std::vector<Job>& jobs() {
        },
        {"locked memory"},
        "rank 3 of there may lock 64 KiB"},
+      {"enough locked memory",
+       [](auto& job) {
+         job[3].around.locked_memory = std::int64_t{64} << 30;
+         job[3].around.has_infiniband = 1;
+       },
+       {}},
       {"little locked memory without InfiniBand", [](auto& job) { job[3].around.locked_memory = 65536; }, {}},
       {"little locked memory on one node",
        [](auto& job) {
@@ -315,6 +326,10 @@ TEST_CASE("What a rank sees of its node is read from the system's files", "[data
   CHECK(std::string(seen.gpus[1].pci) == gpu(1).pci);
   CHECK(seen.gpus[0].numa_node == -1);
   CHECK(seen.gpus[1].numa_node == far_node);
+  root.file("/proc/self/status", "CapPrm:\t0000000000080000\nCapEff:\t0000000000000000");
+  CHECK(root.seen().ptrace_scope == 2);
+  root.file("/proc/self/status", "CapPrm:\t0000000000080000\nCapEff:\t0000000000080000");
+  CHECK(root.seen().ptrace_scope == 0);
 }
 
 TEST_CASE("Of a system without these files nothing is known", "[datatype]") {
