@@ -221,6 +221,7 @@ void Peers::retire_too_many(int ordinal) {
 
 /// What was retired by `until` and nobody holds, of GPUs that have nothing to do.
 void Peers::close_retired(std::chrono::steady_clock::time_point until) {
+  if (retired_.empty()) return;
   const LockGuard no_gate_is_taken(Gates::taking);
   std::map<int, bool> idle;  // by GPU
   std::erase_if(retired_, [&](const Import& import) REQUIRES(mutex_) {
