@@ -1,16 +1,14 @@
 #include "interpose/streams/single_cpu.hpp"
 
-#include <algorithm>
-#include <charconv>
 #include <exception>
 #include <fstream>
 #include <iterator>
 #include <string>
 
+#include "base/cpu_list.hpp"
+
 namespace gpudt::interpose {
 namespace {
-
-constexpr int most_nodes = 64;  ///< NUMA nodes that are looked at
 
 std::string read(const std::string& path) {
   std::ifstream file(path);
@@ -19,8 +17,8 @@ std::string read(const std::string& path) {
 
 /// The CPUs of the NUMA node of `cpu`, or all where the kernel does not tell.
 cpu_set_t neighbours(int cpu) {
-  for (int node = 0; node < most_nodes; ++node) {
-    const cpu_set_t cpus = cpus_of(read("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist"));
+  for (int node = 0; node < most_numa_nodes; ++node) {
+    const cpu_set_t cpus = cpus_of(read(cpu_list_file(node)));
     if (CPU_ISSET(static_cast<unsigned>(cpu), &cpus)) return cpus;
   }
   return cpus_of(read("/sys/devices/system/cpu/online"));
@@ -37,17 +35,9 @@ int first_of(const cpu_set_t& cpus) {
 cpu_set_t cpus_of(std::string_view list) {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
-  while (!list.empty()) {
-    const std::string_view range = list.substr(0, list.find(','));
-    const char* const end = range.data() + range.size();
-    int first = -1;
-    auto [at, error] = std::from_chars(range.data(), end, first);
-    int last = first;
-    if (at != end && *at == '-') error = std::from_chars(at + 1, end, last).ec;
-    if (error == std::errc() && first >= 0)
-      for (int cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) CPU_SET(static_cast<unsigned>(cpu), &cpus);
-    list.remove_prefix(std::min(list.size(), range.size() + 1));
-  }
+  for_each_range(list, [&](int first, int last) {
+    for (int cpu = first; cpu <= last && cpu < CPU_SETSIZE; ++cpu) CPU_SET(static_cast<unsigned>(cpu), &cpus);
+  });
   return cpus;
 }
 

@@ -11,13 +11,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <system_error>
+
+#include "base/cpu_list.hpp"
 
 namespace gpudt::interpose::report {
 namespace {
 
-constexpr std::size_t most_numa_nodes = 64;  // bits of Surroundings::numa_nodes
+static_assert(most_numa_nodes <= 64, "bits of Surroundings::numa_nodes");
 
 /// The first word of a file; empty if it cannot be read.
 std::string word_of(const std::string& file) {
@@ -60,13 +61,9 @@ class OwnCpus {
   OwnCpus() { known_ = sched_getaffinity(0, sizeof sets_, sets_.data()) == 0; }
   /// Whether one of `list`, such as "0-3,8-11", is among them.
   bool any_of(const std::string& list) const {
-    std::istringstream ranges(list);
-    for (std::string range; std::getline(ranges, range, ',');) {
-      int first = 0, last = 0;
-      const int numbers = std::sscanf(range.c_str(), "%d-%d", &first, &last);
-      if (numbers > 0 && any_between(first, numbers == 2 ? last : first)) return true;
-    }
-    return false;
+    bool any = false;
+    for_each_range(list, [&](int first, int last) { any = any || any_between(first, last); });
+    return any;
   }
 
  private:
@@ -83,9 +80,8 @@ class OwnCpus {
 std::uint64_t own_numa_nodes(const std::string& root) {
   const OwnCpus own;
   std::uint64_t nodes = 0;
-  for (std::size_t node = 0; node < most_numa_nodes; ++node)
-    if (own.any_of(word_of(root + "/sys/devices/system/node/node" + std::to_string(node) + "/cpulist")))
-      nodes |= std::uint64_t{1} << node;
+  for (int node = 0; node < most_numa_nodes; ++node)
+    if (own.any_of(word_of(root + cpu_list_file(node)))) nodes |= std::uint64_t{1} << node;
   return nodes;
 }
 
