@@ -15,9 +15,9 @@
 #include <random>
 #include <thread>
 
+#include "base/numbers.hpp"
 #include "base/signals.hpp"
 #include "device/sim/memory.hpp"
-#include "device/sim/settings.hpp"
 
 namespace gpudt::sim {
 namespace {

@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "base/mutex.hpp"
-#include "device/sim/settings.hpp"
+#include "base/numbers.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -63,9 +63,10 @@ int account(const Block& block) {
 
 std::atomic<Memory*> existing_memory{nullptr};
 
+/// A value that libgpudt-pmpi.so refuses (interpose/support/config.cpp) leaves the default.
 int setting(const char* variable, int by_default, int most = 1) {
   const char* const text = std::getenv(variable);
-  return text == nullptr ? by_default : parse_setting(text, most).value_or(by_default);
+  return text == nullptr ? by_default : parse_number(text, most).value_or(by_default);
 }
 
 }  // namespace

@@ -7,11 +7,12 @@
 #include <array>
 #include <cctype>
 #include <charconv>
-#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+
+#include "base/numbers.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -112,20 +113,14 @@ std::optional<std::string> parse_prefix(std::string_view text) {
 }
 
 template <int most>
-std::optional<int> parse_number(std::string_view text) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > most) return std::nullopt;
-  return value;
+std::optional<int> parse_up_to(std::string_view text) {
+  return parse_number(text, most);
 }
 
-/// "10" or "0-500"; returns the smaller number, which comes first.
+/// The least of a range.
 std::optional<int> parse_delay(std::string_view text) {
-  const std::size_t hyphen = text.find('-');
-  const std::optional<int> least = parse_number<INT_MAX>(text.substr(0, hyphen));
-  if (hyphen == std::string_view::npos || !least) return least;
-  const std::optional<int> most = parse_number<INT_MAX>(text.substr(hyphen + 1));
-  return most && *most >= *least ? least : std::nullopt;
+  const auto range = parse_range(text);
+  return range ? std::optional(range->first) : std::nullopt;
 }
 
 template <class T, class Parse>
@@ -140,11 +135,11 @@ void read(const char* name, Parse parse, const char* wanted, T& value, std::vect
 
 void check_sim_variables(std::vector<std::string>& complaints) {
   int unused = 0;
-  read("GPUDT_SIM_DEVICES", parse_number<16>, "a number from 0 to 16", unused, complaints);
+  read("GPUDT_SIM_DEVICES", parse_up_to<16>, "a number from 0 to 16", unused, complaints);
   read("GPUDT_SIM_DELAY_US", parse_delay, "microseconds such as 10 or 0-500", unused, complaints);
-  read("GPUDT_SIM_HOST_ACCESS", parse_number<1>, "0 or 1", unused, complaints);
-  read("GPUDT_SIM_PEERS", parse_number<1>, "0 or 1", unused, complaints);
-  read("GPUDT_SIM_REUSE", parse_number<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_HOST_ACCESS", parse_up_to<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_PEERS", parse_up_to<1>, "0 or 1", unused, complaints);
+  read("GPUDT_SIM_REUSE", parse_up_to<1>, "0 or 1", unused, complaints);
 }
 
 template <std::size_t size>

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/numbers.hpp"
 #include "device/choice/tuning.hpp"
-#include "device/sim/settings.hpp"
 #include "interpose/transport/protocol.hpp"
 #include "tests/support/catch.hpp"
 
@@ -155,14 +155,14 @@ TEST_CASE("The page of variables has those whose values are checked", "[datatype
 }
 
 TEST_CASE("The simulated device takes the values that are not refused", "[datatype]") {
-  using gpudt::sim::parse_range;
-  using gpudt::sim::parse_setting;
+  using gpudt::parse_number;
+  using gpudt::parse_range;
   for (const Row& row : variables()) {
     const std::string name = row.name;
     if (!name.starts_with("GPUDT_SIM_")) continue;
     const auto is_taken = [&](const char* value) {
       if (name == "GPUDT_SIM_DELAY_US") return parse_range(value).has_value();
-      return parse_setting(value, name == "GPUDT_SIM_DEVICES" ? 16 : 1).has_value();
+      return parse_number(value, name == "GPUDT_SIM_DEVICES" ? 16 : 1).has_value();
     };
     for (const char* const value : row.right) CHECK(is_taken(value));
     for (const char* const value : row.wrong) CHECK_FALSE(is_taken(value));

@@ -1,5 +1,4 @@
-// The values of GPUDT_SIM_ variables. One that libgpudt-pmpi.so refuses, with a message (interpose/support/config.cpp),
-// is the default here, too.
+// Numbers in the values of variables, which libgpudt-pmpi.so and libgpudt-sim.so read alike.
 #pragma once
 
 #include <charconv>
@@ -8,10 +7,10 @@
 #include <string_view>
 #include <utility>
 
-namespace gpudt::sim {
+namespace gpudt {
 
 /// A number from 0 to `most`; nothing else may stand beside it.
-inline std::optional<int> parse_setting(std::string_view text, int most) {
+inline std::optional<int> parse_number(std::string_view text, int most) {
   int value = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
@@ -22,11 +21,11 @@ inline std::optional<int> parse_setting(std::string_view text, int most) {
 /// "10" or "0-500", the smaller number first.
 inline std::optional<std::pair<int, int>> parse_range(std::string_view text) {
   const std::size_t hyphen = text.find('-');
-  const std::optional<int> least = parse_setting(text.substr(0, hyphen), INT_MAX);
+  const std::optional<int> least = parse_number(text.substr(0, hyphen), INT_MAX);
   const std::optional<int> most =
-      hyphen == std::string_view::npos ? least : parse_setting(text.substr(hyphen + 1), INT_MAX);
+      hyphen == std::string_view::npos ? least : parse_number(text.substr(hyphen + 1), INT_MAX);
   if (!least || !most || *most < *least) return std::nullopt;
   return std::pair(*least, *most);
 }
 
-}  // namespace gpudt::sim
+}  // namespace gpudt
