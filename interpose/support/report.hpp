@@ -46,6 +46,8 @@ void report_buffer(const char* call, const Went& went, datatype::ShapeKind kind,
                    std::chrono::nanoseconds taken);
 /// Sets `value` to counter number `index` of gpudt_counter() (gpudt.h) and returns its name; null beyond the last.
 const char* report_counter(int index, std::int64_t& value);
+/// What this counter counts.
+const char* report_counter_meaning(int index);
 
 /// One buffer in device memory, from the call to which it was passed until it may be used again. All copies of its
 /// DeviceBuffer share it; the destructor calls end(), which also decides whether the way is one that GPUDT_REQUIRE

@@ -61,6 +61,37 @@ void count_wait(const char* call, std::chrono::nanoseconds taken) {
   wait.nanoseconds += taken.count();
 }
 
+struct Counter {
+  const char* name;
+  const char* meaning;
+  const std::atomic<std::int64_t>& value;
+};
+
+/// Those of gpudt_counter(); null beyond the last.
+const Counter* counter_number(int index) {
+  const auto event = [](PeerEvent which) -> const auto& {
+    return counts.peer[static_cast<int>(which)];
+  };
+  static const std::array<Counter, 12> counters = {{
+      {"buffers_by_gpus", "buffers in GPU memory whose data GPUs moved", counts.buffers[0]},
+      {"bytes_by_gpus", "bytes in GPU memory that GPUs moved", counts.bytes[0]},
+      {"buffers_through_host", "buffers in GPU memory whose data went through memory of the host", counts.buffers[1]},
+      {"bytes_through_host", "bytes in GPU memory that went through memory of the host", counts.bytes[1]},
+      {"messages_offered", "messages that the receiver's GPU was to fetch", event(PeerEvent::offered)},
+      {"messages_buffered", "messages offered, and copied away since no receive came in time",
+       event(PeerEvent::buffered)},
+      {"messages_refused", "messages offered, and sent through shared memory since the receiver could not fetch them",
+       event(PeerEvent::refused)},
+      {"messages_declined", "messages offered, and sent through shared memory since the sender could not write them",
+       event(PeerEvent::declined)},
+      {"messages_packed", "messages offered, and packed first by the sender's GPU", event(PeerEvent::packed)},
+      {"messages_in_fragments", "messages offered, to other nodes", event(PeerEvent::remote)},
+      {"messages_put", "messages offered, and written by the sender's GPU", event(PeerEvent::put)},
+      {"collectives_by_gpus", "collective calls, by kernels or messages between GPUs", event(PeerEvent::collective)},
+  }};
+  return index < 0 || index >= static_cast<int>(counters.size()) ? nullptr : &counters[static_cast<std::size_t>(index)];
+}
+
 }  // namespace
 
 void report_buffer(const char* call, const Went& went, datatype::ShapeKind kind, std::int64_t bytes,
@@ -103,31 +134,15 @@ void report_peer(PeerEvent event) {
 }
 
 const char* report_counter(int index, std::int64_t& value) {
-  struct Counter {
-    const char* name;
-    const std::atomic<std::int64_t>& value;
-  };
-  const auto event = [](PeerEvent which) -> const auto& {
-    return counts.peer[static_cast<int>(which)];
-  };
-  static const std::array<Counter, 12> counters = {{
-      {"buffers_by_gpus", counts.buffers[0]},
-      {"bytes_by_gpus", counts.bytes[0]},
-      {"buffers_through_host", counts.buffers[1]},
-      {"bytes_through_host", counts.bytes[1]},
-      {"messages_offered", event(PeerEvent::offered)},
-      {"messages_buffered", event(PeerEvent::buffered)},
-      {"messages_refused", event(PeerEvent::refused)},
-      {"messages_declined", event(PeerEvent::declined)},
-      {"messages_packed", event(PeerEvent::packed)},
-      {"messages_in_fragments", event(PeerEvent::remote)},
-      {"messages_put", event(PeerEvent::put)},
-      {"collectives_by_gpus", event(PeerEvent::collective)},
-  }};
-  if (index < 0 || index >= static_cast<int>(counters.size())) return nullptr;
-  const Counter& counter = counters[static_cast<std::size_t>(index)];
-  value = counter.value.load(std::memory_order_relaxed);
-  return counter.name;
+  const Counter* const counter = counter_number(index);
+  if (counter == nullptr) return nullptr;
+  value = counter->value.load(std::memory_order_relaxed);
+  return counter->name;
+}
+
+const char* report_counter_meaning(int index) {
+  const Counter* const counter = counter_number(index);
+  return counter == nullptr ? nullptr : counter->meaning;
 }
 
 void report_fallback(Fallback kind) {
