@@ -1,42 +1,18 @@
 #include "interpose/calls/own_variables.hpp"
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <exception>
-#include <iterator>
 #include <memory>
 #include <set>
-#include <string_view>
 #include <vector>
 
-#include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
 #include "interpose/support/config.hpp"
 #include "interpose/support/report.hpp"
 
 namespace gpudt::interpose {
 namespace {
-
-/// What the counters count (gpudt.h).
-struct Description {
-  std::string_view name;
-  const char* text;
-};
-constexpr Description descriptions[] = {
-    {"buffers_by_gpus", "buffers in GPU memory whose data GPUs moved"},
-    {"bytes_by_gpus", "bytes in GPU memory that GPUs moved"},
-    {"buffers_through_host", "buffers in GPU memory whose data went through memory of the host"},
-    {"bytes_through_host", "bytes in GPU memory that went through memory of the host"},
-    {"messages_offered", "messages that the receiver's GPU was to fetch"},
-    {"messages_buffered", "messages offered, and copied away since no receive came in time"},
-    {"messages_refused", "messages offered, and sent through shared memory since the receiver could not fetch them"},
-    {"messages_declined", "messages offered, and sent through shared memory since the sender could not write them"},
-    {"messages_packed", "messages offered, and packed first by the sender's GPU"},
-    {"messages_in_fragments", "messages offered, to other nodes"},
-    {"messages_put", "messages offered, and written by the sender's GPU"},
-    {"collectives_by_gpus", "collective calls, by kernels or messages between GPUs"},
-};
 
 /// A handle counts while it is started.
 struct Handle {
@@ -47,8 +23,9 @@ struct Handle {
   std::int64_t counted = 0;  ///< until the last stop
 };
 
-Mutex mutex;
-int begin GUARDED_BY(mutex) = -1;  ///< index of the first counter; -1 until a tool asks
+int begin GUARDED_BY(numbering) = -1;  ///< index of the first counter; -1 until a tool asks
+
+Mutex mutex;  ///< of the handles
 constinit std::atomic<std::size_t> handle_count{0};
 
 /// Tools may call before this library's static objects are initialised: in constructors of theirs.
@@ -91,7 +68,7 @@ int number_of_own() {
 }
 
 /// The index of the first counter. When MPI's tool interface is started anew, the MPI library may have fewer variables.
-int first_own(int mpi_number) REQUIRES(mutex) {
+int first_own(int mpi_number) REQUIRES(numbering) {
   if (begin < 0 || begin > mpi_number) begin = mpi_number;
   return begin;
 }
@@ -126,14 +103,14 @@ void stop(Handle& handle) {
 
 }  // namespace
 
+Mutex numbering;
+
 int number_with_own(int mpi_number) {
-  const LockGuard lock(mutex);
   if (number_of_own() != 0) static_cast<void>(first_own(mpi_number));
   return mpi_number + number_of_own();
 }
 
 Variable variable_at(int index, int mpi_number) {
-  const LockGuard lock(mutex);
   const int number = number_of_own();
   if (number == 0 || index < first_own(mpi_number)) return {false, index};
   if (index < begin + number) return {true, index - begin};
@@ -141,13 +118,11 @@ Variable variable_at(int index, int mpi_number) {
 }
 
 int shown_index(int mpi_index, int mpi_number) {
-  const LockGuard lock(mutex);
   const int number = number_of_own();
   return number == 0 || mpi_index < first_own(mpi_number) ? mpi_index : mpi_index + number;
 }
 
 std::optional<int> own_index(const char* name, int mpi_number) {
-  const LockGuard lock(mutex);
   for (int counter = 0; counter < number_of_own(); ++counter)
     if (own_name(counter) == name) return first_own(mpi_number) + counter;
   return {};
@@ -159,11 +134,7 @@ std::string own_name(int counter) {
 }
 
 const char* own_description(int counter) {
-  std::int64_t unused = 0;
-  const std::string_view name = report_counter(counter, unused);
-  const auto* const found = std::find_if(std::begin(descriptions), std::end(descriptions),
-                                         [=](const Description& each) { return name == each.name; });
-  return found == std::end(descriptions) ? "" : found->text;
+  return report_counter_meaning(counter);
 }
 
 int make_handle(MPI_T_pvar_session session, int counter, MPI_T_pvar_handle* handle) try {

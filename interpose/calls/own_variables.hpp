@@ -12,6 +12,8 @@
 #include <optional>
 #include <string>
 
+#include "base/mutex.hpp"
+
 namespace gpudt::interpose {
 
 /// A variable as tools know it: one of gpudt's counters, or one of the MPI library.
@@ -20,13 +22,15 @@ struct Variable {
   int index;  ///< of the counter, or the MPI library's
 };
 
-/// `mpi_number`: how many variables the MPI library has now. Thread-safe.
-int number_with_own(int mpi_number);
-Variable variable_at(int index, int mpi_number);
+/// Held from when the MPI library is asked how many variables it has until that number, `mpi_number` below, was used.
+extern Mutex numbering;
+
+int number_with_own(int mpi_number) REQUIRES(numbering);
+Variable variable_at(int index, int mpi_number) REQUIRES(numbering);
 /// The index by which tools know variable `mpi_index` of the MPI library.
-int shown_index(int mpi_index, int mpi_number);
+int shown_index(int mpi_index, int mpi_number) REQUIRES(numbering);
 /// That of the counter with this name; no value if it is none of gpudt's.
-std::optional<int> own_index(const char* name, int mpi_number);
+std::optional<int> own_index(const char* name, int mpi_number) REQUIRES(numbering);
 /// The name of a counter, and what it counts.
 std::string own_name(int counter);
 const char* own_description(int counter);

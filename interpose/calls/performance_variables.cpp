@@ -15,8 +15,6 @@
 namespace gpudt::interpose {
 namespace {
 
-Mutex numbering;  ///< held from when it is asked how many variables the MPI library has until that has been used
-
 /// How many variables the MPI library has; no value while the interface is not initialised.
 std::optional<int> mpi_number() REQUIRES(numbering) {
   int number = 0;
