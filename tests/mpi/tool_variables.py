@@ -8,6 +8,8 @@ import subprocess
 import sys
 import unittest
 
+from environment import run_cases
+
 SECONDS = 60
 OWN = 12
 
@@ -41,10 +43,7 @@ class ToolVariables(unittest.TestCase):
 
 def main():
     ToolVariables.program, ToolVariables.run_mpi, *ToolVariables.libraries = sys.argv[1:]
-    result = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.loadTestsFromTestCase(ToolVariables))
-    failed = len(result.failures) + len(result.errors)
-    print(f"{result.testsRun - failed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 and result.testsRun > 0 else 1)
+    run_cases(ToolVariables)
 
 
 if __name__ == "__main__":
