@@ -1,14 +1,15 @@
 #include "device/choice/delay.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 namespace gpudt::device {
 namespace {
 
-Delay::Clock::rep after(double us) {
+Clock::rep after(double us) {
   const auto duration =
-      std::chrono::duration_cast<Delay::Clock::duration>(std::chrono::duration<double, std::micro>(us));
-  return (Delay::Clock::now() + duration).time_since_epoch().count();
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+  return (Clock::now() + duration).time_since_epoch().count();
 }
 
 }  // namespace

@@ -5,17 +5,15 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
+#include "device/choice/clock.hpp"
 #include "device/choice/cost_model.hpp"
 
 namespace gpudt::device {
 
 class Delay {
  public:
-  using Clock = std::chrono::steady_clock;
-
   explicit Delay(const Lateness& lateness = {}) : lateness_(lateness) {}
 
   /// Microseconds by which a kernel or copy started now is expected to begin late; 0 unless one began late recently, or

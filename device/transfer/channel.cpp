@@ -130,7 +130,7 @@ void Channel::learn(Transfer::State& state, const Lesson& lesson) {
   if (unprepared_.load(std::memory_order_relaxed)) return;                  // the stream clears memory, and wakes up
   if (!lesson.delay || lent_.load(std::memory_order_relaxed) != 1) return;  // its time would include that of other work
   state.lesson = lesson;
-  state.started = std::chrono::steady_clock::now();
+  state.started = Clock::now();
 }
 
 void Channel::handed_over(Transfer::State& state, const Lesson& lesson) {
@@ -224,7 +224,7 @@ void Channel::kernel_launched(Transfer::State& state) {
 
 /// Whether the launch took so long that it may have loaded the kernel, or waited.
 bool Channel::allow_for_loading(Transfer::State& state) {
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   if (now - state.started <= slow_launch) return false;
   state.started = now;
   state.lesson.roughly = true;  // the time cannot show that it began in time

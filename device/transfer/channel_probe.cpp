@@ -33,7 +33,7 @@ void Channel::probe(double expected_us) noexcept try {
                          probe_bytes, {.multiprocessors = 1, .packed_is_host = true});
   args.completion = completion_of(*state);
   if (!first) state->lesson = {&kernels, expected_us};  // as in learn()
-  state->started = std::chrono::steady_clock::now();
+  state->started = Clock::now();
   runtime_->launch(ordinal_, args, probe_stream_);
   slow_probes_ = allow_for_loading(*state) ? slow_probes_ + 1 : 0;
   state->finished = false;

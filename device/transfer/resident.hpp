@@ -16,6 +16,7 @@
 
 #include "base/backoff.hpp"
 #include "base/mutex.hpp"
+#include "device/choice/clock.hpp"
 #include "device/kernels/resident_body.hpp"
 #include "device/transfer/config.hpp"
 #include "device/transfer/context_watch.hpp"
@@ -59,7 +60,6 @@ class Resident {
   std::int64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   /// What is known about the waits of one kind.
   struct Waits {
     Clock::time_point began;        ///< when the latest wait began

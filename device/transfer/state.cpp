@@ -100,7 +100,7 @@ void Transfer::State::poll() {
   }
   ++polls;
   if (polls % polls_per_observation == 1) {
-    if (lesson.delay) unfinished = std::chrono::steady_clock::now();
+    if (lesson.delay) unfinished = Clock::now();
     if (!is_probe) channel->look_after_probe();
   }
   if (!is_probe && polls % polls_per_clock == 0) check_now_and_then();
@@ -113,7 +113,7 @@ void Transfer::State::observe() {
     return std::chrono::duration<double, std::micro>(time - started).count();
   };
   lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
-                        microseconds(std::chrono::steady_clock::now()), lesson.roughly);
+                        microseconds(Clock::now()), lesson.roughly);
   lesson.delay = nullptr;
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "datatype/layout.hpp"
+#include "device/choice/clock.hpp"
 #include "device/choice/delay.hpp"
 #include "device/kernels/kernel_args.hpp"
 #include "device/memory/staging.hpp"
@@ -62,7 +63,7 @@ struct Transfer::State {
   Resident* resident = nullptr;                   ///< whose persistent kernel does it; null: a launch of its own
   Lesson lesson;
   CopiedSpan copied_span;
-  std::chrono::steady_clock::time_point started, unfinished;  ///< unfinished: time of the latest poll before its end
+  Clock::time_point started, unfinished;  ///< unfinished: time of the latest poll before its end
 
   bool done();
   void wait();

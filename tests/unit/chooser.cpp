@@ -5,7 +5,6 @@
 #include <chrono>
 #include <map>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
 #include "tests/support/random_type.hpp"
+#include "tests/support/stopped_clock.hpp"
 #include "tests/support/unit.hpp"
 
 namespace {
@@ -478,6 +478,7 @@ TEST_CASE("lists go by kernels, but for a few runs and for long ones", "[chooser
 }
 
 TEST_CASE("a kernel that began late is remembered until one does not", "[chooser]") {
+  const test::StoppedClock clock;
   Delay delay;
   CHECK(delay.expected_us() == 0);
   delay.observe(8, 0, 9);
@@ -500,6 +501,7 @@ TEST_CASE("a kernel that began late is remembered until one does not", "[chooser
 TEST_CASE("that another process takes turns is expected for a while", "[chooser]") {
   Lateness lateness;
   lateness.turns_believed_us = 20e3;
+  test::StoppedClock clock;
   Delay delay(lateness);
   CHECK_FALSE(delay.yields());
   delay.yield_turns();
@@ -510,7 +512,7 @@ TEST_CASE("that another process takes turns is expected for a while", "[chooser]
   delay.observe(8, 10008, 10010);
   CHECK(delay.expected_us() == 10000);
   delay.observe(8, 8, 9);
-  std::this_thread::sleep_for(std::chrono::milliseconds(21));
+  clock.now += std::chrono::milliseconds(21);
   CHECK_FALSE(delay.yields());
   CHECK(delay.expected_us() == 0);
 }
