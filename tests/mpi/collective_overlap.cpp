@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/mpi/collective_exchange.hpp"
+#include "tests/mpi/pending_sums.hpp"
 #include "tests/support/catch.hpp"
 
 using namespace gpudt::test;
@@ -110,10 +111,6 @@ void test_some(std::vector<MPI_Request>& requests) {
   for (int done = 0; done != MPI_UNDEFINED;)
     MPI_OK(
         MPI_Testsome(static_cast<int>(requests.size()), requests.data(), &done, indices.data(), MPI_STATUSES_IGNORE));
-}
-
-bool has_persistent() {
-  return std::find(forms.begin(), forms.end(), Form::persistent) != forms.end();
 }
 
 }  // namespace

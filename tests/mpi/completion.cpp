@@ -9,10 +9,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// Receives and sends with the partner: device and host, plain and persistent, and null requests between them.
 class Mixture {
  public:

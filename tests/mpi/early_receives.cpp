@@ -13,10 +13,6 @@ namespace {
 constexpr int long_bytes = 8192;
 constexpr int order_tag = 20, later_tag = 21;
 
-std::uint64_t key_of(int tag) {
-  return mix(seed(), static_cast<std::uint64_t>(tag));
-}
-
 struct Early {
   Type type;
   int count;

@@ -15,10 +15,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 std::vector<int> called_with;  ///< error classes
 std::function<void()> in_handler;
 

@@ -9,10 +9,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// Sends what is too long for the receive, calls `receive` on the other side, then a message that is right.
 template <class Receive>
 void truncate(const char* name, Receive&& receive) {

@@ -74,12 +74,6 @@ void fail_alike(const FileAccess& access, int mode, void (*spoil)(FileArguments&
 
 void leave_alone(FileArguments&) {}
 
-MPI_Offset bytes_in(const MPI_Status& status) {
-  int bytes = -1;
-  PMPI_Get_count(&status, MPI_BYTE, &bytes);
-  return bytes;
-}
-
 }  // namespace
 
 // Nonblocking reads and those in two parts are left out: Open MPI 4.1 (ompio) never completes them at the end of a

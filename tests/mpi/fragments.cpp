@@ -12,10 +12,6 @@ namespace {
 constexpr int doubles = 900'000, stride = 4;
 constexpr int tag = 5;
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 struct LongTypes {
   const Type gaps = vector(doubles, 1, stride), dense = vector(1, doubles, doubles);
   const Type& operator[](int which) const { return which == 0 ? gaps : dense; }

@@ -20,10 +20,6 @@ Type spread() {
   return vector(60, 2, 5);
 }
 
-std::uint64_t key_of(int from) {
-  return mix(seed(), static_cast<std::uint64_t>(from));
-}
-
 /// Both buffers of the exchange are host memory. (MPICH's own MPI_Isendrecv crashes.)
 bool by_mpi_alone = false;
 

@@ -8,10 +8,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 constexpr int nobody_sends = 99;  ///< a tag
 
 int cancelled(const MPI_Status& status) {

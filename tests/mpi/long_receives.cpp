@@ -10,10 +10,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// A message of `sent` elements, both ways, into a receive that declares as many as an int can tell.
 void receive_any_length(Place from, const Type& type, int sent, bool nonblocking) {
   INFO(sent << " of " << type.text() << " from " << place_name(from));

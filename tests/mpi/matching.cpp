@@ -9,10 +9,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 constexpr int messages_each = 6;
 
 /// Rank 0 takes what all others send, by `receive(buffer, type, status)`; the status tells which message it was.

@@ -10,10 +10,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// A stream that is being captured, so strictly that calls which might break that are errors. The simulated device has
 /// none: there it is nothing.
 class Capture {

@@ -137,10 +137,6 @@ Places reversed(Places places) {
   return places;
 }
 
-std::uint64_t key_of(int sender) {
-  return mix(seed(), 1000 + static_cast<std::uint64_t>(sender));
-}
-
 Stream from_partner(const Mixed& like) {
   return like.stream(key_of(partner()));
 }

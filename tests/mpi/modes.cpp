@@ -11,7 +11,7 @@ namespace {
 constexpr int small_bytes = 600, large_bytes = 40000;
 
 template <class Do>
-void for_each_mix(Do&& run) {
+void for_each_pair(Do&& run) {
   for (const Place send : basic_places)
     for (const Place receive : basic_places) run(send, receive);
 }
@@ -27,7 +27,7 @@ TEST_CASE("every send mode meets every receive", "[modes]") {
       for (const SendMode& mode : send_modes)
         for (const ReceiveMode& receive_mode : receive_modes) {
           if (mode.needs_posted_receive && !receive_mode.nonblocking) continue;
-          for_each_mix([&](Place send, Place receive) {
+          for_each_pair([&](Place send, Place receive) {
             if (!all_have_partners()) return;
             const Ends ends{type, 1, send, type, 1, receive};
             const int low = std::min(rank(), partner());
@@ -44,7 +44,7 @@ TEST_CASE("every layout crosses in every mix of memory", "[modes]") {
     for (const int bytes : {1, small_bytes, large_bytes, 1 << 20}) {
       const Type type = named_layout(layout, bytes);
       for (const int count : {0, 1, 3})
-        for_each_mix([&](Place send, Place receive) {
+        for_each_pair([&](Place send, Place receive) {
           if (count * bytes > 1 << 20 && (send == Place::host || receive == Place::host)) return;  // takes long
           exchange_both_ways({type, count, send, type, count, receive}, tag);
         });
@@ -56,7 +56,7 @@ TEST_CASE("Sendrecv", "[modes]") {
   for (const int bytes : {small_bytes, large_bytes, 300000})
     for (int layout = 0; layout < layout_count; ++layout) {
       const Type mine = named_layout(layout, bytes);
-      for_each_mix([&](Place send, Place receive) {
+      for_each_pair([&](Place send, Place receive) {
         const std::string text = std::string("Sendrecv ") + place_name(send) + "/" + place_name(receive) + " " +
                                  mine.text() + " " + std::to_string(bytes);
         INFO(text);
@@ -75,7 +75,7 @@ TEST_CASE("Sendrecv", "[modes]") {
 
 TEST_CASE("Sendrecv of unlike types, to self and to nobody", "[modes]") {
   const Type send_type = vector(40, 3, 7), receive_type = named_layout(0, 40 * 3 * 8);
-  for_each_mix([&](Place send, Place receive) {
+  for_each_pair([&](Place send, Place receive) {
     INFO(place_name(send) << "/" << place_name(receive));
     Buffer out(send, send_type, 1), in(receive, receive_type, 1), untouched(receive, receive_type, 1);
     out.fill(seed());

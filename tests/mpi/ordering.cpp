@@ -19,10 +19,6 @@ namespace {
 /// Longer than anything that does not wait for the default stream takes.
 constexpr std::chrono::milliseconds late{20};
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// What the program gives to the default stream from now on is done later.
 void delay_default_stream() {
   REQUIRE(cudaLaunchHostFunc(
@@ -87,10 +83,6 @@ class ReadBuffer {
   Image image_;
   Memory memory_, pinned_;
 };
-
-bool first_of_pair() {
-  return rank() < partner();
-}
 
 struct Sample {
   const Type& type;

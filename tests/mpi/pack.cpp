@@ -10,7 +10,7 @@ namespace {
 constexpr const char* external32 = "external32";
 
 template <class Do>
-void for_each_mix(Do&& run) {
+void for_each_pair_of_places(Do&& run) {
   for (const Place user : basic_places)
     for (const Place packed : basic_places) {
       const std::string text = std::string("user ") + place_name(user) + ", packed " + place_name(packed);
@@ -32,7 +32,7 @@ TEST_CASE("Pack and Unpack of one message", "[pack]") {
     for (const int bytes : {40, 5000, 300000}) {
       const Type type = named_layout(layout, bytes), byte = plain(MPI_BYTE);
       INFO(type.text());
-      for_each_mix([&](Place user, Place packed) {
+      for_each_pair_of_places([&](Place user, Place packed) {
         const Stream stream = stream_of(type, 3, seed());
         const int size = static_cast<int>(stream.size());
         Buffer from(user, type, 3), to(user, type, 3), wire(packed, byte, size + 20);
@@ -56,7 +56,7 @@ TEST_CASE("Pack and Unpack of one message", "[pack]") {
 TEST_CASE("Pack and Unpack go on from a position", "[pack]") {
   const Type byte = plain(MPI_BYTE);
   const Type types[] = {vector(33, 1, 2), plain(MPI_CHAR), named_layout(4, 900), named_layout(6, 700)};
-  for_each_mix([&](Place user, Place packed) {
+  for_each_pair_of_places([&](Place user, Place packed) {
     Image expected(byte, 8192);
     Buffer wire(packed, byte, 8192);
     int position = 13, reference = 13;  // not aligned to anything
@@ -84,7 +84,7 @@ TEST_CASE("Pack and Unpack go on from a position", "[pack]") {
 
 TEST_CASE("Pack refuses what does not fit", "[pack]") {
   const Type type = vector(16, 1, 2), byte = plain(MPI_BYTE);
-  for_each_mix([&](Place user, Place packed) {
+  for_each_pair_of_places([&](Place user, Place packed) {
     Buffer from(user, type, 1), wire(packed, byte, 200);
     from.fill(seed());
     if (!pack_checks_room && (host_only() || (user == Place::host && packed == Place::host))) return;
@@ -119,7 +119,7 @@ TEST_CASE("no staging memory for Pack and Unpack", "[.][staging-limit]") {
 
 TEST_CASE("Pack of nothing", "[pack]") {
   const Type type = vector(16, 1, 2), byte = plain(MPI_BYTE);
-  for_each_mix([&](Place user, Place packed) {
+  for_each_pair_of_places([&](Place user, Place packed) {
     Buffer from(user, type, 1), wire(packed, byte, 200);
     int position = 100;
     MPI_OK(MPI_Pack(from.address(), 0, type, wire.address(), 200, &position, comm()));
@@ -144,7 +144,7 @@ TEST_CASE("Pack_external and Unpack_external", "[pack]") {
     MPI_Aint end = 0;
     MPI_OK(PMPI_Pack_external(external32, reference.base(), 2, type, external.data(), size, &end));
     external.resize(static_cast<std::size_t>(end));
-    for_each_mix([&](Place user, Place packed) {
+    for_each_pair_of_places([&](Place user, Place packed) {
       Buffer from(user, type, 2), to(user, type, 2), wire(packed, byte, size);
       from.fill(seed());
       MPI_Aint position = 0;
@@ -163,7 +163,7 @@ TEST_CASE("Pack_external and Unpack_external", "[pack]") {
 
 TEST_CASE("Pack_external goes on from a position", "[pack]") {
   const Type type = vector(20, 1, 3, MPI_INT), byte = plain(MPI_BYTE);
-  for_each_mix([&](Place user, Place packed) {
+  for_each_pair_of_places([&](Place user, Place packed) {
     Buffer from(user, type, 1), to(user, type, 1), wire(packed, byte, 400);
     from.fill(seed());
     MPI_Aint position = 7;
@@ -192,7 +192,7 @@ TEST_CASE("Pack_size is an upper bound that Pack accepts", "[pack]") {
 TEST_CASE("packed messages travel as MPI_PACKED", "[pack]") {
   if (!all_have_partners()) return;
   const Type type = named_layout(4, 20000), packed_type = plain(MPI_PACKED);
-  for_each_mix([&](Place user, Place packed) {
+  for_each_pair_of_places([&](Place user, Place packed) {
     const auto mine = mix(seed(), static_cast<std::uint64_t>(rank()));
     const auto theirs = mix(seed(), static_cast<std::uint64_t>(partner()));
     const int size = static_cast<int>(type.size());

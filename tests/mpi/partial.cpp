@@ -7,10 +7,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// A receive type, and a shorter stretch of its signature for the sender.
 struct Case {
   Type receive_type;

@@ -9,11 +9,7 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int tag = 12, rounds = 3;
-
-std::uint64_t key_of(int from, int round) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 10 + static_cast<std::uint64_t>(round));
-}
+constexpr int partitions_tag = 12, rounds = 3;
 
 /// What is received, looked at partition by partition. `type` has no gaps before its first byte.
 class Parts {
@@ -81,10 +77,10 @@ void around(int count, Place send, Place receive, const Type& out_type, const Ty
   Buffer out(send, out_type, count);
   Parts in(receive, in_type, count, in_partitions);
   MPI_Request requests[2];
-  MPI_OK(MPI_Psend_init(out.address(), out_partitions, count / out_partitions, out_type, right, tag, comm(),
+  MPI_OK(MPI_Psend_init(out.address(), out_partitions, count / out_partitions, out_type, right, partitions_tag, comm(),
                         MPI_INFO_NULL, &requests[0]));
-  MPI_OK(MPI_Precv_init(in.address(), in_partitions, count / in_partitions, in_type, left, tag, comm(), MPI_INFO_NULL,
-                        &requests[1]));
+  MPI_OK(MPI_Precv_init(in.address(), in_partitions, count / in_partitions, in_type, left, partitions_tag, comm(),
+                        MPI_INFO_NULL, &requests[1]));
   for (int round = 0; round < rounds; ++round) {
     out.fill(key_of(rank(), round));
     in.poison();
@@ -101,7 +97,7 @@ void around(int count, Place send, Place receive, const Type& out_type, const Ty
     }
     MPI_Status statuses[2] = {};
     MPI_OK(MPI_Waitall(2, requests, statuses));
-    check_status(statuses[1], left, tag, in_type, count * in_type.size());
+    check_status(statuses[1], left, partitions_tag, in_type, count * in_type.size());
     CHECK(in.all_in_place());
     CHECK(out.difference() == "");
     if (mpich && (receive == Place::host || host_only())) continue;  // it does not allow what follows
@@ -134,8 +130,8 @@ TEST_CASE("a partition that is not ready has not arrived", "[partitioned]") {
   out.fill(key_of(rank(), 0));
   in.poison();
   MPI_Request requests[2];
-  MPI_OK(MPI_Psend_init(out.address(), 2, 1, type, right, tag, comm(), MPI_INFO_NULL, &requests[0]));
-  MPI_OK(MPI_Precv_init(in.address(), 2, 1, type, left, tag, comm(), MPI_INFO_NULL, &requests[1]));
+  MPI_OK(MPI_Psend_init(out.address(), 2, 1, type, right, partitions_tag, comm(), MPI_INFO_NULL, &requests[0]));
+  MPI_OK(MPI_Precv_init(in.address(), 2, 1, type, left, partitions_tag, comm(), MPI_INFO_NULL, &requests[1]));
   MPI_OK(MPI_Startall(2, requests));
   MPI_OK(MPI_Pready(0, requests[0]));
   lock_step();
@@ -160,14 +156,16 @@ TEST_CASE("partitioned requests that are freed, and wrong ones", "[partitioned]"
   Buffer buffer(Place::device, type, 4);
   MPI_Request request = MPI_REQUEST_NULL;
   for (int i = 0; i < 50; ++i) {
-    MPI_OK(MPI_Psend_init(buffer.address(), 4, 1, type, rank(), tag, comm(), MPI_INFO_NULL, &request));
+    MPI_OK(MPI_Psend_init(buffer.address(), 4, 1, type, rank(), partitions_tag, comm(), MPI_INFO_NULL, &request));
     MPI_OK(MPI_Request_free(&request));
     CHECK(request == MPI_REQUEST_NULL);
   }
-  MPI_FAILS(MPI_Psend_init(buffer.address(), 4, 1, type, ranks() + 3, tag, comm(), MPI_INFO_NULL, &request),
+  MPI_FAILS(MPI_Psend_init(buffer.address(), 4, 1, type, ranks() + 3, partitions_tag, comm(), MPI_INFO_NULL, &request),
             MPI_ERR_RANK);
-  MPI_FAILS(MPI_Psend_init(buffer.address(), 4, -1, type, rank(), tag, comm(), MPI_INFO_NULL, &request), MPI_ERR_COUNT);
-  MPI_FAILS(MPI_Precv_init(buffer.address(), 4, 1, MPI_DATATYPE_NULL, rank(), tag, comm(), MPI_INFO_NULL, &request),
+  MPI_FAILS(MPI_Psend_init(buffer.address(), 4, -1, type, rank(), partitions_tag, comm(), MPI_INFO_NULL, &request),
+            MPI_ERR_COUNT);
+  MPI_FAILS(MPI_Precv_init(buffer.address(), 4, 1, MPI_DATATYPE_NULL, rank(), partitions_tag, comm(), MPI_INFO_NULL,
+                           &request),
             MPI_ERR_TYPE);
   CHECK(buffer.difference() == "");
 }
@@ -178,13 +176,13 @@ TEST_CASE("no staging memory for partitions, and for Isendrecv", "[.][staging-li
   Buffer buffer(Place::device, type, 1), other(Place::device, type, 1);
   MPI_Request request = MPI_REQUEST_NULL;
   for (int i = 0; i < 3; ++i) {
-    MPI_FAILS(MPI_Psend_init(buffer.address(), 1, 1, type, rank(), tag, comm(), MPI_INFO_NULL, &request),
+    MPI_FAILS(MPI_Psend_init(buffer.address(), 1, 1, type, rank(), partitions_tag, comm(), MPI_INFO_NULL, &request),
               MPI_ERR_NO_MEM);
-    MPI_FAILS(MPI_Precv_init(buffer.address(), 1, 1, type, rank(), tag, comm(), MPI_INFO_NULL, &request),
+    MPI_FAILS(MPI_Precv_init(buffer.address(), 1, 1, type, rank(), partitions_tag, comm(), MPI_INFO_NULL, &request),
               MPI_ERR_NO_MEM);
-    MPI_FAILS(
-        MPI_Isendrecv(buffer.address(), 1, type, rank(), tag, other.address(), 1, type, rank(), tag, comm(), &request),
-        MPI_ERR_NO_MEM);
+    MPI_FAILS(MPI_Isendrecv(buffer.address(), 1, type, rank(), partitions_tag, other.address(), 1, type, rank(),
+                            partitions_tag, comm(), &request),
+              MPI_ERR_NO_MEM);
   }
   CHECK(request == MPI_REQUEST_NULL);
   CHECK(buffer.difference() == "");

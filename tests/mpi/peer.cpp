@@ -24,10 +24,6 @@ namespace peer = gpudt::interpose::peer;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 SendMode mode_named(const std::string& name) {
   return *std::find_if(send_modes.begin(), send_modes.end(), [&](const SendMode& mode) { return name == mode.name; });
 }

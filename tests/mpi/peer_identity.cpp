@@ -19,7 +19,7 @@ namespace peer = gpudt::interpose::peer;
 
 namespace {
 
-constexpr int tag = 3;
+constexpr int identity_tag = 3;
 
 /// Duplicates of comm().
 class Duplicates {
@@ -62,12 +62,6 @@ struct Bytes {
   Memory memory;
 };
 
-int count_in(const MPI_Status& status) {
-  int count = -1;
-  MPI_OK(MPI_Get_count(&status, MPI_CHAR, &count));
-  return count;
-}
-
 /// Ways to look at a message before it is received; returns its size. The matched ones give it to `message`.
 enum class Probing { probe, iprobe, mprobe, improbe };
 constexpr Probing probings[] = {Probing::probe, Probing::iprobe, Probing::mprobe, Probing::improbe};
@@ -76,12 +70,12 @@ int probed_size(Probing how, MPI_Comm on, MPI_Message& message) {
   MPI_Status status{};
   int flag = 0;
   message = MPI_MESSAGE_NULL;
-  if (how == Probing::probe) MPI_OK(MPI_Probe(partner(), tag, on, &status));
-  if (how == Probing::mprobe) MPI_OK(MPI_Mprobe(MPI_ANY_SOURCE, tag, on, &message, &status));
+  if (how == Probing::probe) MPI_OK(MPI_Probe(partner(), identity_tag, on, &status));
+  if (how == Probing::mprobe) MPI_OK(MPI_Mprobe(MPI_ANY_SOURCE, identity_tag, on, &message, &status));
   while (how == Probing::iprobe && flag == 0) MPI_OK(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, on, &flag, &status));
   while (how == Probing::improbe && flag == 0)
     MPI_OK(MPI_Improbe(partner(), MPI_ANY_TAG, on, &flag, &message, &status));
-  return count_in(status);
+  return bytes_in(status);
 }
 
 /// Probes and receives the next message from the partner, which must be this one.
@@ -92,10 +86,10 @@ void expect_next(Probing how, MPI_Comm on, Place place, const std::vector<char>&
   Bytes in(place, static_cast<std::size_t>(std::max(size, 1)));
   MPI_Status status{};
   if (message == MPI_MESSAGE_NULL)
-    MPI_OK(MPI_Recv(in.memory.data(), size, MPI_CHAR, partner(), tag, on, &status));
+    MPI_OK(MPI_Recv(in.memory.data(), size, MPI_CHAR, partner(), identity_tag, on, &status));
   else
     MPI_OK(MPI_Mrecv(in.memory.data(), size, MPI_CHAR, &message, &status));
-  CHECK(count_in(status) == static_cast<int>(wanted.size()));
+  CHECK(bytes_in(status) == static_cast<int>(wanted.size()));
   CHECK((in.read() == wanted));
 }
 
@@ -107,21 +101,21 @@ class Sends {
   }
   void send(Place place, const std::vector<char>& bytes, MPI_Comm on) {
     const Bytes& out = out_.emplace_back(place, bytes);
-    MPI_OK(MPI_Isend(out.memory.data(), out.count(), MPI_CHAR, partner(), tag, on, &add()));
+    MPI_OK(MPI_Isend(out.memory.data(), out.count(), MPI_CHAR, partner(), identity_tag, on, &add()));
   }
   void send_past_library(const std::vector<char>& bytes, MPI_Comm on) {
     const Bytes& out = out_.emplace_back(Place::host, bytes);
-    MPI_OK(PMPI_Isend(out.memory.data(), out.count(), MPI_CHAR, partner(), tag, on, &add()));
+    MPI_OK(PMPI_Isend(out.memory.data(), out.count(), MPI_CHAR, partner(), identity_tag, on, &add()));
   }
   void send_buffered(Place place, const std::vector<char>& bytes, MPI_Comm on) {
     const Bytes& out = out_.emplace_back(place, bytes);
-    MPI_OK(MPI_Bsend(out.memory.data(), out.count(), MPI_CHAR, partner(), tag, on));
+    MPI_OK(MPI_Bsend(out.memory.data(), out.count(), MPI_CHAR, partner(), identity_tag, on));
   }
   using Init = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
   void start(Init init, Place place, const std::vector<char>& bytes, MPI_Comm on) {
     const Bytes& out = out_.emplace_back(place, bytes);
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_OK(init(out.memory.data(), out.count(), MPI_CHAR, partner(), tag, on, &request));
+    MPI_OK(init(out.memory.data(), out.count(), MPI_CHAR, partner(), identity_tag, on, &request));
     MPI_OK(MPI_Start(&request));
     persistent_.push_back(request);
   }
@@ -236,7 +230,8 @@ TEST_CASE("host messages of all odd lengths after device messages that have been
     Sends sends;
     for (const std::vector<char>& bytes : {first, second}) {
       const Bytes out(Place::device, bytes);
-      MPI_OK(MPI_Send(out.memory.data(), out.count(), MPI_CHAR, partner(), tag, comm()));  // before any receive
+      MPI_OK(
+          MPI_Send(out.memory.data(), out.count(), MPI_CHAR, partner(), identity_tag, comm()));  // before any receive
     }
     const auto odd = [](int from, int index) {
       return bytes_of(from, 10 + index, static_cast<std::size_t>(peer::rts_bytes(index)));
@@ -287,7 +282,8 @@ TEST_CASE("a probe behind a receive that is complete", "[peer]") {
       const auto second = [&](int from) { return bytes_of(from, turn + 1000, peer::shortest_rts); };
       const Bytes in(Place::device, 5000);
       MPI_Request receive = MPI_REQUEST_NULL;
-      if (!sending) MPI_OK(MPI_Irecv(in.memory.data(), in.count(), MPI_CHAR, partner(), tag, comm(), &receive));
+      if (!sending)
+        MPI_OK(MPI_Irecv(in.memory.data(), in.count(), MPI_CHAR, partner(), identity_tag, comm(), &receive));
       lock_step();
       if (sending) {
         sends.send(Place::device, first(rank()), comm());
@@ -315,10 +311,10 @@ void receive_too_little(std::size_t room, bool nonblocking, MPI_Comm on) {
   const int count = static_cast<int>(room);
   if (nonblocking) {
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_OK(MPI_Irecv(in.data(), count, MPI_CHAR, partner(), tag, on, &request));
+    MPI_OK(MPI_Irecv(in.data(), count, MPI_CHAR, partner(), identity_tag, on, &request));
     MPI_FAILS(MPI_Wait(&request, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
   } else {
-    MPI_FAILS(MPI_Recv(in.data(), count, MPI_CHAR, partner(), tag, on, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
+    MPI_FAILS(MPI_Recv(in.data(), count, MPI_CHAR, partner(), identity_tag, on, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);
   }
   CHECK(in[room] == 'a');
 }
@@ -470,8 +466,8 @@ TEST_CASE("host messages received past the library", "[peer]") {
   for (int size = 513; size <= 771; ++size) {
     std::vector<char> in(1000, 'a');
     MPI_Status status{};
-    MPI_OK(PMPI_Recv(in.data(), 1000, MPI_CHAR, partner(), tag, comm(), &status));
-    CHECK(count_in(status) == size);
+    MPI_OK(PMPI_Recv(in.data(), 1000, MPI_CHAR, partner(), identity_tag, comm(), &status));
+    CHECK(bytes_in(status) == size);
     in.resize(static_cast<std::size_t>(size));
     CHECK((in == bytes_of(partner(), size, static_cast<std::size_t>(size))));
   }
@@ -512,16 +508,16 @@ TEST_CASE("data that begin as RTS messages do are data", "[peer]") {
             MPI_Status status{};
             MPI_Request request = MPI_REQUEST_NULL;
             if (nonblocking) {
-              MPI_OK(MPI_Irecv(in.memory.data(), in.count(), MPI_CHAR, partner(), tag, comm(), &request));
+              MPI_OK(MPI_Irecv(in.memory.data(), in.count(), MPI_CHAR, partner(), identity_tag, comm(), &request));
               MPI_OK(MPI_Wait(&request, &status));
             } else {
-              MPI_OK(MPI_Recv(in.memory.data(), in.count(), MPI_CHAR, partner(), tag, comm(), &status));
+              MPI_OK(MPI_Recv(in.memory.data(), in.count(), MPI_CHAR, partner(), identity_tag, comm(), &status));
             }
-            CHECK(count_in(status) == in.count());
+            CHECK(bytes_in(status) == in.count());
             sends.wait();
             // What has come goes back, to be compared by who knows it.
-            MPI_OK(MPI_Sendrecv(in.memory.data(), in.count(), MPI_CHAR, partner(), tag, theirs.memory.data(),
-                                theirs.count(), MPI_CHAR, partner(), tag, comm(), MPI_STATUS_IGNORE));
+            MPI_OK(MPI_Sendrecv(in.memory.data(), in.count(), MPI_CHAR, partner(), identity_tag, theirs.memory.data(),
+                                theirs.count(), MPI_CHAR, partner(), identity_tag, comm(), MPI_STATUS_IGNORE));
             CHECK((theirs.read() == bytes));
           }
 }
@@ -543,7 +539,7 @@ TEST_CASE("probes while threads send host messages as long as RTS messages and d
       std::vector<char> bytes(size, static_cast<char>(i));
       std::memcpy(bytes.data(), &size, sizeof size);
       const Bytes& each = out.emplace_back(device ? Place::device : Place::host, bytes);
-      MPI_Isend(each.memory.data(), each.count(), MPI_CHAR, partner(), tag, comm(),
+      MPI_Isend(each.memory.data(), each.count(), MPI_CHAR, partner(), identity_tag, comm(),
                 &requests.emplace_back(MPI_REQUEST_NULL));
     }
     MPI_Waitall(messages, requests.data(), MPI_STATUSES_IGNORE);
@@ -555,13 +551,13 @@ TEST_CASE("probes while threads send host messages as long as RTS messages and d
     std::vector<char> in(5000);
     MPI_Status status{};
     if (message == MPI_MESSAGE_NULL)
-      MPI_OK(MPI_Recv(in.data(), 5000, MPI_CHAR, partner(), tag, comm(), &status));
+      MPI_OK(MPI_Recv(in.data(), 5000, MPI_CHAR, partner(), identity_tag, comm(), &status));
     else
       MPI_OK(MPI_Mrecv(in.data(), 5000, MPI_CHAR, &message, &status));
     std::size_t said = 0;
     std::memcpy(&said, in.data(), sizeof said);
     CHECK(said == size);
-    CHECK(count_in(status) == static_cast<int>(said));
+    CHECK(bytes_in(status) == static_cast<int>(said));
   }
   device_sends.join();
   host_sends.join();

@@ -50,12 +50,6 @@ class Sent {
   MPI_Request request_ = MPI_REQUEST_NULL;
 };
 
-int count_in(const MPI_Status& status) {
-  int count = -1;
-  MPI_OK(MPI_Get_count(&status, MPI_CHAR, &count));
-  return count;
-}
-
 /// By MPI_Mprobe or MPI_Improbe.
 MPI_Message matched(bool blocking, MPI_Status* status) {
   MPI_Message message = MPI_MESSAGE_NULL;
@@ -69,10 +63,10 @@ MPI_Message matched(bool blocking, MPI_Status* status) {
 void expect_plain() {
   MPI_Status status{};
   MPI_OK(MPI_Probe(partner(), tag, comm(), &status));
-  CHECK(count_in(status) == plain_bytes);
+  CHECK(bytes_in(status) == plain_bytes);
   const Memory in(Place::host, plain_bytes);
   MPI_OK(MPI_Recv(in.data(), plain_bytes, MPI_CHAR, partner(), tag, comm(), &status));
-  CHECK(count_in(status) == plain_bytes);
+  CHECK(bytes_in(status) == plain_bytes);
   CHECK(holds(in, plain_bytes, plain_data));
 }
 
@@ -104,7 +98,7 @@ TEST_CASE("a matched device message that is too long for its receive releases it
         Sent first(Place::device, device_bytes(), device_data), second(Place::host, plain_bytes, plain_data);
         MPI_Status status{};
         MPI_Message message = matched(blocking, &status);
-        CHECK(count_in(status) == device_bytes());
+        CHECK(bytes_in(status) == device_bytes());
         const Memory in(place, static_cast<std::size_t>(room));
         if (blocking) {
           MPI_FAILS(MPI_Mrecv(in.data(), room, MPI_CHAR, &message, MPI_STATUS_IGNORE), MPI_ERR_TRUNCATE);

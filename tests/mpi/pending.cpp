@@ -14,10 +14,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 100'000 + static_cast<std::uint64_t>(number));
-}
-
 /// Calls that complete all of `requests`, and tell of each by `done(index, status)`.
 struct Completion {
   const char* name;

@@ -27,10 +27,6 @@ const std::array<PersistentMode, 4>& persistent_modes() {
   return modes;
 }
 
-std::uint64_t key_of(int from, int round) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 100 + static_cast<std::uint64_t>(round));
-}
-
 /// A status that says "no operation": MPI-3.1 section 3.7.3.
 void check_empty(const MPI_Status& status) {
   CHECK(status.MPI_SOURCE == MPI_ANY_SOURCE);

@@ -7,14 +7,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
-bool first_of_pair() {
-  return rank() % 2 == 0;
-}
-
 /// One message of each size, host or device at either end: `run(type, out, in)`, and then what `in` must hold.
 template <class Run>
 void each_message(const char* name, Run&& run) {

@@ -47,10 +47,6 @@ class Window {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-std::uint64_t key_of(int from, int slot) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 64 + static_cast<std::uint64_t>(slot));
-}
-
 constexpr int slots = 3;
 
 }  // namespace

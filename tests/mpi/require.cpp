@@ -41,10 +41,6 @@ void expect(int code) {
   expect(code, is_forbidden());
 }
 
-std::uint64_t key_of(int from) {
-  return mix(seed(), static_cast<std::uint64_t>(from) + 100);
-}
-
 /// A message both ways between partners, of `count` elements.
 struct BothWays {
   const Type& type;

@@ -272,6 +272,13 @@ Side listed(int elements) {
 
 }  // namespace
 
+std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
+  Image image(target.type, target.count);
+  image.fill(before);
+  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
+  return image.bytes();
+}
+
 std::vector<std::pair<Side, Side>> integer_sides(int elements) {
   std::vector<std::pair<Side, Side>> sides;
   sides.emplace_back(dense(elements), dense(elements));

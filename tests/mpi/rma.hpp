@@ -103,6 +103,8 @@ extern const std::vector<AccessCall> access_calls;
 
 /// Pairs of sides with equal signatures of 32-bit integers: contiguous and not, on either side.
 std::vector<std::pair<Side, Side>> integer_sides(int elements);
+/// What MPI_Put of a side filled with `key` makes of an area filled with `before`.
+std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key);
 
 }  // namespace gpudt::test
 

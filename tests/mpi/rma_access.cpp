@@ -18,10 +18,6 @@ struct Places {
   bool served_by_mpi() const { return on_host(target[0]) && on_host(target[1]); }
 };
 
-std::uint64_t key_of(int from, std::uint64_t what) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 64 + what);
-}
-
 /// What fills a rank's memory before an access.
 struct Keys {
   std::uint64_t origin, target, compare, result;

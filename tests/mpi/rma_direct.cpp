@@ -15,17 +15,6 @@ namespace {
 
 constexpr auto longest_wait = std::chrono::seconds(60);
 
-std::uint64_t key_of(int from, int what) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 4096 + static_cast<std::uint64_t>(what));
-}
-
-std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
-  Image image(target.type, target.count);
-  image.fill(before);
-  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
-  return image.bytes();
-}
-
 /// An integer in this process's device memory, and a window over all ranks'.
 class Flag {
  public:

@@ -11,18 +11,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int what) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 4096 + static_cast<std::uint64_t>(what));
-}
-
-/// What MPI_Put of a side filled with `key` makes of an area filled with `before`.
-std::vector<char> after_put(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
-  Image image(target.type, target.count);
-  image.fill(before);
-  unpack_into(image, target.type, target.count, stream_of(origin.type, origin.count, key));
-  return image.bytes();
-}
-
 int put(const Area& area, const Side& side, int target, const Area& there, MPI_Win window) {
   return MPI_Put(area.address(), side.count, side.type, target, there.displacement(), side.count, side.type, window);
 }

@@ -9,10 +9,6 @@ using namespace gpudt::test;
 
 namespace {
 
-std::uint64_t key_of(int from, int what) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 64 + static_cast<std::uint64_t>(what));
-}
-
 /// What a put or get of `origin`, filled with `key`, makes of an area filled with `before`.
 std::vector<char> after_move(const Side& target, std::uint64_t before, const Side& origin, std::uint64_t key) {
   Image image(target.type, target.count);

@@ -12,8 +12,8 @@ using namespace gpudt::test;
 
 namespace {
 
-constexpr int long_count = 1 << 17;  ///< doubles
-constexpr int tag = 3;
+constexpr int routed_count = 1 << 17;  ///< doubles
+constexpr int routed_tag = 3;
 
 bool is_set(const char* name, const std::string& value) {
   const char* const text = std::getenv(name);
@@ -66,16 +66,16 @@ std::map<std::string, long long> counters() {
 }  // namespace
 
 TEST_CASE("gpudt_route_message foretells the way of a message", "[.routes]") {
-  Memory device(Place::device, long_count * sizeof(double)), host(Place::host, long_count * sizeof(double));
+  Memory device(Place::device, routed_count * sizeof(double)), host(Place::host, routed_count * sizeof(double));
   know_each_other();
-  const Answer usual = message(device.data(), long_count, partner(), comm());
+  const Answer usual = message(device.data(), routed_count, partner(), comm());
   MPI_OK(usual.code);
   CHECK(usual.way == usual_way());
   INFO(usual.str());
   CHECK(usual.str().find(stages() ? "GPUDT_PROTOCOL" : host_only() ? "no data" : "peer") != std::string::npos);
-  CHECK(message(host.data(), long_count, partner(), comm()).way == GPUDT_WAY_NONE);
+  CHECK(message(host.data(), routed_count, partner(), comm()).way == GPUDT_WAY_NONE);
   CHECK(message(device.data(), 0, partner(), comm()).way == GPUDT_WAY_NONE);
-  CHECK(message(device.data(), long_count, MPI_PROC_NULL, comm()).way == GPUDT_WAY_NONE);
+  CHECK(message(device.data(), routed_count, MPI_PROC_NULL, comm()).way == GPUDT_WAY_NONE);
   if (!host_only()) CHECK(message(device.data(), 80, partner(), comm()).way == GPUDT_WAY_HOST);  // 640 B
   lock_step();
 }
@@ -98,15 +98,15 @@ TEST_CASE("gpudt_route_message refuses nonsense", "[.routes]") {
 }
 
 TEST_CASE("gpudt_route_request tells the way of a message", "[.routes]") {
-  Memory out(Place::device, long_count * sizeof(double)), in(Place::device, long_count * sizeof(double));
+  Memory out(Place::device, routed_count * sizeof(double)), in(Place::device, routed_count * sizeof(double));
   std::array<MPI_Request, 2> requests{};
   know_each_other();
-  MPI_OK(MPI_Irecv(in.data(), long_count, MPI_DOUBLE, partner(), tag, comm(), &requests[0]));
+  MPI_OK(MPI_Irecv(in.data(), routed_count, MPI_DOUBLE, partner(), routed_tag, comm(), &requests[0]));
   const Answer early = request(requests[0]);
   MPI_OK(early.code);
   CHECK(early.way == (host_only() ? GPUDT_WAY_NONE : GPUDT_WAY_OPEN));
   lock_step();
-  MPI_OK(MPI_Isend(out.data(), long_count, MPI_DOUBLE, partner(), tag, comm(), &requests[1]));
+  MPI_OK(MPI_Isend(out.data(), routed_count, MPI_DOUBLE, partner(), routed_tag, comm(), &requests[1]));
   CHECK(request(requests[1]).way == usual_way());
   // Both are complete, and not completed, once the way of the receive is known.
   if (!host_only()) CHECK(eventually([&] { return request(requests[0]).way == usual_way(); }));
@@ -127,15 +127,15 @@ TEST_CASE("gpudt_route_window tells the way to a target", "[.routes]") {
 }
 
 TEST_CASE("gpudt_counter counts the ways of buffers", "[.routes]") {
-  Memory out(Place::device, long_count * sizeof(double)), in(Place::device, long_count * sizeof(double));
+  Memory out(Place::device, routed_count * sizeof(double)), in(Place::device, routed_count * sizeof(double));
   know_each_other();
   const auto before = counters();
   REQUIRE(before.contains("bytes_by_gpus"));
-  MPI_Sendrecv(out.data(), long_count, MPI_DOUBLE, partner(), tag, in.data(), long_count, MPI_DOUBLE, partner(), tag,
-               comm(), MPI_STATUS_IGNORE);
+  MPI_Sendrecv(out.data(), routed_count, MPI_DOUBLE, partner(), routed_tag, in.data(), routed_count, MPI_DOUBLE,
+               partner(), routed_tag, comm(), MPI_STATUS_IGNORE);
   auto after = counters();
   for (const auto& [name, value] : before) after[name] -= value;
-  const long long bytes = host_only() ? 0 : 2LL * long_count * 8, buffers = host_only() ? 0 : 2;
+  const long long bytes = host_only() ? 0 : 2LL * routed_count * 8, buffers = host_only() ? 0 : 2;
   CHECK(after["bytes_by_gpus"] == (stages() ? 0 : bytes));
   CHECK(after["buffers_by_gpus"] == (stages() ? 0 : buffers));
   CHECK(after["bytes_through_host"] == (stages() ? bytes : 0));

@@ -8,10 +8,6 @@ namespace {
 constexpr int there = 4, back = 5;  // tags
 constexpr int doubles = 1 << 17;    // 1 MiB: no MPI sends it before it is received
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 /// The even rank sends, then receives; `exchange(buffers)` of the odd one does both at once.
 template <class Exchange>
 void send_beside(const Type& sent, const Type& answered, Place place, Exchange exchange) {

@@ -37,10 +37,6 @@ class SessionComm {
   MPI_Comm all_ = MPI_COMM_NULL, extra_ = MPI_COMM_NULL;
 };
 
-std::uint64_t key_of(int from, int tag) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(tag));
-}
-
 }  // namespace
 
 TEST_CASE("device messages on a communicator of a session, probed first", "[peer]") {

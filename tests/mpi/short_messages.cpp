@@ -23,10 +23,6 @@ constexpr int least_short = peer::least_short;  ///< also the least of a truncat
 
 constexpr int lengths[] = {1, 7, 8, 9, 12, 15, 16, 17, 100, 512, 513, 514, 515, 600};
 
-std::uint64_t key_of(int from, int number) {
-  return mix(seed(), static_cast<std::uint64_t>(from) * 1000 + static_cast<std::uint64_t>(number));
-}
-
 bool is_forced() {
   const char* const protocol = std::getenv("GPUDT_PROTOCOL");
   return protocol != nullptr && std::string(protocol) == "peer";

@@ -47,6 +47,9 @@ void step(const std::string& text);
 /// The rank that this one talks to: 0 with 1, 2 with 3, and so on; MPI_PROC_NULL for an odd one out. Tests of pairs run
 /// with an even number of ranks alone.
 int partner();
+inline bool first_of_pair() {
+  return rank() % 2 == 0;
+}
 inline bool all_have_partners() {
   return ranks() % 2 == 0;
 }
@@ -193,6 +196,10 @@ class Buffer {
 };
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b);
+/// For the data of message `number` of process `from`: all processes of a run have the same.
+std::uint64_t key_of(int from, std::int64_t number = 0);
+/// Of a message of bytes.
+int bytes_in(const MPI_Status& status);
 std::string error_text(int code);
 int error_class(int code);
 /// The same, of a call that must fail; `wanted` where MPI does not return what it has told the error handler.

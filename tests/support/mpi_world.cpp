@@ -9,7 +9,7 @@ namespace {
 
 #ifdef GPUDT_TEST_SESSIONS
 
-MPI_Session session = MPI_SESSION_NULL;
+MPI_Session world_session = MPI_SESSION_NULL;
 MPI_Comm world_of_session = MPI_COMM_NULL;
 
 void begin_session(bool threads) {
@@ -17,16 +17,16 @@ void begin_session(bool threads) {
   MPI_Group group = MPI_GROUP_NULL;
   PMPI_Info_create(&info);
   PMPI_Info_set(info, "thread_level", threads ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SINGLE");
-  MPI_Session_init(info, MPI_ERRORS_RETURN, &session);
+  MPI_Session_init(info, MPI_ERRORS_RETURN, &world_session);
   PMPI_Info_free(&info);
-  MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+  MPI_Group_from_session_pset(world_session, "mpi://WORLD", &group);
   MPI_Comm_create_from_group(group, "gpudt tests", MPI_INFO_NULL, MPI_ERRORS_RETURN, &world_of_session);
   PMPI_Group_free(&group);
 }
 
 void end_session() {
   MPI_Comm_free(&world_of_session);
-  MPI_Session_finalize(&session);
+  MPI_Session_finalize(&world_session);
 }
 
 #else
