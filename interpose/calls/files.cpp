@@ -168,7 +168,7 @@ using namespace gpudt::interpose;
 // Define the MPI functions of one form of access. `Buffer` is the type of its buffer argument; `offset` is a bracketed
 // list, empty or the explicit offset's parameter, and `place` the corresponding argument.
 #define GPUDT_LIST(...) __VA_ARGS__
-#define GPUDT_BLOCKING(name, access, Buffer, offset, place)                                                   \
+#define GPUDT_FILE_BLOCKING(name, access, Buffer, offset, place)                                              \
   GPUDT_EXPORT int MPI_File_##name(MPI_File file, GPUDT_LIST offset Buffer buf, int count, MPI_Datatype type, \
                                    MPI_Status* status) {                                                      \
     return blocking(access, "MPI_File_" #name, file, buf, count, type, status,                                \
@@ -197,12 +197,12 @@ using namespace gpudt::interpose;
   }
 // Defines all accesses of a verb: at the individual pointer, at an explicit offset, at the shared pointer, in order.
 #define GPUDT_ACCESSES(verb, access, Buffer)                                             \
-  GPUDT_BLOCKING(verb, access, Buffer, (), ())                                           \
-  GPUDT_BLOCKING(verb##_all, access, Buffer, (), ())                                     \
-  GPUDT_BLOCKING(verb##_at, access, Buffer, (MPI_Offset offset, ), (offset, ))           \
-  GPUDT_BLOCKING(verb##_at_all, access, Buffer, (MPI_Offset offset, ), (offset, ))       \
-  GPUDT_BLOCKING(verb##_shared, access, Buffer, (), ())                                  \
-  GPUDT_BLOCKING(verb##_ordered, access, Buffer, (), ())                                 \
+  GPUDT_FILE_BLOCKING(verb, access, Buffer, (), ())                                      \
+  GPUDT_FILE_BLOCKING(verb##_all, access, Buffer, (), ())                                \
+  GPUDT_FILE_BLOCKING(verb##_at, access, Buffer, (MPI_Offset offset, ), (offset, ))      \
+  GPUDT_FILE_BLOCKING(verb##_at_all, access, Buffer, (MPI_Offset offset, ), (offset, ))  \
+  GPUDT_FILE_BLOCKING(verb##_shared, access, Buffer, (), ())                             \
+  GPUDT_FILE_BLOCKING(verb##_ordered, access, Buffer, (), ())                            \
   GPUDT_NONBLOCKING(i##verb, access, Buffer, (), ())                                     \
   GPUDT_NONBLOCKING(i##verb##_all, access, Buffer, (), ())                               \
   GPUDT_NONBLOCKING(i##verb##_at, access, Buffer, (MPI_Offset offset, ), (offset, ))     \

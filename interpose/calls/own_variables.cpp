@@ -25,16 +25,16 @@ struct Handle {
 
 int begin GUARDED_BY(numbering) = -1;  ///< index of the first counter; -1 until a tool asks
 
-Mutex mutex;  ///< of the handles
+Mutex handles_mutex;  ///< of the handles
 constinit std::atomic<std::size_t> handle_count{0};
 
 /// Tools may call before this library's static objects are initialised: in constructors of theirs.
-std::set<Handle*>& handles() REQUIRES(mutex) {
+std::set<Handle*>& handles() REQUIRES(handles_mutex) {
   static auto& all = never_destroyed<std::set<Handle*>>();
   return all;
 }
 
-void erase(std::set<Handle*>::iterator at) REQUIRES(mutex) {
+void erase(std::set<Handle*>::iterator at) REQUIRES(handles_mutex) {
   delete *at;
   handles().erase(at);
   handle_count.store(handles().size(), std::memory_order_release);
@@ -76,7 +76,7 @@ int first_own(int mpi_number) REQUIRES(numbering) {
 /// Calls `act(handle)` if that is a handle of gpudt.
 template <class Act>
 std::optional<int> with_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle, Act act) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(handles_mutex);
   const auto found = handles().find(reinterpret_cast<Handle*>(handle));
   if (found == handles().end()) return {};
   if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
@@ -86,7 +86,7 @@ std::optional<int> with_handle(MPI_T_pvar_session session, MPI_T_pvar_handle han
 
 template <class Act>
 void with_all_handles(MPI_T_pvar_session session, Act act) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(handles_mutex);
   for (Handle* const each : handles())
     if (each->session == session) act(*each);
 }
@@ -138,7 +138,7 @@ const char* own_description(int counter) {
 }
 
 int make_handle(MPI_T_pvar_session session, int counter, MPI_T_pvar_handle* handle) try {
-  const LockGuard lock(mutex);
+  const LockGuard lock(handles_mutex);
   auto made = std::make_unique<Handle>(Handle{counter, session});
   handles().insert(made.get());
   handle_count.store(handles().size(), std::memory_order_release);
@@ -153,7 +153,7 @@ bool any_handles() {
 }
 
 std::optional<int> free_handle(MPI_T_pvar_session session, MPI_T_pvar_handle handle) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(handles_mutex);
   const auto found = handles().find(reinterpret_cast<Handle*>(handle));
   if (found == handles().end()) return {};
   if ((*found)->session != session) return int(MPI_T_ERR_INVALID_SESSION);
@@ -187,7 +187,7 @@ void stop_all_handles(MPI_T_pvar_session session) {
 }
 
 void free_all_handles(MPI_T_pvar_session session) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(handles_mutex);
   for (auto next = handles().begin(); next != handles().end();) {
     const auto at = next++;
     if ((*at)->session == session) erase(at);

@@ -23,11 +23,11 @@ constexpr auto parts_with_transfers = static_cast<std::size_t>(EnginePart::memor
 std::array<std::atomic<Polled*>, parts> registered{};
 std::atomic<bool> busy{false};
 constinit thread_local bool inside = false, driven_by_mpi = false;
-using Clock = std::chrono::steady_clock;
-std::atomic<Clock::rep> latest_time{0};
+using SteadyClock = std::chrono::steady_clock;
+std::atomic<SteadyClock::rep> latest_time{0};
 
 void note_time() {
-  latest_time.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  latest_time.store(SteadyClock::now().time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 /// Parts that are due by the time alone need a clock that goes on while no part is polled.
@@ -124,8 +124,8 @@ bool engine_driven_by_mpi() {
   return driven_by_mpi;
 }
 
-std::chrono::steady_clock::time_point engine_time() {
-  return Clock::time_point(Clock::duration(latest_time.load(std::memory_order_relaxed)));
+SteadyClock::time_point engine_time() {
+  return SteadyClock::time_point(SteadyClock::duration(latest_time.load(std::memory_order_relaxed)));
 }
 
 int engine_progress(Tests tests) {

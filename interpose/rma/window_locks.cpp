@@ -11,13 +11,13 @@
 namespace gpudt::interpose {
 namespace {
 
-Mutex mutex;
-std::bitset<peer::window_lock_count> taken GUARDED_BY(mutex);
+Mutex locks_mutex;
+std::bitset<peer::window_lock_count> taken GUARDED_BY(locks_mutex);
 
 }  // namespace
 
 OwnWindowLock::OwnWindowLock(peer::Segment& segment) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(locks_mutex);
   for (int index = 0; index_ < 0 && index < peer::window_lock_count; ++index)
     if (!taken.test(static_cast<std::size_t>(index))) index_ = index;
   if (index_ < 0) return;
@@ -28,7 +28,7 @@ OwnWindowLock::OwnWindowLock(peer::Segment& segment) {
 
 OwnWindowLock::~OwnWindowLock() {
   if (index_ < 0) return;
-  const LockGuard lock(mutex);
+  const LockGuard lock(locks_mutex);
   taken.reset(static_cast<std::size_t>(index_));
 }
 

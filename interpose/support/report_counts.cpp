@@ -18,9 +18,9 @@ namespace {
 using report::Row;
 using report::Wait;
 
-Mutex mutex;
-std::array<Row, report::most_rows> rows GUARDED_BY(mutex){};
-std::array<Wait, report::most_waits> waits GUARDED_BY(mutex){};
+Mutex counts_mutex;
+std::array<Row, report::most_rows> rows GUARDED_BY(counts_mutex){};
+std::array<Wait, report::most_waits> waits GUARDED_BY(counts_mutex){};
 
 struct Counts {
   std::atomic<std::int64_t> buffers[2], bytes[2];  ///< by GPUs, through the host
@@ -29,7 +29,7 @@ struct Counts {
   std::atomic<std::int64_t> fallbacks[fallback_kinds];
 } counts;
 std::atomic<const char*> no_peers{nullptr};
-char not_mapped[sizeof(report::Record::not_mapped)] GUARDED_BY(mutex) = "";
+char not_mapped[sizeof(report::Record::not_mapped)] GUARDED_BY(counts_mutex) = "";
 
 thread_local bool timing = false;  ///< whether a clock runs in this thread
 
@@ -54,7 +54,7 @@ bool is_named(const char (&name)[size], const char* text) {
 }
 
 void count_wait(const char* call, std::chrono::nanoseconds taken) {
-  const LockGuard lock(mutex);
+  const LockGuard lock(counts_mutex);
   Wait& wait = entry_for(waits, [&](const Wait& each) { return is_named(each.call, call); });
   name_entry(wait, waits, call);
   ++wait.calls;
@@ -102,7 +102,7 @@ void report_buffer(const char* call, const Went& went, datatype::ShapeKind kind,
   if (!report_wanted) return;
   const char* const way = went.way;
   const auto kind_number = static_cast<std::int32_t>(kind);
-  const LockGuard lock(mutex);
+  const LockGuard lock(counts_mutex);
   Row& row = entry_for(rows, [&](const Row& each) {
     return is_named(each.way, way) && each.kind == kind_number && is_named(each.call, call);
   });
@@ -155,7 +155,7 @@ void report_no_peers(const char* why) {
 
 void report_not_mapped(const std::string& why) {
   if (!report_wanted) return;
-  const LockGuard lock(mutex);
+  const LockGuard lock(counts_mutex);
   if (not_mapped[0] == '\0') report::put_text(not_mapped, why.c_str());
 }
 
@@ -164,7 +164,7 @@ void report::counted(Record& record) {
   for (int e = 0; e < peer_events; ++e) record.peer[e] = counts.peer[e];
   for (int f = 0; f < fallback_kinds; ++f) record.fallbacks[f] = counts.fallbacks[f];
   if (const char* const why = no_peers.load()) put_text(record.no_peers, why);
-  const LockGuard lock(mutex);
+  const LockGuard lock(counts_mutex);
   std::copy(rows.begin(), rows.end(), record.rows);
   std::copy(waits.begin(), waits.end(), record.waits);
   put_text(record.not_mapped, not_mapped);

@@ -25,6 +25,10 @@ namespace gpudt::interpose {
 
 bool check_wanted = false;
 
+struct CheckedRun {
+  std::uintptr_t begin, end;
+};
+
 namespace {
 
 /// Buffers with more runs than this are not checked for overlaps.
@@ -34,10 +38,6 @@ constexpr std::chrono::seconds most_waiting{1};
 /// How long a call waits for the default stream, to see whether its buffer changes meanwhile.
 constexpr std::chrono::milliseconds longest_look{100};
 constexpr int most_frames = 64;
-
-struct Run {
-  std::uintptr_t begin, end;
-};
 
 /// The place of the program's call: the first return address outside this library.
 const void* call_site() {
@@ -94,8 +94,8 @@ void say(const void* site, const char* call, Wrong wrong, const std::string& wha
 }
 
 /// The memory that the operand's bytes lie in, in order; empty if there are too many runs.
-std::vector<Run> runs_of(const DeviceBuffer& operand) {
-  std::vector<Run> runs;
+std::vector<CheckedRun> runs_of(const DeviceBuffer& operand) {
+  std::vector<CheckedRun> runs;
   const auto base = reinterpret_cast<std::uintptr_t>(operand.buffer);
   datatype::for_each_run(operand.info->layout(), 0, operand.bytes(),
                          [&](std::int64_t at, std::int64_t, std::int64_t length) {
@@ -104,11 +104,11 @@ std::vector<Run> runs_of(const DeviceBuffer& operand) {
                            if (runs.size() <= most_runs) runs.push_back({begin, end});
                          });
   if (runs.size() > most_runs) return {};
-  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.begin < b.begin; });
+  std::sort(runs.begin(), runs.end(), [](const CheckedRun& a, const CheckedRun& b) { return a.begin < b.begin; });
   return runs;
 }
 
-bool overlap(const std::vector<Run>& some, const std::vector<Run>& others) {
+bool overlap(const std::vector<CheckedRun>& some, const std::vector<CheckedRun>& others) {
   for (auto a = some.begin(), b = others.begin(); a != some.end() && b != others.end();) {
     if (a->begin < b->end && b->begin < a->end) return true;
     (a->end <= b->begin ? a : b)++;
@@ -237,7 +237,7 @@ class CheckedBuffer {
   const void* site_;
   DeviceBuffer operand_;
   std::uint64_t allocation_;
-  std::vector<Run> runs_;
+  std::vector<CheckedRun> runs_;
   std::optional<std::uint64_t> checksum_;
 };
 
