@@ -61,7 +61,7 @@ int launch_reduce_kernel(const ReduceArgs& args, void* stream) {
 
 int load_reduce_kernels() {
   int error = cudaSuccess;
-  for (int element = 0; element <= static_cast<int>(Element::float64_float64) && error == cudaSuccess; ++element)
+  for (int element = 0; element <= static_cast<int>(last_element) && error == cudaSuccess; ++element)
     error =
         with_element(static_cast<Element>(element), [](auto sample) { return load(kernel_for<decltype(sample)>()); });
   return error;

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device/kernels/float16.hpp"
 #include "device/kernels/kernel_args.hpp"
 #include "device/kernels/kernel_body.hpp"
 #include "device/kernels/kernel_maps.hpp"
@@ -50,6 +51,9 @@ template <class T>
 inline constexpr bool is_pair = false;
 template <class Value, class Index, int alignment>
 inline constexpr bool is_pair<ValueAndIndex<Value, Index, alignment>> = true;
+/// Whether operators compute with floats, and round each result.
+template <class T>
+inline constexpr bool is_float16 = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
 /// Calls act(T{}) with the type of the element. Only on the host.
 template <class Act>
@@ -92,15 +96,19 @@ auto with_element(Element element, Act act) {
     case Element::float32_float32:
       return act(ValueAndIndex<float, float, 4>{});
     case Element::float64_float64:
+      return act(ValueAndIndex<double, double, 8>{});
+    case Element::float16:
+      return act(Float16{});
+    case Element::bfloat16:
       break;
   }
-  return act(ValueAndIndex<double, double, 8>{});
+  return act(Bfloat16{});
 }
 
 // --- operators -------------------------------------------------------------------------------------------------------
 
 template <class T>
-inline constexpr bool is_number = std::is_arithmetic_v<T>;
+inline constexpr bool is_number = std::is_arithmetic_v<T> || is_float16<T>;
 
 template <Operator op, class T>
 inline constexpr bool defined = std::is_integral_v<T>;
@@ -125,6 +133,8 @@ template <class T>
 GPUDT_HD T sum_of(T a, T b) {
   if constexpr (is_complex<T>)
     return {a.re + b.re, a.im + b.im};
+  else if constexpr (is_float16<T>)
+    return T::nearest(a.value() + b.value());
   else
     return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
 }
@@ -133,10 +143,20 @@ template <class T>
 GPUDT_HD T product_of(T a, T b) {
   if constexpr (is_complex<T>)
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+  else if constexpr (is_float16<T>)
+    return T::nearest(a.value() * b.value());
   else if constexpr (std::is_integral_v<T>)  // short ones would be multiplied as int
     return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
   else
     return a * b;
+}
+
+template <class T>
+GPUDT_HD bool is_less(T a, T b) {
+  if constexpr (is_float16<T>)
+    return a.value() < b.value();
+  else
+    return a < b;
 }
 
 /// For equal values the lower index is the result.
@@ -152,9 +172,9 @@ GPUDT_HD T located(T a, T b) {
 template <Operator op, class T>
 GPUDT_HD T combined(T a, T b) {
   if constexpr (op == Operator::max)
-    return b > a ? b : a;
+    return is_less(a, b) ? b : a;
   else if constexpr (op == Operator::min)
-    return b < a ? b : a;
+    return is_less(b, a) ? b : a;
   else if constexpr (op == Operator::sum)
     return sum_of(a, b);
   else if constexpr (op == Operator::prod)
@@ -243,19 +263,26 @@ GPUDT_HD void store_words(const Memory& memory, Address base, const WordPlaces& 
     if (places.inside(w)) memory.template store<Word>(places.template place<Word>(base, w), words[w]);
 }
 
+template <Operator op, class Word>
+GPUDT_HD Word combined_words(Word a, const Word& b) {
+  // Left to itself, the compiler keeps the words in local memory if the operator is long.
+  GPUDT_UNROLL
+  for (int i = 0; i < static_cast<int>(std::extent_v<decltype(Word::lane)>); ++i)
+    a.lane[i] = combined<op>(a.lane[i], b.lane[i]);
+  return a;
+}
+
 /// All loads from one rank are under way at the same time.
 template <Operator op, class Word, int at_once, class Memory>
 GPUDT_HD void reduce_words(const ReduceArgs& args, const Memory& memory, const WordPlaces& places) {
-  constexpr int lanes = std::extent_v<decltype(Word::lane)>;
   Word sum[at_once] = {};
   for (int rank = 0; rank < args.ranks; ++rank) {
     Word next[at_once] = {};
     for (int w = 0; w < at_once; ++w)
       if (places.inside(w)) next[w] = memory.template load<Word>(places.template place<Word>(args.from[rank], w));
     if (args.result == Result::exscan && rank > 0) store_words(memory, args.to[rank], places, sum);
-    for (int w = 0; w < at_once; ++w)
-      for (int i = 0; i < lanes; ++i)
-        sum[w].lane[i] = rank == 0 ? next[w].lane[i] : combined<op>(sum[w].lane[i], next[w].lane[i]);
+    GPUDT_UNROLL
+    for (int w = 0; w < at_once; ++w) sum[w] = rank == 0 ? next[w] : combined_words<op>(sum[w], next[w]);
     if (args.result == Result::scan) store_words(memory, args.to[rank], places, sum);
   }
   if (args.result != Result::total) return;

@@ -1,6 +1,7 @@
 #include "device/kernels/reduction.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "device/kernels/reduce_body.hpp"
 
@@ -30,6 +31,36 @@ bool is_defined(Operator op, Element element) {
   bool found = false;
   with_element(element, [&](auto sample) { with_operator<decltype(sample)>(op, Found{found}); });
   return found;
+}
+
+namespace {
+
+template <class T>
+struct Combination {
+  const char* in;
+  char* inout;
+  std::int64_t count;
+  template <Operator op>
+  void run() const {
+    for (std::int64_t at = 0; at < count * static_cast<std::int64_t>(sizeof(T)); at += sizeof(T)) {
+      T a, b;
+      std::memcpy(&a, in + at, sizeof a);
+      std::memcpy(&b, inout + at, sizeof b);
+      b = combined<op>(a, b);
+      std::memcpy(inout + at, &b, sizeof b);
+    }
+  }
+};
+
+}  // namespace
+
+void combine_on_host(Operator op, Element element, const void* in, void* inout, std::int64_t count) {
+  const auto* const from = static_cast<const char*>(in);
+  auto* const to = static_cast<char*>(inout);
+  if (element == Element::float16)
+    with_operator<Float16>(op, Combination<Float16>{from, to, count});
+  else if (element == Element::bfloat16)
+    with_operator<Bfloat16>(op, Combination<Bfloat16>{from, to, count});
 }
 
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {

@@ -31,7 +31,10 @@ enum class Element : std::uint8_t {
   float64_int32,
   float32_float32,
   float64_float64,
+  float16,
+  bfloat16,
 };
+inline constexpr Element last_element = Element::bfloat16;
 
 /// Bytes of an element.
 std::int64_t element_bytes(Element element);
@@ -39,6 +42,9 @@ std::int64_t element_bytes(Element element);
 std::int64_t element_alignment(Element element);
 /// Whether the operator takes such elements.
 bool is_defined(Operator op, Element element);
+
+/// inout[i] = in[i] op inout[i] for `count` elements in host memory, of float16 or bfloat16, that the operator takes.
+void combine_on_host(Operator op, Element element, const void* in, void* inout, std::int64_t count);
 
 /// What a destination gets.
 enum class Result : std::uint8_t {

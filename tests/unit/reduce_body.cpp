@@ -71,6 +71,8 @@ T expected(Operator op, T a, T b) {
     if (op == Operator::maxloc ? y > x : y < x) found = b;
     if (x == y) found.index = std::min<decltype(+a.index)>(a.index, b.index);
     return found;
+  } else if constexpr (is_float16<T>) {
+    return T::nearest(number_expected(op, a.value(), b.value()));
   } else {
     return number_expected(op, a, b);
   }
@@ -87,6 +89,8 @@ T value(int rank, std::int64_t i) {
   } else if constexpr (is_pair<T>) {
     made.value = static_cast<decltype(+made.value)>(small);
     made.index = static_cast<decltype(+made.index)>((rank * 5 + i) % 7);
+  } else if constexpr (is_float16<T>) {
+    made = T::nearest(static_cast<float>(small));
   } else {
     made = static_cast<T>(small);
   }
@@ -190,7 +194,7 @@ void check(const Case& c, Element element) {
 
 TEST_CASE("reductions of every element by every operator", "[kernel]") {
   int number = 0;
-  for (int index = 0; index <= static_cast<int>(Element::float64_float64); ++index) {
+  for (int index = 0; index <= static_cast<int>(last_element); ++index) {
     const auto element = static_cast<Element>(index);
     for (const Operator op : operators) {
       if (!is_defined(op, element)) continue;
@@ -217,6 +221,8 @@ TEST_CASE("sums and products of integers wrap around", "[kernel]") {
 
 TEST_CASE("operators take the elements that MPI says", "[kernel]") {
   CHECK(is_defined(Operator::sum, Element::complex128));
+  CHECK(is_defined(Operator::max, Element::bfloat16));
+  CHECK_FALSE(is_defined(Operator::bor, Element::float16));
   CHECK_FALSE(is_defined(Operator::max, Element::complex64));
   CHECK_FALSE(is_defined(Operator::band, Element::float32));
   CHECK_FALSE(is_defined(Operator::sum, Element::int32_int32));
