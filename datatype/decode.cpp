@@ -372,6 +372,7 @@ bool is_predefined(MPI_Datatype type) {
 Members::Members(MPI_Datatype type) {
   Contents contents = contents_of(type);
   combiner_ = contents.combiner;
+  numbers_ = std::move(contents.numbers);
   types_ = std::move(contents.types);
 }
 

@@ -59,9 +59,12 @@ class Members {
   Members& operator=(const Members&) = delete;
   int combiner() const { return combiner_; }
   const std::vector<MPI_Datatype>& types() const { return types_; }  ///< empty for predefined types
+  /// Counts, then displacements, in the order of MPI_Type_get_contents.
+  const std::vector<std::int64_t>& numbers() const { return numbers_; }
 
  private:
   int combiner_;
+  std::vector<std::int64_t> numbers_;
   std::vector<MPI_Datatype> types_;
 };
 

@@ -1,9 +1,11 @@
-/* gpudt_mpi.h: which way data in GPU memory go, and why. C99 and C++. Needs mpi.h; gpudt.h needs none.
+/* gpudt_mpi.h: which way data in GPU memory go, and why; float16 and bfloat16. C99 and C++. Needs mpi.h; gpudt.h needs
+ * none.
  *
- * Each function sets *way to one of the values below and writes at most `size` bytes to `text`, the end of the string
- * included: the way as docs/report.md names it and, if it leads through the host, the reason ("mapped staging:
- * GPUDT_PROTOCOL"). `text` may be NULL if `size` is 0. They return MPI_SUCCESS or the code of an error, for which they
- * have called the error handler of the communicator or window, or of MPI_COMM_WORLD for a request. They send nothing.
+ * Each gpudt_route_ function sets *way to one of the values below and writes at most `size` bytes to `text`, the end of
+ * the string included: the way as docs/report.md names it and, if it leads through the host, the reason ("mapped
+ * staging: GPUDT_PROTOCOL"). `text` may be NULL if `size` is 0. They return MPI_SUCCESS or the code of an error, for
+ * which they have called the error handler of the communicator or window, or of MPI_COMM_WORLD for a request. They send
+ * nothing.
  *
  * To make a way through the host an error, set GPUDT_REQUIRE=gpu in the environment.
  */
@@ -36,6 +38,27 @@ int gpudt_route_request(MPI_Request request, int* way, char* text, int size);
 /* How accesses of this process's GPU to the memory of rank `target` in `win` go. Accumulates that GPUs do not support,
  * and accesses with a buffer of several memories, go through the host nevertheless. */
 int gpudt_route_window(MPI_Win win, int target, int* way, char* text, int size);
+
+/* Set *type to the datatype of IEEE's binary16 (CUDA's __half), or of bfloat16. It is like a predefined one: committed,
+ * the same handle in each call, valid until MPI_Finalize; MPI_Type_free only sets its argument to MPI_DATATYPE_NULL.
+ * MPI_Get_elements and MPI_Pack_external see two bytes.
+ *
+ * MPI_SUM, MPI_PROD, MPI_MIN and MPI_MAX take it in all reductions, of memory of the host or of GPUs, and in
+ * accumulates to windows that have memory of a GPU on some rank. In accumulates to other windows these four, and
+ * everywhere the other operators that MPI_FLOAT does not take, give MPI_ERR_OP. MPI_REPLACE, MPI_NO_OP and user-defined
+ * operators do what they do with any datatype. Elements are combined in the same order as MPI_FLOAT.
+ *   - Each sum and product is rounded to the nearest value, ties to even, as by __hadd and __hmul and in NCCL. Values
+ *     too large become infinite, subnormal ones are kept, what is not a number becomes 0x7fff.
+ *   - Of two elements that are equal, or one of which is not a number, MPI_MIN and MPI_MAX give either.
+ *
+ * Reductions of MPICH's own types, MPIX_C_FLOAT16 and MPIX_BFLOAT16, are done in the same way; accumulates of them to
+ * windows without memory of GPUs are MPICH's. Formats of 8 bits can be sent as MPI_BYTE; they are not reduced.
+ *
+ * Both return MPI_SUCCESS or, before MPI_Init, after MPI_Finalize and where MPI_Init has not come through the library,
+ * MPI_ERR_OTHER without calling an error handler. Other errors go to the handler of MPI_COMM_WORLD. Thread-safe; they
+ * send nothing. They work with GPUDT_DISABLE=1, too. */
+int gpudt_type_float16(MPI_Datatype* type);
+int gpudt_type_bfloat16(MPI_Datatype* type);
 
 #ifdef __cplusplus
 }

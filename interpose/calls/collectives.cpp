@@ -15,6 +15,7 @@
 #include "interpose/collectives/reductions.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/call_buffers.hpp"
+#include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
@@ -250,7 +251,7 @@ int reduce(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
       const bool here = comm != MPI_COMM_NULL && is_root(comm, root), alias = here && is_alias(sendbuf, recvbuf);
       if (here) out = c.reduction(out_or_inout(sendbuf, alias), recvbuf, count, type);
       if (alias) in = out;
-      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, root, comm);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, operator_for_mpi(op, type), root, comm);
     };
     const ReductionArguments arguments = {.sendbuf = sendbuf, .recvbuf = recvbuf, .count = count, .root = root};
     // MPI reports a wrong root.
@@ -440,7 +441,7 @@ int reduction(const Call& call, const Pmpi& pmpi, device::Result result, int blo
       const Given out =
           c.reduction(out_or_inout(sendbuf, alias), recvbuf, alias || sendbuf == MPI_IN_PLACE ? given : count, type);
       const Given in = alias ? out : c.reduction(Role::in, sendbuf, given, type);
-      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, operator_for_mpi(op, type), comm);
     };
     return reducing(call, comm, arguments, type, op, through_host);
   });
@@ -464,7 +465,7 @@ int exscan(const Call& call, const Pmpi& pmpi, const void* sendbuf, void* recvbu
       else if (alias || sendbuf == MPI_IN_PLACE)
         out = c.reduction(Role::in, recvbuf, count, type);
       const Given in = alias ? out : c.reduction(Role::in, sendbuf, count, type);
-      return c.run(call, pmpi, in.buffer, out.buffer, count, type, op, comm);
+      return c.run(call, pmpi, in.buffer, out.buffer, count, type, operator_for_mpi(op, type), comm);
     };
     return reducing(call, comm, arguments, type, op, through_host);
   });
@@ -487,7 +488,7 @@ int reduce_scatter(const Call& call, const Pmpi& pmpi, const void* sendbuf, void
                           alias || sendbuf == MPI_IN_PLACE ? total : recvcounts[rank], type);
         in = alias ? out : c.reduction(Role::in, sendbuf, total, type);
       }
-      return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, op, comm);
+      return c.run(call, pmpi, in.buffer, out.buffer, recvcounts, type, operator_for_mpi(op, type), comm);
     };
     ReductionArguments arguments = not_for_gpus();
     if (const int size = sharers(comm); size > 1 && recvcounts != nullptr)
@@ -560,7 +561,7 @@ int reduce_local(const char* call, int (*pmpi)(const void*, void*, Count, MPI_Da
     CallBuffers c(call, {.comm = MPI_COMM_WORLD});
     const Given inout = c.reduction(Role::inout, inoutbuf, count, type);
     const Given in = alias ? inout : c.reduction(Role::in, inbuf, count, type);
-    return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, op); });
+    return c.run([&] { return pmpi(in.buffer, inout.buffer, count, type, operator_for_mpi(op, type)); });
   });
 }
 

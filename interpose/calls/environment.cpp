@@ -19,6 +19,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/mpi/progress.hpp"
+#include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
@@ -104,6 +105,7 @@ void stop() {
   if (report_wanted) report_print(ranks_to_report());
   if (const std::string complaint = timeline_stop(); !complaint.empty()) log_warning("GPUDT_TIMELINE: " + complaint);
   active.store(false);
+  float16_types_stop();
   datatype::cache_stop();
   if (ended) device::stop();  // otherwise pending receives may still write to staging memory
   leave_sessions();
@@ -388,6 +390,10 @@ GPUDT_EXPORT int MPI_Query_thread(int* provided) {
 
 GPUDT_EXPORT int MPI_Type_free(MPI_Datatype* type) {
   if (type == nullptr) return PMPI_Type_free(type);  // MPI reports it
+  if (is_float16_type(*type)) {
+    *type = MPI_DATATYPE_NULL;  // and other handles stay valid
+    return MPI_SUCCESS;
+  }
   const auto free = [](MPI_Datatype* unused) {
     if (free_type_later(unused)) return int(MPI_SUCCESS);
     if (active.load(std::memory_order_relaxed)) gpudt::datatype::forget_type(*unused);

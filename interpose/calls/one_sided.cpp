@@ -97,6 +97,13 @@ class GivenElements {
   bool owned_ = false;
 };
 
+/// MPI would refuse float16 and bfloat16, or combine their bytes.
+void refuse_float16(MPI_Op op, MPI_Datatype type) {
+  if (accumulates_float16(op, type))
+    throw MpiError(MPI_ERR_OP,
+                   "float16 and bfloat16 are accumulated only in windows with memory of a GPU on some rank");
+}
+
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->put("MPI_Rput", origin, target, request);
   CallBuffers buffers("MPI_Rput", {.win = win});
@@ -125,6 +132,7 @@ int get(const char* call, const Origin& origin, const Target& target, MPI_Win wi
 int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
                MPI_Request* request) {
   if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
+  refuse_float16(op, target.type);
   CallBuffers buffers(call, {.win = win});
   const GivenElements from(buffers, Role::in, origin, target.rank);
   if (request == nullptr)
@@ -141,6 +149,7 @@ int accumulate(const char* call, const Origin& origin, const Target& target, MPI
 int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
                    MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
+  refuse_float16(op, target.type);
   CallBuffers buffers(call, {.win = win});
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
   const GivenElements from(buffers, Role::in, origin, op == MPI_NO_OP ? MPI_PROC_NULL : target.rank);
@@ -160,11 +169,13 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
                  MPI_Win win) {
   if (const auto served = served_window(win))
     return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
+  refuse_float16(op, type);
   CallBuffers buffers("MPI_Fetch_and_op", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
-  return access(buffers, rank, win,
-                [&] { return PMPI_Fetch_and_op(from.buffer, to.buffer, type, rank, displacement, op, win); });
+  return access(buffers, rank, win, [&] {
+    return PMPI_Fetch_and_op(from.buffer, to.buffer, type_to_fetch(type), rank, displacement, op, win);
+  });
 }
 
 int compare_and_swap(const void* origin, const void* compare, void* result, MPI_Datatype type, int rank,

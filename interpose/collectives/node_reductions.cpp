@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "device/device.hpp"
+#include "interpose/requests/float16_types.hpp"
 #include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
@@ -58,7 +59,7 @@ NodeReduction::NodeReduction(NodeGroups& nodes, MPI_Comm comm, const ReductionAr
       arguments_(arguments),
       arithmetic_(arithmetic),
       type_(type),
-      op_(op),
+      op_(operator_for_mpi(op, type)),
       on_node_(arguments) {
   if (arguments.root >= 0) {
     const auto root = static_cast<std::size_t>(arguments.root);

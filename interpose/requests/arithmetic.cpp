@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/never_destroyed.hpp"
+#include "interpose/requests/float16_types.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -131,6 +132,10 @@ std::optional<Arithmetic> look_up(MPI_Op op, MPI_Datatype type) {
 // Remembers the last result, since programs repeat the same look-up. It stays valid: predefined handles are never
 // freed, and the result for all others is empty.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
+  if (const std::optional<Element> element = float16_element(type)) {
+    const std::optional<Operator> known = operator_of(op);
+    return known && takes(*known, Group::floating) ? std::optional(Arithmetic{*known, *element}) : std::nullopt;
+  }
   struct Last {
     MPI_Op op = MPI_OP_NULL;
     MPI_Datatype type = MPI_DATATYPE_NULL;

@@ -11,6 +11,9 @@
 #include "datatype/basic.hpp"
 #include "datatype/decode.hpp"
 #include "datatype/reference.hpp"
+#include "interpose/requests/arithmetic.hpp"
+#include "interpose/requests/float16_types.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -54,7 +57,7 @@ MPI_Datatype predefined(MPI_Datatype type, int combiner) {
 void reduce(MPI_Op op, MPI_Datatype element, const char* in, char* inout, std::int64_t count, std::int64_t extent) {
   for (std::int64_t at = 0; at < count; at += combine_elements)
     PMPI_Reduce_local(in + at * extent, inout + at * extent, static_cast<int>(std::min(combine_elements, count - at)),
-                      element, op);
+                      element, operator_for_mpi(op, element));
 }
 
 }  // namespace
@@ -66,16 +69,23 @@ MPI_Op operation_at(int index) {
   return operations()[static_cast<std::size_t>(index)];
 }
 int element_index(MPI_Datatype type) {
+  if (const auto element = float16_element(type))
+    return static_cast<int>(datatype::element_types().size()) + (*element == device::Element::bfloat16 ? 1 : 0);
   return type == MPI_DATATYPE_NULL
              ? -1
              : index_of(datatype::element_types(), type);  // an MPI without Fortran has null entries
 }
 MPI_Datatype element_at(int index) {
-  return datatype::element_types()[static_cast<std::size_t>(index)];
+  const std::span<const MPI_Datatype> named = datatype::element_types();
+  const auto at = static_cast<std::size_t>(index);
+  if (at < named.size()) return named[at];
+  return float16_type(at == named.size() ? device::Element::float16 : device::Element::bfloat16);
 }
 
 MPI_Datatype element_of(MPI_Datatype type) {
+  if (is_float16_type(type)) return type;
   const datatype::Members members(type);
+  if (const auto element = float16_copy(members)) return float16_type(*element);
   if (members.types().empty()) return predefined(type, members.combiner());
   MPI_Datatype element = MPI_DATATYPE_NULL;
   for (const MPI_Datatype member : members.types()) {
@@ -85,6 +95,20 @@ MPI_Datatype element_of(MPI_Datatype type) {
     element = own;
   }
   return element;
+}
+
+bool accumulates_float16(MPI_Op op, MPI_Datatype type) {
+  if (!float16_types_exist() || op == MPI_REPLACE || op == MPI_NO_OP || datatype::basic_types.size(type) != 0)
+    return false;
+  const MPI_Datatype element = type == MPI_DATATYPE_NULL ? type : element_of(type);
+  if (!is_float16_type(element)) return false;
+  if (!arithmetic_of(op, element))
+    throw MpiError(MPI_ERR_OP, "float16 and bfloat16 take MPI_SUM, MPI_PROD, MPI_MIN and MPI_MAX only");
+  return true;
+}
+
+MPI_Datatype type_to_fetch(MPI_Datatype type) {
+  return is_float16_type(type) ? MPI_INT16_T : type;
 }
 
 Bytes::Bytes(std::int64_t bytes) : count_(static_cast<int>(bytes)) {

@@ -77,6 +77,11 @@ int element_index(MPI_Datatype type);
 MPI_Datatype element_at(int index);
 /// The predefined datatype that `type` consists of; MPI_DATATYPE_NULL if there are several.
 MPI_Datatype element_of(MPI_Datatype type);
+/// Whether accumulates by `op` reduce elements of float16 or bfloat16, which MPI does not know. Throws MpiError if the
+/// operator does not take them.
+bool accumulates_float16(MPI_Op op, MPI_Datatype type);
+/// The type to give to PMPI_Fetch_and_op, which takes only MPI's own, where it moves bytes.
+MPI_Datatype type_to_fetch(MPI_Datatype type);
 
 /// The count and datatype for a number of bytes, which may exceed INT_MAX.
 class Bytes {

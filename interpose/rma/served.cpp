@@ -68,6 +68,11 @@ void take(OriginOperation& operation, const char* call, const Origin& result, co
   check_size(operation.destination.emplace(call, result).bytes(), target);
 }
 
+/// The operator with which MPI checks the other arguments of an accumulate.
+MPI_Op operator_to_check(MPI_Op op, const Target& target) {
+  return accumulates_float16(op, target.type) ? MPI_REPLACE : op;
+}
+
 void combine_with(OriginOperation& operation, MPI_Op op, const Target& target) {
   operation.header.op = operation_index(op);
   operation.header.element = element_index(element_of(target.type));
@@ -382,7 +387,7 @@ int ServedWindow::accumulate(const char* call, const Origin& origin, const Targe
                              MPI_Request* request) {
   const auto check = [&] {
     return PMPI_Accumulate(origin.buffer, origin.count, origin.type, MPI_PROC_NULL, target.displacement, target.count,
-                           target.type, op, win_);
+                           target.type, operator_to_check(op, target), win_);
   };
   return access(call, MessageKind::accumulate, target, request, check, [&](OriginOperation& operation) {
     combine_with(operation, op, target);
@@ -404,7 +409,8 @@ int ServedWindow::get_accumulate(const char* call, const Origin& origin, const O
                                  MPI_Op op, MPI_Request* request) {
   const auto check = [&] {
     return PMPI_Get_accumulate(origin.buffer, origin.count, origin.type, const_cast<void*>(result.buffer), result.count,
-                               result.type, MPI_PROC_NULL, target.displacement, target.count, target.type, op, win_);
+                               result.type, MPI_PROC_NULL, target.displacement, target.count, target.type,
+                               operator_to_check(op, target), win_);
   };
   return access(call, MessageKind::get_accumulate, target, request, check,
                 [&](OriginOperation& operation) { get_and_combine(call, origin, result, target, op, operation); });
@@ -413,7 +419,8 @@ int ServedWindow::get_accumulate(const char* call, const Origin& origin, const O
 int ServedWindow::fetch_and_op(const void* origin, void* result, const Target& target, MPI_Op op) {
   constexpr const char* call = "MPI_Fetch_and_op";
   const auto check = [&] {
-    return PMPI_Fetch_and_op(origin, result, target.type, MPI_PROC_NULL, target.displacement, op, win_);
+    return PMPI_Fetch_and_op(origin, result, type_to_fetch(target.type), MPI_PROC_NULL, target.displacement,
+                             operator_to_check(op, target), win_);
   };
   return access(call, MessageKind::get_accumulate, target, nullptr, check, [&](OriginOperation& operation) {
     get_and_combine(call, {origin, 1, target.type}, {result, 1, target.type}, target, op, operation);
