@@ -77,7 +77,7 @@ class RuntimeArray:
         self.address = address.value
         self.copy(self.address, host.buffer_info()[0])
         self.__cuda_array_interface__ = {
-            "shape": (len(host),), "typestr": f"<{dict(d='f', f='f', i='i', q='i')[host.typecode]}{host.itemsize}",
+            "shape": (len(host),), "typestr": f"<{'f' if host.typecode in 'df' else 'i'}{host.itemsize}",
             "data": (self.address, False), "version": 2,
         }
 
@@ -197,6 +197,13 @@ def numbers(rank, count, start=0, typecode="d"):
 
 def blank(count, typecode="d"):
     return array(typecode, [-1] * count)
+
+
+def datatype(MPI, function):
+    """The datatype that a function of gpudt_mpi.h gives."""
+    made = MPI.Datatype()
+    assert getattr(ctypes.CDLL(None), function)(ctypes.c_void_p(MPI._addressof(made))) == MPI.SUCCESS
+    return made
 
 
 class Shape:
@@ -385,7 +392,8 @@ def collectives(MPI, check, comm):
                 check(f"{form}, {shape.name}", lambda a, b: call(part(a), part(b)),
                       numbers(rank, length, 4), blank(neighbours))
 
-    for typecode, kind in (("d", MPI.DOUBLE), ("i", MPI.INT), ("q", MPI.INT64_T)):
+    halves = [("h", datatype(MPI, f"gpudt_type_{name}")) for name in ("float16", "bfloat16")]
+    for typecode, kind in (("d", MPI.DOUBLE), ("i", MPI.INT), ("q", MPI.INT64_T), *halves):
         for operator, name in ((MPI.SUM, "SUM"), (MPI.MAX, "MAX"), (summed, "a function of Python's")):
             if operator == summed and typecode != "d":
                 continue
