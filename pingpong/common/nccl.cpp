@@ -14,19 +14,21 @@
 #include "pingpong/common/program.hpp"
 
 namespace gpudt::bench {
-namespace {
 
 // As nccl.h has them (NCCL 2).
-struct UniqueId {
+struct NcclUniqueId {
   char internal[128];
 };
+
+namespace {
+
 constexpr int success = 0, int8 = 0, float32 = 7, sum = 0;
 
 }  // namespace
 
 struct Nccl::Library {
-  int (*get_unique_id)(UniqueId*);
-  int (*comm_init_rank)(void** comm, int size, UniqueId, int rank);
+  int (*get_unique_id)(NcclUniqueId*);
+  int (*comm_init_rank)(void** comm, int size, NcclUniqueId, int rank);
   int (*comm_destroy)(void* comm);
   const char* (*get_error_string)(int);
   int (*group_start)();
@@ -90,7 +92,7 @@ std::shared_ptr<const Nccl> Nccl::open(std::string& why) {
   std::unique_ptr<Library> library = Library::load();
   why = "libnccl.so.2 is not found";
   if (any_rank(library == nullptr)) return nullptr;
-  UniqueId id = {};
+  NcclUniqueId id = {};
   int code = rank == 0 ? library->get_unique_id(&id) : success;
   PMPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
   void* comm = nullptr;
