@@ -9,7 +9,7 @@ namespace {
 
 constexpr int first_tag = 40, most_requests = 30, repetitions = 4;
 /// Longer ones Open MPI 4.1 itself sends wrongly when they are started again.
-constexpr std::int64_t most_buffered = 900;
+constexpr std::int64_t most_buffered_persistent = 900;
 
 class PersistentRound {
  public:
@@ -47,7 +47,7 @@ class PersistentRound {
       message.tag = first_tag + i;
       message.bytes = message.room = random_size(dice, dice.one_in(10) ? 1 << 20 : 20000);
       message.send = dice.pick(std::vector{Send::init, Send::binit, Send::sinit, Send::rsend});
-      if (message.send == Send::binit && message.bytes > most_buffered) message.send = Send::init;
+      if (message.send == Send::binit && message.bytes > most_buffered_persistent) message.send = Send::init;
       message.from_place = context_.place(dice, on_device);
       message.to_place = context_.place(dice, on_device);
       message.key = dice.word();

@@ -9,10 +9,10 @@
 namespace gpudt::test {
 namespace {
 
-enum class Kind { reduce, allreduce, reduce_scatter, reduce_scatter_block, scan, exscan, barrier };
-constexpr int kinds = static_cast<int>(Kind::barrier) + 1;
-constexpr const char* kind_names[] = {"reduce", "allreduce", "reduce_scatter", "reduce_scatter_block",
-                                      "scan",   "exscan",    "barrier"};
+enum class Reducing { reduce, allreduce, reduce_scatter, reduce_scatter_block, scan, exscan, barrier };
+constexpr int reducing_calls = static_cast<int>(Reducing::barrier) + 1;
+constexpr const char* reducing_names[] = {"reduce", "allreduce", "reduce_scatter", "reduce_scatter_block",
+                                          "scan",   "exscan",    "barrier"};
 
 /// The numbers are small integers: all types hold the results of all operators exactly.
 std::int64_t combine(MPI_Op op, std::int64_t a, std::int64_t b) {
@@ -25,9 +25,9 @@ class Reduction : public CollectiveCall {
  public:
   Reduction(Context& context, std::uint64_t key) : context_(context), key_(key) {
     Dice plan(key);
-    kind_ = static_cast<Kind>(plan.below(kinds));
+    kind_ = static_cast<Reducing>(plan.below(reducing_calls));
     comm_ = context.communicators[static_cast<std::size_t>(plan.below(static_cast<int>(context.communicators.size())))];
-    if (comm_.inter()) kind_ = Kind::allreduce;
+    if (comm_.inter()) kind_ = Reducing::allreduce;
     root_ = plan.pick(comm_.group);
     count_ = static_cast<int>(random_size(plan, plan.one_in(8) ? 200000 : 2000));
     type_ = plan.pick(std::vector{MPI_INT, MPI_INT64_T, MPI_DOUBLE, MPI_FLOAT});
@@ -39,9 +39,10 @@ class Reduction : public CollectiveCall {
     if (!member_) return;
     PMPI_Type_size(type_, &size_);
     for (const int member : comm_.group) {
-      counts_.push_back(kind_ != Kind::reduce_scatter ? count_
-                                                      : static_cast<int>(mix(key_, static_cast<std::uint64_t>(member)) %
-                                                                         static_cast<std::uint64_t>(count_ + 1)));
+      counts_.push_back(kind_ != Reducing::reduce_scatter
+                            ? count_
+                            : static_cast<int>(mix(key_, static_cast<std::uint64_t>(member)) %
+                                               static_cast<std::uint64_t>(count_ + 1)));
       if (member == rank()) first_ = total_;
       total_ += scatters() ? counts_.back() : 0;
     }
@@ -53,7 +54,7 @@ class Reduction : public CollectiveCall {
   }
 
   void fill() override {
-    if (!member_ || kind_ == Kind::barrier) return;
+    if (!member_ || kind_ == Reducing::barrier) return;
     std::vector<std::int64_t> values;
     for (int i = 0; i < total_; ++i) values.push_back(value(rank(), i));
     write(values, (uses_in_place() ? to_ : from_).image());
@@ -68,11 +69,11 @@ class Reduction : public CollectiveCall {
   }
 
   void verify() override {
-    if (!member_ || kind_ == Kind::barrier) return;
+    if (!member_ || kind_ == Reducing::barrier) return;
     const std::vector<std::int64_t> wanted = results();
     write(wanted, to_.image());
     const std::size_t bytes = wanted.size() * static_cast<std::size_t>(size_);
-    const bool first_of_exscan = kind_ == Kind::exscan && wanted.empty();
+    const bool first_of_exscan = kind_ == Reducing::exscan && wanted.empty();
     if (first_of_exscan || (scatters() && uses_in_place()))  // of the rest of the buffer MPI says nothing
       to_.arena->ignore(to_.offset + static_cast<std::ptrdiff_t>(bytes), to_.offset + std::ptrdiff_t{total_} * size_);
     if (!std::equal(to_.found(), to_.found() + bytes, to_.image())) context_.fail(name() + ": wrong data");
@@ -80,15 +81,15 @@ class Reduction : public CollectiveCall {
   }
 
   std::string name() const override {
-    return std::string(nonblocking_ ? "i" : "") + kind_names[static_cast<int>(kind_)] + (in_place_ ? " in place" : "") +
-           " on " + std::to_string(comm_.group.size()) +
+    return std::string(nonblocking_ ? "i" : "") + reducing_names[static_cast<int>(kind_)] +
+           (in_place_ ? " in place" : "") + " on " + std::to_string(comm_.group.size()) +
            (comm_.inter() ? " + " + std::to_string(comm_.remote.size()) : "") + " processes, " +
            std::to_string(total_) + " elements of " + std::to_string(size_) + " B";
   }
 
  private:
-  bool scatters() const { return kind_ == Kind::reduce_scatter || kind_ == Kind::reduce_scatter_block; }
-  bool uses_in_place() const { return in_place_ && (kind_ != Kind::reduce || rank() == root_); }
+  bool scatters() const { return kind_ == Reducing::reduce_scatter || kind_ == Reducing::reduce_scatter_block; }
+  bool uses_in_place() const { return in_place_ && (kind_ != Reducing::reduce || rank() == root_); }
   std::int64_t value(int of, int index) const {
     return static_cast<std::int64_t>(mix(mix(key_, static_cast<std::uint64_t>(of)), static_cast<std::uint64_t>(index)) %
                                      1000);
@@ -97,11 +98,11 @@ class Reduction : public CollectiveCall {
   /// What this process receives; nothing where MPI says nothing of its buffer.
   std::vector<std::int64_t> results() const {
     std::vector<std::int64_t> found;
-    if (kind_ == Kind::reduce && rank() != root_) return found;
+    if (kind_ == Reducing::reduce && rank() != root_) return found;
     std::vector<int> members = comm_.peers_of(rank());
     const auto me = std::find(members.begin(), members.end(), rank());
-    if (kind_ == Kind::scan) members.erase(me + 1, members.end());
-    if (kind_ == Kind::exscan) members.erase(me, members.end());
+    if (kind_ == Reducing::scan) members.erase(me + 1, members.end());
+    if (kind_ == Reducing::exscan) members.erase(me, members.end());
     if (members.empty()) return found;
     const int first = scatters() ? first_ : 0;
     const int count = scatters() ? counts_[static_cast<std::size_t>(comm_.rank_of(rank()))] : total_;
@@ -135,19 +136,19 @@ class Reduction : public CollectiveCall {
     const void* from = uses_in_place() ? MPI_IN_PLACE : from_.address();
     void* to = to_.address();
     switch (kind_) {
-      case Kind::reduce:
+      case Reducing::reduce:
         return CALL(Reduce, reduce, from, to, count_, type_, op_, comm_.rank_of(root_), comm);
-      case Kind::allreduce:
+      case Reducing::allreduce:
         return CALL(Allreduce, allreduce, from, to, count_, type_, op_, comm);
-      case Kind::reduce_scatter:
+      case Reducing::reduce_scatter:
         return CALL(Reduce_scatter, reduce_scatter, from, to, counts_.data(), type_, op_, comm);
-      case Kind::reduce_scatter_block:
+      case Reducing::reduce_scatter_block:
         return CALL(Reduce_scatter_block, reduce_scatter_block, from, to, count_, type_, op_, comm);
-      case Kind::scan:
+      case Reducing::scan:
         return CALL(Scan, scan, from, to, count_, type_, op_, comm);
-      case Kind::exscan:
+      case Reducing::exscan:
         return CALL(Exscan, exscan, from, to, count_, type_, op_, comm);
-      case Kind::barrier:
+      case Reducing::barrier:
         return nonblocking_ ? MPI_Ibarrier(comm, request) : MPI_Barrier(comm);
     }
     return MPI_ERR_INTERN;
@@ -155,7 +156,7 @@ class Reduction : public CollectiveCall {
 
   Context& context_;
   std::uint64_t key_;
-  Kind kind_;
+  Reducing kind_;
   Communicator comm_;
   int root_, count_, size_ = 1;
   int total_ = 0, first_ = 0;  ///< elements of the buffer; the first one of those that this process receives
