@@ -45,8 +45,8 @@ int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* newcomm
 /* Sets `key` to the `value_size` bytes at `value`, in hexadecimal. */
 int MPIX_Info_set_hex(MPI_Info info, const char* key, const void* value, int value_size);
 
-/* Messages. The request of MPIX_Isend_enqueue or MPIX_Irecv_enqueue is for the two functions that follow, which make
- * the stream wait and set it to MPI_REQUEST_NULL; outside of graphs MPI_Wait and MPI_Test take it, too. */
+/* Messages. The request of MPIX_Isend_enqueue or MPIX_Irecv_enqueue is for MPIX_Wait_enqueue and MPIX_Waitall_enqueue,
+ * which make the stream wait and set it to MPI_REQUEST_NULL; outside of graphs MPI_Wait and MPI_Test take it, too. */
 int MPIX_Send_enqueue(const void* buf, int count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm);
 int MPIX_Recv_enqueue(void* buf, int count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
                       MPI_Status* status);
@@ -54,6 +54,11 @@ int MPIX_Isend_enqueue(const void* buf, int count, MPI_Datatype datatype, int de
                        MPI_Request* request);
 int MPIX_Irecv_enqueue(void* buf, int count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
                        MPI_Request* request);
+/* Start persistent requests, of messages and collectives, that were made on communicators with streams; these must not
+ * have been freed. Between its start and MPIX_Wait_enqueue or MPIX_Waitall_enqueue, which leave it inactive, no other
+ * function takes the request. */
+int MPIX_Start_enqueue(MPI_Request* request);
+int MPIX_Startall_enqueue(int count, MPI_Request array_of_requests[]);
 int MPIX_Wait_enqueue(MPI_Request* request, MPI_Status* status);
 int MPIX_Waitall_enqueue(int count, MPI_Request array_of_requests[], MPI_Status* array_of_statuses);
 
@@ -78,6 +83,50 @@ int MPIX_Alltoallw_enqueue(const void* sendbuf, const int sendcounts[], const in
 int MPIX_Neighbor_alltoallw_enqueue(const void* sendbuf, const int sendcounts[], const MPI_Aint sdispls[],
                                     const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
                                     const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm);
+
+/* Accesses to windows that were made on a communicator with a stream, which is the window's stream. The process must
+ * have locked the target (MPI_Win_lock, MPI_Win_lock_all) before the call, until the stream has passed. When the stream
+ * has passed a put, its data are in the target's memory, and visible to whoever learns so by a later message; no flush
+ * is needed. Failures go to the window's error handler, at the latest in MPI_Win_free. */
+int MPIX_Put_enqueue(const void* origin_addr, int origin_count, MPI_Datatype origin_datatype, int target_rank,
+                     MPI_Aint target_disp, int target_count, MPI_Datatype target_datatype, MPI_Win win);
+int MPIX_Get_enqueue(void* origin_addr, int origin_count, MPI_Datatype origin_datatype, int target_rank,
+                     MPI_Aint target_disp, int target_count, MPI_Datatype target_datatype, MPI_Win win);
+
+/* The same with large counts. Without those of MPI-4 in the MPI library, counts beyond 2147483647 are errors
+ * (MPI_ERR_COUNT). */
+int MPIX_Send_enqueue_c(const void* buf, MPI_Count count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm);
+int MPIX_Recv_enqueue_c(void* buf, MPI_Count count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
+                        MPI_Status* status);
+int MPIX_Isend_enqueue_c(const void* buf, MPI_Count count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm,
+                         MPI_Request* request);
+int MPIX_Irecv_enqueue_c(void* buf, MPI_Count count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
+                         MPI_Request* request);
+int MPIX_Allreduce_enqueue_c(const void* sendbuf, void* recvbuf, MPI_Count count, MPI_Datatype datatype, MPI_Op op,
+                             MPI_Comm comm);
+int MPIX_Reduce_scatter_block_enqueue_c(const void* sendbuf, void* recvbuf, MPI_Count recvcount, MPI_Datatype datatype,
+                                        MPI_Op op, MPI_Comm comm);
+int MPIX_Bcast_enqueue_c(void* buffer, MPI_Count count, MPI_Datatype datatype, int root, MPI_Comm comm);
+int MPIX_Allgather_enqueue_c(const void* sendbuf, MPI_Count sendcount, MPI_Datatype sendtype, void* recvbuf,
+                             MPI_Count recvcount, MPI_Datatype recvtype, MPI_Comm comm);
+int MPIX_Allgatherv_enqueue_c(const void* sendbuf, MPI_Count sendcount, MPI_Datatype sendtype, void* recvbuf,
+                              const MPI_Count recvcounts[], const MPI_Aint displs[], MPI_Datatype recvtype,
+                              MPI_Comm comm);
+int MPIX_Alltoall_enqueue_c(const void* sendbuf, MPI_Count sendcount, MPI_Datatype sendtype, void* recvbuf,
+                            MPI_Count recvcount, MPI_Datatype recvtype, MPI_Comm comm);
+int MPIX_Alltoallv_enqueue_c(const void* sendbuf, const MPI_Count sendcounts[], const MPI_Aint sdispls[],
+                             MPI_Datatype sendtype, void* recvbuf, const MPI_Count recvcounts[],
+                             const MPI_Aint rdispls[], MPI_Datatype recvtype, MPI_Comm comm);
+int MPIX_Alltoallw_enqueue_c(const void* sendbuf, const MPI_Count sendcounts[], const MPI_Aint sdispls[],
+                             const MPI_Datatype sendtypes[], void* recvbuf, const MPI_Count recvcounts[],
+                             const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm);
+int MPIX_Neighbor_alltoallw_enqueue_c(const void* sendbuf, const MPI_Count sendcounts[], const MPI_Aint sdispls[],
+                                      const MPI_Datatype sendtypes[], void* recvbuf, const MPI_Count recvcounts[],
+                                      const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm);
+int MPIX_Put_enqueue_c(const void* origin_addr, MPI_Count origin_count, MPI_Datatype origin_datatype, int target_rank,
+                       MPI_Aint target_disp, MPI_Count target_count, MPI_Datatype target_datatype, MPI_Win win);
+int MPIX_Get_enqueue_c(void* origin_addr, MPI_Count origin_count, MPI_Datatype origin_datatype, int target_rank,
+                       MPI_Aint target_disp, MPI_Count target_count, MPI_Datatype target_datatype, MPI_Win win);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,7 @@
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/persistent.hpp"
+#include "interpose/streams/enqueue.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -64,6 +65,14 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
   } catch (...) {  // the others wait until this process declines or publishes
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
+  if (code == MPI_SUCCESS)
+    startable_add(comm, *call.request,
+                  {.start =
+                       [persistent = *call.request](MPI_Request* started) {
+                         *started = persistent;
+                         return MPI_Start(started);
+                       },
+                   .persistent = true});
   std::unique_ptr<PersistentOffer> offer;
   if (asks) offer = PersistentOffer::make(comm_state_of(comm), std::move(prepare));
   if (failure) std::rethrow_exception(failure);

@@ -31,21 +31,22 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_free(comm);  // MPI reports it
   return guarded(*comm, "MPI_Comm_free", [&] {
-    const int failure = return_late_failure(*comm);
-    const bool has_stream = detach_stream(*comm) != nullptr;
+    const auto stream = detach_stream(*comm);
+    const int failure = return_late_failure(stream.get());
     const auto free = [](MPI_Comm* unused) {
       forget(*unused);
       return PMPI_Comm_free(unused);
     };
-    const int code = has_stream ? free_handle(comm, MPI_COMM_NULL, free) : free(comm);
+    const int code = stream ? free_handle(comm, MPI_COMM_NULL, free) : free(comm);
     return failure != MPI_SUCCESS ? failure : code;
   });
 }
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_disconnect(comm);
   return guarded(*comm, "MPI_Comm_disconnect", [&] {
-    const int failure = return_late_failure(*comm);
-    if (const auto stream = detach_stream(*comm)) wait_until([&] { return stream->calls.load() == 0; });
+    const auto stream = detach_stream(*comm);
+    const int failure = return_late_failure(stream.get());
+    if (stream) wait_until([&] { return stream->calls.load() == 0; });
     forget(*comm);
     const int code = PMPI_Comm_disconnect(comm);
     return failure != MPI_SUCCESS ? failure : code;

@@ -10,6 +10,7 @@
 #include "interpose/requests/arithmetic.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/streams/free_handle.hpp"
+#include "interpose/streams/program_stream.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/transport/peer/peer.hpp"
@@ -149,12 +150,17 @@ GPUDT_EXPORT int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm*
 
 // --- chapters 12 and 14: windows and files without a buffer ----------------------------------------------------------
 
-GPUDT_SETTLING(Win_allocate, comm,
-               (MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* win),
-               (size, disp_unit, info, comm, base, win))
-GPUDT_SETTLING(Win_allocate_shared, comm,
-               (MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* win),
-               (size, disp_unit, info, comm, base, win))
+#define GPUDT_ALLOCATING(name)                                                                                        \
+  GPUDT_EXPORT int MPI_##name(MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* win) { \
+    return guarded(comm, "MPI_" #name, [&] {                                                                          \
+      settle_collectives(comm);                                                                                       \
+      const int code = PMPI_##name(size, disp_unit, info, comm, base, win);                                           \
+      if (code == MPI_SUCCESS) attach_stream(OfWindow{*win}, comm);                                                   \
+      return code;                                                                                                    \
+    });                                                                                                               \
+  }
+GPUDT_ALLOCATING(Win_allocate)
+GPUDT_ALLOCATING(Win_allocate_shared)
 GPUDT_SETTLING(File_open, comm, (MPI_Comm comm, const char* name, int mode, MPI_Info info, MPI_File* file),
                (comm, name, mode, info, file))
 

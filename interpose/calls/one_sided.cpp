@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "datatype/basic.hpp"
+#include "interpose/calls/enqueued_arguments.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/pending.hpp"
@@ -213,6 +214,28 @@ void one_sided_stop() {
   registry_clear();
   pending_accesses.clear();
 }
+
+namespace enqueued {
+
+int check_access(int rank, MPI_Win win) {
+  if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
+  if (const auto served = served_window(win)) {
+    served->check_passive(rank);
+    return MPI_SUCCESS;
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = PMPI_Rput(nullptr, 0, MPI_BYTE, rank, 0, 0, MPI_BYTE, win, &request);
+  return code != MPI_SUCCESS ? code : PMPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+int flush_later(int rank, MPI_Win win, MPI_Request* request) {
+  *request = MPI_REQUEST_NULL;
+  if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
+  const auto served = served_window(win);
+  return served ? served->flush_later("MPIX_Put_enqueue", rank, request) : MPI_Win_flush(rank, win);
+}
+
+}  // namespace enqueued
 
 }  // namespace gpudt::interpose
 

@@ -4,10 +4,14 @@
 
 #include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/call_order.hpp"
+#include "interpose/requests/kept_type.hpp"
 #include "interpose/requests/operation.hpp"
 #include "interpose/requests/persistent.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/requests/watched.hpp"
+#include "interpose/streams/enqueue.hpp"
+#include "interpose/streams/free_handle.hpp"
+#include "interpose/streams/program_stream.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/points.hpp"
@@ -75,11 +79,27 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
   });
 }
 
-int send_init(SendInit pmpi, NonblockingSend each, const char* call, const void* buf, int count, MPI_Datatype type,
-              int dest, int tag, MPI_Comm comm, MPI_Request* request) {
-  return make([&](const Outgoing& out,
-                  MPI_Request* real) { return pmpi(out.data, out.count, out.type, dest, tag, comm, real); },
-              call, {each, dest, tag}, buf, count, type, comm, request);
+/// Lets the start of a request be enqueued, if its communicator has a stream: as `nonblocking`, this library's
+/// function. (The real request could not be started then: Open MPI may give it another handle.)
+template <class Nonblocking, class Buffer>
+int in_stream(int code, Nonblocking nonblocking, Buffer* buf, int count, MPI_Datatype type, int peer, int tag,
+              MPI_Comm comm, const MPI_Request* request) {
+  if (code != MPI_SUCCESS || !find_stream_comm(comm)) return code;
+  return guarded(comm, "a persistent request", [&] {
+    const auto kept = std::make_shared<KeptType>(type);
+    startable_add(comm, *request, {[=](MPI_Request* started) {
+                    return nonblocking(buf, count, kept->get(), peer, tag, comm, started);
+                  }});
+    return int(MPI_SUCCESS);
+  });
+}
+
+int send_init(SendInit pmpi, NonblockingSend each, NonblockingSend own, const char* call, const void* buf, int count,
+              MPI_Datatype type, int dest, int tag, MPI_Comm comm, MPI_Request* request) {
+  const int code = make([&](const Outgoing& out,
+                            MPI_Request* real) { return pmpi(out.data, out.count, out.type, dest, tag, comm, real); },
+                        call, {each, dest, tag}, buf, count, type, comm, request);
+  return in_stream(code, own, buf, count, type, dest, tag, comm, request);
 }
 
 bool sends(const Persistent& persistent) {
@@ -182,8 +202,7 @@ int start_asked(const PersistentRef& persistent, const ErrorOwner& owner) {
   return code;
 }
 
-int start(MPI_Request* request) {
-  if (request == nullptr) return PMPI_Start(request);  // MPI reports it
+int start_any(MPI_Request* request) {
   if (const PersistentRef persistent = persistent_find(*request)) {
     const PersistentStarting starting(*persistent);
     const int code = guarded(starting.owner(), "MPI_Start", [&] {
@@ -200,6 +219,25 @@ int start(MPI_Request* request) {
   });
 }
 
+int start(MPI_Request* request) {
+  if (request == nullptr) return PMPI_Start(request);  // MPI reports it
+  const MPI_Request before = *request;
+  const int code = start_any(request);
+  startable_follow(before, *request);
+  return code;
+}
+
+int free_request(MPI_Request* request) {
+  const PersistentRef persistent = persistent_remove(*request);
+  if (!persistent) {
+    WatchedReceive* const watched = watched_find(*request);
+    if (watched == nullptr) return PMPI_Request_free(request);
+    return guarded(MPI_COMM_NULL, "MPI_Request_free", [&] { return watched->free(request); });
+  }
+  *request = MPI_REQUEST_NULL;
+  return persistent->active == MPI_REQUEST_NULL ? MPI_SUCCESS : PMPI_Request_free(&persistent->active);
+}
+
 }  // namespace
 
 void persistent_offers(MPI_Request request, std::unique_ptr<PersistentOffer> offer) {
@@ -212,28 +250,32 @@ using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPI_Send_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                MPI_Request* request) {
-  return send_init(PMPI_Send_init, PMPI_Isend, "MPI_Send_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Send_init, PMPI_Isend, MPI_Isend, "MPI_Send_init", buf, count, type, dest, tag, comm, request);
 }
 GPUDT_EXPORT int MPI_Bsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Bsend_init, PMPI_Ibsend, "MPI_Bsend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Bsend_init, PMPI_Ibsend, MPI_Ibsend, "MPI_Bsend_init", buf, count, type, dest, tag, comm,
+                   request);
 }
 GPUDT_EXPORT int MPI_Ssend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Ssend_init, PMPI_Issend, "MPI_Ssend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Ssend_init, PMPI_Issend, MPI_Issend, "MPI_Ssend_init", buf, count, type, dest, tag, comm,
+                   request);
 }
 GPUDT_EXPORT int MPI_Rsend_init(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
                                 MPI_Request* request) {
-  return send_init(PMPI_Rsend_init, PMPI_Irsend, "MPI_Rsend_init", buf, count, type, dest, tag, comm, request);
+  return send_init(PMPI_Rsend_init, PMPI_Irsend, MPI_Irsend, "MPI_Rsend_init", buf, count, type, dest, tag, comm,
+                   request);
 }
 
 GPUDT_EXPORT int MPI_Recv_init(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                                MPI_Request* request) {
-  return make(
+  const int code = make(
       [&](const Outgoing& into, MPI_Request* real) {
         return PMPI_Recv_init(into.room(), into.count, into.type, source, tag, comm, real);
       },
       "MPI_Recv_init", {nullptr, source, tag}, buf, count, type, comm, request);
+  return in_stream(code, MPI_Irecv, buf, count, type, source, tag, comm, request);
 }
 
 GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
@@ -241,7 +283,7 @@ GPUDT_EXPORT int MPI_Start(MPI_Request* request) {
 }
 
 GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
-  if (persistent_count() == 0 || requests == nullptr)
+  if ((persistent_count() == 0 && !any_startables()) || requests == nullptr)
     return guarded(MPI_COMM_NULL, "MPI_Startall", [&] {
       engine_order_all();
       order_direct();
@@ -257,14 +299,9 @@ GPUDT_EXPORT int MPI_Startall(int count, MPI_Request* requests) {
 
 GPUDT_EXPORT int MPI_Request_free(MPI_Request* request) {
   if (request == nullptr) return PMPI_Request_free(request);
-  const PersistentRef persistent = persistent_remove(*request);
-  if (!persistent) {
-    WatchedReceive* const watched = watched_find(*request);
-    if (watched == nullptr) return PMPI_Request_free(request);
-    return guarded(MPI_COMM_NULL, "MPI_Request_free", [&] { return watched->free(request); });
-  }
-  *request = MPI_REQUEST_NULL;
-  return persistent->active == MPI_REQUEST_NULL ? MPI_SUCCESS : PMPI_Request_free(&persistent->active);
+  if (!startable_forget(*request)) return free_request(request);
+  return guarded(MPI_COMM_NULL, "MPI_Request_free",
+                 [&] { return free_handle(request, MPI_REQUEST_NULL, free_request); });
 }
 
 // Open MPI 4.1 loses a message that one thread sends to its own process while another one cancels the receive that it

@@ -1,14 +1,10 @@
-// MPI in streams of a GPU (include/gpudt_streams.h). Each call keeps its arguments and, when its stream comes to it, is
-// the library's nonblocking function of that name.
-#include <algorithm>
+// MPI in streams of a GPU (include/gpudt_streams.h), but for the functions that enqueue an operation: these are
+// generated (scripts/generate/streams.py). Each of them keeps its arguments and, when its stream comes to it, is the
+// library's nonblocking function of that name.
 #include <cstring>
 #include <string>
-#include <vector>
 
-#include "datatype/decode.hpp"
 #include "include/gpudt_streams.h"
-#include "interpose/requests/call_buffers.hpp"
-#include "interpose/requests/point_to_point.hpp"
 #include "interpose/streams/enqueue.hpp"
 #include "interpose/streams/program_stream.hpp"
 #include "interpose/streams/service.hpp"
@@ -16,6 +12,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
 #include "interpose/support/report.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -88,80 +85,6 @@ int comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* made) {
   return code;
 }
 
-// --- arguments, which MPI checks otherwise only when the stream comes to the call
-// -------------------------------------
-
-void check(int count, MPI_Datatype type) {
-  if (count < 0) throw MpiError(MPI_ERR_COUNT, "the count is negative");
-  if (type == MPI_DATATYPE_NULL) throw MpiError(MPI_ERR_TYPE, "the datatype is null");
-}
-
-void check_rank(bool valid) {
-  if (!valid) throw MpiError(MPI_ERR_RANK, "the rank or the tag is not valid");
-}
-
-void check_target(MPI_Comm comm, int dest, int tag) {
-  check_rank(dest == MPI_PROC_NULL || valid_target(comm, dest, tag));
-}
-void check_source(MPI_Comm comm, int source, int tag) {
-  check_rank(source == MPI_PROC_NULL || valid_source(comm, source, tag));
-}
-
-/// Runs `put()`, which enqueues, after `arguments()`, which throws MpiError. Without the library's own stream the
-/// former reports the error.
-template <class Arguments, class Put>
-int checked(const char* call, MPI_Comm comm, Arguments arguments, Put put) {
-  int code = MPI_SUCCESS;
-  if (find_stream_comm(comm))
-    code = raising(comm, call, [&] {
-      arguments();
-      return int(MPI_SUCCESS);
-    });
-  return code == MPI_SUCCESS ? put() : code;
-}
-
-template <class Value>
-std::vector<Value> copied(const Value* values, int count) {
-  return values == nullptr ? std::vector<Value>() : std::vector<Value>(values, values + count);
-}
-
-/// An exchange of the w form with copies of its arrays.
-template <class Displacement>
-struct Blockwise {
-  std::vector<int> counts;
-  std::vector<Displacement> displs;
-  std::vector<MPI_Datatype> types;
-
-  Blockwise(int blocks, const int* its_counts, const Displacement* its_displs, const MPI_Datatype* its_types)
-      : counts(copied(its_counts, blocks)), displs(copied(its_displs, blocks)), types(copied(its_types, blocks)) {}
-};
-
-template <class Displacement, class Nonblocking>
-int enqueue_blockwise(const char* call, Nonblocking nonblocking, Blocks blocks, const void* sendbuf,
-                      const int* sendcounts, const Displacement* sdispls, const MPI_Datatype* sendtypes, void* recvbuf,
-                      const int* recvcounts, const Displacement* rdispls, const MPI_Datatype* recvtypes,
-                      MPI_Comm comm) {
-  const bool in_place = sendbuf == MPI_IN_PLACE;
-  const Blockwise<Displacement> out(in_place ? 0 : blocks.out_of, sendcounts, sdispls, sendtypes);
-  const Blockwise<Displacement> in(blocks.into, recvcounts, rdispls, recvtypes);
-  return enqueue(call, comm, MPI_STATUS_IGNORE, [=](MPI_Request* request) {
-    return nonblocking(sendbuf, out.counts.data(), out.displs.data(), out.types.data(), recvbuf, in.counts.data(),
-                       in.displs.data(), in.types.data(), comm, request);
-  });
-}
-
-/// Enqueues a collective of two buffers and one block of either.
-template <class Nonblocking, class... Arguments>
-int enqueue_collective(const char* call, MPI_Comm comm, int count, MPI_Datatype type, Nonblocking nonblocking,
-                       Arguments... arguments) {
-  return checked(
-      call, comm, [=] { check(count, type); },
-      [=] {
-        return enqueue(call, comm, MPI_STATUS_IGNORE,
-                       [=](MPI_Request* request) { return nonblocking(arguments..., comm, request); });
-      });
-}
-
 }  // namespace
 }  // namespace gpudt::interpose
 
@@ -199,48 +122,14 @@ GPUDT_EXPORT int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_
   return guarded(comm, "MPIX_Stream_comm_create", [&] { return comm_create(comm, stream, newcomm); });
 }
 
-// --- messages --------------------------------------------------------------------------------------------------------
+// --- persistent requests, and waiting --------------------------------------------------------------------------------
 
-namespace {
-
-StartEnqueued send_of(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  return [=](MPI_Request* request) { return MPI_Isend(buf, count, type, dest, tag, comm, request); };
-}
-StartEnqueued receive_of(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm) {
-  return [=](MPI_Request* request) { return MPI_Irecv(buf, count, type, source, tag, comm, request); };
+GPUDT_EXPORT int MPIX_Start_enqueue(MPI_Request* request) {
+  return enqueue_start("MPIX_Start_enqueue", 1, request);
 }
 
-}  // namespace
-
-GPUDT_EXPORT int MPIX_Send_enqueue(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm) {
-  constexpr const char* call = "MPIX_Send_enqueue";
-  return checked(
-      call, comm, [=] { check(count, type), check_target(comm, dest, tag); },
-      [=] { return enqueue(call, comm, MPI_STATUS_IGNORE, send_of(buf, count, type, dest, tag, comm)); });
-}
-
-GPUDT_EXPORT int MPIX_Recv_enqueue(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
-                                   MPI_Status* status) {
-  constexpr const char* call = "MPIX_Recv_enqueue";
-  return checked(
-      call, comm, [=] { check(count, type), check_source(comm, source, tag); },
-      [=] { return enqueue(call, comm, status, receive_of(buf, count, type, source, tag, comm)); });
-}
-
-GPUDT_EXPORT int MPIX_Isend_enqueue(const void* buf, int count, MPI_Datatype type, int dest, int tag, MPI_Comm comm,
-                                    MPI_Request* request) {
-  constexpr const char* call = "MPIX_Isend_enqueue";
-  return checked(
-      call, comm, [=] { check(count, type), check_target(comm, dest, tag); },
-      [=] { return enqueue_nonblocking(call, comm, request, send_of(buf, count, type, dest, tag, comm)); });
-}
-
-GPUDT_EXPORT int MPIX_Irecv_enqueue(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
-                                    MPI_Request* request) {
-  constexpr const char* call = "MPIX_Irecv_enqueue";
-  return checked(
-      call, comm, [=] { check(count, type), check_source(comm, source, tag); },
-      [=] { return enqueue_nonblocking(call, comm, request, receive_of(buf, count, type, source, tag, comm)); });
+GPUDT_EXPORT int MPIX_Startall_enqueue(int count, MPI_Request requests[]) {
+  return enqueue_start("MPIX_Startall_enqueue", count, requests);
 }
 
 GPUDT_EXPORT int MPIX_Wait_enqueue(MPI_Request* request, MPI_Status* status) {
@@ -249,73 +138,4 @@ GPUDT_EXPORT int MPIX_Wait_enqueue(MPI_Request* request, MPI_Status* status) {
 
 GPUDT_EXPORT int MPIX_Waitall_enqueue(int count, MPI_Request requests[], MPI_Status* statuses) {
   return enqueue_wait("MPIX_Waitall_enqueue", count, requests, statuses);
-}
-
-// --- collectives -----------------------------------------------------------------------------------------------------
-
-GPUDT_EXPORT int MPIX_Allreduce_enqueue(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type, MPI_Op op,
-                                        MPI_Comm comm) {
-  return enqueue_collective("MPIX_Allreduce_enqueue", comm, count, type, MPI_Iallreduce, sendbuf, recvbuf, count, type,
-                            op);
-}
-
-GPUDT_EXPORT int MPIX_Reduce_scatter_block_enqueue(const void* sendbuf, void* recvbuf, int count, MPI_Datatype type,
-                                                   MPI_Op op, MPI_Comm comm) {
-  return enqueue_collective("MPIX_Reduce_scatter_block_enqueue", comm, count, type, MPI_Ireduce_scatter_block, sendbuf,
-                            recvbuf, count, type, op);
-}
-
-GPUDT_EXPORT int MPIX_Bcast_enqueue(void* buf, int count, MPI_Datatype type, int root, MPI_Comm comm) {
-  return enqueue_collective("MPIX_Bcast_enqueue", comm, count, type, MPI_Ibcast, buf, count, type, root);
-}
-
-GPUDT_EXPORT int MPIX_Allgather_enqueue(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                        int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
-  return enqueue_collective("MPIX_Allgather_enqueue", comm, recvcount, recvtype, MPI_Iallgather, sendbuf, sendcount,
-                            sendtype, recvbuf, recvcount, recvtype);
-}
-
-GPUDT_EXPORT int MPIX_Alltoall_enqueue(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                       int recvcount, MPI_Datatype recvtype, MPI_Comm comm) {
-  return enqueue_collective("MPIX_Alltoall_enqueue", comm, recvcount, recvtype, MPI_Ialltoall, sendbuf, sendcount,
-                            sendtype, recvbuf, recvcount, recvtype);
-}
-
-GPUDT_EXPORT int MPIX_Allgatherv_enqueue(const void* sendbuf, int sendcount, MPI_Datatype sendtype, void* recvbuf,
-                                         const int recvcounts[], const int displs[], MPI_Datatype recvtype,
-                                         MPI_Comm comm) {
-  const int blocks = peers_of(comm);
-  return enqueue("MPIX_Allgatherv_enqueue", comm, MPI_STATUS_IGNORE,
-                 [=, counts = copied(recvcounts, blocks), places = copied(displs, blocks)](MPI_Request* request) {
-                   return MPI_Iallgatherv(sendbuf, sendcount, sendtype, recvbuf, counts.data(), places.data(), recvtype,
-                                          comm, request);
-                 });
-}
-
-GPUDT_EXPORT int MPIX_Alltoallv_enqueue(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                                        MPI_Datatype sendtype, void* recvbuf, const int recvcounts[],
-                                        const int rdispls[], MPI_Datatype recvtype, MPI_Comm comm) {
-  const int blocks = peers_of(comm);
-  const Blockwise<int> out(sendbuf == MPI_IN_PLACE ? 0 : blocks, sendcounts, sdispls, nullptr);
-  const Blockwise<int> in(blocks, recvcounts, rdispls, nullptr);
-  return enqueue("MPIX_Alltoallv_enqueue", comm, MPI_STATUS_IGNORE, [=](MPI_Request* request) {
-    return MPI_Ialltoallv(sendbuf, out.counts.data(), out.displs.data(), sendtype, recvbuf, in.counts.data(),
-                          in.displs.data(), recvtype, comm, request);
-  });
-}
-
-GPUDT_EXPORT int MPIX_Alltoallw_enqueue(const void* sendbuf, const int sendcounts[], const int sdispls[],
-                                        const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                                        const int rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm) {
-  const int blocks = peers_of(comm);
-  return enqueue_blockwise("MPIX_Alltoallw_enqueue", MPI_Ialltoallw, {blocks, blocks}, sendbuf, sendcounts, sdispls,
-                           sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm);
-}
-
-GPUDT_EXPORT int MPIX_Neighbor_alltoallw_enqueue(const void* sendbuf, const int sendcounts[], const MPI_Aint sdispls[],
-                                                 const MPI_Datatype sendtypes[], void* recvbuf, const int recvcounts[],
-                                                 const MPI_Aint rdispls[], const MPI_Datatype recvtypes[],
-                                                 MPI_Comm comm) {
-  return enqueue_blockwise("MPIX_Neighbor_alltoallw_enqueue", MPI_Ineighbor_alltoallw, neighbours(comm), sendbuf,
-                           sendcounts, sdispls, sendtypes, recvbuf, recvcounts, rdispls, recvtypes, comm);
 }

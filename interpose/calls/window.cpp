@@ -10,6 +10,8 @@
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/rma/window_vote.hpp"
+#include "interpose/streams/enqueue.hpp"
+#include "interpose/streams/program_stream.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
@@ -130,8 +132,16 @@ int attach(MPI_Win win, void* base, MPI_Aint size) {
               "argument base is device memory, but not all ranks of this window have gpudt. " + presence_remedy());
 }
 
+/// Waits for accesses that are enqueued. Returns the failure of one that no call has returned.
+int end_stream(MPI_Win win) {
+  const auto stream = detach_stream(OfWindow{win});
+  if (stream) wait_until([&] { return stream->calls.load() == 0; });
+  return return_late_failure(stream.get());
+}
+
 int free_window(MPI_Win* win) {
   const MPI_Win freed = *win;
+  const int failure = end_stream(freed);
   if (const auto served = served_window(freed)) {
     served->settle();
     registry_remove(freed);
@@ -139,6 +149,11 @@ int free_window(MPI_Win* win) {
   engine_forget_win(freed);
   const int code = PMPI_Win_free(win);
   if (code == MPI_SUCCESS) pending_accesses.forget(freed);
+  return failure != MPI_SUCCESS ? failure : code;
+}
+
+int in_stream_of(MPI_Comm comm, int code, const MPI_Win* win) {
+  if (code == MPI_SUCCESS) attach_stream(OfWindow{*win}, comm);
   return code;
 }
 
@@ -150,14 +165,14 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   return guarded(comm, "MPI_Win_create", [&] {
     settle_collectives(comm);
-    return create(base, size, disp_unit, info, comm, win);
+    return in_stream_of(comm, create(base, size, disp_unit, info, comm, win), win);
   });
 }
 
 GPUDT_EXPORT int MPI_Win_create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   return guarded(comm, "MPI_Win_create_dynamic", [&] {
     settle_collectives(comm);
-    return create_dynamic(info, comm, win);
+    return in_stream_of(comm, create_dynamic(info, comm, win), win);
   });
 }
 

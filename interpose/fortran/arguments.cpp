@@ -99,6 +99,14 @@ Statuses::~Statuses() {
   for (std::size_t i = 0; i < statuses_.size(); ++i) PMPI_Status_c2f(&statuses_[i], fortran_ + i * status_integers);
 }
 
+MPI_Status* later_status(MPI_Fint* fortran) {
+  return is_status_ignore(fortran) ? MPI_STATUS_IGNORE : reinterpret_cast<MPI_Status*>(fortran);
+}
+
+MPI_Status* later_statuses(MPI_Fint* fortran) {
+  return is_statuses_ignore(fortran) ? MPI_STATUSES_IGNORE : reinterpret_cast<MPI_Status*>(fortran);
+}
+
 Flag::~Flag() {
   if (flag_ != untouched) *fortran_ = flag_ == 0 ? 0 : true_value();
 }

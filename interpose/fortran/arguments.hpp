@@ -135,6 +135,9 @@ class New {
 struct NewRequest : New<MPI_Request, request_c2f> {
   NewRequest(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_REQUEST_NULL) {}
 };
+struct NewComm : New<MPI_Comm, comm_c2f> {
+  NewComm(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_COMM_NULL) {}
+};
 struct NewMessage : New<MPI_Message, message_c2f> {
   NewMessage(MPI_Fint* fortran, const int& code) : New(fortran, code, MPI_MESSAGE_NULL) {}
 };
@@ -189,6 +192,10 @@ class Statuses {
   MPI_Fint* fortran_;  ///< null: ignored
   std::vector<MPI_Status> statuses_;
 };
+
+/// Where a call that has returned sets its status later: the program's own, which differs from C's in type alone.
+MPI_Status* later_status(MPI_Fint* fortran);
+MPI_Status* later_statuses(MPI_Fint* fortran);
 
 /// A value to which no call sets a flag or an index: it shows that a call has failed before it set them.
 constexpr int untouched = INT_MIN;

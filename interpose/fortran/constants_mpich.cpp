@@ -1,5 +1,4 @@
-// MPICH's constants without a value in mpi_f08. They are variables of its C library, or the program's copies. The
-// wrappers get no buffers: these reach only C functions, as constants of C.
+// MPICH's constants without a value in mpi_f08. They are variables of its libraries, or the program's copies.
 #include "interpose/fortran/constants.hpp"
 
 #include <dlfcn.h>
@@ -25,11 +24,13 @@ bool is(const void* address, const char* name, std::atomic<const void*>& known) 
 
 }  // namespace
 
-bool is_bottom(const void*) {
-  return false;
+bool is_bottom(const void* address) {
+  static std::atomic<const void*> known{nullptr};
+  return is(address, "MPIR_F08_MPI_BOTTOM", known);
 }
-bool is_in_place(const void*) {
-  return false;
+bool is_in_place(const void* address) {
+  static std::atomic<const void*> known{nullptr};
+  return is(address, "MPIR_F08_MPI_IN_PLACE", known);
 }
 bool is_status_ignore(const void* address) {
   static std::atomic<const void*> known{nullptr};

@@ -29,6 +29,7 @@ class AccessRequest : public CallPayload {
   Operation* operation_;  ///< owns this
 };
 
+constexpr const char* needs_lock = "accesses with requests need a lock";
 constexpr const char* by_messages = "messages to the target";
 
 bool is_nothing(const Target& target) {
@@ -238,6 +239,12 @@ std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const dat
                                         " bytes on rank " + std::to_string(target.rank));
 }
 
+void ServedWindow::check_passive(int rank) const {
+  check_rank(rank);
+  const LockGuard lock(mutex_);
+  if (locks_[static_cast<std::size_t>(rank)] == Lock::none) throw MpiError(MPI_ERR_RMA_SYNC, needs_lock);
+}
+
 void ServedWindow::may_access(int rank, bool with_request) {
   const auto at = static_cast<std::size_t>(rank);
   UniqueLock guard(mutex_);
@@ -256,7 +263,7 @@ void ServedWindow::may_access(int rank, bool with_request) {
     return;
   }
   if (locks_[at] != Lock::none) return;
-  if (with_request) throw MpiError(MPI_ERR_RMA_SYNC, "accesses with requests need a lock");
+  if (with_request) throw MpiError(MPI_ERR_RMA_SYNC, needs_lock);
   if (fence_open_ || (targets_ && std::find(targets_->begin(), targets_->end(), rank) != targets_->end())) return;
   throw MpiError(MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank));
 }
@@ -326,6 +333,12 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
   return operation.direct != nullptr;
 }
 
+/// Whether the target certainly serves no access of this process now.
+bool ServedWindow::none_served(int rank) const {
+  const LockGuard lock(mutex_);
+  return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank);
+}
+
 /// Makes an accumulate by a GPU of this process, complete on return; false if none can. Does nothing while the target
 /// may still serve earlier accesses of this process, so that accumulates keep their order.
 bool ServedWindow::accumulate_direct(const char* call, const AccumulateBuffers& buffers, const Target& target,
@@ -333,11 +346,7 @@ bool ServedWindow::accumulate_direct(const char* call, const AccumulateBuffers& 
   for (const Origin* const each : {buffers.given, buffers.fetched})
     if (each != nullptr) check_size(each->count * datatype::size_of(each->type), target);
   const auto at = static_cast<std::size_t>(operation.rank);
-  const auto none_served = [&] {
-    const LockGuard lock(mutex_);
-    return flushed_[at] == channel_.submitted(operation.rank);
-  };
-  if (!node_locks_ || !none_served()) return false;
+  if (!node_locks_ || !none_served(operation.rank)) return false;
   const MessageHeader& header = operation.header;
   const DirectTarget there = {exposed_[at], world_ranks_[at], operation.target_type, header.count, header.displacement};
   const MPI_Datatype element = buffers.compared != nullptr ? target.type : element_of(target.type);

@@ -58,6 +58,10 @@ class ServedWindow {
   int flush(const char* call, int rank);        ///< or all_ranks
   int flush_local(const char* call, int rank);  ///< or all_ranks
   int sync();
+  /// Throws MpiError unless an access with a request may be made to `rank`.
+  void check_passive(int rank) const;
+  /// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
+  int flush_later(const char* call, int rank, MPI_Request* request);
 
   int attach(void* base, MPI_Aint size);
   int detach(const void* base);
@@ -107,6 +111,7 @@ class ServedWindow {
   std::int64_t displacement_in_bytes(const Target& target, const datatype::Layout& layout) const;
   int forbidden(const char* call, const OriginOperation& operation, std::int64_t bytes) const;
   const char* why_not_direct(std::size_t rank) const;
+  bool none_served(int rank) const;
   int submit(const OriginOperationRef& operation, MPI_Request* request);
   bool start_direct(const char* call, DirectAccess::Kind kind, const Origin& origin, const Target& target,
                     OriginOperation& operation);

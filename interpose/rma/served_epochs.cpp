@@ -114,6 +114,18 @@ int ServedWindow::flush_at(std::vector<int> ranks) {
   return direct == MPI_SUCCESS ? served : direct;
 }
 
+int ServedWindow::flush_later(const char* call, int rank, MPI_Request* request) {
+  return guard(call, [&] {
+    *request = MPI_REQUEST_NULL;
+    if (none_served(rank)) return int(MPI_SUCCESS);  // what a GPU has made is complete there, too
+    auto operation = std::make_shared<OriginOperation>();
+    operation->rank = rank;
+    operation->with_request = true;
+    operation->header.kind = MessageKind::flush;
+    return submit(operation, request);
+  });
+}
+
 int ServedWindow::report(const char* call, int code) const {
   return code == MPI_SUCCESS ? code : fail(OfWindow{win_}, call, code, "an access of this epoch has failed");
 }

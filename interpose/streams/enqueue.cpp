@@ -1,5 +1,8 @@
 #include "interpose/streams/enqueue.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -18,10 +21,20 @@ struct CallRelease {
 };
 using CallOwner = std::unique_ptr<EnqueuedCall, CallRelease>;
 
-/// The calls of the requests that the program holds, each of which is a generalized request that shares its call.
+/// A persistent request made on a communicator with a stream.
+struct Startable {
+  const std::shared_ptr<StreamComm> comm;
+  const Steps steps;
+  CallOwner call;  ///< while it is active in the stream
+};
+
+/// The calls of the requests that the program holds, each of which is a generalized request that shares its call; and
+/// the persistent requests.
 struct Requests {
   Mutex mutex;
   std::unordered_map<MPI_Request, EnqueuedCall*> calls GUARDED_BY(mutex);
+  std::unordered_map<MPI_Request, std::shared_ptr<Startable>> startables GUARDED_BY(mutex);
+  std::atomic<bool> any_startables{false};  ///< true from the first one on
 };
 auto& requests_held = never_destroyed<Requests>();
 
@@ -29,6 +42,13 @@ EnqueuedCall* find_call(MPI_Request request) {
   const LockGuard lock(requests_held.mutex);
   const auto at = requests_held.calls.find(request);
   return at == requests_held.calls.end() ? nullptr : at->second;
+}
+
+std::shared_ptr<Startable> find_startable(MPI_Request request) {
+  if (!any_startables()) return nullptr;
+  const LockGuard lock(requests_held.mutex);
+  const auto at = requests_held.startables.find(request);
+  return at == requests_held.startables.end() ? nullptr : at->second;
 }
 
 int query(void* extra, MPI_Status* status) {
@@ -76,46 +96,44 @@ void drop_request(EnqueuedCall* call) {
   PMPI_Request_free(&request);
 }
 
-std::shared_ptr<StreamComm> stream_comm(MPI_Comm comm) {
+/// Runs `put(call)`, which enqueues a new call, unless an earlier operation on the communicator has failed.
+template <class Put>
+int enqueueing(const char* name, const std::shared_ptr<StreamComm>& comm, Steps steps, Put put) {
+  if (const int failure = return_late_failure(comm.get()); failure != MPI_SUCCESS) return failure;
+  CallOwner made(new EnqueuedCall(name, comm, std::move(steps)));
+  put(made);
+  service_wake();
+  return MPI_SUCCESS;
+}
+
+}  // namespace
+
+std::shared_ptr<StreamComm> stream_of(MPI_Comm comm) {
   std::shared_ptr<StreamComm> found = find_stream_comm(comm);
   if (!found || !found->stream)
     throw MpiError(MPI_ERR_COMM, "the communicator has no stream: make one that has by MPIX_Stream_comm_create");
   return found;
 }
 
-int take_failure(StreamComm& comm) {
-  if (comm.failure.load(std::memory_order_relaxed) == MPI_SUCCESS) return MPI_SUCCESS;
-  return comm.failure.exchange(MPI_SUCCESS);
+std::shared_ptr<StreamComm> stream_of(OfWindow window) {
+  std::shared_ptr<StreamComm> found = find_stream_comm(window);
+  if (!found)
+    throw MpiError(MPI_ERR_WIN, "the window has no stream: make it on a communicator of MPIX_Stream_comm_create");
+  return found;
 }
 
-/// Runs `body(comm)`, unless an earlier operation on the communicator has failed.
-template <class Body>
-int enqueueing(const char* call, MPI_Comm comm, Body body) {
-  return guarded(comm, call, [&] {
-    const std::shared_ptr<StreamComm> of = stream_comm(comm);
-    if (const int failure = take_failure(*of); failure != MPI_SUCCESS) return raise(comm, failure);
-    body(of);
-    service_wake();
-    return int(MPI_SUCCESS);
-  });
-}
-
-}  // namespace
-
-int enqueue(const char* call, MPI_Comm comm, MPI_Status* status, StartEnqueued start) {
-  return enqueueing(call, comm, [&](const std::shared_ptr<StreamComm>& of) {
-    const CallOwner made(new EnqueuedCall(call, of, std::move(start)));
+int enqueue(const char* call, const std::shared_ptr<StreamComm>& comm, MPI_Status* status, Steps steps) {
+  return enqueueing(call, comm, std::move(steps), [&](const CallOwner& made) {
     made->status = status;
-    of->stream->enqueue(made.get(), /*waits=*/true);
+    comm->stream->enqueue(made.get(), /*waits=*/true);
   });
 }
 
-int enqueue_nonblocking(const char* call, MPI_Comm comm, MPI_Request* request, StartEnqueued start) {
-  return enqueueing(call, comm, [&](const std::shared_ptr<StreamComm>& of) {
-    const CallOwner made(new EnqueuedCall(call, of, std::move(start)));
+int enqueue_nonblocking(const char* call, const std::shared_ptr<StreamComm>& comm, MPI_Request* request, Steps steps) {
+  return enqueueing(call, comm, std::move(steps), [&](const CallOwner& made) {
     make_request(made.get());
     try {
-      of->stream->enqueue(made.get(), /*waits=*/false);
+      comm->stream->enqueue(made.get(), /*waits=*/false);
     } catch (const std::exception&) {
       drop_request(made.get());
       throw;
@@ -124,22 +142,98 @@ int enqueue_nonblocking(const char* call, MPI_Comm comm, MPI_Request* request, S
   });
 }
 
+// --- persistent requests ---------------------------------------------------------------------------------------------
+
+void startable_add(MPI_Comm comm, MPI_Request request, Steps steps) {
+  const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
+  if (!found || !found->stream) return;
+  auto made = std::make_shared<Startable>(found, std::move(steps), CallOwner());
+  const LockGuard lock(requests_held.mutex);
+  requests_held.startables.insert_or_assign(request, std::move(made));
+  requests_held.any_startables.store(true, std::memory_order_release);
+}
+
+bool any_startables() {
+  return requests_held.any_startables.load(std::memory_order_acquire);
+}
+
+void startable_follow(MPI_Request before, MPI_Request now) {
+  if (before == now || !any_startables()) return;
+  const LockGuard lock(requests_held.mutex);
+  auto found = requests_held.startables.extract(before);
+  if (found.empty()) return;
+  found.key() = now;
+  requests_held.startables.insert(std::move(found));
+}
+
+bool startable_forget(MPI_Request request) {
+  const std::shared_ptr<Startable> found = find_startable(request);
+  if (!found) return false;
+  const LockGuard lock(requests_held.mutex);
+  return requests_held.startables.erase(request) != 0;
+}
+
 namespace {
 
-/// The calls of the requests, without those that are null. Throws MpiError unless all belong to one stream.
-std::vector<EnqueuedCall*> calls_of(int count, const MPI_Request* requests) {
-  std::vector<EnqueuedCall*> calls;
-  calls.reserve(static_cast<std::size_t>(count));
+int start(const char* call, MPI_Request request) {
+  const std::shared_ptr<Startable> found = find_startable(request);
+  const bool has_comm = found && find_stream_comm(found->comm->comm) == found->comm;
+  return guarded(has_comm ? found->comm->comm : MPI_COMM_NULL, call, [&] {
+    if (!found)
+      throw MpiError(MPI_ERR_REQUEST, "it is no persistent request made on a communicator of MPIX_Stream_comm_create");
+    if (!has_comm) throw MpiError(MPI_ERR_COMM, "the communicator of the persistent request has been freed");
+    if (found->call) throw MpiError(MPI_ERR_REQUEST, "the persistent request is active already");
+    return enqueueing(call, found->comm, found->steps, [&](CallOwner& made) {
+      found->comm->stream->enqueue(made.get(), /*waits=*/false);
+      found->call = std::move(made);
+    });
+  });
+}
+
+/// Throws MpiError.
+int check_requests(int count, const MPI_Request* requests) {
+  if (count < 0) throw MpiError(MPI_ERR_COUNT, "the count is negative");
+  if (count > 0 && requests == nullptr) throw MpiError(MPI_ERR_REQUEST, "there are no requests");
+  return MPI_SUCCESS;
+}
+
+}  // namespace
+
+int enqueue_start(const char* call, int count, const MPI_Request* requests) {
+  if (const int code = guarded(MPI_COMM_NULL, call, [&] { return check_requests(count, requests); })) return code;
+  for (int i = 0; i < count; ++i)
+    if (const int code = start(call, requests[i])) return code;
+  return MPI_SUCCESS;
+}
+
+// --- waiting ---------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// An operation that MPIX_Waitall_enqueue waits for.
+struct Waited {
+  int index;  ///< of its request
+  EnqueuedCall* call;
+  std::shared_ptr<Startable> persistent;  ///< null if the request is not
+};
+
+/// The operations of the requests, without requests that are null or inactive. Throws MpiError unless all belong to one
+/// stream.
+std::vector<Waited> waited_of(int count, const MPI_Request* requests) {
+  std::vector<Waited> all;
+  all.reserve(static_cast<std::size_t>(count));
   for (int i = 0; i < count; ++i) {
     if (requests[i] == MPI_REQUEST_NULL) continue;
-    EnqueuedCall* const call = find_call(requests[i]);
+    std::shared_ptr<Startable> persistent = find_startable(requests[i]);
+    EnqueuedCall* const call = persistent ? persistent->call.get() : find_call(requests[i]);
+    if (persistent && call == nullptr) continue;
     if (call == nullptr)
       throw MpiError(MPI_ERR_REQUEST, "request " + std::to_string(i) + " is not of an operation that was enqueued");
-    if (!calls.empty() && call->comm->stream != calls.front()->comm->stream)
+    if (!all.empty() && call->comm->stream != all.front().call->comm->stream)
       throw MpiError(MPI_ERR_REQUEST, "the requests are of operations in several streams");
-    calls.push_back(call);
+    all.push_back({i, call, std::move(persistent)});
   }
-  return calls;
+  return all;
 }
 
 /// A graph would wait for such a call only when it is launched for the first time.
@@ -159,32 +253,39 @@ void deliver_to(EnqueuedCall* call, MPI_Status* status) {
 
 int enqueue_wait(const char* call, int count, MPI_Request* requests, MPI_Status* statuses) {
   return guarded(MPI_COMM_NULL, call, [&] {
-    if (count < 0 || (count > 0 && requests == nullptr)) throw MpiError(MPI_ERR_REQUEST, "there are no requests");
-    const std::vector<EnqueuedCall*> calls = calls_of(count, requests);
-    if (calls.empty()) return int(MPI_SUCCESS);
-    ProgramStream& stream = *calls.front()->comm->stream;
-    check_capture(calls, stream.is_captured());
-    stream.wait_for(calls);
-    for (int i = 0, next = 0; i < count; ++i) {
-      if (requests[i] == MPI_REQUEST_NULL) continue;
-      EnqueuedCall* const waited = calls[static_cast<std::size_t>(next++)];
-      if (statuses != MPI_STATUSES_IGNORE) deliver_to(waited, statuses + i);
-      drop_request(waited);
-      requests[i] = MPI_REQUEST_NULL;
+    check_requests(count, requests);
+    const std::vector<Waited> all = waited_of(count, requests);
+    if (!all.empty()) {
+      ProgramStream& stream = *all.front().call->comm->stream;
+      std::vector<EnqueuedCall*> calls;
+      calls.reserve(all.size());
+      for (const Waited& each : all) calls.push_back(each.call);
+      check_capture(calls, stream.is_captured());
+      stream.wait_for(calls);
+    }
+    if (statuses != MPI_STATUSES_IGNORE) std::fill_n(statuses, count, empty_status());
+    for (const Waited& each : all) {
+      if (statuses != MPI_STATUSES_IGNORE) deliver_to(each.call, statuses + each.index);
+      if (each.persistent) {
+        each.persistent->call.reset();
+      } else {
+        drop_request(each.call);
+        requests[each.index] = MPI_REQUEST_NULL;
+      }
     }
     return int(MPI_SUCCESS);
   });
 }
 
-int return_late_failure(MPI_Comm comm) {
-  const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
-  const int failure = found ? take_failure(*found) : MPI_SUCCESS;
-  return failure == MPI_SUCCESS ? failure : raise(comm, failure);
+int return_late_failure(StreamComm* comm) {
+  if (comm == nullptr || comm->failure.load(std::memory_order_relaxed) == MPI_SUCCESS) return MPI_SUCCESS;
+  const int failure = comm->failure.exchange(MPI_SUCCESS);
+  return raise(ErrorOwner{.comm = comm->comm, .win = comm->win}, failure);
 }
 
 void streams_stop() {
   const std::string left = service_stop();
-  for (const auto& each : stream_comms()) return_late_failure(each->comm);
+  for (const auto& each : stream_comms()) return_late_failure(each.get());
   if (left.empty()) return;
   log_failure("MPI_Finalize", left);
   raise(MPI_COMM_WORLD, MPI_ERR_PENDING);

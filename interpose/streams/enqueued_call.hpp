@@ -21,11 +21,19 @@ class ProgramStream;
 /// is complete. Returns an MPI error code. It is called each time that the stream comes to the operation.
 using StartEnqueued = std::function<int(MPI_Request*)>;
 
-/// A communicator on which this process enqueues.
+/// What the operation is.
+struct Steps {
+  StartEnqueued start;
+  StartEnqueued then{};     ///< started when the former is complete; may be empty
+  bool persistent = false;  ///< the request of `start` is the program's, which outlives the operation
+};
+
+/// A communicator on which this process enqueues, or a window made on one: the other handle is null.
 struct StreamComm {
-  StreamComm(MPI_Comm its_comm, std::shared_ptr<ProgramStream> its_stream)
-      : comm(its_comm), stream(std::move(its_stream)) {}
+  StreamComm(MPI_Comm its_comm, MPI_Win its_window, std::shared_ptr<ProgramStream> its_stream)
+      : comm(its_comm), win(its_window), stream(std::move(its_stream)) {}
   const MPI_Comm comm;
+  const MPI_Win win;
   const std::shared_ptr<ProgramStream> stream;
   /// A failure that no call has returned yet; MPI_SUCCESS: none. The first one stays.
   std::atomic<int> failure{MPI_SUCCESS};
@@ -35,8 +43,8 @@ struct StreamComm {
 
 /// Shared by the thread that carries it out, by the request that the program may hold, and by graphs.
 struct EnqueuedCall : Recycled<EnqueuedCall> {
-  EnqueuedCall(const char* its_name, std::shared_ptr<StreamComm> its_comm, StartEnqueued its_start)
-      : name(its_name), comm(std::move(its_comm)), start(std::move(its_start)) {}
+  EnqueuedCall(const char* its_name, std::shared_ptr<StreamComm> its_comm, Steps its_steps)
+      : name(its_name), comm(std::move(its_comm)), steps(std::move(its_steps)) {}
   ~EnqueuedCall() {
     if (gate != nullptr) device::give_gate(gate, in_graph);
   }
@@ -45,7 +53,7 @@ struct EnqueuedCall : Recycled<EnqueuedCall> {
 
   const char* const name;
   const std::shared_ptr<StreamComm> comm;
-  const StartEnqueued start;
+  const Steps steps;
   device::Gate* gate = nullptr;
   std::uint32_t passage = 0;  ///< the number by which the stream tells of it, and passes
   bool in_graph = false;

@@ -17,6 +17,7 @@ struct Known {
   Mutex mutex;
   std::unordered_map<int, std::shared_ptr<ProgramStream>> streams GUARDED_BY(mutex);
   std::unordered_map<MPI_Comm, std::shared_ptr<StreamComm>> comms GUARDED_BY(mutex);
+  std::unordered_map<MPI_Win, std::shared_ptr<StreamComm>> windows GUARDED_BY(mutex);
   int next_handle GUARDED_BY(mutex) = first_handle;
 };
 auto& known = never_destroyed<Known>();
@@ -173,32 +174,63 @@ bool forget_stream_handle(int handle) {
   return known.streams.erase(handle) != 0;
 }
 
+namespace {
+
+template <class Handle>
+std::shared_ptr<StreamComm> find(const std::unordered_map<Handle, std::shared_ptr<StreamComm>>& all, Handle handle) {
+  const auto at = all.find(handle);
+  return at == all.end() ? nullptr : at->second;
+}
+
+template <class Handle>
+std::shared_ptr<StreamComm> take(std::unordered_map<Handle, std::shared_ptr<StreamComm>>& all, Handle handle) {
+  std::shared_ptr<StreamComm> found = find(all, handle);
+  all.erase(handle);
+  return found;
+}
+
+}  // namespace
+
 void attach_stream(MPI_Comm comm, std::shared_ptr<ProgramStream> stream) {
-  auto made = std::make_shared<StreamComm>(comm, std::move(stream));
+  auto made = std::make_shared<StreamComm>(comm, MPI_WIN_NULL, std::move(stream));
   const LockGuard lock(known.mutex);
   known.comms.insert_or_assign(comm, std::move(made));
 }
 
+void attach_stream(OfWindow window, MPI_Comm comm) {
+  const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
+  if (!found) return;
+  auto made = std::make_shared<StreamComm>(MPI_COMM_NULL, window.win, found->stream);
+  const LockGuard lock(known.mutex);
+  known.windows.insert_or_assign(window.win, std::move(made));
+}
+
 std::shared_ptr<StreamComm> find_stream_comm(MPI_Comm comm) {
   const LockGuard lock(known.mutex);
-  const auto at = known.comms.find(comm);
-  return at == known.comms.end() ? nullptr : at->second;
+  return find(known.comms, comm);
+}
+
+std::shared_ptr<StreamComm> find_stream_comm(OfWindow window) {
+  const LockGuard lock(known.mutex);
+  return find(known.windows, window.win);
 }
 
 std::shared_ptr<StreamComm> detach_stream(MPI_Comm comm) {
   const LockGuard lock(known.mutex);
-  const auto at = known.comms.find(comm);
-  if (at == known.comms.end()) return nullptr;
-  std::shared_ptr<StreamComm> found = std::move(at->second);
-  known.comms.erase(at);
-  return found;
+  return take(known.comms, comm);
+}
+
+std::shared_ptr<StreamComm> detach_stream(OfWindow window) {
+  const LockGuard lock(known.mutex);
+  return take(known.windows, window.win);
 }
 
 std::vector<std::shared_ptr<StreamComm>> stream_comms() {
   const LockGuard lock(known.mutex);
   std::vector<std::shared_ptr<StreamComm>> all;
-  all.reserve(known.comms.size());
+  all.reserve(known.comms.size() + known.windows.size());
   for (const auto& [comm, found] : known.comms) all.push_back(found);
+  for (const auto& [win, found] : known.windows) all.push_back(found);
   return all;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/mutex.hpp"
 #include "interpose/streams/enqueued_call.hpp"
+#include "interpose/support/errors.hpp"
 
 namespace gpudt::interpose {
 
@@ -69,10 +70,14 @@ bool forget_stream_handle(int handle);
 
 /// Lets the process enqueue on `comm`.
 void attach_stream(MPI_Comm comm, std::shared_ptr<ProgramStream> stream);
-/// Null if the communicator has no stream.
+/// Lets it enqueue accesses to `win`, which has been made on `comm`, if it can enqueue there.
+void attach_stream(OfWindow window, MPI_Comm comm);
+/// Null if the communicator or window has no stream.
 std::shared_ptr<StreamComm> find_stream_comm(MPI_Comm comm);
+std::shared_ptr<StreamComm> find_stream_comm(OfWindow window);
 /// The same; the process cannot enqueue on it any more.
 std::shared_ptr<StreamComm> detach_stream(MPI_Comm comm);
+std::shared_ptr<StreamComm> detach_stream(OfWindow window);
 /// All of them.
 std::vector<std::shared_ptr<StreamComm>> stream_comms();
 

@@ -38,6 +38,7 @@ constexpr std::chrono::milliseconds without_launches{100};  ///< for graphs, of 
 struct Begun {
   EnqueuedCall* call;
   MPI_Request request;
+  bool is_second = false;  ///< of its second step
 };
 
 struct FreedHandle {
@@ -69,6 +70,8 @@ class Service {
   bool turn();
   bool begin_told();
   void begin(EnqueuedCall* call);
+  int step(EnqueuedCall* call, const StartEnqueued& start, MPI_Request* request);
+  int second_step(Begun& begun);
   bool test_begun();
   void finish(EnqueuedCall* call, int code, const MPI_Status& status);
   void ended(EnqueuedCall* call, MPI_Request& request, int code, const MPI_Status& status);
@@ -99,17 +102,6 @@ class Service {
 };
 
 auto& service = never_destroyed<Service>();
-
-MPI_Status empty_status() {
-  MPI_Status status;
-  std::memset(&status, 0, sizeof status);
-  status.MPI_SOURCE = MPI_ANY_SOURCE;
-  status.MPI_TAG = MPI_ANY_TAG;
-  status.MPI_ERROR = MPI_SUCCESS;
-  PMPI_Status_set_elements_x(&status, MPI_BYTE, 0);
-  PMPI_Status_set_cancelled(&status, 0);
-  return status;
-}
 
 void Service::add(std::shared_ptr<ProgramStream> stream, const RequestCalls& calls) {
   const LockGuard lock(mutex_);
@@ -198,16 +190,28 @@ bool Service::begin_told() {
 }
 
 void Service::begin(EnqueuedCall* call) {
-  MPI_Request request = MPI_REQUEST_NULL;
   call->under_way = true;
-  const int code = raising(MPI_COMM_NULL, call->name, [&] {
-    begun_.reserve(begun_.size() + 1);
-    return call->start(&request);
-  });
-  if (code != MPI_SUCCESS || request == MPI_REQUEST_NULL)
+  Begun begun{call, MPI_REQUEST_NULL};
+  int code = step(call, call->steps.start, &begun.request);
+  if (code == MPI_SUCCESS && begun.request == MPI_REQUEST_NULL) code = second_step(begun);
+  if (code != MPI_SUCCESS || begun.request == MPI_REQUEST_NULL)
     finish(call, code, empty_status());
   else
-    begun_.push_back({call, request});
+    begun_.push_back(begun);
+}
+
+int Service::step(EnqueuedCall* call, const StartEnqueued& start, MPI_Request* request) {
+  return raising(MPI_COMM_NULL, call->name, [&] {
+    begun_.reserve(begun_.size() + 1);
+    return start(request);
+  });
+}
+
+/// Starts the second step of a call, unless it has none or this was it: then there is no request afterwards.
+int Service::second_step(Begun& begun) {
+  begun.request = MPI_REQUEST_NULL;
+  if (!begun.call->steps.then || std::exchange(begun.is_second, true)) return MPI_SUCCESS;
+  return step(begun.call, begun.call->steps.then, &begun.request);
 }
 
 bool Service::test_begun() {
@@ -225,7 +229,10 @@ bool Service::test_begun() {
   for (int i = 0; i < done; ++i) {
     const auto at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
     const MPI_Status& status = statuses_[static_cast<std::size_t>(i)];
-    ended(begun_[at].call, requests_[at], code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS, status);
+    int failure = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
+    if (failure == MPI_SUCCESS) failure = second_step(begun_[at]);
+    if (failure == MPI_SUCCESS && begun_[at].request != MPI_REQUEST_NULL) continue;
+    ended(begun_[at].call, requests_[at], failure, status);
     begun_[at].call = nullptr;
   }
   std::erase_if(begun_, [](const Begun& each) { return each.call == nullptr; });
@@ -233,7 +240,7 @@ bool Service::test_begun() {
 }
 
 void Service::ended(EnqueuedCall* call, MPI_Request& request, int code, const MPI_Status& status) {
-  if (code != MPI_SUCCESS && request != MPI_REQUEST_NULL) PMPI_Request_free(&request);
+  if (code != MPI_SUCCESS && request != MPI_REQUEST_NULL && !call->steps.persistent) PMPI_Request_free(&request);
   finish(call, code < 0 ? MPI_ERR_OTHER : code, status);  // Open MPI's own numbers are negative
 }
 
@@ -320,7 +327,7 @@ void Service::abandon() {
   for (Begun& each : begun_) {
     if (left_.empty()) left_ = each.call->name;
     calls_.cancel(&each.request);
-    calls_.free(&each.request);
+    if (!each.call->steps.persistent) calls_.free(&each.request);
     each.call->gate->open(each.call->passage);
     if (!each.call->in_graph) each.call->release();
   }
@@ -353,6 +360,17 @@ std::string Service::stop() {
 }
 
 }  // namespace
+
+MPI_Status empty_status() {
+  MPI_Status status;
+  std::memset(&status, 0, sizeof status);
+  status.MPI_SOURCE = MPI_ANY_SOURCE;
+  status.MPI_TAG = MPI_ANY_TAG;
+  status.MPI_ERROR = MPI_SUCCESS;
+  PMPI_Status_set_elements_x(&status, MPI_BYTE, 0);
+  PMPI_Status_set_cancelled(&status, 0);
+  return status;
+}
 
 void service_add(std::shared_ptr<ProgramStream> stream, const RequestCalls& calls) {
   service.add(std::move(stream), calls);

@@ -18,6 +18,9 @@ struct RequestCalls {
   int (*free)(MPI_Request*);
 };
 
+/// The status of an operation that has received nothing.
+MPI_Status empty_status();
+
 /// Starts the thread, unless it runs, and lets it look at the stream. Throws std::system_error.
 void service_add(std::shared_ptr<ProgramStream> stream, const RequestCalls& calls);
 /// Numbers a call and counts it among those that live.

@@ -44,6 +44,9 @@ C_TYPES = {
     "win_ref": ("MPI_Win *",),
     "new_win": ("MPI_Win *",),
     "file": ("MPI_File",),
+    "stream": ("MPIX_Stream",),
+    "new_stream": ("MPIX_Stream *",),
+    "new_comm": ("MPI_Comm *",),
     "message_ref": ("MPI_Message *",),
     "new_message": ("MPI_Message *",),
     "request": ("MPI_Request *",),
@@ -52,6 +55,8 @@ C_TYPES = {
     "requests": ("MPI_Request *",),
     "status": ("MPI_Status *",),
     "statuses": ("MPI_Status *",),
+    "later_status": ("MPI_Status *",),  # set after the call
+    "later_statuses": ("MPI_Status *",),
     "flag": ("int *",),
     "index": ("int *",),  # of one request: counts from 1 in Fortran
     "indices": ("int *",),

@@ -45,19 +45,6 @@ TEST_CASE("Wrong streams and communicators", "[streams]") {
   PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
-TEST_CASE("Wrong arguments are found when a call is enqueued", "[streams]") {
-  const EnqueuingStream stream;
-  Numbers numbers(1);
-  double* const data = numbers.device();
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_FAILS(MPIX_Send_enqueue(data, -1, MPI_DOUBLE, rank(), 0, stream.comm()), MPI_ERR_COUNT);
-  MPI_FAILS(MPIX_Send_enqueue(data, 1, MPI_DATATYPE_NULL, rank(), 0, stream.comm()), MPI_ERR_TYPE);
-  MPI_FAILS(MPIX_Send_enqueue(data, 1, MPI_DOUBLE, ranks(), 0, stream.comm()), MPI_ERR_RANK);
-  MPI_FAILS(MPIX_Irecv_enqueue(data, 1, MPI_DOUBLE, -77, 0, stream.comm(), &request), MPI_ERR_RANK);
-  MPI_OK(MPIX_Recv_enqueue(data, 1, MPI_DOUBLE, MPI_PROC_NULL, 0, stream.comm(), MPI_STATUS_IGNORE));
-  stream.synchronize();
-}
-
 TEST_CASE("A failure that shows up late goes to the handler once, in the next call", "[streams]") {
   if (!all_have_partners()) return;
   for (const bool on_device : {true, false}) {

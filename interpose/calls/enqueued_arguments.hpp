@@ -1,0 +1,264 @@
+// Arguments of the functions that enqueue, for the generated ones (scripts/generate/streams.py). MPI checks them only
+// when the stream comes to the operation, and the program's arrays are its own again before that: so keep(comm) of each
+// throws MpiError if the argument is wrong, with the class of the blocking function, or returns what is kept of it.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "datatype/decode.hpp"
+#include "interpose/requests/call_buffers.hpp"
+#include "interpose/requests/point_to_point.hpp"
+#include "interpose/streams/enqueue.hpp"
+#include "interpose/support/errors.hpp"
+
+// What an operation with large counts is: without those of MPI-4 the ordinary one, and then counts must fit.
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+#define GPUDT_LARGE(function) function##_c
+#else
+#define GPUDT_LARGE(function) function
+#endif
+
+namespace gpudt::interpose::enqueued {
+
+#if defined(GPUDT_MPI_LARGE_COUNTS)
+using LargeCount = MPI_Count;
+using LargeDisplacement = MPI_Aint;
+#else
+using LargeCount = int;
+using LargeDisplacement = int;
+#endif
+
+template <class To, class From>
+To fitted(From value) {
+  if (value < From(std::numeric_limits<To>::min()) || value > From(std::numeric_limits<To>::max()))
+    throw MpiError(MPI_ERR_COUNT, "counts and displacements beyond 2147483647 need an MPI library with those of MPI-4");
+  return static_cast<To>(value);
+}
+
+inline void check(bool right, int error_class, const char* what) {
+  if (!right) throw MpiError(error_class, what);
+}
+inline void check_count(bool right) {
+  check(right, MPI_ERR_COUNT, "the count is negative");
+}
+inline void check_type(MPI_Datatype type) {
+  check(type != MPI_DATATYPE_NULL, MPI_ERR_TYPE, "the datatype is null");
+}
+
+/// Whether MPI ignores the arguments that follow a send buffer.
+inline bool in_place(const void* buffer) {
+  return buffer == MPI_IN_PLACE;
+}
+
+/// An argument that MPI checks at once, or not at all.
+template <class Value>
+struct Plain {
+  Value value;
+  Value keep(MPI_Comm) const { return value; }
+};
+
+/// A buffer of `count` elements. At a null address there are only types with absolute addresses.
+template <class Address, class Count>
+struct Buffer {
+  Address address;
+  Count count;
+  MPI_Datatype type;
+  Address keep(MPI_Comm) const {
+    const bool missing = address == nullptr && count > 0 && type != MPI_DATATYPE_NULL && datatype::is_predefined(type);
+    check(!missing, MPI_ERR_BUFFER, "the buffer is null");
+    return address;
+  }
+};
+
+template <class Value>
+struct Count {
+  Value value;
+  const void* of = nullptr;  ///< the buffer, if it may be MPI_IN_PLACE
+  using Kept = std::conditional_t<std::is_same_v<Value, int>, int, LargeCount>;
+  Kept keep(MPI_Comm) const {
+    if (in_place(of)) return 0;
+    check_count(value >= 0);
+    return fitted<Kept>(value);
+  }
+};
+
+struct Datatype {
+  MPI_Datatype type;
+  const void* of = nullptr;
+  MPI_Datatype keep(MPI_Comm) const {
+    if (!in_place(of)) check_type(type);
+    return type;
+  }
+};
+
+struct Operator {
+  MPI_Op op;
+  MPI_Op keep(MPI_Comm) const {
+    check(op != MPI_OP_NULL, MPI_ERR_OP, "the operator is null");
+    return op;
+  }
+};
+
+struct Destination {
+  int rank;
+  int keep(MPI_Comm comm) const {
+    check(rank == MPI_PROC_NULL || valid_target(comm, rank, 0), MPI_ERR_RANK, "the rank is not valid");
+    return rank;
+  }
+};
+
+struct Source {
+  int rank;
+  int keep(MPI_Comm comm) const {
+    check(rank == MPI_PROC_NULL || valid_source(comm, rank, 0), MPI_ERR_RANK, "the rank is not valid");
+    return rank;
+  }
+};
+
+/// The tag of a send, or also MPI_ANY_TAG.
+struct Tag {
+  int tag;
+  bool any = false;
+  int keep(MPI_Comm comm) const {
+    check(any ? valid_source(comm, 0, tag) : valid_target(comm, 0, tag), MPI_ERR_TAG, "the tag is not valid");
+    return tag;
+  }
+};
+
+struct Root {
+  int rank;
+  int keep(MPI_Comm comm) const {
+    int inter = 0;
+    PMPI_Comm_test_inter(comm, &inter);
+    const bool special = inter != 0 && (rank == MPI_ROOT || rank == MPI_PROC_NULL);
+    check(special || (rank >= 0 && rank < peers_of(comm)), MPI_ERR_ROOT, "the root is not valid");
+    return rank;
+  }
+};
+
+// --- arrays, by block ------------------------------------------------------------------------------------------------
+
+using BlocksOf = int (*)(MPI_Comm);
+inline int out_neighbours(MPI_Comm comm) {
+  return neighbours(comm).out_of;
+}
+inline int in_neighbours(MPI_Comm comm) {
+  return neighbours(comm).into;
+}
+
+/// The number of blocks, and so of elements of each array.
+inline int number_of(BlocksOf blocks, MPI_Comm comm, const void* array, const void* of) {
+  if (in_place(of)) return 0;
+  const int count = blocks(comm);
+  check(array != nullptr || count == 0, MPI_ERR_ARG, "an array is null");
+  return count;
+}
+
+template <class To, class From>
+std::vector<To> copied(const From* from, int count) {
+  std::vector<To> to(static_cast<std::size_t>(count));
+  std::transform(from, from + count, to.begin(), fitted<To, From>);
+  return to;
+}
+
+template <class Value>
+struct Counts {
+  const Value* values;
+  BlocksOf blocks;
+  const void* of = nullptr;
+  auto keep(MPI_Comm comm) const {
+    const int count = number_of(blocks, comm, values, of);
+    check_count(std::all_of(values, values + count, [](Value each) { return each >= 0; }));
+    return copied<typename Count<Value>::Kept>(values, count);
+  }
+};
+
+/// `Kept`: what MPI is given.
+template <class Kept, class Value>
+struct Displacements {
+  const Value* values;
+  BlocksOf blocks;
+  const void* of = nullptr;
+  auto keep(MPI_Comm comm) const { return copied<Kept>(values, number_of(blocks, comm, values, of)); }
+};
+
+/// The types of empty blocks may be null.
+template <class Value>
+struct Datatypes {
+  const MPI_Datatype* types;
+  const Value* counts;
+  BlocksOf blocks;
+  const void* of = nullptr;
+  auto keep(MPI_Comm comm) const {
+    const int count = number_of(blocks, comm, types, of);
+    for (int i = 0; i < count; ++i)
+      if (counts[i] != 0) check_type(types[i]);
+    return std::vector<MPI_Datatype>(types, types + count);
+  }
+};
+
+// --- operations ------------------------------------------------------------------------------------------------------
+
+template <class Value>
+Value given(Value kept) {
+  return kept;
+}
+template <class Value>
+const Value* given(const std::vector<Value>& kept) {
+  return kept.data();
+}
+
+/// `nonblocking(arguments..., handle, request)`. Throws MpiError if an argument is wrong.
+template <class Handle, class Nonblocking, class... Arguments>
+StartEnqueued start_of(MPI_Comm comm, Handle handle, Nonblocking nonblocking, const Arguments&... arguments) {
+  return [handle, nonblocking, kept = std::make_tuple(arguments.keep(comm)...)](MPI_Request* request) {
+    return std::apply([&](const auto&... each) { return nonblocking(given(each)..., handle, request); }, kept);
+  };
+}
+
+/// Enqueues an operation for which the stream waits.
+template <class Nonblocking, class... Arguments>
+int waiting(const char* call, MPI_Comm comm, MPI_Status* status, Nonblocking nonblocking,
+            const Arguments&... arguments) {
+  return guarded(comm, call, [&] {
+    const auto stream = stream_of(comm);
+    return enqueue(call, stream, status, {start_of(comm, comm, nonblocking, arguments...)});
+  });
+}
+
+/// Enqueues an operation that the program waits for by its request.
+template <class Nonblocking, class... Arguments>
+int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblocking nonblocking,
+               const Arguments&... arguments) {
+  return guarded(comm, call, [&] {
+    const auto stream = stream_of(comm);
+    check(request != nullptr, MPI_ERR_REQUEST, "the request is null");
+    return enqueue_nonblocking(call, stream, request, {start_of(comm, comm, nonblocking, arguments...)});
+  });
+}
+
+/// Throws MpiError, or returns an error that MPI has reported, unless accesses with requests may be made to `rank`.
+int check_access(int rank, MPI_Win win);
+/// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
+int flush_later(int rank, MPI_Win win, MPI_Request* request);
+
+/// Enqueues an access to a window, for which the stream waits. `lands`: until its data are at the target.
+template <class Nonblocking, class... Arguments>
+int accessing(const char* call, MPI_Win win, bool lands, int rank, Nonblocking nonblocking,
+              const Arguments&... arguments) {
+  return guarded(OfWindow{win}, call, [&] {
+    const auto stream = stream_of(OfWindow{win});
+    Steps steps{start_of(MPI_COMM_NULL, win, nonblocking, arguments...)};
+    if (const int code = check_access(rank, win)) return code;
+    if (lands) steps.then = [=](MPI_Request* request) { return flush_later(rank, win, request); };
+    return enqueue(call, stream, MPI_STATUS_IGNORE, std::move(steps));
+  });
+}
+
+}  // namespace gpudt::interpose::enqueued
