@@ -243,8 +243,9 @@ int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblockin
   });
 }
 
-/// Throws MpiError, or returns an error that MPI has reported, unless accesses with requests may be made to `rank`.
-int check_access(int rank, MPI_Win win);
+/// Waits until accesses with requests can be made to `rank`, which must be locked. Throws MpiError, or returns an error
+/// that MPI has reported, if none may.
+int expect_access(int rank, MPI_Win win);
 /// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
 int flush_later(int rank, MPI_Win win, MPI_Request* request);
 
@@ -255,7 +256,7 @@ int accessing(const char* call, MPI_Win win, bool lands, int rank, Nonblocking n
   return guarded(OfWindow{win}, call, [&] {
     const auto stream = stream_of(OfWindow{win});
     Steps steps{start_of(MPI_COMM_NULL, win, nonblocking, arguments...)};
-    if (const int code = check_access(rank, win)) return code;
+    if (const int code = expect_access(rank, win)) return code;
     if (lands) steps.then = [=](MPI_Request* request) { return flush_later(rank, win, request); };
     return enqueue(call, stream, MPI_STATUS_IGNORE, std::move(steps));
   });

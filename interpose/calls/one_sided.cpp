@@ -217,10 +217,10 @@ void one_sided_stop() {
 
 namespace enqueued {
 
-int check_access(int rank, MPI_Win win) {
+int expect_access(int rank, MPI_Win win) {
   if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
   if (const auto served = served_window(win)) {
-    served->check_passive(rank);
+    served->expect_access(rank);
     return MPI_SUCCESS;
   }
   MPI_Request request = MPI_REQUEST_NULL;

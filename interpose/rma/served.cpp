@@ -29,7 +29,6 @@ class AccessRequest : public CallPayload {
   Operation* operation_;  ///< owns this
 };
 
-constexpr const char* needs_lock = "accesses with requests need a lock";
 constexpr const char* by_messages = "messages to the target";
 
 bool is_nothing(const Target& target) {
@@ -239,10 +238,9 @@ std::int64_t ServedWindow::displacement_in_bytes(const Target& target, const dat
                                         " bytes on rank " + std::to_string(target.rank));
 }
 
-void ServedWindow::check_passive(int rank) const {
+void ServedWindow::expect_access(int rank) {
   check_rank(rank);
-  const LockGuard lock(mutex_);
-  if (locks_[static_cast<std::size_t>(rank)] == Lock::none) throw MpiError(MPI_ERR_RMA_SYNC, needs_lock);
+  may_access(rank, /*with_request=*/true);
 }
 
 void ServedWindow::may_access(int rank, bool with_request) {
@@ -263,7 +261,7 @@ void ServedWindow::may_access(int rank, bool with_request) {
     return;
   }
   if (locks_[at] != Lock::none) return;
-  if (with_request) throw MpiError(MPI_ERR_RMA_SYNC, needs_lock);
+  if (with_request) throw MpiError(MPI_ERR_RMA_SYNC, "accesses with requests need a lock");
   if (fence_open_ || (targets_ && std::find(targets_->begin(), targets_->end(), rank) != targets_->end())) return;
   throw MpiError(MPI_ERR_RMA_SYNC, "there is no access epoch towards rank " + std::to_string(rank));
 }

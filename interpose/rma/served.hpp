@@ -58,8 +58,8 @@ class ServedWindow {
   int flush(const char* call, int rank);        ///< or all_ranks
   int flush_local(const char* call, int rank);  ///< or all_ranks
   int sync();
-  /// Throws MpiError unless an access with a request may be made to `rank`.
-  void check_passive(int rank) const;
+  /// Waits until accesses with requests can be made to `rank`. Throws MpiError if none may.
+  void expect_access(int rank);
   /// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
   int flush_later(const char* call, int rank, MPI_Request* request);
 

@@ -1,6 +1,5 @@
 // Starts of persistent requests that are enqueued in streams.
 #include <array>
-#include <memory>
 
 #include "tests/mpi/streams.hpp"
 
@@ -44,7 +43,8 @@ class Shift {
     kept = requests;
   }
   ~Shift() {
-    for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+    for (MPI_Request& request : requests)
+      if (request != MPI_REQUEST_NULL) MPI_OK(MPI_Request_free(&request));
   }
   Shift(const Shift&) = delete;
   Shift& operator=(const Shift&) = delete;
@@ -118,21 +118,17 @@ TEST_CASE("Persistent messages started by turns in a stream and by the host", "[
 
 TEST_CASE("A persistent request that is freed while its start is enqueued", "[streams]") {
   const EnqueuingStream stream;
-  auto shift = std::make_unique<Shift>(stream, true, MPI_Send_init);
-  std::array<MPI_Request, 2> requests = shift->requests;
+  Shift shift(stream, true, MPI_Send_init);
+  std::array<MPI_Request, 2> requests = shift.requests;
   stream.delay();
-  shift->write(0);
+  shift.write(0);
   MPI_OK(MPIX_Startall_enqueue(2, requests.data()));
   MPI_OK(MPIX_Waitall_enqueue(2, requests.data(), MPI_STATUSES_IGNORE));
-  for (MPI_Request& request : shift->requests) {
+  for (MPI_Request& request : shift.requests) {
     MPI_OK(MPI_Request_free(&request));
     CHECK(request == MPI_REQUEST_NULL);
   }
-  CHECK(shift->received() == Shift::expected(0));
-  MPI_FAILS(MPIX_Start_enqueue(shift->requests.data()), MPI_ERR_REQUEST);
-  const EnqueuingStream other;
-  for (MPI_Request& request : shift->requests)
-    MPI_OK(MPI_Recv_init(nullptr, 0, MPI_BYTE, rank(), 4, other.comm(), &request));
+  CHECK(shift.received() == Shift::expected(0));
 }
 
 TEST_CASE("Requests that are null or inactive are complete", "[streams]") {
