@@ -164,7 +164,7 @@ struct Settings {
   ForcedProtocol forced{};  ///< by GPUDT_PROTOCOL
   /// Whether the program may enqueue operations in streams, which a thread of the library carries out. To find out
   /// takes a look at all names that the loaded libraries import.
-  bool enqueues = !config.disable && is_imported("MPIX_Stream_create");
+  bool enqueues = !config.disable && makes_streams();
 
   explicit Settings(Model model) {
     if (const std::optional<ForcedProtocol> parsed = parse_protocol(config.protocol)) {

@@ -136,19 +136,21 @@ void* OtherTools::in_place_of(const char* name) {
   return next;
 }
 
-bool is_imported(const char* name) {
+bool makes_streams() {
   struct {
-    std::string_view name;
-    bool found;
-  } search{name, false};
+    const void* here = object_at(&passed_by).dynamic;  // its procedures for Fortran call the functions
+    bool found = false;
+  } search;
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* data) {
         auto& wanted = *static_cast<decltype(search)*>(data);
+        const Object object = object_of(*info);
         // MPI's Fortran libraries import all functions of MPI.
         const std::string_view path = info->dlpi_name;
-        if (path.substr(path.rfind('/') + 1).starts_with("libmpi")) return 0;
-        for_each_bound_name(object_of(*info),
-                            [&](std::string_view bound) { wanted.found = wanted.found || bound == wanted.name; });
+        if (path.substr(path.rfind('/') + 1).starts_with("libmpi") || object.dynamic == wanted.here) return 0;
+        for_each_bound_name(object, [&](std::string_view bound) {
+          wanted.found = wanted.found || bound == "MPIX_Stream_create" || bound == "mpix_stream_create_";
+        });
         return wanted.found ? 1 : 0;
       },
       &search);

@@ -24,8 +24,8 @@ class OtherTools {
   bool any_ = false;
 };
 
-/// Whether the program, or a library that is loaded, is linked to the function `name` of another file.
-bool is_imported(const char* name);
+/// Whether the program, or a library that is loaded, is linked to MPIX_Stream_create or its procedure for Fortran.
+bool makes_streams();
 
 /// The name of a PMPI tool that sees no calls, because it looks up MPI functions with dlsym() and is loaded after
 /// gpudt. Null if there is none.

@@ -191,7 +191,7 @@ namespace {
 /// program enqueues operations in its streams, there are as many connections as CUDA has, unless the user says how
 /// many.
 void ask_for_connections() {
-  if (gpudt::interpose::is_imported("MPIX_Stream_create")) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  if (gpudt::interpose::makes_streams()) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
 }
 
 /// Runs when the library is loaded. If the MPI library is not loaded yet, the first call fills the tables.

@@ -74,6 +74,8 @@ inline constexpr bool checks_file_arguments = false;
 #else
 inline constexpr bool checks_file_arguments = true;
 #endif
+/// Collectives of MPICH 4.0 crash where a count is negative.
+inline constexpr bool checks_collective_counts = !mpich;
 /// MPI_Pack and MPI_Unpack of MPICH 4.0 refuse MPI_BOTTOM.
 inline constexpr bool packs_from_bottom = !mpich;
 /// MPI_Pack of MPICH 4.0 does not look at the size of the buffer.
