@@ -145,6 +145,72 @@ TEST_CASE("A graph with nonblocking operations, a collective and work of its own
   CHECK(summed.entries(stream.cuda()) == each_launch(100.0 * ranks()));
 }
 
+TEST_CASE("A graph with starts of persistent requests, which are freed before its last launches", "[graphs]") {
+  if (!on_gpu()) return;
+  const EnqueuingStream stream;
+  const int right = (rank() + 1) % ranks(), left = (rank() + ranks() - 1) % ranks();
+  Numbers out(3000), in(3000);
+  Log arrived;
+  out.write(stream.cuda(), 100.0 * (rank() + 1));
+  stream.synchronize();
+  std::array<MPI_Request, 2> requests{};
+  MPI_OK(MPI_Recv_init(in.device(), 3000, MPI_DOUBLE, left, 1, stream.comm(), requests.data()));
+  MPI_OK(MPI_Send_init(out.device(), 3000, MPI_DOUBLE, right, 1, stream.comm(), &requests[1]));
+  const Graph graph(stream.cuda(), [&] {
+    launch_add(out.device(), out.count(), 1, 0, stream.cuda());
+    MPI_OK(MPIX_Startall_enqueue(2, requests.data()));
+    MPI_OK(MPIX_Waitall_enqueue(2, requests.data(), MPI_STATUSES_IGNORE));
+    arrived.append(in, 1, stream.cuda());
+  });
+  for (int launch = 0; launch < launches / 2; ++launch) graph.launch();
+  for (MPI_Request& request : requests) MPI_OK(MPI_Request_free(&request));
+  for (int launch = launches / 2; launch < launches; ++launch) graph.launch();
+  stream.synchronize();
+  CHECK(arrived.entries(stream.cuda()) == each_launch(100.0 * (left + 1)));
+}
+
+// A message tells the target that the data have come, and another the origin that the target has seen them.
+TEST_CASE("A graph with a put and a get", "[graphs]") {
+  if (!on_gpu() || !all_have_partners()) return;
+  const EnqueuingStream stream;
+  const bool puts = rank() % 2 == 0;
+  Numbers memory(700), data(700);
+  Log seen;
+  data.write(stream.cuda(), 1000.0 * (rank() + 1));
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.device(), 700 * sizeof(double), sizeof(double), MPI_INFO_NULL, stream.comm(), &window));
+  MPI_OK(MPI_Win_lock_all(0, window));
+  stream.synchronize();
+  const auto tell = [&] { MPI_OK(MPIX_Send_enqueue(nullptr, 0, MPI_BYTE, partner(), 9, stream.comm())); };
+  const auto hear = [&] {
+    MPI_OK(MPIX_Recv_enqueue(nullptr, 0, MPI_BYTE, partner(), 9, stream.comm(), MPI_STATUS_IGNORE));
+  };
+  {
+    const Graph graph(stream.cuda(), [&] {
+      if (puts) {
+        launch_add(data.device(), data.count(), 1, 20, stream.cuda());
+        MPI_OK(MPIX_Put_enqueue(data.device(), 700, MPI_DOUBLE, partner(), 0, 700, MPI_DOUBLE, window));
+        tell();
+        hear();
+        MPI_OK(MPIX_Get_enqueue(data.device(), 700, MPI_DOUBLE, partner(), 0, 700, MPI_DOUBLE, window));
+        seen.append(data, 1, stream.cuda());
+      } else {
+        hear();
+        launch_add(memory.device(), memory.count(), 1, 20, stream.cuda());
+        seen.append(memory, 1, stream.cuda());
+        tell();
+      }
+    });
+    for (int launch = 0; launch < launches / 2; ++launch) graph.launch();
+    stream.synchronize();
+  }
+  std::vector<double> wanted = each_launch(0, launches / 2);  // each side adds 1
+  for (double& number : wanted) number = 1000.0 * (puts ? rank() + 1 : partner() + 1) + 2 * number;
+  CHECK(seen.entries(stream.cuda()) == wanted);
+  MPI_OK(MPI_Win_unlock_all(window));
+  MPI_OK(MPI_Win_free(&window));
+}
+
 TEST_CASE("A graph is updated by another, and both are destroyed", "[graphs]") {
   if (!on_gpu() || !all_have_partners()) return;
   const EnqueuingStream stream;

@@ -107,6 +107,13 @@ class Table(unittest.TestCase):
         interposed = {name for name in self.symbols if re.match(r"MPIX?_[A-Z][a-z]", name)}
         self.assertEqual(sorted(interposed - set(self.declared) - C_ALONE), [], "not in the table")
 
+    def test_those_that_enqueue_are_declared_and_procedures(self):
+        rows = read_table(ROOT / "interpose/enqueue_functions.txt")
+        names = [name for row in rows for name in [row.name, row.name + "_c"][: 1 + row.has_large_form()]]
+        self.assertEqual(sorted(names), sorted(IN_STREAMS))
+        wanted = set(names) | ({name.lower() + "_" for name in names} if self.fortran != "none" else set())
+        self.assertEqual(sorted(wanted - self.symbols), [], "not exported by the library")
+
     def test_every_row_is_interposed_in_fortran(self):
         if self.fortran != "openmpi":
             self.skipTest("the MPI library's Fortran procedures call the C functions")
