@@ -23,6 +23,8 @@ using CallOwner = std::unique_ptr<EnqueuedCall, CallRelease>;
 
 /// A persistent request made on a communicator with a stream.
 struct Startable {
+  Startable(std::shared_ptr<StreamComm> its_comm, Steps its_steps)
+      : comm(std::move(its_comm)), steps(std::move(its_steps)) {}
   const std::shared_ptr<StreamComm> comm;
   const Steps steps;
   CallOwner call;  ///< while it is active in the stream
@@ -147,7 +149,7 @@ int enqueue_nonblocking(const char* call, const std::shared_ptr<StreamComm>& com
 void startable_add(MPI_Comm comm, MPI_Request request, Steps steps) {
   const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
   if (!found || !found->stream) return;
-  auto made = std::make_shared<Startable>(found, std::move(steps), CallOwner());
+  auto made = std::make_shared<Startable>(found, std::move(steps));
   const LockGuard lock(requests_held.mutex);
   requests_held.startables.insert_or_assign(request, std::move(made));
   requests_held.any_startables.store(true, std::memory_order_release);

@@ -18,11 +18,7 @@ struct Layout {
   std::size_t step;     ///< from one number that it has to the next
 
   std::vector<double> sent(double first) const { return pick(counted(numbers, first)); }
-  std::vector<double> pick(const std::vector<double>& from) const {
-    std::vector<double> some;
-    for (std::size_t i = 0; i < numbers; i += step) some.push_back(from[i]);
-    return some;
-  }
+  std::vector<double> pick(const std::vector<double>& from) const { return every(step, from); }
 };
 
 Layout contiguous(int count) {
@@ -39,18 +35,6 @@ std::vector<Layout> layouts() {
     all.push_back(strided(count));
   }
   return all;
-}
-
-/// What rank `from` writes in round `round`.
-double first_of(int from, int round) {
-  return 1e6 * (from + 1) + 1000 * round;
-}
-
-int right() {
-  return (rank() + 1) % ranks();
-}
-int left() {
-  return (rank() + ranks() - 1) % ranks();
 }
 
 std::vector<double> first_part(const std::vector<double>& all, std::size_t count) {

@@ -57,5 +57,12 @@ class Numbers {
 
 /// first, first + 1, ...
 std::vector<double> counted(std::size_t count, double first);
+/// What rank `from` writes in round `round` begins with it.
+double first_of(int from, int round);
+/// One of `step` numbers, from the first on.
+std::vector<double> every(std::size_t step, const std::vector<double>& numbers);
+
+int right();
+int left();
 
 }  // namespace gpudt::test

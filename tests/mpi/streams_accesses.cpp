@@ -11,16 +11,6 @@ namespace {
 
 constexpr int blocks = 400, gap = 2, span = gap * (blocks - 1) + 1;
 
-std::vector<double> picked(const std::vector<double>& from) {
-  std::vector<double> some;
-  for (std::size_t i = 0; i < from.size(); i += gap) some.push_back(from[i]);
-  return some;
-}
-
-double first_of(int from, int round) {
-  return 1e6 * (from + 1) + 10000 * round;
-}
-
 /// A window over numbers, on a communicator with a stream, of which all ranks are locked.
 class LockedWindow {
  public:
@@ -73,7 +63,7 @@ TEST_CASE("An enqueued put has come before what follows it in the stream", "[str
         MPI_OK(MPI_Recv(nullptr, 0, MPI_BYTE, partner(), 9, stream.comm(), MPI_STATUS_IGNORE));
       window.numbers.read(stream.cuda());
       stream.synchronize();
-      CHECK(picked(window.numbers.values()) == picked(counted(span, first_of(partner(), round))));
+      CHECK(every(gap, window.numbers.values()) == every(gap, counted(span, first_of(partner(), round))));
     }
     stream.synchronize();
   }
@@ -120,7 +110,7 @@ TEST_CASE("An enqueued get sees what the target has written, and what follows se
       MPI_OK(MPIX_Get_enqueue_c(in.device(), 1, type, partner(), 0, 1, type, window));
     in.read(stream.cuda());
     stream.synchronize();
-    CHECK(picked(in.values()) == picked(counted(span, first_of(partner(), round))));
+    CHECK(every(gap, in.values()) == every(gap, counted(span, first_of(partner(), round))));
     MPI_OK(MPI_Barrier(comm()));
   }
 }

@@ -13,23 +13,6 @@ namespace {
 
 constexpr int blocks = 300, gap = 3, span = gap * (blocks - 1) + 1;
 
-std::vector<double> picked(const std::vector<double>& from) {
-  std::vector<double> some;
-  for (std::size_t i = 0; i < from.size(); i += gap) some.push_back(from[i]);
-  return some;
-}
-
-double first_of(int from, int round) {
-  return 1e6 * (from + 1) + 1000 * round;
-}
-
-int right() {
-  return (rank() + 1) % ranks();
-}
-int left() {
-  return (rank() + ranks() - 1) % ranks();
-}
-
 using SendInit = int (*)(const void*, int, MPI_Datatype, int, int, MPI_Comm, MPI_Request*);
 
 /// A message to the right and one from the left, for as many rounds as one likes.
@@ -57,9 +40,9 @@ class Shift {
   std::vector<double> received() {
     if (on_device_) in_.read(stream_.cuda());
     stream_.synchronize();
-    return picked(in_.values());
+    return every(gap, in_.values());
   }
-  static std::vector<double> expected(int round) { return picked(counted(span, first_of(left(), round))); }
+  static std::vector<double> expected(int round) { return every(gap, counted(span, first_of(left(), round))); }
 
   std::array<MPI_Request, 2> requests{}, kept{};
 

@@ -64,4 +64,21 @@ std::vector<double> counted(std::size_t count, double first) {
   return numbers;
 }
 
+double first_of(int from, int round) {
+  return 1e6 * (from + 1) + 1000 * round;
+}
+
+std::vector<double> every(std::size_t step, const std::vector<double>& numbers) {
+  std::vector<double> some;
+  for (std::size_t i = 0; i < numbers.size(); i += step) some.push_back(numbers[i]);
+  return some;
+}
+
+int right() {
+  return (rank() + 1) % ranks();
+}
+int left() {
+  return (rank() + ranks() - 1) % ranks();
+}
+
 }  // namespace gpudt::test
