@@ -5,6 +5,7 @@
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/fortran/arguments.hpp"
 #include "interpose/fortran/procedure.hpp"
+#include "interpose/streams/program_stream.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -46,10 +47,17 @@ void idup(void* comm, void* made, void* request, MPI_Fint* ierror) {
   if (*ierror == MPI_SUCCESS) *static_cast<MPI_Fint*>(request) = PMPI_Request_c2f(started);
 }
 
+void in_stream(const void* comm, const void* window, MPI_Fint code) {
+  if (code != MPI_SUCCESS) return;
+  const auto of = [](const void* handle) { return *static_cast<const MPI_Fint*>(handle); };
+  attach_stream(OfWindow{PMPI_Win_f2c(of(window))}, PMPI_Comm_f2c(of(comm)));
+}
+
 }  // namespace
 }  // namespace gpudt::interpose::fortran
 
 using gpudt::interpose::fortran::idup;
+using gpudt::interpose::fortran::in_stream;
 using gpudt::interpose::fortran::present;
 using gpudt::interpose::fortran::settle_and_call;
 
@@ -79,11 +87,16 @@ GPUDT_SETTLING(mpi_dist_graph_create_, a,
 GPUDT_SETTLING(mpi_dist_graph_create_adjacent_, a,
                (void* a, void* b, void* c, void* d, void* e, void* f, void* g, void* h, void* i, void* j),
                (a, b, c, d, e, f, g, h, i, j))
-GPUDT_SETTLING(mpi_win_allocate_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
-GPUDT_SETTLING(mpi_win_allocate_shared_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
-GPUDT_SETTLING(mpi_win_allocate_cptr_, d, (void* a, void* b, void* c, void* d, void* e, void* f), (a, b, c, d, e, f))
-GPUDT_SETTLING(mpi_win_allocate_shared_cptr_, d, (void* a, void* b, void* c, void* d, void* e, void* f),
-               (a, b, c, d, e, f))
+/// The same for a function that makes the window `f` on the communicator `d`.
+#define GPUDT_ALLOCATING(procedure)                                                                             \
+  GPUDT_EXPORT void gpudt_##procedure(void* a, void* b, void* c, void* d, void* e, void* f, MPI_Fint* ierror) { \
+    settle_and_call(#procedure, d, a, b, c, d, e, f, present(ierror));                                          \
+    in_stream(d, f, *present(ierror));                                                                          \
+  }
+GPUDT_ALLOCATING(mpi_win_allocate_)
+GPUDT_ALLOCATING(mpi_win_allocate_shared_)
+GPUDT_ALLOCATING(mpi_win_allocate_cptr_)
+GPUDT_ALLOCATING(mpi_win_allocate_shared_cptr_)
 
 // The lengths of strings follow ierror, by value.
 GPUDT_EXPORT void gpudt_mpi_file_open_(void* comm, void* name, void* mode, void* info, void* file, MPI_Fint* ierror,

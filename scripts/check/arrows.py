@@ -46,8 +46,8 @@ ALLOWED = {
     "interpose/calls": ["interpose/streams", "interpose/requests", "interpose/collectives", "interpose/rma", "interpose/transport",
                         "interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "include",
                         "base"],
-    "interpose/fortran": ["interpose/collectives", "interpose/rma", "interpose/requests", "interpose/support", "device",
-                          "base"],
+    "interpose/fortran": ["interpose/streams", "interpose/collectives", "interpose/rma", "interpose/requests",
+                          "interpose/support", "device", "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
     "pingpong": ["include", "device/transfer", "device/choice", "device/cuda", "device/sim", "device", "datatype"],
     "initiated": ["device/cuda", "device/kernels", "datatype"],

@@ -135,7 +135,8 @@ MODULE = """\
 ! MPI in CUDA streams (gpudt_streams.h), for Fortran 2008 programs beside mpi_f08. Compile this file with the compiler of
 ! the program, which is linked with -lgpudt-pmpi. Large counts and displacements have the kinds MPI_COUNT_KIND and
 ! MPI_ADDRESS_KIND. Buffers must be contiguous: the compiler would copy others. Of an MPI library whose mpi_f08 has some of
-! these names (MPICH from 4.1 on) use what is needed: use mpi_f08, only: ...
+! these names (MPICH from 4.1 on) use what is needed: use mpi_f08, only: ... Over MPICH make windows by MPI_Win_create or
+! MPI_Win_create_dynamic.
 module gpudt_streams
   implicit none
   public

@@ -203,6 +203,8 @@ contains
     real(dp), pointer, contiguous :: memory(:), data(:)
     type(MPI_Win) :: window
     type(MPI_Request) :: sent
+    type(c_ptr) :: address
+    integer :: i
     memory => device_array(pattern_size)
     data => device_array(pattern_size)
     call fill(data, rank)
@@ -220,6 +222,17 @@ contains
     call verify(data, rank, 'MPIX_Get_enqueue')
     call MPI_Win_unlock_all(window)
     call MPI_Win_free(window)
+#ifndef MPICH
+    call MPI_Win_allocate(800_MPI_ADDRESS_KIND, 8, MPI_INFO_NULL, comm, address, window)
+    call MPI_Win_lock_all(0, window)
+    call fill(data, rank)
+    call MPIX_Put_enqueue(data, 10, MPI_DOUBLE_PRECISION, right, 0_MPI_ADDRESS_KIND, 10, MPI_DOUBLE_PRECISION, window)
+    call MPIX_Get_enqueue(memory, 10, MPI_DOUBLE_PRECISION, right, 0_MPI_ADDRESS_KIND, 10, MPI_DOUBLE_PRECISION, window)
+    call synchronize()
+    call verify_all(memory(1:10), [(value(rank, i), i = 1, 10)], 'a window of MPI_Win_allocate')
+    call MPI_Win_unlock_all(window)
+    call MPI_Win_free(window)
+#endif
     call device_free(memory)
     call device_free(data)
   end subroutine
