@@ -28,7 +28,7 @@ def contents(prefix):
     for library in sorted(prefix.glob("lib*/**/gpudt/*/libgpudt-pmpi.so")):
         yield f"data/lib/gpudt/{library.parent.name}/{library.name}", library, False
     yield "data/lib/libgpudt-sim.so", only(prefix.glob("lib*/**/libgpudt-sim.so")), False
-    for header in sorted((prefix / "include").glob("gpudt*.h")) + sorted((prefix / "include" / "gpudt-sim").glob("*.h")):
+    for header in sorted((prefix / "include").glob("gpudt*.*")) + sorted((prefix / "include" / "gpudt-sim").glob("*.h")):
         yield f"data/include/{header.relative_to(prefix / 'include')}", header, False
     for module in sorted((prefix / "share" / "gpudt").glob("*.py")):
         yield f"data/share/gpudt/{module.name}", module, False
