@@ -1,6 +1,5 @@
 // Wrong arguments of the functions that enqueue: found at once, with the class that the blocking function reports.
 #include <array>
-#include <limits>
 #include <vector>
 
 #include "tests/mpi/error_comm.hpp"
@@ -149,21 +148,6 @@ TEST_CASE("Wrong arrays of enqueued collectives", "[streams]") {
     return MPIX_Alltoallw_enqueue(from, ones.data(), places.data(), no_types.data(), to, ones.data(), places.data(),
                                   types.data(), comm);
   });
-}
-
-TEST_CASE("Counts beyond int", "[streams]") {
-  Refusing on;
-  Numbers numbers(1);
-  const MPI_Count many = MPI_Count(std::numeric_limits<int>::max()) + 1;
-#if defined(GPUDT_MPI_LARGE_COUNTS)
-  MPI_OK(MPIX_Send_enqueue_c(numbers.device(), many, MPI_DOUBLE, MPI_PROC_NULL, 0, on.comm()));
-#else
-  on.refuses(MPI_ERR_COUNT,
-             [&] { return MPIX_Send_enqueue_c(numbers.device(), many, MPI_DOUBLE, MPI_PROC_NULL, 0, on.comm()); });
-#endif
-  on.refuses(MPI_ERR_COUNT,
-             [&] { return MPIX_Send_enqueue_c(numbers.device(), -many, MPI_DOUBLE, MPI_PROC_NULL, 0, on.comm()); });
-  on.stream().synchronize();
 }
 
 TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]") {
