@@ -108,7 +108,7 @@ struct Operator {
 struct Destination {
   int rank;
   int keep(MPI_Comm comm) const {
-    check(rank == MPI_PROC_NULL || valid_target(comm, rank, 0), MPI_ERR_RANK, "the rank is not valid");
+    check(rank == MPI_PROC_NULL || valid_rank(comm, rank), MPI_ERR_RANK, "the rank is not valid");
     return rank;
   }
 };
@@ -116,7 +116,8 @@ struct Destination {
 struct Source {
   int rank;
   int keep(MPI_Comm comm) const {
-    check(rank == MPI_PROC_NULL || valid_source(comm, rank, 0), MPI_ERR_RANK, "the rank is not valid");
+    const bool special = rank == MPI_PROC_NULL || rank == MPI_ANY_SOURCE;
+    check(special || valid_rank(comm, rank), MPI_ERR_RANK, "the rank is not valid");
     return rank;
   }
 };
@@ -126,7 +127,7 @@ struct Tag {
   int tag;
   bool any = false;
   int keep(MPI_Comm comm) const {
-    check(any ? valid_source(comm, 0, tag) : valid_target(comm, 0, tag), MPI_ERR_TAG, "the tag is not valid");
+    check((any && tag == MPI_ANY_TAG) || valid_tag(comm, tag), MPI_ERR_TAG, "the tag is not valid");
     return tag;
   }
 };
@@ -137,7 +138,7 @@ struct Root {
     int inter = 0;
     PMPI_Comm_test_inter(comm, &inter);
     const bool special = inter != 0 && (rank == MPI_ROOT || rank == MPI_PROC_NULL);
-    check(special || (rank >= 0 && rank < peers_of(comm)), MPI_ERR_ROOT, "the root is not valid");
+    check(special || valid_rank(comm, rank), MPI_ERR_ROOT, "the root is not valid");
     return rank;
   }
 };

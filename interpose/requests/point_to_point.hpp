@@ -14,6 +14,9 @@
 
 namespace gpudt::interpose {
 
+/// Whether a process or a tag is one, without wildcards and MPI_PROC_NULL.
+bool valid_rank(MPI_Comm comm, int peer);
+bool valid_tag(MPI_Comm comm, int tag);
 /// True if MPI will accept (peer, tag) for a send on `comm`. Otherwise MPI itself is to report the error, at once, not
 /// when the deferred send is issued.
 bool valid_target(MPI_Comm comm, int peer, int tag);

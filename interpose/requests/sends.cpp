@@ -12,7 +12,6 @@
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose {
-namespace {
 
 bool valid_rank(MPI_Comm comm, int peer) {
   return peer >= 0 && peer < peers_of(comm);
@@ -28,8 +27,6 @@ bool valid_tag(MPI_Comm comm, int tag) {
   known_bound.store(*static_cast<int*>(bound), std::memory_order_relaxed);
   return tag <= *static_cast<int*>(bound);
 }
-
-}  // namespace
 
 bool valid_target(MPI_Comm comm, int peer, int tag) {
   return comm != MPI_COMM_NULL && valid_rank(comm, peer) && valid_tag(comm, tag);
