@@ -65,6 +65,13 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
   } catch (...) {  // the others wait until this process declines or publishes
     if (code != MPI_SUCCESS) failure = std::current_exception();
   }
+  std::unique_ptr<PersistentOffer> offer;
+  if (asks) offer = PersistentOffer::make(comm_state_of(comm), std::move(prepare));
+  if (failure) std::rethrow_exception(failure);
+  if (offer)
+    persistent_offers(*call.request, std::move(offer));
+  else if (staged)
+    report_fallback(Fallback::nonblocking_collective);
   if (code == MPI_SUCCESS)
     startable_add(comm, *call.request,
                   {.start =
@@ -73,13 +80,6 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
                          return MPI_Start(started);
                        },
                    .persistent = true});
-  std::unique_ptr<PersistentOffer> offer;
-  if (asks) offer = PersistentOffer::make(comm_state_of(comm), std::move(prepare));
-  if (failure) std::rethrow_exception(failure);
-  if (offer)
-    persistent_offers(*call.request, std::move(offer));
-  else if (staged)
-    report_fallback(Fallback::nonblocking_collective);
   return code;
 }
 

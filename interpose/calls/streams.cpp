@@ -64,7 +64,12 @@ void need_threads() {
                    "MPIX_Stream_create get it from any MPI_Init)");
 }
 
+void need(const void* place, const char* what) {
+  if (place == nullptr) throw MpiError(MPI_ERR_ARG, std::string("argument ") + what + " is null");
+}
+
 int create(MPI_Info info, MPIX_Stream* stream) {
+  need(stream, "stream");
   if (info_value(info, "type") != "cudaStream_t")
     throw MpiError(MPI_ERR_INFO_VALUE, "the info object must have the key \"type\" with the value \"cudaStream_t\"");
   if (!active.load() || std::strcmp(device::runtime_name(), "none") == 0)
@@ -78,6 +83,7 @@ int create(MPI_Info info, MPIX_Stream* stream) {
 }
 
 int comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* made) {
+  need(made, "newcomm");
   const std::shared_ptr<ProgramStream> found = find_stream(stream);
   if (!found && stream != MPIX_STREAM_NULL) throw MpiError(MPI_ERR_ARG, "the stream is not valid");
   const int code = MPI_Comm_dup(comm, made);
@@ -91,13 +97,17 @@ int comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* made) {
 using namespace gpudt::interpose;
 
 GPUDT_EXPORT int MPIX_Info_set_hex(MPI_Info info, const char* key, const void* value, int value_size) {
-  constexpr const char* digits = "0123456789abcdef";
-  std::string text;
-  for (int i = 0; i < value_size; ++i) {
-    const unsigned byte = static_cast<const unsigned char*>(value)[i];
-    text += {digits[byte / 16], digits[byte % 16]};
-  }
-  return PMPI_Info_set(info, key, text.c_str());
+  return guarded(MPI_COMM_NULL, "MPIX_Info_set_hex", [&] {
+    constexpr const char* digits = "0123456789abcdef";
+    need(key, "key");
+    need(value, "value");
+    std::string text;
+    for (int i = 0; i < value_size; ++i) {
+      const unsigned byte = static_cast<const unsigned char*>(value)[i];
+      text += {digits[byte / 16], digits[byte % 16]};
+    }
+    return PMPI_Info_set(info, key, text.c_str());
+  });
 }
 
 GPUDT_EXPORT int MPIX_Stream_create(MPI_Info info, MPIX_Stream* stream) {

@@ -174,6 +174,12 @@ TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]"
   MPI_OK(MPI_Send_init(data, 1, MPI_DOUBLE, MPI_PROC_NULL, 0, comm(), &request));
   MPI_FAILS(MPIX_Start_enqueue(&request), MPI_ERR_REQUEST);  // of a communicator without a stream
   MPI_OK(MPI_Request_free(&request));
+  {
+    const EnqueuingStream stream;
+    MPI_OK(MPI_Send_init(data, 1, MPI_DOUBLE, MPI_PROC_NULL, 0, stream.comm(), &request));
+  }
+  MPI_FAILS(MPIX_Start_enqueue(&request), MPI_ERR_COMM);  // of one that has been freed
+  MPI_OK(MPI_Request_free(&request));
   PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
   PMPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL);
 

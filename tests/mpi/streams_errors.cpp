@@ -26,8 +26,13 @@ TEST_CASE("Wrong streams and communicators", "[streams]") {
   MPI_FAILS(MPIX_Stream_create(info, &stream), MPI_ERR_INFO_VALUE);
   MPI_Info_set(info, "value", "no stream");
   MPI_FAILS(MPIX_Stream_create(info, &stream), MPI_ERR_INFO_VALUE);
+  MPI_FAILS(MPIX_Info_set_hex(info, "value", nullptr, 8), MPI_ERR_ARG);
+  MPI_FAILS(MPIX_Info_set_hex(info, nullptr, &stream, 8), MPI_ERR_ARG);
+  MPI_FAILS(MPIX_Stream_create(info, nullptr), MPI_ERR_ARG);
   MPI_Info_free(&info);
   CHECK(stream == MPIX_STREAM_NULL);
+  MPI_FAILS(MPIX_Stream_comm_create(MPI_COMM_WORLD, stream, nullptr), MPI_ERR_ARG);
+  MPI_FAILS(MPIX_Stream_free(nullptr), MPI_ERR_ARG);
 
   Numbers numbers(1);
   MPI_FAILS(MPIX_Send_enqueue(numbers.device(), 1, MPI_DOUBLE, rank(), 0, comm()), MPI_ERR_COMM);
