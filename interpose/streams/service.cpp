@@ -70,8 +70,7 @@ class Service {
   bool turn();
   bool begin_told();
   void begin(EnqueuedCall* call);
-  int step(EnqueuedCall* call, const StartEnqueued& start, MPI_Request* request);
-  int second_step(Begun& begun);
+  static int second_step(Begun& begun);
   bool test_begun();
   void finish(EnqueuedCall* call, int code, const MPI_Status& status);
   void ended(EnqueuedCall* call, MPI_Request& request, int code, const MPI_Status& status);
@@ -192,7 +191,10 @@ bool Service::begin_told() {
 void Service::begin(EnqueuedCall* call) {
   call->under_way = true;
   Begun begun{call, MPI_REQUEST_NULL};
-  int code = step(call, call->steps.start, &begun.request);
+  int code = raising(MPI_COMM_NULL, call->name, [&] {
+    begun_.reserve(begun_.size() + 1);
+    return call->steps.start(&begun.request);
+  });
   if (code == MPI_SUCCESS && begun.request == MPI_REQUEST_NULL) code = second_step(begun);
   if (code != MPI_SUCCESS || begun.request == MPI_REQUEST_NULL)
     finish(call, code, empty_status());
@@ -200,18 +202,11 @@ void Service::begin(EnqueuedCall* call) {
     begun_.push_back(begun);
 }
 
-int Service::step(EnqueuedCall* call, const StartEnqueued& start, MPI_Request* request) {
-  return raising(MPI_COMM_NULL, call->name, [&] {
-    begun_.reserve(begun_.size() + 1);
-    return start(request);
-  });
-}
-
 /// Starts the second step of a call, unless it has none or this was it: then there is no request afterwards.
 int Service::second_step(Begun& begun) {
   begun.request = MPI_REQUEST_NULL;
   if (!begun.call->steps.then || std::exchange(begun.is_second, true)) return MPI_SUCCESS;
-  return step(begun.call, begun.call->steps.then, &begun.request);
+  return raising(MPI_COMM_NULL, begun.call->name, [&] { return begun.call->steps.then(&begun.request); });
 }
 
 bool Service::test_begun() {

@@ -1,5 +1,6 @@
 // Accesses to windows that are enqueued in streams.
 #include <chrono>
+#include <deque>
 #include <thread>
 
 #include "tests/mpi/rma.hpp"
@@ -91,6 +92,37 @@ TEST_CASE("A stream does not pass a put before its data are at the target", "[st
   }
   stream.synchronize();
   if (rank() % 2 != 0) CHECK(window.numbers.values() == counted(10, first_of(partner(), 0)));
+}
+
+TEST_CASE("Puts that are under way in several streams", "[streams]") {
+  if (!all_have_partners()) return;
+  constexpr int streams = 6;
+  std::deque<EnqueuingStream> stream;
+  std::deque<LockedWindow> window;
+  std::deque<Numbers> out;
+  for (int i = 0; i < streams; ++i) {
+    stream.emplace_back();
+    window.emplace_back(stream.back(), span, true);
+    out.emplace_back(span);
+  }
+  for (int round = 0; round < 5; ++round) {
+    for (std::size_t i = 0; i < streams; ++i) {
+      out[i].write(stream[i].cuda(), first_of(rank(), round) + static_cast<double>(i));
+      MPI_OK(MPIX_Put_enqueue(out[i].device(), span, MPI_DOUBLE, partner(), 0, span, MPI_DOUBLE, window[i]));
+    }
+    for (const EnqueuingStream& each : stream) each.synchronize();
+    MPI_OK(MPI_Barrier(comm()));
+    for (std::size_t i = 0; i < streams; ++i) {
+      window[i].numbers.read(stream[i].cuda());
+      stream[i].synchronize();
+      CHECK(window[i].numbers.values() == counted(span, first_of(partner(), round) + static_cast<double>(i)));
+    }
+    MPI_OK(MPI_Barrier(comm()));
+  }
+  while (!stream.empty()) {
+    window.pop_back();
+    stream.pop_back();
+  }
 }
 
 TEST_CASE("An enqueued get sees what the target has written, and what follows sees what it brings", "[streams]") {
