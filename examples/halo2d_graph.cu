@@ -1,6 +1,7 @@
 /* Jacobi's iteration on a torus: each step exchanges the halo and computes, in a stream. The host enqueues the first
    steps one by one, and then launches two of them as a graph, again and again. Compared with the host's own result.
-   nvcc -ccbin mpicxx -Xcompiler -DOMPI_SKIP_MPICXX halo2d_graph.cu -o halo2d_graph -lgpudt-pmpi -lcudart
+   nvcc -ccbin mpicxx -DOMPI_SKIP_MPICXX -IPREFIX/include halo2d_graph.cu -o halo2d_graph \
+     -LPREFIX/lib -lgpudt-pmpi -Xlinker -rpath=PREFIX/lib
    mpirun -n 4 ./halo2d_graph */
 #include <cuda_runtime.h>
 #include <gpudt_streams.h>
