@@ -117,12 +117,15 @@ GPUDT_EXPORT int MPIX_Stream_create(MPI_Info info, MPIX_Stream* stream) {
 }
 
 GPUDT_EXPORT int MPIX_Stream_free(MPIX_Stream* stream) {
-  if (stream != nullptr && forget_stream_handle(*stream)) {
-    *stream = MPIX_STREAM_NULL;
-    return MPI_SUCCESS;
-  }
-  if (auto* const mpi = mpi_function<int(MPIX_Stream*)>("MPIX_Stream_free")) return mpi(stream);
-  return fail(MPI_COMM_NULL, "MPIX_Stream_free", MPI_ERR_ARG, "the stream is not valid");
+  return guarded(MPI_COMM_NULL, "MPIX_Stream_free", [&] {
+    need(stream, "stream");
+    if (forget_stream_handle(*stream)) {
+      *stream = MPIX_STREAM_NULL;
+      return int(MPI_SUCCESS);
+    }
+    if (auto* const mpi = mpi_function<int(MPIX_Stream*)>("MPIX_Stream_free")) return mpi(stream);
+    throw MpiError(MPI_ERR_ARG, "the stream is not valid");
+  });
 }
 
 GPUDT_EXPORT int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* newcomm) {

@@ -35,6 +35,29 @@ class Refusing {
   EnqueuingStream stream_;
 };
 
+/// Errors that concern no communicator are returned while it lives.
+class ErrorsReturned {
+ public:
+  ErrorsReturned() {
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      PMPI_Comm_get_errhandler(comms[i], &before_[i]);
+      PMPI_Comm_set_errhandler(comms[i], MPI_ERRORS_RETURN);
+    }
+  }
+  ~ErrorsReturned() {
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      PMPI_Comm_set_errhandler(comms[i], before_[i]);
+      PMPI_Errhandler_free(&before_[i]);
+    }
+  }
+  ErrorsReturned(const ErrorsReturned&) = delete;
+  ErrorsReturned& operator=(const ErrorsReturned&) = delete;
+
+ private:
+  const std::array<MPI_Comm, 2> comms{MPI_COMM_WORLD, MPI_COMM_SELF};
+  std::array<MPI_Errhandler, 2> before_{};
+};
+
 struct WrongMessage {
   int count, peer, tag;
   MPI_Datatype type;
@@ -151,8 +174,7 @@ TEST_CASE("Wrong arrays of enqueued collectives", "[streams]") {
 }
 
 TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]") {
-  PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  PMPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+  const ErrorsReturned returned;
   Numbers numbers(1);
   double* const data = numbers.device();
   std::array<int, 1> one{1};
@@ -180,8 +202,6 @@ TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]"
   }
   MPI_FAILS(MPIX_Start_enqueue(&request), MPI_ERR_COMM);  // of one that has been freed
   MPI_OK(MPI_Request_free(&request));
-  PMPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
-  PMPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_ARE_FATAL);
 
   Refusing on;
   MPI_OK(MPI_Send_init(data, 1, MPI_DOUBLE, MPI_PROC_NULL, 0, on.comm(), &request));
