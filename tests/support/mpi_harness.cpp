@@ -183,10 +183,6 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   return x ^ (x >> 31);
 }
 
-std::uint64_t key_of(int from, std::int64_t number) {
-  return mix(seed(), (static_cast<std::uint64_t>(from) << 32) + static_cast<std::uint64_t>(number));
-}
-
 int bytes_in(const MPI_Status& status) {
   int bytes = -1;
   PMPI_Get_count(&status, MPI_BYTE, &bytes);

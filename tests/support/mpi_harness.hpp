@@ -197,7 +197,9 @@ class Buffer {
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b);
 /// For the data of message `number` of process `from`: all processes of a run have the same.
-std::uint64_t key_of(int from, std::int64_t number = 0);
+inline std::uint64_t key_of(int from, std::int64_t number = 0) {
+  return mix(seed(), (static_cast<std::uint64_t>(from) << 32) + static_cast<std::uint64_t>(number));
+}
 /// Of a message of bytes.
 int bytes_in(const MPI_Status& status);
 std::string error_text(int code);
