@@ -41,7 +41,7 @@ install_mpi() {
 }
 
 mpich_5=mpich==5.0.2
-# Hardly optimised, eight files at once: it is for these tests alone, and built sooner.
+# Hardly optimised, and eight files of a test at once: it is for these tests alone, and built sooner.
 quick_build="-Dcuda=disabled -Dprograms=false -Doptimization=1 -Db_pch=true -Dunity=on -Dunity_size=8"
 
 prefix=() short=no rebuild=(--no-rebuild)
