@@ -11,7 +11,7 @@ namespace {
 
 /// Whether MPI works, and is the library that this one was built for: otherwise even its handles are unknown.
 bool mpi_works() {
-  if (!init_noted()) return false;
+  if (!init_noted() || other_mpi_noted()) return false;
   int begun = 0, ended = 0;
   PMPI_Initialized(&begun);
   PMPI_Finalized(&ended);

@@ -50,7 +50,7 @@ using gpudt::interpose::global_function;
 using gpudt::interpose::is_first_rank;
 using gpudt::interpose::loaded_function;
 using gpudt::interpose::make_global;
-using gpudt::interpose::note_init;
+using gpudt::interpose::note_other_mpi;
 
 namespace {
 
@@ -162,7 +162,7 @@ void fill_tables() {
   const std::string_view found = family_here();
   if (found.empty() || found == GPUDT_MPI_FAMILY) return give_way_to_other_tools();
   pass_everything_through();
-  note_init();  // MPI_Init goes to MPI
+  note_other_mpi();
   if (is_first_rank())
     std::fprintf(
         stderr,

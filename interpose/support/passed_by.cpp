@@ -14,7 +14,7 @@
 namespace gpudt::interpose {
 namespace {
 
-std::atomic<bool> noted{false};
+std::atomic<bool> noted{false}, other_mpi{false};
 
 bool is_disabled() {
   std::vector<std::string> complaints;
@@ -37,6 +37,15 @@ void note_init() {
 
 bool init_noted() {
   return noted.load(std::memory_order_relaxed);
+}
+
+void note_other_mpi() {
+  other_mpi.store(true, std::memory_order_relaxed);
+  note_init();
+}
+
+bool other_mpi_noted() {
+  return other_mpi.load(std::memory_order_relaxed);
 }
 
 void warn_if_passed_by() {

@@ -8,9 +8,12 @@ namespace gpudt::interpose {
 #define GPUDT_PASSED_BY \
   "a function that dlsym() takes from the MPI library's own handle, as ctypes and Julia's MPI.jl do, passes it by"
 
-/// To be called when MPI_Init has come through this library, or if it goes to MPI on purpose: prevents the warning.
+/// To be called when MPI_Init has come through this library: prevents the warning.
 void note_init();
 bool init_noted();
+/// The same where every call goes to MPI on purpose, since this library was built for another one.
+void note_other_mpi();
+bool other_mpi_noted();
 
 /// To be called while MPI is being initialized. If MPI_Init has not come through this library, in a process that has a
 /// GPU runtime, the first rank logs a warning.

@@ -1,5 +1,7 @@
 // An ordinary MPI program on host memory: what goes around a ring comes back. To be run with a libgpudt-pmpi.so that
-// was built for another MPI library.
+// was built for another MPI library, and so refuses to make datatypes.
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <mpi.h>
 #include <stdio.h>
 
@@ -31,6 +33,8 @@ int main(int argc, char** argv) {
   MPI_Allreduce(&right, &all_right, 1, MPI_INT, MPI_MIN, ring);
   MPI_Type_free(&pairs);
   MPI_Comm_free(&ring);
+  int (*const make)(MPI_Datatype*) = (int (*)(MPI_Datatype*))dlsym(RTLD_DEFAULT, "gpudt_type_float16");
+  if (make != NULL) all_right = all_right && make(&pairs) != MPI_SUCCESS;
   if (rank == 0) printf("%s\n", all_right ? "right" : "WRONG");
   MPI_Finalize();
   return all_right ? 0 : 1;
