@@ -50,7 +50,7 @@ struct Float16 {
   }
 };
 
-/// The upper half of a float.
+/// The upper half of a float. Where the program flushes subnormal floats, so are these: see combine_on_host().
 struct Bfloat16 {
   std::uint16_t bits;
 
@@ -60,5 +60,12 @@ struct Bfloat16 {
     return {static_cast<std::uint16_t>(magnitude > float_infinity ? canonical_nan : rounded(bits_of(value), 16))};
   }
 };
+
+/// A number in the order of the values: IEEE 754's totalOrder, by which -0 is less than 0, and what is not a number lies
+/// beyond the infinite value of its sign.
+template <class Half>
+GPUDT_HD int place_in_order(Half half) {
+  return (half.bits & 0x8000) != 0 ? 0x7fff - half.bits : half.bits;
+}
 
 }  // namespace gpudt::device

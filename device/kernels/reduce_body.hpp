@@ -53,7 +53,7 @@ template <class Value, class Index, int alignment>
 inline constexpr bool is_pair<ValueAndIndex<Value, Index, alignment>> = true;
 /// Whether operators compute with floats, and round each result.
 template <class T>
-inline constexpr bool is_float16 = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+inline constexpr bool is_half = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
 /// Calls act(T{}) with the type of the element. Only on the host.
 template <class Act>
@@ -108,7 +108,7 @@ auto with_element(Element element, Act act) {
 // --- operators -------------------------------------------------------------------------------------------------------
 
 template <class T>
-inline constexpr bool is_number = std::is_arithmetic_v<T> || is_float16<T>;
+inline constexpr bool is_number = std::is_arithmetic_v<T> || is_half<T>;
 
 template <Operator op, class T>
 inline constexpr bool defined = std::is_integral_v<T>;
@@ -133,7 +133,7 @@ template <class T>
 GPUDT_HD T sum_of(T a, T b) {
   if constexpr (is_complex<T>)
     return {a.re + b.re, a.im + b.im};
-  else if constexpr (is_float16<T>)
+  else if constexpr (is_half<T>)
     return T::nearest(a.value() + b.value());
   else
     return static_cast<T>(static_cast<Wrapping<T>>(a) + static_cast<Wrapping<T>>(b));
@@ -143,7 +143,7 @@ template <class T>
 GPUDT_HD T product_of(T a, T b) {
   if constexpr (is_complex<T>)
     return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
-  else if constexpr (is_float16<T>)
+  else if constexpr (is_half<T>)
     return T::nearest(a.value() * b.value());
   else if constexpr (std::is_integral_v<T>)  // short ones would be multiplied as int
     return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
@@ -153,8 +153,8 @@ GPUDT_HD T product_of(T a, T b) {
 
 template <class T>
 GPUDT_HD bool is_less(T a, T b) {
-  if constexpr (is_float16<T>)
-    return a.value() < b.value();
+  if constexpr (is_half<T>)
+    return place_in_order(a) < place_in_order(b);
   else
     return a < b;
 }

@@ -1,6 +1,7 @@
 #include "device/kernels/reduction.hpp"
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 
 #include "device/kernels/reduce_body.hpp"
@@ -57,10 +58,14 @@ struct Combination {
 void combine_on_host(Operator op, Element element, const void* in, void* inout, std::int64_t count) {
   const auto* const from = static_cast<const char*>(in);
   auto* const to = static_cast<char*>(inout);
+  std::fenv_t of_program;  // which may round otherwise, and flush subnormal floats
+  std::fegetenv(&of_program);
+  std::fesetenv(FE_DFL_ENV);
   if (element == Element::float16)
     with_operator<Float16>(op, Combination<Float16>{from, to, count});
   else if (element == Element::bfloat16)
     with_operator<Bfloat16>(op, Combination<Bfloat16>{from, to, count});
+  std::fesetenv(&of_program);
 }
 
 ReduceArgs plan_reduction(const Reduction& reduction, int multiprocessors) {

@@ -44,6 +44,7 @@ std::int64_t element_alignment(Element element);
 bool is_defined(Operator op, Element element);
 
 /// inout[i] = in[i] op inout[i] for `count` elements in host memory, of float16 or bfloat16, that the operator takes.
+/// Floats are not flushed meanwhile, and rounded to nearest, whatever the program has chosen.
 void combine_on_host(Operator op, Element element, const void* in, void* inout, std::int64_t count);
 
 /// What a destination gets.

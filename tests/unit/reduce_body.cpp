@@ -71,7 +71,7 @@ T expected(Operator op, T a, T b) {
     if (op == Operator::maxloc ? y > x : y < x) found = b;
     if (x == y) found.index = std::min<decltype(+a.index)>(a.index, b.index);
     return found;
-  } else if constexpr (is_float16<T>) {
+  } else if constexpr (is_half<T>) {
     return T::nearest(number_expected(op, a.value(), b.value()));
   } else {
     return number_expected(op, a, b);
@@ -89,7 +89,7 @@ T value(int rank, std::int64_t i) {
   } else if constexpr (is_pair<T>) {
     made.value = static_cast<decltype(+made.value)>(small);
     made.index = static_cast<decltype(+made.index)>((rank * 5 + i) % 7);
-  } else if constexpr (is_float16<T>) {
+  } else if constexpr (is_half<T>) {
     made = T::nearest(static_cast<float>(small));
   } else {
     made = static_cast<T>(small);
