@@ -125,9 +125,12 @@ bool is_committed(MPI_Datatype type) {
   return PMPI_Send(&unread, 1, type, MPI_PROC_NULL, 0, test_comm) == MPI_SUCCESS;
 }
 
-const TypeInfoRef* find(MPI_Datatype type) {
-  if (const TypeInfoRef* info = lately_used.find(type)) return info;
-  if (const TypeInfoRef* info = predefined.find(type)) return info;
+const TypeInfoRef* find_lately_used(MPI_Datatype type) {
+  const TypeInfoRef* const info = lately_used.find(type);
+  return info != nullptr ? info : predefined.find(type);
+}
+
+const TypeInfoRef* find_attribute(MPI_Datatype type) {
   void* value = nullptr;
   int found = 0;
   PMPI_Type_get_attr(type, key, &value, &found);
@@ -158,10 +161,12 @@ MPI_Datatype make_packed_type(std::int64_t size) {
   return packed_type;
 }
 
-TypeInfoRef build(MPI_Datatype type) {
+TypeInfoRef find_or_build(MPI_Datatype type) {
   const LockGuard lock(build_mutex);
-  if (const TypeInfoRef* info = find(type)) return *info;  // another thread was faster
+  if (const TypeInfoRef* info = find_lately_used(type)) return *info;  // another thread was faster
+  // First, since for what is no type the others would call the error handler of MPI_COMM_WORLD.
   if (!is_committed(type)) return nullptr;
+  if (const TypeInfoRef* info = find_attribute(type)) return *info;
   std::int64_t widest_element = 0;
   LayoutRef layout = decode(type, {}, &widest_element);
   const std::int64_t size = layout->size();
@@ -218,8 +223,8 @@ std::uint64_t types_freed() {
 
 TypeInfoRef type_info(MPI_Datatype type) {
   if (type == MPI_DATATYPE_NULL) return nullptr;
-  if (const TypeInfoRef* info = find(type)) return *info;
-  return build(type);
+  if (const TypeInfoRef* info = find_lately_used(type)) return *info;
+  return find_or_build(type);
 }
 
 void forget_type(MPI_Datatype type) {

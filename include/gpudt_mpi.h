@@ -40,23 +40,29 @@ int gpudt_route_request(MPI_Request request, int* way, char* text, int size);
 int gpudt_route_window(MPI_Win win, int target, int* way, char* text, int size);
 
 /* Set *type to the datatype of IEEE's binary16 (CUDA's __half), or of bfloat16. It is like a predefined one: committed,
- * the same handle in each call, valid until MPI_Finalize; MPI_Type_free only sets its argument to MPI_DATATYPE_NULL.
- * MPI_Get_elements and MPI_Pack_external see two bytes.
+ * the same handle in each call; MPI_Type_free only sets its argument to MPI_DATATYPE_NULL. But MPI_Get_elements and
+ * MPI_Pack_external see two bytes, MPI_Type_get_envelope and _get_contents a derived type, and reductions take no copy
+ * that MPI_Type_dup makes (MPI_ERR_OP). It is valid until MPI_Finalize, without MPI_Init until the last session ends;
+ * with GPUDT_DISABLE=1 no longer in callbacks that the program had set on MPI_COMM_SELF before the first call.
  *
  * MPI_SUM, MPI_PROD, MPI_MIN and MPI_MAX take it in all reductions, of memory of the host or of GPUs, and in
  * accumulates to windows that have memory of a GPU on some rank. In accumulates to other windows these four, and
  * everywhere the other operators that MPI_FLOAT does not take, give MPI_ERR_OP. MPI_REPLACE, MPI_NO_OP and user-defined
- * operators do what they do with any datatype. Elements are combined in the same order as MPI_FLOAT.
+ * operators do what they do with any datatype. GPUs combine elements in the order of ranks, the host in that which MPI
+ * chooses for user-defined operators.
  *   - Each sum and product is rounded to the nearest value, ties to even, as by __hadd and __hmul and in NCCL. Values
- *     too large become infinite, subnormal ones are kept, what is not a number becomes 0x7fff.
- *   - Of two elements that are equal, or one of which is not a number, MPI_MIN and MPI_MAX give either.
+ *     too large become infinite, subnormal ones are kept, what is not a number becomes 0x7fff. The program's mode of
+ *     rounding, and whether it flushes subnormal floats, change nothing.
+ *   - MPI_MIN and MPI_MAX compare by IEEE's totalOrder: -0 is less than 0, and what is not a number lies beyond the
+ *     infinite value of its sign.
  *
- * Reductions of MPICH's own types, MPIX_C_FLOAT16 and MPIX_BFLOAT16, are done in the same way; accumulates of them to
- * windows without memory of GPUs are MPICH's. Formats of 8 bits can be sent as MPI_BYTE; they are not reduced.
+ * Over MPICH 5 reductions of its own types, MPIX_C_FLOAT16 and MPIX_BFLOAT16, give the same results; MPICH 4.0 aborts.
+ * Accumulates of them to windows without memory of GPUs are MPICH's. Formats of 8 bits can be sent as MPI_BYTE; they
+ * are not reduced.
  *
- * Both return MPI_SUCCESS or, before MPI_Init, after MPI_Finalize and where MPI_Init has not come through the library,
- * MPI_ERR_OTHER without calling an error handler. Other errors go to the handler of MPI_COMM_WORLD. Thread-safe; they
- * send nothing. They work with GPUDT_DISABLE=1, too. */
+ * Both return MPI_SUCCESS or, before MPI_Init, after MPI_Finalize and where MPI_Init has not come through the library
+ * or that was built for another MPI, MPI_ERR_OTHER without calling an error handler. Other errors go to the handler of
+ * MPI_COMM_WORLD. Thread-safe; they send nothing. They work with GPUDT_DISABLE=1, too. */
 int gpudt_type_float16(MPI_Datatype* type);
 int gpudt_type_bfloat16(MPI_Datatype* type);
 

@@ -98,11 +98,11 @@ class GivenElements {
   bool owned_ = false;
 };
 
-/// MPI would refuse float16 and bfloat16, or combine their bytes.
-void refuse_float16(MPI_Op op, MPI_Datatype type) {
-  if (accumulates_float16(op, type))
-    throw MpiError(MPI_ERR_OP,
-                   "float16 and bfloat16 are accumulated only in windows with memory of a GPU on some rank");
+/// The operator to give to MPI, which would refuse float16 and bfloat16, or combine their bytes.
+MPI_Op operator_to_give(MPI_Op op, const Target& target) {
+  if (!accumulates_float16(op, target.type)) return op;
+  if (target.rank == MPI_PROC_NULL) return MPI_REPLACE;
+  throw MpiError(MPI_ERR_OP, "float16 and bfloat16 are accumulated only in windows with memory of a GPU on some rank");
 }
 
 int rput(const Origin& origin, const Target& target, MPI_Win win, MPI_Request* request) {
@@ -133,24 +133,24 @@ int get(const char* call, const Origin& origin, const Target& target, MPI_Win wi
 int accumulate(const char* call, const Origin& origin, const Target& target, MPI_Op op, MPI_Win win,
                MPI_Request* request) {
   if (const auto served = served_window(win)) return served->accumulate(call, origin, target, op, request);
-  refuse_float16(op, target.type);
+  const MPI_Op passed_op = operator_to_give(op, target);
   CallBuffers buffers(call, {.win = win});
   const GivenElements from(buffers, Role::in, origin, target.rank);
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
       return PMPI_Accumulate(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count,
-                             target.type, op, win);
+                             target.type, passed_op, win);
     });
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
     return PMPI_Raccumulate(from.buffer, origin.count, from.type, target.rank, target.displacement, target.count,
-                            target.type, op, win, real);
+                            target.type, passed_op, win, real);
   });
 }
 
 int get_accumulate(const char* call, const Origin& origin, const Origin& result, const Target& target, MPI_Op op,
                    MPI_Win win, MPI_Request* request) {
   if (const auto served = served_window(win)) return served->get_accumulate(call, origin, result, target, op, request);
-  refuse_float16(op, target.type);
+  const MPI_Op passed_op = operator_to_give(op, target);
   CallBuffers buffers(call, {.win = win});
   // MPI_NO_OP reads nothing from the origin, whatever its arguments say.
   const GivenElements from(buffers, Role::in, origin, op == MPI_NO_OP ? MPI_PROC_NULL : target.rank);
@@ -158,11 +158,11 @@ int get_accumulate(const char* call, const Origin& origin, const Origin& result,
   if (request == nullptr)
     return access(buffers, target.rank, win, [&] {
       return PMPI_Get_accumulate(from.buffer, origin.count, from.type, to.buffer, result.count, to.type, target.rank,
-                                 target.displacement, target.count, target.type, op, win);
+                                 target.displacement, target.count, target.type, passed_op, win);
     });
   return access(buffers, target.rank, win, request, [&](MPI_Request* real) {
     return PMPI_Rget_accumulate(from.buffer, origin.count, from.type, to.buffer, result.count, to.type, target.rank,
-                                target.displacement, target.count, target.type, op, win, real);
+                                target.displacement, target.count, target.type, passed_op, win, real);
   });
 }
 
@@ -170,12 +170,12 @@ int fetch_and_op(const void* origin, void* result, MPI_Datatype type, int rank, 
                  MPI_Win win) {
   if (const auto served = served_window(win))
     return served->fetch_and_op(origin, result, {rank, displacement, 1, type}, op);
-  refuse_float16(op, type);
+  const MPI_Op passed_op = operator_to_give(op, {rank, displacement, 1, type});
   CallBuffers buffers("MPI_Fetch_and_op", {.win = win});
   const GivenElements from(buffers, Role::in, {origin, 1, type}, rank);
   const GivenElements to(buffers, Role::out, {result, 1, type}, rank);
   return access(buffers, rank, win, [&] {
-    return PMPI_Fetch_and_op(from.buffer, to.buffer, type_to_fetch(type), rank, displacement, op, win);
+    return PMPI_Fetch_and_op(from.buffer, to.buffer, type_to_fetch(type), rank, displacement, passed_op, win);
   });
 }
 

@@ -396,7 +396,7 @@ bool starts_asked(MPI_Comm comm, const ReductionArguments& arguments, MPI_Dataty
   return asked(comm, arguments, type, op) && on_one_node(comm);
 }
 
-// Operator and datatype are predefined, and so outlive the request.
+// Operator and datatype are predefined, or gpudt's own, and so outlive the request.
 PrepareOffer reduction_to_offer(const Call& call, const ReductionArguments& arguments, MPI_Datatype type, MPI_Op op) {
   const std::optional<Arithmetic> arithmetic = arithmetic_of(op, type);
   if (!arithmetic || !locate_buffer(input_of(arguments), type).on_device()) return {};

@@ -129,8 +129,8 @@ std::optional<Arithmetic> look_up(MPI_Op op, MPI_Datatype type) {
 
 }  // namespace
 
-// Remembers the last result, since programs repeat the same look-up. It stays valid: predefined handles are never
-// freed, and the result for all others is empty.
+// Remembers the last result of look_up(), since programs repeat it. It stays valid: predefined handles are never freed,
+// and the result for all others is empty.
 std::optional<Arithmetic> arithmetic_of(MPI_Op op, MPI_Datatype type) {
   if (const std::optional<Element> element = float16_element(type)) {
     const std::optional<Operator> known = operator_of(op);

@@ -9,12 +9,19 @@
 
 #include <mpi.h>
 
+#include <array>
+#include <cstddef>
 #include <optional>
 
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 
 namespace gpudt::interpose {
+
+inline constexpr std::array half_elements = {device::Element::float16, device::Element::bfloat16};
+constexpr std::size_t half_index(device::Element element) {
+  return element == half_elements[0] ? 0 : 1;
+}
 
 /// The type of float16 or bfloat16 elements, made in the first call. Thread-safe. Throws MpiError.
 MPI_Datatype float16_type(device::Element element);

@@ -14,6 +14,7 @@
 #include "interpose/requests/arithmetic.hpp"
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/support/errors.hpp"
+#include "interpose/transport/device_buffer.hpp"
 
 namespace gpudt::interpose {
 namespace {
@@ -70,7 +71,7 @@ MPI_Op operation_at(int index) {
 }
 int element_index(MPI_Datatype type) {
   if (const auto element = float16_element(type))
-    return static_cast<int>(datatype::element_types().size()) + (*element == device::Element::bfloat16 ? 1 : 0);
+    return static_cast<int>(datatype::element_types().size() + half_index(*element));
   return type == MPI_DATATYPE_NULL
              ? -1
              : index_of(datatype::element_types(), type);  // an MPI without Fortran has null entries
@@ -79,7 +80,7 @@ MPI_Datatype element_at(int index) {
   const std::span<const MPI_Datatype> named = datatype::element_types();
   const auto at = static_cast<std::size_t>(index);
   if (at < named.size()) return named[at];
-  return float16_type(at == named.size() ? device::Element::float16 : device::Element::bfloat16);
+  return float16_type(half_elements[at - named.size()]);
 }
 
 MPI_Datatype element_of(MPI_Datatype type) {
@@ -100,6 +101,10 @@ MPI_Datatype element_of(MPI_Datatype type) {
 bool accumulates_float16(MPI_Op op, MPI_Datatype type) {
   if (!float16_types_exist() || op == MPI_REPLACE || op == MPI_NO_OP || datatype::basic_types.size(type) != 0)
     return false;
+  if (active.load()) {  // without taking others apart
+    const datatype::TypeInfoRef info = datatype::type_info(type);
+    if (!info || info->widest_element() != 1) return false;  // MPI reports what is no type
+  }
   const MPI_Datatype element = type == MPI_DATATYPE_NULL ? type : element_of(type);
   if (!is_float16_type(element)) return false;
   if (!arithmetic_of(op, element))

@@ -75,7 +75,7 @@ MPI_Op operation_at(int index);
 /// The index of a predefined datatype, the same in all processes; -1 for other datatypes.
 int element_index(MPI_Datatype type);
 MPI_Datatype element_at(int index);
-/// The predefined datatype that `type` consists of; MPI_DATATYPE_NULL if there are several.
+/// The predefined datatype, or the one of gpudt's, that `type` consists of; MPI_DATATYPE_NULL if there are several.
 MPI_Datatype element_of(MPI_Datatype type);
 /// Whether accumulates by `op` reduce elements of float16 or bfloat16, which MPI does not know. Throws MpiError if the
 /// operator does not take them.
