@@ -392,6 +392,18 @@ def collectives(MPI, check, comm):
                 check(f"{form}, {shape.name}", lambda a, b: call(part(a), part(b)),
                       numbers(rank, length, 4), blank(neighbours))
 
+    # The others, small integers, do not show how they are read.
+    for name, one, two in (("float16", 0x3c00, 0x4000), ("bfloat16", 0x3f80, 0x4000)):
+        half = datatype(MPI, f"gpudt_type_{name}")
+
+        def total(a, b):
+            comm.Allreduce([a, half], [b, half])
+
+        given, sums = array("h", [one] * 60), blank(60, "h")
+        total(given, sums)
+        assert size != 2 or sums == array("h", [two] * 60), f"1 + 1 in {name} is {sums[0]:#x}"
+        check(f"sums of {name}", total, given, blank(60, "h"))
+
     halves = [("h", datatype(MPI, f"gpudt_type_{name}")) for name in ("float16", "bfloat16")]
     for typecode, kind in (("d", MPI.DOUBLE), ("i", MPI.INT), ("q", MPI.INT64_T), *halves):
         for operator, name in ((MPI.SUM, "SUM"), (MPI.MAX, "MAX"), (summed, "a function of Python's")):
