@@ -61,8 +61,8 @@ struct Bfloat16 {
   }
 };
 
-/// A number in the order of the values: IEEE 754's totalOrder, by which -0 is less than 0, and what is not a number lies
-/// beyond the infinite value of its sign.
+/// A number in the order of the values: IEEE 754's totalOrder, by which -0 is less than 0, and what is not a number
+/// lies beyond the infinite value of its sign.
 template <class Half>
 GPUDT_HD int place_in_order(Half half) {
   return (half.bits & 0x8000) != 0 ? 0x7fff - half.bits : half.bits;

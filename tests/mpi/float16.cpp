@@ -151,6 +151,18 @@ TEST_CASE("MPI_Reduce_local of float16 and bfloat16", "[float16]") {
         }
 }
 
+#ifdef GPUDT_MPI_LARGE_COUNTS
+// MPI calls a function of gpudt's with the count. With GPUDT_TEST_HUGE, since it takes 8 GB.
+TEST_CASE("MPI_Reduce_local_c of more than 2^31 elements of float16", "[float16]") {
+  if (!huge_wanted() || rank() != 0) return;
+  constexpr MPI_Count count = (MPI_Count(1) << 31) + 5;
+  constexpr Bits one = 0x3c00, two = 0x4000;
+  Values in(static_cast<std::size_t>(count), one), inout = in;
+  MPI_OK(MPI_Reduce_local_c(in.data(), inout.data(), count, kinds[0].handle(), MPI_SUM));
+  CHECK(std::ranges::count(inout, two) == count);
+}
+#endif
+
 namespace {
 
 /// Puts twice the sum in place of the second operand.

@@ -2,13 +2,11 @@
 // take counts go to the functions with int counts, which the other tests are about: here it is the arguments that
 // count. And datatypes that were made with large counts.
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "include/gpudt_mpi.h"
 #include "tests/mpi/exchange.hpp"
 #include "tests/support/random_type.hpp"
 
@@ -369,15 +367,4 @@ TEST_CASE("counts beyond 2^31 in Pack, Allreduce and Allgatherv", "[huge-count]"
   fill_huge(from, 7);
   MPI_OK(MPI_Allreduce_c(from.data(), to.data(), huge, MPI_BYTE, MPI_BOR, comm()));
   CHECK(wrong_bytes(to, 7) == 0);
-}
-
-// MPI calls a function of gpudt's with the count.
-TEST_CASE("counts beyond 2^31 in Reduce_local of float16", "[huge-count]") {
-  if (!huge_wanted() || ranks() != 1) return;
-  MPI_Datatype half = MPI_DATATYPE_NULL;
-  MPI_OK(gpudt_type_float16(&half));
-  constexpr std::uint16_t one = 0x3c00, two = 0x4000;
-  std::vector<std::uint16_t> in(static_cast<std::size_t>(huge), one), inout = in;
-  MPI_OK(MPI_Reduce_local_c(in.data(), inout.data(), huge, half, MPI_SUM));
-  CHECK(std::ranges::count(inout, two) == huge);
 }
