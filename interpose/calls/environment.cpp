@@ -18,6 +18,8 @@
 #include "interpose/calls/other_tools.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/collectives/comm_state.hpp"
+#include "interpose/job/launcher.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/mpi/progress.hpp"
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/matched.hpp"
@@ -35,10 +37,8 @@
 #include "interpose/support/require.hpp"
 #include "interpose/support/sessions.hpp"
 #include "interpose/transport/check.hpp"
-#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/lazy_room.hpp"
 #include "interpose/transport/peer/peer.hpp"
-#include "interpose/transport/presence.hpp"
 
 extern "C" int gpudt_active();
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "interpose/collectives/call_order.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/rma/pending.hpp"
 #include "interpose/rma/registry.hpp"
 #include "interpose/rma/window_vote.hpp"
@@ -16,7 +17,6 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/sessions.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {

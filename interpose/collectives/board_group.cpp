@@ -5,9 +5,9 @@
 
 #include "interpose/collectives/call_records.hpp"
 #include "interpose/collectives/exchange_plan.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/device_buffer.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 

@@ -1,4 +1,4 @@
-// What the processes of one communicator publish about its collectives (transport/peer/board.hpp): their buffers, how
+// What the processes of one communicator publish about its collectives (shared/board.hpp): their buffers, how
 // far each process is, or that GPUs cannot do the call. Only await_room() waits for other processes.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "base/mutex.hpp"
 #include "interpose/collectives/comm_state.hpp"
 #include "interpose/engine/engine.hpp"
-#include "interpose/transport/peer/board.hpp"
+#include "interpose/shared/board.hpp"
 #include "interpose/transport/peer/state.hpp"
 
 namespace gpudt::interpose {

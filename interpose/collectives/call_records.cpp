@@ -8,8 +8,8 @@
 
 #include "base/mutex.hpp"
 #include "base/never_destroyed.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/transport/peer/state.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {

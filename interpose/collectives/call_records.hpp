@@ -1,4 +1,4 @@
-// The records and boards (transport/peer/board.hpp) of this process, and the look-up of those of others.
+// The records and boards (shared/board.hpp) of this process, and the look-up of those of others.
 //
 // MPI exchanges nothing for this: all processes of a communicator compute the same key (comm_state.hpp), by which each
 // finds the records of the others. A missing record means that its process has not reached its first call yet.
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 namespace gpudt::interpose {
 

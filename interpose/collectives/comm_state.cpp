@@ -11,10 +11,10 @@
 #include "base/never_destroyed.hpp"
 #include "interpose/collectives/board_group.hpp"
 #include "interpose/collectives/node_groups.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/mpi/modex.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/transport/peer/state.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {

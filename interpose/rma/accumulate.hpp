@@ -7,7 +7,7 @@
 
 #include "interpose/rma/access.hpp"
 #include "interpose/rma/direct.hpp"
-#include "interpose/transport/peer/window_lock.hpp"
+#include "interpose/shared/window_lock.hpp"
 
 namespace gpudt::interpose {
 

@@ -10,7 +10,7 @@
 
 #include "interpose/rma/data.hpp"
 #include "interpose/rma/message.hpp"
-#include "interpose/transport/peer/window_lock.hpp"
+#include "interpose/shared/window_lock.hpp"
 
 namespace gpudt::interpose {
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 namespace gpudt::interpose {
 

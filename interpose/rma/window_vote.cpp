@@ -12,9 +12,9 @@
 #include <cstdlib>
 #include <string>
 
+#include "interpose/job/presence.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 #include "tests/mpi/exchange.hpp"
 #include "tests/support/index_list.hpp"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 #include "tests/mpi/exchange.hpp"
 
 using namespace gpudt::test;

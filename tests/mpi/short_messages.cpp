@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpose/transport/peer/job_file.hpp"
+#include "interpose/shared/job_file.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 #include "tests/mpi/exchange.hpp"
 

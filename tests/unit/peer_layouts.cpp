@@ -1,6 +1,6 @@
 // Long layouts in shared memory for other processes: when they are published, how much memory that takes, and that what
 // is read is what was published.
-#include "interpose/transport/peer/layout_exchange.hpp"
+#include "interpose/shared/layout_exchange.hpp"
 
 #include <sys/stat.h>
 #include <sys/statvfs.h>

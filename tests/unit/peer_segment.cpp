@@ -1,7 +1,7 @@
 // Segments in shared memory: what other users have made is refused, signals do not keep one from being made, and a
 // process that has ended is seen to have, whatever children it has left.
-#include "interpose/transport/launcher.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/job/launcher.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 #include <fcntl.h>
 #include <mpi.h>

@@ -1,5 +1,5 @@
 // The states of a rendezvous: each transition from each state, and each race of two transitions.
-#include "interpose/transport/peer/rendezvous_state.hpp"
+#include "interpose/shared/rendezvous_state.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "interpose/transport/peer/window_lock.hpp"
+#include "interpose/shared/window_lock.hpp"
 
 #include <thread>
 #include <vector>

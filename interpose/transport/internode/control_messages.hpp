@@ -1,5 +1,5 @@
 // Offers to processes that share no memory with this one, for example on other nodes. Instead of the shared segment of
-// a node (transport/peer/shared_segment.hpp) they use control messages, which the program cannot see (hidden_send()).
+// a node (shared/shared_segment.hpp) they use control messages, which the program cannot see (hidden_send()).
 // Each process keeps an image of the segment of every process with which it has exchanged control messages; a control
 // message updates the image.
 //
@@ -24,9 +24,9 @@
 #include "device/device.hpp"
 #include "interpose/engine/engine.hpp"
 #include "interpose/engine/request_set.hpp"
+#include "interpose/shared/shared_segment.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/fragments.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

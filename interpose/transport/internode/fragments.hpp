@@ -12,8 +12,8 @@
 
 #include "base/mutex.hpp"
 #include "device/device.hpp"
+#include "interpose/shared/shared_segment.hpp"
 #include "interpose/transport/device_buffer.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

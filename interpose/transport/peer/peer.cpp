@@ -9,13 +9,13 @@
 #include "base/never_destroyed.hpp"
 #include "datatype/reference.hpp"
 #include "interpose/engine/engine.hpp"
+#include "interpose/job/launcher.hpp"
+#include "interpose/job/presence.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
 #include "interpose/support/report.hpp"
-#include "interpose/transport/launcher.hpp"
 #include "interpose/transport/peer/freed_memory.hpp"
 #include "interpose/transport/peer/state.hpp"
-#include "interpose/transport/presence.hpp"
 
 namespace gpudt::interpose {
 

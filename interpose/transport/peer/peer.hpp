@@ -1,7 +1,7 @@
 // Peer transfer: a message in device memory is offered, and on one node the receiver's GPU fetches it from the
 // sender's, by one kernel from the sender's layout to the receiver's.
 //
-// What travels through MPI, with the program's communicator and tag, is an RTS (transport/peer/shared_segment.hpp) that
+// What travels through MPI, with the program's communicator and tag, is an RTS (shared/shared_segment.hpp) that
 // names the offer, so that matching, order, wildcards and probes stay MPI's business. A process that offers messages
 // also checks everything that it receives for RTS messages, wherever a receive puts it: in device or host memory, by
 // blocking, nonblocking, matched or persistent receives, of C and of Fortran. Only such processes are sent RTS
@@ -37,14 +37,14 @@
 #include "datatype/decode.hpp"
 #include "device/device.hpp"
 #include "interpose/mpi/workarounds.hpp"
+#include "interpose/shared/layout_exchange.hpp"
+#include "interpose/shared/shared_segment.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/nvtx.hpp"
 #include "interpose/transport/device_buffer.hpp"
 #include "interpose/transport/internode/control_messages.hpp"
 #include "interpose/transport/internode/fragments.hpp"
 #include "interpose/transport/payload.hpp"
-#include "interpose/transport/peer/layout_exchange.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
 #include "interpose/transport/peer/short_rts.hpp"
 
 namespace gpudt::interpose {

@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 namespace gpudt::interpose {
 

@@ -20,7 +20,7 @@
 #include "base/backoff.hpp"
 #include "base/mutex.hpp"
 #include "interpose/engine/engine.hpp"
-#include "interpose/transport/peer/layout_exchange.hpp"
+#include "interpose/shared/layout_exchange.hpp"
 #include "interpose/transport/peer/peer.hpp"
 
 namespace gpudt::interpose::peer {

@@ -1,4 +1,4 @@
-#include "interpose/transport/launcher.hpp"
+#include "interpose/job/launcher.hpp"
 
 #include <mpi.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 // Everybody may write to /dev/shm: a file that another user has made, or might have written to, is refused. Locks are
 // POSIX's: unlike flock()'s they are not inherited by fork(), so that a child does not pass for its dead parent; but
 // they end when the process closes any descriptor of the file, so that no process may open its job's file twice.
-#include "interpose/transport/peer/job_file.hpp"
+#include "interpose/shared/job_file.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 #include "base/exception.hpp"
 #include "base/never_destroyed.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {

@@ -1,13 +1,13 @@
-#include "interpose/transport/presence.hpp"
+#include "interpose/job/presence.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <numeric>
 
 #include "base/never_destroyed.hpp"
+#include "interpose/job/launcher.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/support/log.hpp"
-#include "interpose/transport/launcher.hpp"
 
 namespace gpudt::interpose {
 namespace {

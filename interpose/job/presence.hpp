@@ -2,7 +2,7 @@
 // LD_PRELOAD was not passed on. Such a rank takes part in nothing, so that no process may wait for it.
 //
 // Each process with the library announces itself in a file that the processes of its node share
-// (transport/peer/job_file.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node that
+// (shared/job_file.hpp), before it calls PMPI_Init. So when MPI_Init returns, every process of the node that
 // has the library has announced itself. Processes of other nodes are unknown here (mpi/modex.hpp may know them).
 // Nothing here is collective, and nothing waits.
 #pragma once
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "interpose/transport/peer/job_file.hpp"
+#include "interpose/shared/job_file.hpp"
 
 namespace gpudt::interpose {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "datatype/layout.hpp"
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 namespace gpudt::interpose::peer {
 

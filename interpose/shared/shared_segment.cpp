@@ -1,4 +1,4 @@
-#include "interpose/transport/peer/shared_segment.hpp"
+#include "interpose/shared/shared_segment.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "interpose/transport/peer/layout_exchange.hpp"
+#include "interpose/shared/layout_exchange.hpp"
 
 #include <algorithm>
 #include <functional>

@@ -1,5 +1,5 @@
 // The file that the processes of a job share on one node. It has the announcement of each process, made before
-// MPI_Init, and their segments (transport/peer/shared_segment.hpp).
+// MPI_Init, and their segments (shared/shared_segment.hpp).
 //
 // The file has a name in /dev/shm from the first announcement until all processes have announced themselves, or until
 // MPI_Init shows that no further process will come. Then the name is removed. The processes keep the file open, and its

@@ -1,10 +1,10 @@
 // The memory that the processes of one node share for peer transfers (transport/peer/peer.hpp): each process has a
-// segment of its own in the job's file (transport/peer/job_file.hpp), which the others map when they first need it.
+// segment of its own in the job's file (shared/job_file.hpp), which the others map when they first need it.
 // Nothing here is collective, so that processes without the library may be part of the job.
 //
 // A segment holds the descriptors of the messages that its process has offered. The offering process owns a descriptor
 // and fills it while it is `free`; from `offered` on, `state` determines which of the two processes may use it
-// (transport/peer/rendezvous_state.hpp).
+// (shared/rendezvous_state.hpp).
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@
 
 #include "base/exception.hpp"
 #include "device/device.hpp"
-#include "interpose/transport/peer/board.hpp"
-#include "interpose/transport/peer/job_file.hpp"
-#include "interpose/transport/peer/rendezvous_state.hpp"
-#include "interpose/transport/peer/window_lock.hpp"
+#include "interpose/shared/board.hpp"
+#include "interpose/shared/job_file.hpp"
+#include "interpose/shared/rendezvous_state.hpp"
+#include "interpose/shared/window_lock.hpp"
 
 namespace gpudt::interpose::peer {
 

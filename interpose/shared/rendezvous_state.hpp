@@ -1,4 +1,4 @@
-// The state of one offered message, in the descriptor of its sender's segment (transport/peer/shared_segment.hpp):
+// The state of one offered message, in the descriptor of its sender's segment (shared/shared_segment.hpp):
 // whose turn it is, and what becomes of the data. `transitions` lists every change of it, RendezvousState has one
 // member function for each, and nothing else writes it.
 //

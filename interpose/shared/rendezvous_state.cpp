@@ -1,4 +1,4 @@
-#include "interpose/transport/peer/rendezvous_state.hpp"
+#include "interpose/shared/rendezvous_state.hpp"
 
 namespace gpudt::interpose::peer {
 namespace {
