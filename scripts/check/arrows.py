@@ -47,8 +47,8 @@ ALLOWED = {
                       "interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "base"],
     "interpose/streams": ["interpose/engine", "interpose/mpi", "interpose/support", "device", "base"],
     "interpose/calls": ["interpose/streams", "interpose/requests", "interpose/collectives", "interpose/rma",
-                        "interpose/transport", "interpose/job", "interpose/engine", "interpose/mpi", "interpose/support", "device", "datatype", "include",
-                        "base"],
+                        "interpose/transport", "interpose/job", "interpose/engine", "interpose/mpi",
+                        "interpose/support", "device", "datatype", "include", "base"],
     "interpose/fortran": ["interpose/streams", "interpose/collectives", "interpose/rma", "interpose/requests",
                           "interpose/support", "device", "base"],
     # gpudt-tune has an engine for each way to move data, and so a runtime for each.
