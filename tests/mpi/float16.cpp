@@ -88,7 +88,7 @@ TEST_CASE("sums, products and extremes of all values of float16 and bfloat16", "
 }
 
 TEST_CASE("reductions of float16 and bfloat16 in place", "[float16]") {
-  constexpr int count = 5000;
+  constexpr int count = 1000;  // beyond 2048 bytes MPICH 4.0 crashes at roots other than 0
   for (const Half& kind : kinds)
     for (const Arrangement arrangement : arrangements)
       for (const char* const name : reductions) {

@@ -11,6 +11,7 @@
 
 #include "device/kernels/float16.hpp"
 #include "include/gpudt_mpi.h"
+#include "tests/support/catch.hpp"
 #include "tests/support/mpi_harness.hpp"
 
 namespace gpudt::test {
