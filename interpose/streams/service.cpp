@@ -39,6 +39,7 @@ struct Begun {
   EnqueuedCall* call;
   MPI_Request request;
   bool is_second = false;  ///< of its second step
+  bool is_told = false;    ///< MPI has called the program's error handler for its failure
 };
 
 struct FreedHandle {
@@ -70,10 +71,11 @@ class Service {
   bool turn();
   bool begin_told();
   void begin(EnqueuedCall* call);
+  static int step(Begun& begun, const StartEnqueued& start);
   static int second_step(Begun& begun);
   bool test_begun();
-  void finish(EnqueuedCall* call, int code, const MPI_Status& status);
-  void ended(EnqueuedCall* call, MPI_Request& request, int code, const MPI_Status& status);
+  void finish(const Begun& begun, int code, const MPI_Status& status);
+  void ended(const Begun& begun, MPI_Request& request, int code, const MPI_Status& status);
   bool free_unused();
   void rest(SteadyClock::time_point active) const;
   bool may_stop(SteadyClock::time_point active) const;
@@ -191,22 +193,30 @@ bool Service::begin_told() {
 void Service::begin(EnqueuedCall* call) {
   call->under_way = true;
   Begun begun{call, MPI_REQUEST_NULL};
-  int code = raising(MPI_COMM_NULL, call->name, [&] {
+  int code = step(begun, [&](MPI_Request* request) {
     begun_.reserve(begun_.size() + 1);
-    return call->steps.start(&begun.request);
+    return call->steps.start(request);
   });
   if (code == MPI_SUCCESS && begun.request == MPI_REQUEST_NULL) code = second_step(begun);
   if (code != MPI_SUCCESS || begun.request == MPI_REQUEST_NULL)
-    finish(call, code, empty_status());
+    finish(begun, code, empty_status());
   else
     begun_.push_back(begun);
+}
+
+/// Returns an MPI error code. What raise() has not silenced, MPI has reported.
+int Service::step(Begun& begun, const StartEnqueued& start) {
+  const unsigned before = errors_silenced();
+  const int code = raising(MPI_COMM_NULL, begun.call->name, [&] { return start(&begun.request); });
+  begun.is_told = code != MPI_SUCCESS && errors_silenced() == before;
+  return code;
 }
 
 /// Starts the second step of a call, unless it has none or this was it: then there is no request afterwards.
 int Service::second_step(Begun& begun) {
   begun.request = MPI_REQUEST_NULL;
   if (!begun.call->steps.then || std::exchange(begun.is_second, true)) return MPI_SUCCESS;
-  return raising(MPI_COMM_NULL, begun.call->name, [&] { return begun.call->steps.then(&begun.request); });
+  return step(begun, begun.call->steps.then);
 }
 
 bool Service::test_begun() {
@@ -227,20 +237,21 @@ bool Service::test_begun() {
     int failure = code == MPI_ERR_IN_STATUS ? status.MPI_ERROR : MPI_SUCCESS;
     if (failure == MPI_SUCCESS) failure = second_step(begun_[at]);
     if (failure == MPI_SUCCESS && begun_[at].request != MPI_REQUEST_NULL) continue;
-    ended(begun_[at].call, requests_[at], failure, status);
+    ended(begun_[at], requests_[at], failure, status);
     begun_[at].call = nullptr;
   }
   std::erase_if(begun_, [](const Begun& each) { return each.call == nullptr; });
   return true;
 }
 
-void Service::ended(EnqueuedCall* call, MPI_Request& request, int code, const MPI_Status& status) {
-  if (code != MPI_SUCCESS && request != MPI_REQUEST_NULL && !call->steps.persistent) PMPI_Request_free(&request);
-  finish(call, code < 0 ? MPI_ERR_OTHER : code, status);  // Open MPI's own numbers are negative
+void Service::ended(const Begun& begun, MPI_Request& request, int code, const MPI_Status& status) {
+  if (code != MPI_SUCCESS && request != MPI_REQUEST_NULL && !begun.call->steps.persistent) PMPI_Request_free(&request);
+  finish(begun, code < 0 ? MPI_ERR_OTHER : code, status);  // Open MPI's own numbers are negative
 }
 
 /// The call is complete: its outcome first, and then the gate.
-void Service::finish(EnqueuedCall* call, int code, const MPI_Status& status) {
+void Service::finish(const Begun& begun, int code, const MPI_Status& status) {
+  EnqueuedCall* const call = begun.call;
   MPI_Request completed = MPI_REQUEST_NULL;
   {
     const LockGuard lock(outcome_mutex());
@@ -249,7 +260,7 @@ void Service::finish(EnqueuedCall* call, int code, const MPI_Status& status) {
     if (call->status != MPI_STATUS_IGNORE) *call->status = status;
     if (call->request != MPI_REQUEST_NULL && !std::exchange(call->request_completed, true)) completed = call->request;
   }
-  if (code != MPI_SUCCESS) {
+  if (code != MPI_SUCCESS && !begun.is_told) {
     int none = MPI_SUCCESS;
     call->comm->failure.compare_exchange_strong(none, code);
   }

@@ -21,6 +21,13 @@ int stand_in_tag() {
 }
 
 constinit thread_local bool silent = false;
+constinit thread_local unsigned count_silenced = 0;
+
+/// Whether no handler is to be called for an error.
+bool silenced() {
+  if (silent) ++count_silenced;
+  return silent;
+}
 
 }  // namespace
 
@@ -30,6 +37,9 @@ HandlersSilent::~HandlersSilent() {
 }
 bool handlers_are_silent() {
   return silent;
+}
+unsigned errors_silenced() {
+  return count_silenced;
 }
 
 /// This library contains the C++ run-time library, so that the types of its exceptions lie in its own file, and those
@@ -54,7 +64,7 @@ int log_own(const char* call, const std::exception& error) {
 }
 
 int raise(MPI_Comm comm, int code) {
-  if (silent) return code;
+  if (silenced()) return code;
   const bool of_nobody = comm == MPI_COMM_NULL || comm == MPI_COMM_WORLD;
   if (of_nobody && sessions_alone()) return KeptHandler().raise(code);
   const OutsideCalls outside;
@@ -63,14 +73,14 @@ int raise(MPI_Comm comm, int code) {
 }
 
 int raise(OfWindow window, int code) {
-  if (silent) return code;
+  if (silenced()) return code;
   const OutsideCalls outside;
   PMPI_Win_call_errhandler(window.win, code);
   return code;
 }
 
 int raise(MPI_File file, int code) {
-  if (silent) return code;
+  if (silenced()) return code;
   const OutsideCalls outside;
   PMPI_File_call_errhandler(file, code);
   return code;
@@ -104,7 +114,7 @@ MPI_Comm bare_self(int tag) {
 
 /// MPI calls the handlers of communicators only. A communicator of this process alone needs no other process.
 int KeptHandler::raise(int code) const {
-  if (silent) return code;
+  if (silenced()) return code;
   struct StandIn {
     MPI_Comm comm = bare_self(stand_in_tag());
     ~StandIn() { PMPI_Comm_free(&comm); }  // the handler may throw

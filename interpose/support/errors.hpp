@@ -39,7 +39,8 @@ struct OfWindow {
   MPI_Win win;
 };
 
-/// While it lives, raise() calls no handler in this thread, and requests are tested by test_some().
+/// While it lives, raise() calls no handler in this thread, requests are tested by test_some(), and no access to a window
+/// waits for a lock.
 class HandlersSilent {
  public:
   explicit HandlersSilent(bool silent = true);
@@ -51,6 +52,8 @@ class HandlersSilent {
   bool before_;
 };
 bool handlers_are_silent();
+/// Counts the errors for which raise() has called no handler in this thread.
+unsigned errors_silenced();
 
 /// Calls the error handler of `comm` (of MPI_COMM_WORLD for MPI_COMM_NULL; without MPI_Init MPI_ERRORS_ARE_FATAL) with
 /// `code` and returns `code`, if the handler returns.

@@ -81,6 +81,23 @@ TEST_CASE("A failure that shows up late goes to the handler once, in the next ca
   }
 }
 
+TEST_CASE("A failure that MPI reports when the stream comes to the operation is reported once", "[streams]") {
+  const EnqueuingStream stream;
+  MPI_Errhandler own = MPI_ERRHANDLER_NULL;
+  MPI_Comm_create_errhandler(handler, &own);
+  MPI_Comm_set_errhandler(stream.comm(), own);
+  handled = 0;
+  Numbers in(1), out(1);
+  MPI_OK(MPIX_Allreduce_enqueue(in.host(), out.host(), 1, MPI_DOUBLE, MPI_BAND, stream.comm()));
+  stream.synchronize();
+  CHECK(handled == 1);
+  MPI_OK(MPIX_Send_enqueue(nullptr, 0, MPI_BYTE, MPI_PROC_NULL, 0, stream.comm()));
+  stream.synchronize();
+  CHECK(handled == 1);
+  MPI_Comm_set_errhandler(stream.comm(), MPI_ERRORS_RETURN);
+  MPI_Errhandler_free(&own);
+}
+
 TEST_CASE("MPI still says which level of thread support the program has requested", "[streams]") {
   int told = -1, real = -1;
   MPI_Query_thread(&told);
