@@ -27,12 +27,11 @@ bool reached(std::uint32_t told, std::uint32_t number) {
   return static_cast<std::int32_t>(told - number) >= 0;
 }
 
-/// A graph of the call, with all that was made of it, is gone. CUDA may call it in any thread.
+/// A graph of the call, with all that was made of it, is gone. CUDA calls it in threads that must not call CUDA or MPI:
+/// the thread of the streams shares the call as long as there are graphs, and may then destroy it.
 void released_by_graph(void* data) {
-  auto* const call = static_cast<EnqueuedCall*>(data);
-  call->graphs.fetch_sub(1, std::memory_order_acq_rel);
+  static_cast<EnqueuedCall*>(data)->graphs.fetch_sub(1, std::memory_order_acq_rel);
   service_wake();
-  call->release();
 }
 
 }  // namespace
@@ -48,9 +47,8 @@ ProgramStream::ProgramStream(void* handle) : handle_(handle), gpu_(device::strea
   device::prepare_for_streams(gpu_);
 }
 
-/// Lets the graph under capture share the call.
+/// Lets the graph under capture use the call.
 void ProgramStream::keep(EnqueuedCall* call) {
-  call->retain();
   call->graphs.fetch_add(1, std::memory_order_relaxed);
   device::keep_with_graph(gpu_, handle_, released_by_graph, call);
 }
@@ -61,8 +59,15 @@ void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
   device::Meeting meeting;
   const LockGuard lock(mutex_);
   incoming_.reserve(incoming_.size() + 1);
+  const auto share = [&]() REQUIRES(mutex_) {
+    call->retain();
+    service_counts(*call);
+    incoming_.push_back(call);
+    has_incoming_.store(true, std::memory_order_release);
+  };
   if (call->in_graph) {
     call->passage = device::Gate::in_graph;
+    share();  // before anything fails: see released_by_graph()
     keep(call);
   } else {
     call->passage = call->gate->next();
@@ -70,10 +75,7 @@ void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
   call->gate->tell_in(meeting, call->passage);
   if (waits) call->gate->wait_in(meeting, call->passage, call->in_graph);
   device::meet(gpu_, meeting, handle_);
-  call->retain();
-  service_counts(*call);
-  incoming_.push_back(call);
-  has_incoming_.store(true, std::memory_order_release);
+  if (!call->in_graph) share();
 }
 
 void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
