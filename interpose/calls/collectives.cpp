@@ -17,7 +17,6 @@
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/persistent.hpp"
-#include "interpose/streams/enqueue.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
 
@@ -72,14 +71,7 @@ int initialise(const Call& call, MPI_Comm comm, bool asked, const ToOffer& to_of
     persistent_offers(*call.request, std::move(offer));
   else if (staged)
     report_fallback(Fallback::nonblocking_collective);
-  if (code == MPI_SUCCESS)
-    startable_add(comm, *call.request,
-                  {.start =
-                       [persistent = *call.request](MPI_Request* started) {
-                         *started = persistent;
-                         return MPI_Start(started);
-                       },
-                   .persistent = true});
+  if (code == MPI_SUCCESS) persistent_in_stream(comm, *call.request);
   return code;
 }
 

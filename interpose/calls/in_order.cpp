@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/arithmetic.hpp"
@@ -74,16 +75,19 @@ GPUDT_EXPORT int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
   return start({"MPI_Ibarrier", request}, PMPI_Barrier, PMPI_Ibarrier, comm);
 }
 
+#define GPUDT_BARRIER_INIT(prefix)                                                             \
+  GPUDT_EXPORT int prefix##_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request* request) { \
+    return guarded(comm, #prefix "_Barrier_init", [&] {                                        \
+      settle_collectives(comm);                                                                \
+      const int code = P##prefix##_Barrier_init(comm, info, request);                          \
+      if (code == MPI_SUCCESS) persistent_in_stream(comm, *request);                           \
+      return code;                                                                             \
+    });                                                                                        \
+  }
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
-GPUDT_EXPORT int MPI_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request* request) {
-  settle_collectives(comm);
-  return PMPI_Barrier_init(comm, info, request);
-}
+GPUDT_BARRIER_INIT(MPI)
 #elif defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
-GPUDT_EXPORT int MPIX_Barrier_init(MPI_Comm comm, MPI_Info info, MPI_Request* request) {
-  settle_collectives(comm);
-  return PMPIX_Barrier_init(comm, info, request);
-}
+GPUDT_BARRIER_INIT(MPIX)
 #endif
 
 // --- chapters 7, 8 and 11: communicators -----------------------------------------------------------------------------

@@ -219,12 +219,17 @@ int start_any(MPI_Request* request) {
   });
 }
 
-int start(MPI_Request* request) {
-  if (request == nullptr) return PMPI_Start(request);  // MPI reports it
+int start_followed(MPI_Request* request) {
   const MPI_Request before = *request;
   const int code = start_any(request);
   startable_follow(before, *request);
   return code;
+}
+
+int start(MPI_Request* request) {
+  if (request == nullptr) return PMPI_Start(request);  // MPI reports it
+  const int code = startable_expect_inactive("MPI_Start", *request);
+  return code == MPI_SUCCESS ? start_followed(request) : code;
 }
 
 int free_request(MPI_Request* request) {
@@ -242,6 +247,16 @@ int free_request(MPI_Request* request) {
 
 void persistent_offers(MPI_Request request, std::unique_ptr<PersistentOffer> offer) {
   if (const PersistentRef persistent = persistent_find(request)) persistent->offer = std::move(offer);
+}
+
+void persistent_in_stream(MPI_Comm comm, MPI_Request request) {
+  startable_add(comm, request,
+                {.start =
+                     [=](MPI_Request* started) {
+                       *started = request;
+                       return start_followed(started);
+                     },
+                 .persistent = true});
 }
 
 }  // namespace gpudt::interpose

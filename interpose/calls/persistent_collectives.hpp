@@ -1,4 +1,4 @@
-// Persistent collectives that GPUs do if all processes agree at the start.
+// Persistent collectives: those that GPUs do if all processes agree at the start, and those in streams.
 #pragma once
 
 #include <mpi.h>
@@ -11,5 +11,9 @@ namespace gpudt::interpose {
 
 /// Makes each start of `request`, a staged persistent collective, publish `offer`.
 void persistent_offers(MPI_Request request, std::unique_ptr<PersistentOffer> offer);
+
+/// Lets the starts of `request`, a persistent collective, be enqueued, if `comm` has a stream. May throw
+/// std::bad_alloc.
+void persistent_in_stream(MPI_Comm comm, MPI_Request request);
 
 }  // namespace gpudt::interpose

@@ -21,6 +21,11 @@ struct CallRelease {
 };
 using CallOwner = std::unique_ptr<EnqueuedCall, CallRelease>;
 
+/// Whether it is of a graph that is gone.
+bool is_given_up(const EnqueuedCall& call) {
+  return call.in_graph && call.graphs.load(std::memory_order_acquire) == 0;
+}
+
 /// A persistent request made on a communicator with a stream.
 struct Startable {
   Startable(std::shared_ptr<StreamComm> its_comm, Steps its_steps)
@@ -36,7 +41,7 @@ struct Requests {
   Mutex mutex;
   std::unordered_map<MPI_Request, EnqueuedCall*> calls GUARDED_BY(mutex);
   std::unordered_map<MPI_Request, std::shared_ptr<Startable>> startables GUARDED_BY(mutex);
-  std::atomic<bool> any_startables{false};  ///< true from the first one on
+  std::atomic<std::size_t> startable_count{0};  ///< changed with the mutex
 };
 auto& requests_held = never_destroyed<Requests>();
 
@@ -98,6 +103,18 @@ void drop_request(EnqueuedCall* call) {
   PMPI_Request_free(&request);
 }
 
+/// The operation for which a persistent request is active in its stream, or null. Of a capture that the program has
+/// given up nothing remains.
+EnqueuedCall* active_call(const Startable& of) {
+  EnqueuedCall* const call = of.call.get();
+  return call == nullptr || is_given_up(*call) ? nullptr : call;
+}
+
+/// Throws MpiError.
+void expect_inactive(const Startable& of) {
+  if (active_call(of) != nullptr) throw MpiError(MPI_ERR_REQUEST, "the persistent request is active in its stream");
+}
+
 /// Runs `put(call)`, which enqueues a new call, unless an earlier operation on the communicator has failed.
 template <class Put>
 int enqueueing(const char* name, const std::shared_ptr<StreamComm>& comm, Steps steps, Put put) {
@@ -152,11 +169,11 @@ void startable_add(MPI_Comm comm, MPI_Request request, Steps steps) {
   auto made = std::make_shared<Startable>(found, std::move(steps));
   const LockGuard lock(requests_held.mutex);
   requests_held.startables.insert_or_assign(request, std::move(made));
-  requests_held.any_startables.store(true, std::memory_order_release);
+  requests_held.startable_count.store(requests_held.startables.size(), std::memory_order_release);
 }
 
 bool any_startables() {
-  return requests_held.any_startables.load(std::memory_order_acquire);
+  return requests_held.startable_count.load(std::memory_order_acquire) != 0;
 }
 
 void startable_follow(MPI_Request before, MPI_Request now) {
@@ -168,11 +185,22 @@ void startable_follow(MPI_Request before, MPI_Request now) {
   requests_held.startables.insert(std::move(found));
 }
 
-bool startable_forget(MPI_Request request) {
+int startable_expect_inactive(const char* call, MPI_Request request) {
   const std::shared_ptr<Startable> found = find_startable(request);
+  if (!found) return MPI_SUCCESS;
+  return guarded(MPI_COMM_NULL, call, [&] {
+    expect_inactive(*found);
+    return int(MPI_SUCCESS);
+  });
+}
+
+bool startable_forget(MPI_Request request) {
+  const std::shared_ptr<Startable> found = find_startable(request);  // outlives the mutex
   if (!found) return false;
   const LockGuard lock(requests_held.mutex);
-  return requests_held.startables.erase(request) != 0;
+  requests_held.startables.erase(request);
+  requests_held.startable_count.store(requests_held.startables.size(), std::memory_order_release);
+  return true;
 }
 
 namespace {
@@ -184,7 +212,7 @@ int start(const char* call, MPI_Request request) {
     if (!found)
       throw MpiError(MPI_ERR_REQUEST, "it is no persistent request made on a communicator of MPIX_Stream_comm_create");
     if (!has_comm) throw MpiError(MPI_ERR_COMM, "the communicator of the persistent request has been freed");
-    if (found->call) throw MpiError(MPI_ERR_REQUEST, "the persistent request is active already");
+    expect_inactive(*found);
     return enqueueing(call, found->comm, found->steps, [&](CallOwner& made) {
       found->comm->stream->enqueue(made.get(), /*waits=*/false);
       found->call = std::move(made);
@@ -227,7 +255,7 @@ std::vector<Waited> waited_of(int count, const MPI_Request* requests) {
   for (int i = 0; i < count; ++i) {
     if (requests[i] == MPI_REQUEST_NULL) continue;
     std::shared_ptr<Startable> persistent = find_startable(requests[i]);
-    EnqueuedCall* const call = persistent ? persistent->call.get() : find_call(requests[i]);
+    EnqueuedCall* const call = persistent ? active_call(*persistent) : find_call(requests[i]);
     if (persistent && call == nullptr) continue;
     if (call == nullptr)
       throw MpiError(MPI_ERR_REQUEST, "request " + std::to_string(i) + " is not of an operation that was enqueued");
@@ -241,7 +269,7 @@ std::vector<Waited> waited_of(int count, const MPI_Request* requests) {
 /// A graph would wait for such a call only when it is launched for the first time.
 void check_capture(const std::vector<EnqueuedCall*>& calls, bool captured) {
   for (const EnqueuedCall* const call : calls)
-    if (captured && !call->in_graph)
+    if (captured && (!call->in_graph || is_given_up(*call)))
       throw MpiError(MPI_ERR_REQUEST, "the operation was enqueued before the capture of the stream began");
 }
 

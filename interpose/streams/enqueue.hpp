@@ -31,6 +31,8 @@ void startable_add(MPI_Comm comm, MPI_Request request, Steps steps);
 bool any_startables();
 /// MPI has given the request another handle.
 void startable_follow(MPI_Request before, MPI_Request now);
+/// Reports MPI_ERR_REQUEST, which it returns, if `request` is active in a stream.
+int startable_expect_inactive(const char* call, MPI_Request request);
 /// To be called when the program frees the request. False if it was not added.
 bool startable_forget(MPI_Request request);
 /// Enqueues the start of persistent requests, for which their streams wait only when enqueue_wait() is called with

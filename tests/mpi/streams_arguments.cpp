@@ -93,6 +93,13 @@ TEST_CASE("Wrong arguments of enqueued messages", "[streams]") {
       MPI_ERR_BUFFER, [&] { return MPIX_Send_enqueue(nullptr, 1, MPI_DOUBLE, rank(), 0, comm); },
       [&] { return MPI_Send(nullptr, 1, MPI_DOUBLE, rank(), 0, comm); });
   on.refuses(MPI_ERR_REQUEST, [&] { return MPIX_Isend_enqueue(data, 1, MPI_DOUBLE, rank(), 0, comm, nullptr); });
+  on.refuses(MPI_ERR_COUNT, [&] { return MPIX_Send_enqueue(data, -1, MPI_DATATYPE_NULL, rank(), -77, comm); });
+  MPI_Datatype uncommitted = MPI_DATATYPE_NULL;
+  MPI_Type_vector(2, 1, 3, MPI_DOUBLE, &uncommitted);
+  on.alike(
+      MPI_ERR_TYPE, [&] { return MPIX_Send_enqueue(data, 1, uncommitted, rank(), 0, comm); },
+      [&] { return MPI_Send(data, 1, uncommitted, rank(), 0, comm); });
+  MPI_Type_free(&uncommitted);
   CHECK(request == MPI_REQUEST_NULL);
   // What is allowed.
   MPI_OK(MPIX_Send_enqueue(nullptr, 0, MPI_DOUBLE, MPI_PROC_NULL, 0, comm));
@@ -171,6 +178,15 @@ TEST_CASE("Wrong arrays of enqueued collectives", "[streams]") {
     return MPIX_Alltoallw_enqueue(from, ones.data(), places.data(), no_types.data(), to, ones.data(), places.data(),
                                   types.data(), comm);
   });
+  on.refuses(MPI_ERR_ARG, [&] {
+    return MPIX_Alltoallw_enqueue(from, nullptr, places.data(), types.data(), to, ones.data(), places.data(),
+                                  types.data(), comm);
+  });
+  const std::vector<MPI_Aint> far(n);
+  on.refuses(MPI_ERR_TOPOLOGY, [&] {
+    return MPIX_Neighbor_alltoallw_enqueue(from, ones.data(), far.data(), types.data(), to, ones.data(), far.data(),
+                                           types.data(), comm);
+  });
 }
 
 TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]") {
@@ -207,6 +223,8 @@ TEST_CASE("Wrong communicators and requests of enqueued operations", "[streams]"
   MPI_OK(MPI_Send_init(data, 1, MPI_DOUBLE, MPI_PROC_NULL, 0, on.comm(), &request));
   MPI_OK(MPIX_Start_enqueue(&request));
   on.refuses(MPI_ERR_REQUEST, [&] { return MPIX_Start_enqueue(&request); });  // active already
+  MPI_FAILS(MPI_Start(&request), MPI_ERR_REQUEST);
+  MPI_FAILS(MPI_Startall(1, &request), MPI_ERR_REQUEST);
   MPI_OK(MPIX_Wait_enqueue(&request, MPI_STATUS_IGNORE));
   on.stream().synchronize();
   MPI_OK(MPI_Request_free(&request));

@@ -128,8 +128,10 @@ TEST_CASE("Requests that are null or inactive are complete", "[streams]") {
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES) || defined(GPUDT_MPIX_PERSISTENT_COLLECTIVES)
 #if defined(GPUDT_MPI_PERSISTENT_COLLECTIVES)
 #define GPUDT_TEST_INIT MPI_Allreduce_init
+#define GPUDT_TEST_BARRIER_INIT MPI_Barrier_init
 #else
 #define GPUDT_TEST_INIT MPIX_Allreduce_init
+#define GPUDT_TEST_BARRIER_INIT MPIX_Barrier_init
 #endif
 
 TEST_CASE("Persistent collectives that are started in a stream", "[streams]") {
@@ -162,5 +164,36 @@ TEST_CASE("Persistent collectives that are started in a stream", "[streams]") {
     }
     MPI_OK(MPI_Request_free(&request));
   }
+}
+
+TEST_CASE("A persistent collective that is freed while its start is enqueued", "[streams]") {
+  const EnqueuingStream stream;
+  constexpr int count = 500;
+  Numbers in(count), out(count);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(
+      GPUDT_TEST_INIT(in.device(), out.device(), count, MPI_DOUBLE, MPI_MAX, stream.comm(), MPI_INFO_NULL, &request));
+  stream.delay();
+  in.write(stream.cuda(), first_of(rank(), 0));
+  MPI_OK(MPIX_Start_enqueue(&request));
+  MPI_OK(MPIX_Wait_enqueue(&request, MPI_STATUS_IGNORE));
+  MPI_OK(MPI_Request_free(&request));
+  CHECK(request == MPI_REQUEST_NULL);
+  out.read(stream.cuda());
+  stream.synchronize();
+  CHECK(out.values() == counted(count, first_of(ranks() - 1, 0)));
+}
+
+TEST_CASE("A persistent barrier that is started in a stream", "[streams]") {
+  const EnqueuingStream stream;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_OK(GPUDT_TEST_BARRIER_INIT(stream.comm(), MPI_INFO_NULL, &request));
+  for (int round = 0; round < 3; ++round) {
+    if (rank() == 0) stream.delay();
+    MPI_OK(MPIX_Start_enqueue(&request));
+    MPI_OK(MPIX_Wait_enqueue(&request, MPI_STATUS_IGNORE));
+    stream.synchronize();
+  }
+  MPI_OK(MPI_Request_free(&request));
 }
 #endif
