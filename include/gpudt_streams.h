@@ -14,7 +14,8 @@
  * All functions return an MPI error code and call the error handler of the communicator. Failures of an operation that
  * show up later go to that handler in the next call that enqueues on the communicator, in MPI_Comm_free,
  * MPI_Comm_disconnect, or MPI_Finalize; those of operations that are under way when the communicator is freed are not
- * reported. The operation then counts as complete, so that the stream goes on.
+ * reported. The operation then counts as complete, so that the stream goes on. Wrong arguments are found at once; what
+ * only MPI finds, when the stream comes to the operation, it reports to the handler then, in a thread of gpudt.
  *
  * Needs MPI_THREAD_MULTIPLE. A program that is linked to MPIX_Stream_create gets it from MPI_Init, too.
  */
@@ -45,8 +46,9 @@ int MPIX_Stream_comm_create(MPI_Comm comm, MPIX_Stream stream, MPI_Comm* newcomm
 /* Sets `key` to the `value_size` bytes at `value`, in hexadecimal. */
 int MPIX_Info_set_hex(MPI_Info info, const char* key, const void* value, int value_size);
 
-/* Messages. The request of MPIX_Isend_enqueue or MPIX_Irecv_enqueue is for MPIX_Wait_enqueue and MPIX_Waitall_enqueue,
- * which make the stream wait and set it to MPI_REQUEST_NULL; outside of graphs MPI_Wait and MPI_Test take it, too. */
+/* Messages. The request of MPIX_Isend_enqueue or MPIX_Irecv_enqueue is for MPIX_Wait_enqueue and MPIX_Waitall_enqueue
+ * (requests of one stream), which make the stream wait and set it to MPI_REQUEST_NULL; outside of graphs MPI_Wait and
+ * MPI_Test take it, too. */
 int MPIX_Send_enqueue(const void* buf, int count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm);
 int MPIX_Recv_enqueue(void* buf, int count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
                       MPI_Status* status);
@@ -85,16 +87,19 @@ int MPIX_Neighbor_alltoallw_enqueue(const void* sendbuf, const int sendcounts[],
                                     const MPI_Aint rdispls[], const MPI_Datatype recvtypes[], MPI_Comm comm);
 
 /* Accesses to windows that were made on a communicator with a stream, which is the window's stream. The process must
- * have locked the target (MPI_Win_lock, MPI_Win_lock_all) before the call, until the stream has passed. When the stream
- * has passed a put, its data are in the target's memory, and visible to whoever learns so by a later message; no flush
- * is needed. Failures go to the window's error handler, at the latest in MPI_Win_free. */
+ * have locked the target (MPI_Win_lock, MPI_Win_lock_all; the call checks that there is an epoch) before the call, until
+ * the stream has passed, or in a graph its last launch: an access without its lock fails (MPI_ERR_RMA_SYNC), and does
+ * not wait for it. When the stream has passed a put, its data are in the target's memory, and visible to whoever learns
+ * so by a later message; no flush is needed. But if all ranks have host memory in the window, MPI serves it: then the
+ * stream passes a put when its buffer may be used again, and the data have come after the program's flush. Failures go
+ * to the window's error handler, at the latest in MPI_Win_free. */
 int MPIX_Put_enqueue(const void* origin_addr, int origin_count, MPI_Datatype origin_datatype, int target_rank,
                      MPI_Aint target_disp, int target_count, MPI_Datatype target_datatype, MPI_Win win);
 int MPIX_Get_enqueue(void* origin_addr, int origin_count, MPI_Datatype origin_datatype, int target_rank,
                      MPI_Aint target_disp, int target_count, MPI_Datatype target_datatype, MPI_Win win);
 
 /* The same with large counts. Without those of MPI-4 in the MPI library, counts beyond 2147483647 are errors
- * (MPI_ERR_COUNT). */
+ * (MPI_ERR_COUNT). Persistent requests of such counts, and windows with such a displacement unit, are of no stream. */
 int MPIX_Send_enqueue_c(const void* buf, MPI_Count count, MPI_Datatype datatype, int dest, int tag, MPI_Comm comm);
 int MPIX_Recv_enqueue_c(void* buf, MPI_Count count, MPI_Datatype datatype, int source, int tag, MPI_Comm comm,
                         MPI_Status* status);

@@ -6,9 +6,9 @@
 #include <mpi.h>
 
 #include <algorithm>
-#include <limits>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "datatype/decode.hpp"
@@ -36,7 +36,7 @@ using LargeDisplacement = int;
 
 template <class To, class From>
 To fitted(From value) {
-  if (value < From(std::numeric_limits<To>::min()) || value > From(std::numeric_limits<To>::max()))
+  if (!std::in_range<To>(value))
     throw MpiError(MPI_ERR_COUNT, "counts and displacements beyond 2147483647 need an MPI library with those of MPI-4");
   return static_cast<To>(value);
 }
@@ -48,7 +48,7 @@ inline void check_count(bool right) {
   check(right, MPI_ERR_COUNT, "the count is negative");
 }
 inline void check_type(MPI_Datatype type) {
-  check(type != MPI_DATATYPE_NULL, MPI_ERR_TYPE, "the datatype is null");
+  check(datatype::type_info(type) != nullptr, MPI_ERR_TYPE, "the datatype is null or not committed");
 }
 
 /// Whether MPI ignores the arguments that follow a send buffer.
@@ -146,11 +146,17 @@ struct Root {
 // --- arrays, by block ------------------------------------------------------------------------------------------------
 
 using BlocksOf = int (*)(MPI_Comm);
+inline Blocks checked_neighbours(MPI_Comm comm) {
+  int topology = MPI_UNDEFINED;
+  PMPI_Topo_test(comm, &topology);
+  check(topology != MPI_UNDEFINED, MPI_ERR_TOPOLOGY, "the communicator has no topology");
+  return neighbours(comm);
+}
 inline int out_neighbours(MPI_Comm comm) {
-  return neighbours(comm).out_of;
+  return checked_neighbours(comm).out_of;
 }
 inline int in_neighbours(MPI_Comm comm) {
-  return neighbours(comm).into;
+  return checked_neighbours(comm).into;
 }
 
 /// The number of blocks, and so of elements of each array.
@@ -189,7 +195,7 @@ struct Displacements {
   auto keep(MPI_Comm comm) const { return copied<Kept>(values, number_of(blocks, comm, values, of)); }
 };
 
-/// The types of empty blocks may be null.
+/// The types of empty blocks may be null. The counts have been kept before.
 template <class Value>
 struct Datatypes {
   const MPI_Datatype* types;
@@ -215,10 +221,10 @@ const Value* given(const std::vector<Value>& kept) {
   return kept.data();
 }
 
-/// `nonblocking(arguments..., handle, request)`. Throws MpiError if an argument is wrong.
+/// `nonblocking(arguments..., handle, request)`. Throws MpiError if an argument is wrong, for the first of them.
 template <class Handle, class Nonblocking, class... Arguments>
 StartEnqueued start_of(MPI_Comm comm, Handle handle, Nonblocking nonblocking, const Arguments&... arguments) {
-  return [handle, nonblocking, kept = std::make_tuple(arguments.keep(comm)...)](MPI_Request* request) {
+  return [handle, nonblocking, kept = std::tuple{arguments.keep(comm)...}](MPI_Request* request) {
     return std::apply([&](const auto&... each) { return nonblocking(given(each)..., handle, request); }, kept);
   };
 }
@@ -244,21 +250,19 @@ int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblockin
   });
 }
 
-/// Waits until accesses with requests can be made to `rank`, which must be locked. Throws MpiError, or returns an error
-/// that MPI has reported, if none may.
-int expect_access(int rank, MPI_Win win);
-/// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
-int flush_later(int rank, MPI_Win win, MPI_Request* request);
+/// Steps of an access to `rank` that is started by `start`. `lands`: it is over when its data are at the target, unless
+/// MPI itself serves the window. Throws MpiError, or returns an error that MPI has reported, if `rank` is not locked.
+int access_steps(int rank, MPI_Win win, bool lands, StartEnqueued start, Steps* steps);
 
-/// Enqueues an access to a window, for which the stream waits. `lands`: until its data are at the target.
+/// Enqueues an access to a window, for which the stream waits.
 template <class Nonblocking, class... Arguments>
 int accessing(const char* call, MPI_Win win, bool lands, int rank, Nonblocking nonblocking,
               const Arguments&... arguments) {
   return guarded(OfWindow{win}, call, [&] {
     const auto stream = stream_of(OfWindow{win});
-    Steps steps{start_of(MPI_COMM_NULL, win, nonblocking, arguments...)};
-    if (const int code = expect_access(rank, win)) return code;
-    if (lands) steps.then = [=](MPI_Request* request) { return flush_later(rank, win, request); };
+    Steps steps;
+    auto start = start_of(MPI_COMM_NULL, win, nonblocking, arguments...);
+    if (const int code = access_steps(rank, win, lands, std::move(start), &steps)) return code;
     return enqueue(call, stream, MPI_STATUS_IGNORE, std::move(steps));
   });
 }

@@ -3,6 +3,7 @@
 
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "datatype/basic.hpp"
 #include "interpose/calls/enqueued_arguments.hpp"
@@ -217,22 +218,25 @@ void one_sided_stop() {
 
 namespace enqueued {
 
-int expect_access(int rank, MPI_Win win) {
+int access_steps(int rank, MPI_Win win, bool lands, StartEnqueued start, Steps* steps) {
+  *steps = {std::move(start)};
   if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
-  if (const auto served = served_window(win)) {
-    served->expect_access(rank);
-    return MPI_SUCCESS;
-  }
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code = PMPI_Rput(nullptr, 0, MPI_BYTE, rank, 0, 0, MPI_BYTE, win, &request);
-  return code != MPI_SUCCESS ? code : PMPI_Wait(&request, MPI_STATUS_IGNORE);
-}
-
-int flush_later(int rank, MPI_Win win, MPI_Request* request) {
-  *request = MPI_REQUEST_NULL;
-  if (rank == MPI_PROC_NULL) return MPI_SUCCESS;
-  const auto served = served_window(win);  // MPI has no request for its own: they take no time on a node
-  return served ? served->flush_later("MPIX_Put_enqueue", rank, request) : MPI_Win_flush(rank, win);
+  const auto served = served_window(win);
+  if (!served) return PMPI_Put(nullptr, 0, MPI_BYTE, rank, 0, 0, MPI_BYTE, win);  // MPI checks the epoch
+  served->expect_access(rank);
+  if (!lands) return MPI_SUCCESS;
+  const auto before = std::make_shared<std::uint64_t>();
+  steps->start = [=, start = std::move(steps->start)](MPI_Request* request) {
+    const auto served = served_window(win);
+    if (served) *before = served->submitted(rank);
+    return start(request);
+  };
+  steps->then = [=](MPI_Request* request) {  // what a GPU has put is at the target already
+    const auto served = served_window(win);
+    const bool by_target = served && served->submitted(rank) != *before;
+    return by_target ? served->flush_later("MPIX_Put_enqueue", rank, request) : MPI_SUCCESS;
+  };
+  return MPI_SUCCESS;
 }
 
 }  // namespace enqueued

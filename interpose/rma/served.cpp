@@ -246,6 +246,8 @@ void ServedWindow::expect_access(int rank) {
 void ServedWindow::may_access(int rank, bool with_request) {
   const auto at = static_cast<std::size_t>(rank);
   UniqueLock guard(mutex_);
+  if (handlers_are_silent() && (locks_[at] == Lock::wanted || locks_[at] == Lock::asked))
+    throw MpiError(MPI_ERR_RMA_SYNC, "the lock has been given back; operations in streams do not wait for another");
   if (locks_[at] == Lock::wanted) {
     locks_[at] = Lock::asked;
     guard.unlock();

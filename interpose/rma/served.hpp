@@ -60,7 +60,9 @@ class ServedWindow {
   int sync();
   /// Waits until accesses with requests can be made to `rank`. Throws MpiError if none may.
   void expect_access(int rank);
-  /// Makes a request that is complete when all earlier accesses to `rank` are, there too. MPI_REQUEST_NULL: they are.
+  /// Number of accesses to `rank` up to now that it serves.
+  std::uint64_t submitted(int rank) const { return channel_.submitted(rank); }
+  /// Makes a request that is complete when these are, there too.
   int flush_later(const char* call, int rank, MPI_Request* request);
 
   int attach(void* base, MPI_Aint size);

@@ -116,8 +116,6 @@ int ServedWindow::flush_at(std::vector<int> ranks) {
 
 int ServedWindow::flush_later(const char* call, int rank, MPI_Request* request) {
   return guard(call, [&] {
-    *request = MPI_REQUEST_NULL;
-    if (none_served(rank)) return int(MPI_SUCCESS);  // what a GPU has made is complete there, too
     auto operation = std::make_shared<OriginOperation>();
     operation->rank = rank;
     operation->with_request = true;

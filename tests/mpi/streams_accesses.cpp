@@ -1,4 +1,5 @@
 // Accesses to windows that are enqueued in streams.
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <thread>
@@ -159,6 +160,8 @@ TEST_CASE("Enqueued accesses to windows of MPI's own memory", "[streams]") {
       numbers.write(stream.cuda(), first_of(rank(), round));
       MPI_OK(MPIX_Put_enqueue(numbers.device(), 1000, MPI_DOUBLE, partner(), 0, 1000, MPI_DOUBLE, window));
       numbers.clear(stream.cuda());
+      stream.synchronize();
+      MPI_OK(MPI_Win_flush(partner(), window));
       MPI_OK(MPIX_Get_enqueue(numbers.device(), 1000, MPI_DOUBLE, partner(), 0, 1000, MPI_DOUBLE, window));
       numbers.read(stream.cuda());
       MPI_OK(MPIX_Send_enqueue(nullptr, 0, MPI_BYTE, partner(), 9, stream.comm()));
@@ -170,6 +173,42 @@ TEST_CASE("Enqueued accesses to windows of MPI's own memory", "[streams]") {
       CHECK(window.numbers.values() == counted(1000, first_of(partner(), round)));
     }
   }
+}
+
+TEST_CASE("A put to host memory of a target outside of MPI holds up no other stream", "[streams]") {
+  NEEDS_WINDOWS_OF_MPI;
+  if (!all_have_partners()) return;
+  const EnqueuingStream stream, other;
+  LockedWindow window(stream, 1000, false);
+  Numbers out(1000);
+  MPI_Win shared = MPI_WIN_NULL;
+  std::atomic<int>* base = nullptr;  // of the first rank
+  MPI_Aint size = 0;
+  int unit = 0;
+  const auto bytes = static_cast<MPI_Aint>(ranks() * sizeof *base);
+  MPI_OK(
+      MPI_Win_allocate_shared(rank() == 0 ? bytes : 0, 1, MPI_INFO_NULL, comm(), static_cast<void*>(&base), &shared));
+  MPI_OK(MPI_Win_shared_query(shared, 0, &size, &unit, static_cast<void*>(&base)));
+  std::atomic<int>& gone_on = base[rank() & ~1];
+  gone_on = 0;
+  MPI_OK(MPI_Barrier(comm()));
+  if (rank() % 2 == 0) {
+    out.write(stream.cuda(), first_of(rank(), 0));
+    MPI_OK(MPIX_Put_enqueue(out.device(), 1000, MPI_DOUBLE, partner(), 0, 1000, MPI_DOUBLE, window));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it has begun
+    MPI_OK(MPIX_Send_enqueue(nullptr, 0, MPI_BYTE, MPI_PROC_NULL, 0, other.comm()));
+    other.synchronize();
+    gone_on = 1;
+    stream.synchronize();
+    MPI_OK(MPI_Win_flush(partner(), window));
+  } else {
+    for (int i = 0; i < 5000 && gone_on == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(gone_on == 1);
+  }
+  MPI_OK(MPI_Barrier(comm()));
+  MPI_OK(MPI_Win_sync(window));
+  if (rank() % 2 != 0) CHECK(window.numbers.values() == counted(1000, first_of(partner(), 0)));
+  MPI_OK(MPI_Win_free(&shared));
 }
 
 TEST_CASE("A dynamic window, a lock of one rank, and MPI_PROC_NULL", "[streams]") {
@@ -199,7 +238,28 @@ TEST_CASE("A dynamic window, a lock of one rank, and MPI_PROC_NULL", "[streams]"
   MPI_OK(MPI_Win_free(&window));
 }
 
-TEST_CASE("MPI_Win_free waits for enqueued accesses, and returns the error of one", "[streams]") {
+// The access begins when its lock has been given back.
+TEST_CASE("MPI_Win_free waits for an enqueued access, and returns its error", "[streams]") {
+  const EnqueuingStream stream;
+  Numbers memory(50), out(50);
+  MPI_Win window = MPI_WIN_NULL;
+  MPI_OK(MPI_Win_create(memory.device(), 50 * sizeof(double), sizeof(double), MPI_INFO_NULL, stream.comm(), &window));
+  MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
+  MPI_OK(MPI_Win_lock_all(MPI_MODE_NOCHECK, window));
+  std::atomic<bool> unlocked{false};
+  const auto wait = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  };
+  REQUIRE(cudaLaunchHostFunc(stream.cuda(), wait, &unlocked) == cudaSuccess);
+  MPI_OK(MPIX_Put_enqueue(out.device(), 50, MPI_DOUBLE, rank(), 0, 50, MPI_DOUBLE, window));
+  MPI_OK(MPI_Win_unlock_all(window));
+  unlocked = true;
+  MPI_FAILS(MPI_Win_free(&window), MPI_ERR_RMA_SYNC);
+  stream.synchronize();
+}
+
+TEST_CASE("MPI_Win_free returns the error of an enqueued access", "[streams]") {
   if (!all_have_partners()) return;
   const EnqueuingStream stream;
   Numbers memory(50), out(50);
@@ -244,6 +304,10 @@ TEST_CASE("Accesses that cannot be enqueued", "[streams]") {
   alike(data, 1, MPI_DATATYPE_NULL, rank(), MPI_ERR_TYPE);
   alike(data, 1, MPI_DOUBLE, ranks(), MPI_ERR_RANK);
   MPI_FAILS(put(nullptr, 1, MPI_DOUBLE, rank(), window), MPI_ERR_BUFFER);
+  MPI_Datatype uncommitted = MPI_DATATYPE_NULL;
+  MPI_Type_vector(2, 1, 3, MPI_DOUBLE, &uncommitted);
+  MPI_FAILS(put(data, 1, uncommitted, rank(), window), MPI_ERR_TYPE);
+  MPI_Type_free(&uncommitted);
   for (const MPI_Win each : {window, without}) MPI_OK(MPI_Win_unlock_all(each));
   MPI_OK(MPI_Win_free(&window));
   MPI_OK(MPI_Win_free(&without));
