@@ -31,8 +31,9 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_free(comm);  // MPI reports it
   return guarded(*comm, "MPI_Comm_free", [&] {
-    const auto stream = detach_stream(*comm);
+    const auto stream = find_stream_comm(*comm);
     const int failure = return_late_failure(stream.get());
+    detach_stream(*comm);
     const auto free = [](MPI_Comm* unused) {
       forget(*unused);
       return PMPI_Comm_free(unused);
@@ -44,8 +45,9 @@ GPUDT_EXPORT int MPI_Comm_free(MPI_Comm* comm) {
 GPUDT_EXPORT int MPI_Comm_disconnect(MPI_Comm* comm) {
   if (comm == nullptr) return PMPI_Comm_disconnect(comm);
   return guarded(*comm, "MPI_Comm_disconnect", [&] {
-    const auto stream = detach_stream(*comm);
+    const auto stream = find_stream_comm(*comm);
     const int failure = return_late_failure(stream.get());
+    detach_stream(*comm);
     if (stream) wait_until([&] { return stream->calls.load() == 0; });
     forget(*comm);
     const int code = PMPI_Comm_disconnect(comm);

@@ -134,9 +134,11 @@ int attach(MPI_Win win, void* base, MPI_Aint size) {
 
 /// Waits for accesses that are enqueued. Returns the failure of one that no call has returned.
 int end_stream(MPI_Win win) {
-  const auto stream = detach_stream(OfWindow{win});
+  const auto stream = find_stream_comm(OfWindow{win});
   if (stream) wait_until([&] { return stream->calls.load() == 0; });
-  return return_late_failure(stream.get());
+  const int failure = return_late_failure(stream.get());
+  detach_stream(OfWindow{win});
+  return failure;
 }
 
 int free_window(MPI_Win* win) {
