@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "datatype/decode.hpp"
+#include "interpose/calls/enqueued_access.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/requests/point_to_point.hpp"
 #include "interpose/streams/enqueue.hpp"
@@ -249,10 +250,6 @@ int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblockin
     return enqueue_nonblocking(call, stream, request, {start_of(comm, comm, nonblocking, arguments...)});
   });
 }
-
-/// Steps of an access to `rank` that is started by `start`. `lands`: it is over when its data are at the target, unless
-/// MPI itself serves the window. Throws MpiError, or returns an error that MPI has reported, if `rank` is not locked.
-int access_steps(int rank, MPI_Win win, bool lands, StartEnqueued start, Steps* steps);
 
 /// Enqueues an access to a window, for which the stream waits.
 template <class Nonblocking, class... Arguments>

@@ -158,9 +158,7 @@ GPUDT_EXPORT int MPI_Comm_idup_with_info(MPI_Comm comm, MPI_Info info, MPI_Comm*
   GPUDT_EXPORT int MPI_##name(MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, void* base, MPI_Win* win) { \
     return guarded(comm, "MPI_" #name, [&] {                                                                          \
       settle_collectives(comm);                                                                                       \
-      const int code = PMPI_##name(size, disp_unit, info, comm, base, win);                                           \
-      if (code == MPI_SUCCESS) attach_stream(OfWindow{*win}, comm);                                                   \
-      return code;                                                                                                    \
+      return attach_if(PMPI_##name(size, disp_unit, info, comm, base, win), win, comm);                               \
     });                                                                                                               \
   }
 GPUDT_ALLOCATING(Win_allocate)

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "datatype/basic.hpp"
-#include "interpose/calls/enqueued_arguments.hpp"
+#include "interpose/calls/enqueued_access.hpp"
 #include "interpose/requests/call_buffers.hpp"
 #include "interpose/rma/message.hpp"
 #include "interpose/rma/pending.hpp"

@@ -82,10 +82,10 @@ int make(Init init, const char* call, const Form& form, const void* buf, int cou
 /// Lets the start of a request be enqueued, if its communicator has a stream: as `nonblocking`, this library's
 /// function. (The real request could not be started then: Open MPI may give it another handle.)
 template <class Nonblocking, class Buffer>
-int in_stream(int code, Nonblocking nonblocking, Buffer* buf, int count, MPI_Datatype type, int peer, int tag,
-              MPI_Comm comm, const MPI_Request* request) {
+int in_stream(const char* call, int code, Nonblocking nonblocking, Buffer* buf, int count, MPI_Datatype type, int peer,
+              int tag, MPI_Comm comm, const MPI_Request* request) {
   if (code != MPI_SUCCESS || !find_stream_comm(comm)) return code;
-  return guarded(comm, "a persistent request", [&] {
+  return guarded(comm, call, [&] {
     const auto kept = std::make_shared<KeptType>(type);
     startable_add(comm, *request, {[=](MPI_Request* started) {
                     return nonblocking(buf, count, kept->get(), peer, tag, comm, started);
@@ -99,7 +99,7 @@ int send_init(SendInit pmpi, NonblockingSend each, NonblockingSend own, const ch
   const int code = make([&](const Outgoing& out,
                             MPI_Request* real) { return pmpi(out.data, out.count, out.type, dest, tag, comm, real); },
                         call, {each, dest, tag}, buf, count, type, comm, request);
-  return in_stream(code, own, buf, count, type, dest, tag, comm, request);
+  return in_stream(call, code, own, buf, count, type, dest, tag, comm, request);
 }
 
 bool sends(const Persistent& persistent) {
@@ -285,12 +285,13 @@ GPUDT_EXPORT int MPI_Rsend_init(const void* buf, int count, MPI_Datatype type, i
 
 GPUDT_EXPORT int MPI_Recv_init(void* buf, int count, MPI_Datatype type, int source, int tag, MPI_Comm comm,
                                MPI_Request* request) {
+  constexpr const char* call = "MPI_Recv_init";
   const int code = make(
       [&](const Outgoing& into, MPI_Request* real) {
         return PMPI_Recv_init(into.room(), into.count, into.type, source, tag, comm, real);
       },
-      "MPI_Recv_init", {nullptr, source, tag}, buf, count, type, comm, request);
-  return in_stream(code, MPI_Irecv, buf, count, type, source, tag, comm, request);
+      call, {nullptr, source, tag}, buf, count, type, comm, request);
+  return in_stream(call, code, MPI_Irecv, buf, count, type, source, tag, comm, request);
 }
 
 GPUDT_EXPORT int MPI_Start(MPI_Request* request) {

@@ -154,11 +154,6 @@ int free_window(MPI_Win* win) {
   return failure != MPI_SUCCESS ? failure : code;
 }
 
-int in_stream_of(MPI_Comm comm, int code, const MPI_Win* win) {
-  if (code == MPI_SUCCESS) attach_stream(OfWindow{*win}, comm);
-  return code;
-}
-
 }  // namespace
 }  // namespace gpudt::interpose
 
@@ -167,14 +162,14 @@ using namespace gpudt::interpose;
 GPUDT_EXPORT int MPI_Win_create(void* base, MPI_Aint size, int disp_unit, MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   return guarded(comm, "MPI_Win_create", [&] {
     settle_collectives(comm);
-    return in_stream_of(comm, create(base, size, disp_unit, info, comm, win), win);
+    return attach_if(create(base, size, disp_unit, info, comm, win), win, comm);
   });
 }
 
 GPUDT_EXPORT int MPI_Win_create_dynamic(MPI_Info info, MPI_Comm comm, MPI_Win* win) {
   return guarded(comm, "MPI_Win_create_dynamic", [&] {
     settle_collectives(comm);
-    return in_stream_of(comm, create_dynamic(info, comm, win), win);
+    return attach_if(create_dynamic(info, comm, win), win, comm);
   });
 }
 

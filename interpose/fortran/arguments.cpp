@@ -25,6 +25,7 @@ MPI_Fint true_value() {
 }
 
 constexpr std::size_t status_integers = sizeof(MPI_Status) / sizeof(MPI_Fint);
+static_assert(sizeof(MPI_Status) == status_integers * sizeof(MPI_Fint));
 
 std::size_t elements(int count) {
   return static_cast<std::size_t>(std::max(count, 0));

@@ -50,7 +50,8 @@ void idup(void* comm, void* made, void* request, MPI_Fint* ierror) {
 void in_stream(const void* comm, const void* window, MPI_Fint code) {
   if (code != MPI_SUCCESS) return;
   const auto of = [](const void* handle) { return *static_cast<const MPI_Fint*>(handle); };
-  attach_stream(OfWindow{PMPI_Win_f2c(of(window))}, PMPI_Comm_f2c(of(comm)));
+  const MPI_Win made = PMPI_Win_f2c(of(window));
+  attach_if(MPI_SUCCESS, &made, PMPI_Comm_f2c(of(comm)));
 }
 
 }  // namespace

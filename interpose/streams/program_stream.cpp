@@ -199,12 +199,13 @@ void attach_stream(MPI_Comm comm, std::shared_ptr<ProgramStream> stream) {
   known.comms.insert_or_assign(comm, std::move(made));
 }
 
-void attach_stream(OfWindow window, MPI_Comm comm) {
-  const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
-  if (!found) return;
-  auto made = std::make_shared<StreamComm>(MPI_COMM_NULL, window.win, found->stream);
+int attach_if(int code, const MPI_Win* win, MPI_Comm comm) {
+  const std::shared_ptr<StreamComm> found = code == MPI_SUCCESS ? find_stream_comm(comm) : nullptr;
+  if (!found) return code;
+  auto made = std::make_shared<StreamComm>(MPI_COMM_NULL, *win, found->stream);
   const LockGuard lock(known.mutex);
-  known.windows.insert_or_assign(window.win, std::move(made));
+  known.windows.insert_or_assign(*win, std::move(made));
+  return code;
 }
 
 std::shared_ptr<StreamComm> find_stream_comm(MPI_Comm comm) {

@@ -70,8 +70,9 @@ bool forget_stream_handle(int handle);
 
 /// Lets the process enqueue on `comm`.
 void attach_stream(MPI_Comm comm, std::shared_ptr<ProgramStream> stream);
-/// Lets it enqueue accesses to `win`, which has been made on `comm`, if it can enqueue there.
-void attach_stream(OfWindow window, MPI_Comm comm);
+/// Lets it enqueue accesses to `*win`, if that has been made on `comm`, where it can enqueue. Returns `code`, of the
+/// call that was to make it.
+int attach_if(int code, const MPI_Win* win, MPI_Comm comm);
 /// Null if the communicator or window has no stream.
 std::shared_ptr<StreamComm> find_stream_comm(MPI_Comm comm);
 std::shared_ptr<StreamComm> find_stream_comm(OfWindow window);
