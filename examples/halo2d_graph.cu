@@ -90,18 +90,16 @@ int main(int argc, char** argv) {
   MPI_Type_free(&column);
 
   const int columns = dims[1] * n, first = place[0] * n * columns + place[1] * n;
-  const auto copy =
-      [&](double* host,
-          cudaMemcpyKind kind) { /* the inner cells, as they lie in the whole torus */
-                                 void *const there = one.cells + width + 1, *const here = host + first;
-                                 const std::size_t row = n * sizeof(double), pitch = width * sizeof(double),
-                                                   host_pitch = columns * sizeof(double);
-                                 if (kind == cudaMemcpyHostToDevice)
-                                   cudaMemcpy2DAsync(there, pitch, here, host_pitch, row, n, kind, stream);
-                                 else
-                                   cudaMemcpy2DAsync(here, host_pitch, there, pitch, row, n, kind, stream);
-                                 cudaStreamSynchronize(stream);
-      };
+  const auto copy = [&](double* host, cudaMemcpyKind kind) {
+    /* the inner cells, as they lie in the whole torus */
+    void *const there = one.cells + width + 1, *const here = host + first;
+    const std::size_t row = n * sizeof(double), pitch = width * sizeof(double), host_pitch = columns * sizeof(double);
+    if (kind == cudaMemcpyHostToDevice)
+      cudaMemcpy2DAsync(there, pitch, here, host_pitch, row, n, kind, stream);
+    else
+      cudaMemcpy2DAsync(here, host_pitch, there, pitch, row, n, kind, stream);
+    cudaStreamSynchronize(stream);
+  };
   const auto check = [&](const char* what, int count) {
     const std::vector<double> expected = on_host(dims[0] * n, columns, count);
     std::vector<double> found(expected.size());
