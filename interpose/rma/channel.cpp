@@ -140,11 +140,13 @@ WindowChannel::~WindowChannel() {
 
 void WindowChannel::submit(const OriginOperationRef& operation) {
   live_.fetch_add(1);
-  if (is_access(operation->header.kind)) {
-    peer(operation->rank).outstanding.fetch_add(1);
-    peer(operation->rank).submitted.fetch_add(1);
-  }
+  Peer& target = peer(operation->rank);
   const LockGuard lock(mailbox_mutex_);
+  operation->before_ = target.submitted.load();
+  if (is_access(operation->header.kind)) {
+    target.outstanding.fetch_add(1);
+    target.submitted.fetch_add(1);
+  }
   mailbox_.push_back(operation);
   mail_.store(true, std::memory_order_release);
 }
@@ -274,6 +276,8 @@ void WindowChannel::finish(const OriginOperationRef& operation) {
   if (operation->error != MPI_SUCCESS && !operation->with_request)
     target.error.compare_exchange_strong(none, operation->error);
   const bool access = is_access(operation->header.kind);
+  if (is_acknowledged(operation->header.kind))
+    target.applied.store(std::max(target.applied.load(), operation->before_));
   operation->complete.store(true, std::memory_order_release);
   if (access) target.outstanding.fetch_sub(1, std::memory_order_release);
   live_.fetch_sub(1);

@@ -48,6 +48,7 @@ struct OriginOperation {
   friend class WindowChannel;
   int unsent_ = 0;
   bool answered_ = false;
+  std::uint64_t before_ = 0;  ///< number of accesses to the rank before it
 };
 
 using OriginOperationRef = std::shared_ptr<OriginOperation>;
@@ -111,6 +112,8 @@ class WindowChannel {
   int outstanding(int rank) const { return peer(rank).outstanding.load(std::memory_order_acquire); }
   /// Number of accesses to `rank` up to now.
   std::uint64_t submitted(int rank) const { return peer(rank).submitted.load(std::memory_order_acquire); }
+  /// Number of these that have certainly been applied there.
+  std::uint64_t applied(int rank) const { return peer(rank).applied.load(std::memory_order_acquire); }
   /// The first error of accesses to `rank` since the last call of this function.
   int take_error(int rank) { return peer(rank).error.exchange(MPI_SUCCESS); }
   /// Number of messages of these kinds that have arrived from `rank`.
@@ -126,7 +129,7 @@ class WindowChannel {
   struct Incoming;
   struct Peer {
     std::atomic<int> outstanding{0}, posts{0}, completes{0}, error{MPI_SUCCESS};
-    std::atomic<std::uint64_t> submitted{0};
+    std::atomic<std::uint64_t> submitted{0}, applied{0};
     // Only for the engine.
     std::deque<OriginOperationRef> outgoing;
     std::deque<std::shared_ptr<Incoming>> incoming;

@@ -36,6 +36,9 @@ enum class MessageKind : std::int32_t {
 inline bool is_access(MessageKind kind) {
   return kind <= MessageKind::compare_and_swap;
 }
+inline bool is_acknowledged(MessageKind kind) {
+  return kind == MessageKind::unlock || kind == MessageKind::flush || kind == MessageKind::complete;
+}
 inline bool is_answer(MessageKind kind) {
   return kind >= MessageKind::granted;
 }

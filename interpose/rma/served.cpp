@@ -92,7 +92,6 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm, void* base, MPI_Aint size
       exposed_(static_cast<std::size_t>(channel_.ranks())),
       direct_(exposed_.size()),
       locks_(exposed_.size(), Lock::none),
-      flushed_(exposed_.size(), 0),
       posts_used_(exposed_.size(), 0),
       completes_used_(exposed_.size(), 0) {
   tell_memory(disp_unit);
@@ -105,7 +104,6 @@ ServedWindow::ServedWindow(MPI_Win win, MPI_Comm comm)
       channel_(comm, memory_),
       direct_(static_cast<std::size_t>(channel_.ranks())),
       locks_(static_cast<std::size_t>(channel_.ranks()), Lock::none),
-      flushed_(locks_.size(), 0),
       posts_used_(locks_.size(), 0),
       completes_used_(locks_.size(), 0) {}
 
@@ -335,8 +333,7 @@ bool ServedWindow::start_direct(const char* call, DirectAccess::Kind kind, const
 
 /// Whether the target certainly serves no access of this process now.
 bool ServedWindow::none_served(int rank) const {
-  const LockGuard lock(mutex_);
-  return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank);
+  return channel_.applied(rank) == channel_.submitted(rank);
 }
 
 /// Makes an accumulate by a GPU of this process, complete on return; false if none can. Does nothing while the target

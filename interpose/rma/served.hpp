@@ -163,8 +163,6 @@ class ServedWindow {
   bool fence_open_ GUARDED_BY(mutex_) = false;
   bool lock_all_ GUARDED_BY(mutex_) = false;
   std::vector<Lock> locks_ GUARDED_BY(mutex_);
-  /// Number of accesses to each rank that have certainly been applied there.
-  std::vector<std::uint64_t> flushed_ GUARDED_BY(mutex_);
   std::optional<std::vector<int>> targets_ GUARDED_BY(mutex_);  ///< between start and complete
   std::optional<std::vector<int>> origins_ GUARDED_BY(mutex_);  ///< between post and wait
   std::vector<int> posts_used_;                                 ///< used by the only thread that may call MPI_Win_start

@@ -83,20 +83,14 @@ int ServedWindow::finish_direct(const std::vector<int>& ranks) {
 /// answers when it has applied all accesses before it, and waits for the answers. Returns the first error.
 int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
   int result = finish_direct(ranks);
-  std::vector<std::uint64_t> submitted;
   std::vector<OriginOperationRef> told;
-  for (const int rank : ranks) {
-    submitted.push_back(channel_.submitted(rank));
-    told.push_back(tell(kind, rank));
-  }
+  told.reserve(ranks.size());
+  for (const int rank : ranks) told.push_back(tell(kind, rank));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     wait_for(*told[i]);
     wait_local(ranks[i]);
     const int error = channel_.take_error(ranks[i]);
     if (result == MPI_SUCCESS) result = error;
-    const LockGuard lock(mutex_);
-    std::uint64_t& flushed = flushed_[static_cast<std::size_t>(ranks[i])];
-    flushed = std::max(flushed, submitted[i]);
   }
   return result;
 }
@@ -104,12 +98,7 @@ int ServedWindow::complete_at(MessageKind kind, const std::vector<int>& ranks) {
 /// Flushes those of `ranks` that this process has accessed since their last flush.
 int ServedWindow::flush_at(std::vector<int> ranks) {
   const int direct = finish_direct(ranks);
-  {
-    const LockGuard lock(mutex_);
-    std::erase_if(ranks, [&](int rank) REQUIRES(mutex_) {
-      return flushed_[static_cast<std::size_t>(rank)] == channel_.submitted(rank);
-    });
-  }
+  std::erase_if(ranks, [&](int rank) { return none_served(rank); });
   const int served = complete_at(MessageKind::flush, ranks);
   return direct == MPI_SUCCESS ? served : direct;
 }
