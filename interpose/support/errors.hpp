@@ -39,8 +39,8 @@ struct OfWindow {
   MPI_Win win;
 };
 
-/// While it lives, raise() calls no handler in this thread, requests are tested by test_some(), and no access to a window
-/// waits for a lock.
+/// While it lives, raise() calls no handler in this thread, requests are tested by test_some(), and no access to a
+/// window waits for a lock.
 class HandlersSilent {
  public:
   explicit HandlersSilent(bool silent = true);

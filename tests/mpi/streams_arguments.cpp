@@ -39,14 +39,14 @@ class Refusing {
 class ErrorsReturned {
  public:
   ErrorsReturned() {
-    for (std::size_t i = 0; i < comms.size(); ++i) {
-      PMPI_Comm_get_errhandler(comms[i], &before_[i]);
-      PMPI_Comm_set_errhandler(comms[i], MPI_ERRORS_RETURN);
+    for (std::size_t i = 0; i < comms_.size(); ++i) {
+      PMPI_Comm_get_errhandler(comms_[i], &before_[i]);
+      PMPI_Comm_set_errhandler(comms_[i], MPI_ERRORS_RETURN);
     }
   }
   ~ErrorsReturned() {
-    for (std::size_t i = 0; i < comms.size(); ++i) {
-      PMPI_Comm_set_errhandler(comms[i], before_[i]);
+    for (std::size_t i = 0; i < comms_.size(); ++i) {
+      PMPI_Comm_set_errhandler(comms_[i], before_[i]);
       PMPI_Errhandler_free(&before_[i]);
     }
   }
@@ -54,7 +54,7 @@ class ErrorsReturned {
   ErrorsReturned& operator=(const ErrorsReturned&) = delete;
 
  private:
-  const std::array<MPI_Comm, 2> comms{MPI_COMM_WORLD, MPI_COMM_SELF};
+  const std::array<MPI_Comm, 2> comms_{MPI_COMM_WORLD, MPI_COMM_SELF};
   std::array<MPI_Errhandler, 2> before_{};
 };
 
