@@ -7,8 +7,7 @@ namespace gpudt::device {
 namespace {
 
 Clock::rep after(double us) {
-  const auto duration =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
+  const auto duration = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(us));
   return (Clock::now() + duration).time_since_epoch().count();
 }
 

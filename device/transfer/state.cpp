@@ -112,8 +112,8 @@ void Transfer::State::observe() {
   const auto microseconds = [&](auto time) {
     return std::chrono::duration<double, std::micro>(time - started).count();
   };
-  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished),
-                        microseconds(Clock::now()), lesson.roughly);
+  lesson.delay->observe(lesson.expected_us, polls == 0 ? 0 : microseconds(unfinished), microseconds(Clock::now()),
+                        lesson.roughly);
   lesson.delay = nullptr;
 }
 

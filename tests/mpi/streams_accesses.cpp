@@ -238,27 +238,6 @@ TEST_CASE("A dynamic window, a lock of one rank, and MPI_PROC_NULL", "[streams]"
   MPI_OK(MPI_Win_free(&window));
 }
 
-// The access begins when its lock has been given back.
-TEST_CASE("MPI_Win_free waits for an enqueued access, and returns its error", "[streams]") {
-  const EnqueuingStream stream;
-  Numbers memory(50), out(50);
-  MPI_Win window = MPI_WIN_NULL;
-  MPI_OK(MPI_Win_create(memory.device(), 50 * sizeof(double), sizeof(double), MPI_INFO_NULL, stream.comm(), &window));
-  MPI_Win_set_errhandler(window, MPI_ERRORS_RETURN);
-  MPI_OK(MPI_Win_lock_all(MPI_MODE_NOCHECK, window));
-  std::atomic<bool> unlocked{false};
-  const auto wait = [](void* flag) {
-    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  };
-  REQUIRE(cudaLaunchHostFunc(stream.cuda(), wait, &unlocked) == cudaSuccess);
-  MPI_OK(MPIX_Put_enqueue(out.device(), 50, MPI_DOUBLE, rank(), 0, 50, MPI_DOUBLE, window));
-  MPI_OK(MPI_Win_unlock_all(window));
-  unlocked = true;
-  MPI_FAILS(MPI_Win_free(&window), MPI_ERR_RMA_SYNC);
-  stream.synchronize();
-}
-
 TEST_CASE("MPI_Win_free returns the error of an enqueued access", "[streams]") {
   if (!all_have_partners()) return;
   const EnqueuingStream stream;
