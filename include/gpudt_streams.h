@@ -89,9 +89,10 @@ int MPIX_Neighbor_alltoallw_enqueue(const void* sendbuf, const int sendcounts[],
 /* Accesses to windows that were made on a communicator with a stream, which is the window's stream. The process must
  * have locked the target (MPI_Win_lock, MPI_Win_lock_all; the call checks that there is an epoch) before the call,
  * until the stream has passed, or in a graph its last launch: an access without its lock fails (MPI_ERR_RMA_SYNC), and
- * does not wait for it. When the stream has passed a put, its data are in the target's memory, and visible to whoever
- * learns so by a later message; no flush is needed. But if all ranks have host memory in the window, MPI serves it:
- * then the stream passes a put when its buffer may be used again, and the data have come after the program's flush.
+ * does not wait for it. When the stream has passed a put, its data are in the target's memory, and a process that gets
+ * a later message of this one sees them; no flush is needed. But if all ranks have host memory in the window, MPI
+ * serves it: then the stream passes a put when its buffer may be used again, and the data have come after the program's
+ * flush.
  * Failures go to the window's error handler, at the latest in MPI_Win_free. */
 int MPIX_Put_enqueue(const void* origin_addr, int origin_count, MPI_Datatype origin_datatype, int target_rank,
                      MPI_Aint target_disp, int target_count, MPI_Datatype target_datatype, MPI_Win win);
