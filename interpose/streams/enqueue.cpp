@@ -129,7 +129,7 @@ int enqueueing(const char* name, const std::shared_ptr<StreamComm>& comm, Steps 
 
 std::shared_ptr<StreamComm> stream_of(MPI_Comm comm) {
   std::shared_ptr<StreamComm> found = find_stream_comm(comm);
-  if (!found || !found->stream)
+  if (!found)
     throw MpiError(MPI_ERR_COMM, "the communicator has no stream: make one that has by MPIX_Stream_comm_create");
   return found;
 }
@@ -165,7 +165,7 @@ int enqueue_nonblocking(const char* call, const std::shared_ptr<StreamComm>& com
 
 void startable_add(MPI_Comm comm, MPI_Request request, Steps steps) {
   const std::shared_ptr<StreamComm> found = find_stream_comm(comm);
-  if (!found || !found->stream) return;
+  if (!found) return;
   auto made = std::make_shared<Startable>(found, std::move(steps));
   const LockGuard lock(requests_held.mutex);
   requests_held.startables.insert_or_assign(request, std::move(made));
