@@ -32,6 +32,7 @@
 #include "interpose/support/export.hpp"
 #include "interpose/support/loaded.hpp"
 #include "interpose/support/log.hpp"
+#include "interpose/support/mpi_lifetime.hpp"
 #include "interpose/support/passed_by.hpp"
 #include "interpose/support/report.hpp"
 #include "interpose/support/require.hpp"
@@ -58,14 +59,7 @@ Function* behind(const char* name) {
   return reinterpret_cast<Function*>(global_function(name));
 }
 
-/// Whether MPI is initialized and not finalized: MPICH aborts if its queries are called at other times.
-bool may_ask() {
-  int begun = 0, ended = 0;
-  PMPI_Initialized(&begun);
-  PMPI_Finalized(&ended);
-  return begun != 0 && ended == 0;
-}
-
+// MPICH aborts if its queries are called before MPI_Init or after MPI_Finalize.
 #ifdef OPEN_MPI
 constexpr bool answers_at_any_time = true;
 #else
@@ -74,7 +68,7 @@ constexpr bool answers_at_any_time = false;
 
 int mpi_query_support(const char* name) {
   auto* const query = behind<int()>(name);
-  return query == nullptr || !(answers_at_any_time || may_ask()) ? 0 : query();
+  return query == nullptr || !(answers_at_any_time || mpi_is_active()) ? 0 : query();
 }
 
 int mpi_query_cuda_support() {
@@ -118,13 +112,6 @@ int stop_with_world(MPI_Comm, int, void*, void*) {
   stop();
   go_on_with_sessions();
   return MPI_SUCCESS;
-}
-
-void stop_in_finalize() {
-  int keyval = MPI_KEYVAL_INVALID;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, stop_with_world, &keyval, nullptr);
-  PMPI_Comm_set_attr(MPI_COMM_SELF, keyval, nullptr);
-  PMPI_Comm_free_keyval(&keyval);
 }
 
 /// Logs that gpudt is off, once on a node for each reason.
@@ -260,7 +247,7 @@ void start_with_world(const Settings& settings) {
     leave_own_session();
   else if (!start_process(settings, rank))
     return;
-  stop_in_finalize();
+  call_in_finalize(stop_with_world);
   if (std::string(device::runtime_name()) != "none") peer_start(settings.forced, rank, settings.config.unmap_freed);
   run(settings.config, "MPI_Init");
 }
@@ -306,7 +293,7 @@ class Sessions {
  public:
   void begun() {
     const LockGuard lock(mutex_);
-    if (++open_ == 1 && !may_ask()) start_if_possible(read_settings(Model::session), start_with_session);
+    if (++open_ == 1 && !mpi_is_active()) start_if_possible(read_settings(Model::session), start_with_session);
   }
   void outlive_world() {
     const LockGuard lock(mutex_);
@@ -443,7 +430,7 @@ GPUDT_EXPORT int MPIX_Query_rocm_support() {
 // MPICH's form of the question. Its mpi.h numbers the kinds of GPU, from CUDA on.
 GPUDT_EXPORT int MPIX_GPU_query_support(int gpu_type, int* is_supported) {
   constexpr int cuda = 0;
-  auto* const query = may_ask() ? behind<int(int, int*)>("MPIX_GPU_query_support") : nullptr;
+  auto* const query = mpi_is_active() ? behind<int(int, int*)>("MPIX_GPU_query_support") : nullptr;
   const int code = query == nullptr ? MPI_SUCCESS : query(gpu_type, is_supported);
   if (query == nullptr) *is_supported = 0;
   if (gpu_type == cuda && gpudt_active() != 0) *is_supported = 1;

@@ -3,6 +3,7 @@
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/support/errors.hpp"
 #include "interpose/support/export.hpp"
+#include "interpose/support/mpi_lifetime.hpp"
 #include "interpose/support/passed_by.hpp"
 #include "interpose/transport/device_buffer.hpp"
 
@@ -11,31 +12,20 @@ namespace {
 
 /// Whether MPI works, and is the library that this one was built for: otherwise even its handles are unknown.
 bool mpi_works() {
-  if (!init_noted() || other_mpi_noted()) return false;
-  int begun = 0, ended = 0;
-  PMPI_Initialized(&begun);
-  PMPI_Finalized(&ended);
-  return (begun != 0 && ended == 0) || active.load();
+  return init_noted() && !other_mpi_noted() && (mpi_is_active() || active.load());
 }
 
+/// In processes in which gpudt is off, and so does not stop (environment.cpp). MPICH complains of types that are left.
 int free_types(MPI_Comm, int, void*, void*) {
   float16_types_stop();
   return MPI_SUCCESS;
-}
-
-/// For processes in which gpudt is off, and so does not stop (environment.cpp). MPICH complains of types that are left.
-void free_in_finalize() {
-  int key = MPI_KEYVAL_INVALID;
-  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, free_types, &key, nullptr);
-  PMPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
-  PMPI_Comm_free_keyval(&key);
 }
 
 int give(const char* call, device::Element element, MPI_Datatype* type) {
   if (!mpi_works()) return MPI_ERR_OTHER;
   return guarded(MPI_COMM_NULL, call, [&] {
     if (type == nullptr) throw MpiError(MPI_ERR_ARG, "argument type is NULL; it takes the address of an MPI_Datatype");
-    if (!active.load() && !float16_types_exist()) free_in_finalize();
+    if (!active.load() && !float16_types_exist()) call_in_finalize(free_types);
     *type = float16_type(element);
     return int(MPI_SUCCESS);
   });
