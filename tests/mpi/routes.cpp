@@ -39,9 +39,9 @@ struct Answer {
   std::string str() const { return text.data(); }
 };
 
-Answer message(const void* buffer, int count, int dest, MPI_Comm on) {
+Answer message(const void* buffer, int count, int dest, MPI_Comm on, MPI_Datatype type = MPI_DOUBLE) {
   Answer got{};
-  got.code = gpudt_route_message(buffer, count, MPI_DOUBLE, dest, on, &got.way, got.text.data(), int(got.text.size()));
+  got.code = gpudt_route_message(buffer, count, type, dest, on, &got.way, got.text.data(), int(got.text.size()));
   return got;
 }
 Answer request(MPI_Request of) {
@@ -76,7 +76,7 @@ TEST_CASE("gpudt_route_message foretells the way of a message", "[.routes]") {
   CHECK(message(host.data(), routed_count, partner(), comm()).way == GPUDT_WAY_NONE);
   CHECK(message(device.data(), 0, partner(), comm()).way == GPUDT_WAY_NONE);
   CHECK(message(device.data(), routed_count, MPI_PROC_NULL, comm()).way == GPUDT_WAY_NONE);
-  if (!host_only()) CHECK(message(device.data(), 80, partner(), comm()).way == GPUDT_WAY_HOST);  // 640 B
+  if (!host_only()) CHECK(message(device.data(), 641, partner(), comm(), MPI_BYTE).way == GPUDT_WAY_HOST);
   lock_step();
 }
 

@@ -26,7 +26,7 @@ std::string chosen_by_length(const Route& route, const Message& message = {}) {
   constexpr std::array<std::int64_t, 12> lengths = {peer::least_short - 1,
                                                     peer::least_short,
                                                     peer::most_short,
-                                                    peer::most_short + 1,
+                                                    peer::shortest_rts,
                                                     peer::least_offered - 1,
                                                     peer::least_offered,
                                                     peer::longest_buffered,
@@ -93,8 +93,10 @@ TEST_CASE("messages to processes that share memory are offered", "[datatype][cho
   CHECK(chosen(short_bytes, route) == Protocol::mapped_staging);
   CHECK(chosen(short_bytes + 1, route) == Protocol::peer);
   route.expects_short = true;  // RTS messages as short as what they stand for
-  for (const std::int64_t bytes : {peer::least_short, peer::most_short}) CHECK(chosen(bytes, route) == Protocol::peer);
-  for (const std::int64_t bytes : {peer::least_short - 1, peer::most_short + 1, short_bytes})
+  for (const std::int64_t bytes : {peer::least_short, peer::shortest_rts - 1, peer::shortest_rts + 1, peer::most_short})
+    CHECK(chosen(bytes, route) == Protocol::peer);
+  for (const std::int64_t bytes :
+       {peer::least_short - 1, peer::shortest_rts, peer::most_short - 1, peer::most_short + 1, short_bytes})
     CHECK(chosen(bytes, route) == Protocol::mapped_staging);
   route.expects_short = false;
   CHECK(chosen(very_long_bytes, route) == Protocol::peer);

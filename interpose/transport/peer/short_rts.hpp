@@ -1,5 +1,6 @@
-// The RTS of a short message (8 to 514 bytes, less than an ordinary RTS has). It is as long as the message, so that
-// probes and statuses tell the right length, and names the sender's descriptor in its first 8 bytes.
+// The RTS of a short message: of 8 to 514 bytes, less than an ordinary RTS has, or of an even number up to 768, which
+// no ordinary RTS has. It is as long as the message, so that probes and statuses tell the right length, and names the
+// sender's descriptor in its first 8 bytes.
 //
 // Such RTS are sent only to processes that check all their receives for them. A process does so from its first receive
 // into device memory on (ShortRts::expected). But a nonblocking or persistent receive of 8 to 514 bytes into host
@@ -18,9 +19,9 @@ namespace peer {
 
 /// The lengths, in bytes, of messages that such an RTS may stand for.
 inline constexpr std::int64_t least_short = sizeof(std::uint64_t);
-inline constexpr std::int64_t most_short = shortest_rts - 1;
+inline constexpr std::int64_t most_short = longest_rts - 1;
 constexpr bool has_short_length(std::int64_t bytes) {
-  return bytes >= least_short && bytes <= most_short;
+  return bytes >= least_short && bytes <= most_short && rts_index(bytes) < 0;
 }
 
 /// The length of the RTS of a message of `bytes` bytes that descriptor `index` describes.
