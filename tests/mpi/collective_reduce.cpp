@@ -44,9 +44,11 @@ void put_long_double(Stream& packed, int value) {
 }
 
 /// Close to the real axis: no part of a product of some is 0, whose sign would depend on the order of the factors.
+/// Smaller where there are many factors: float has the product of eight exactly.
 template <class T>
 void put_complex(Stream& packed, int value) {
-  append(packed, std::complex<T>(static_cast<T>(8 + value), static_cast<T>(1 + value % 2)));
+  const int least = ranks() > 4 ? 2 : 8;
+  append(packed, std::complex<T>(static_cast<T>(least + value), static_cast<T>(1 + value % 2)));
 }
 
 template <class T>
@@ -386,10 +388,16 @@ bool is_possible(const Operation& operation, const Reducer& reducer) {
          reducer.type().size() == reducer.type().extent();
 }
 
+/// A multiple of the numbers of processes on both sides, among which a result may be scattered.
+int multiple_of_groups(const Peers& peers) {
+  const int others = static_cast<int>(peers.to().size());
+  return std::lcm(12, std::lcm(others, peers.inter() ? ranks() - others : ranks()));
+}
+
 void reduce_all(const Peers& peers) {
   other_type_given = misaligned_given = false;
   int number = 0;
-  const int multiple = 12;  // of the sizes of all groups
+  const int multiple = multiple_of_groups(peers);
   for (const Operation& operation : operations) {
     if (!is_reduction(operation) || (peers.inter() && operation.flow == Flow::scan)) continue;
     for (const Form form : forms_of(operation, peers.inter()))
@@ -446,7 +454,7 @@ TEST_CASE("every predefined operator on every type in device memory", "[collecti
         INFO(family.name);
         const Reducer reducer(plain(operand.type), operand.put, op);
         const Operation& called = operation(names[static_cast<std::size_t>(number) % std::size(names)]);
-        const int count = 12 * (1 + number % 60);  // a multiple of the sizes of all groups
+        const int count = multiple_of_groups(peers) * (1 + number % 60);
         const bool in_place = number % 4 == 3 && !(mpich && called.flow == Flow::reduce);  // MPICH 4.0 may crash
         if (is_possible(called, reducer))
           reduce({called, Form::blocking, peers, reducer, count, number % ranks(), in_place, Place::device,
