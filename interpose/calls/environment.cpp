@@ -21,6 +21,7 @@
 #include "interpose/job/launcher.hpp"
 #include "interpose/job/presence.hpp"
 #include "interpose/mpi/progress.hpp"
+#include "interpose/mpi/workarounds.hpp"
 #include "interpose/requests/float16_types.hpp"
 #include "interpose/requests/matched.hpp"
 #include "interpose/requests/operation.hpp"
@@ -268,6 +269,7 @@ void start_if_possible(const std::optional<Settings>& settings, void (*start)(co
 
 int begin_world(int code, const std::optional<Settings>& settings) {
   if (code != MPI_SUCCESS) return code;
+  keep_pmix_component();
   enter_world();
   start_if_possible(settings, start_with_world);
   collectives_tell_started();

@@ -342,6 +342,12 @@ std::int64_t widest_received_in_parts() {
   return library_version() == 4 ? 16 : 1;
 }
 
+/// The first is for the system's PMIx, the other for Open MPI's own.
+void keep_pmix_component() {
+  for (const char* const name : {"mca_pmix_ext3x.so", "mca_pmix_pmix3x.so"})
+    dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 /// An Open MPI that is newer than mpi.h may have receives that gpudt does not wrap.
 bool all_receives_are_known() {
   const int version = library_version();

@@ -221,6 +221,11 @@ class Environment(unittest.TestCase):
         self.assert_right(run)
         self.assertEqual(run.said, [], run.text)
 
+    def test_the_component_for_pmix_stays_loaded(self):
+        """Events may still call its functions: of Open MPI 4."""
+        for settings in ((), ("GPUDT_DISABLE=1", "GPUDT_SIM_HOST_ACCESS=1")):
+            self.assert_right(Run("unload", *settings))
+
     def test_without_the_library_device_pointers_crash(self):
         """What the other tests rely on: MPI cannot touch the simulated device's memory."""
         run = Run("device", library=False)
