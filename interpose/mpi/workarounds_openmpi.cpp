@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "interpose/support/loaded.hpp"
+
 namespace gpudt::interpose {
 namespace {
 
@@ -342,10 +344,9 @@ std::int64_t widest_received_in_parts() {
   return library_version() == 4 ? 16 : 1;
 }
 
-/// The first is for the system's PMIx, the other for Open MPI's own.
+/// There is one for the system's PMIx, and one for Open MPI's own.
 void keep_pmix_component() {
-  for (const char* const name : {"mca_pmix_ext3x.so", "mca_pmix_pmix3x.so"})
-    dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  keep_loaded("mca_pmix_");
 }
 
 /// An Open MPI that is newer than mpi.h may have receives that gpudt does not wrap.

@@ -66,4 +66,10 @@ void make_global(const void* function) {
   if (dladdr(function, &info) != 0) dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL);
 }
 
+void keep_loaded(std::string_view name) {
+  for (const std::string& path : loaded_files())
+    if (std::string_view(path).substr(path.rfind('/') + 1).starts_with(name))
+      dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
 }  // namespace gpudt::interpose
