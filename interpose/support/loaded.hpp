@@ -22,7 +22,8 @@ void* function_beside(const void* other, const char* name);
 /// Adds the file that has a function, and the files which it needs, to the global scope, until the process ends.
 void make_global(const void* function);
 
-/// Keeps the loaded files whose names begin with `name`, until the process ends. Looks for no others on disk.
-void keep_loaded(std::string_view name);
+/// Keeps the loaded files whose names begin with `name`, until the process ends, if there is memory to find them. Looks
+/// for no others on disk.
+void keep_loaded(std::string_view name) noexcept;
 
 }  // namespace gpudt::interpose
