@@ -1,4 +1,4 @@
-// Packing and unpacking by the point-based traversal, one contiguous piece at a time.
+// Packing and unpacking on the host, one contiguous run at a time.
 #include "datatype/reference.hpp"
 
 #include <cstring>

@@ -2,45 +2,91 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
+#include <optional>
 
 #include "datatype/layout.hpp"
 
 namespace gpudt::datatype {
 
-/// for_each_run() for elements [first, last), each of which has the form `shape`, a list. It needs no search.
-template <class Act>
-void for_each_listed_run(const Layout& layout, const Shape& shape, std::int64_t first, std::int64_t last,
-                         const Act& act) {
-  const std::int64_t* const displs = layout.program().lookaside + shape.list_displs;
-  const std::int64_t* const prefix = layout.program().lookaside + shape.list_prefix;
-  const std::int64_t traversals = layout.size() / shape.list_size;
-  std::int64_t position = 0;
-  for (std::int64_t element = first; element < last; ++element)
-    for (std::int64_t traversal = 0; traversal < traversals; ++traversal) {
-      std::int64_t offset = shape.offset + element * layout.extent();
-      for (std::int64_t d = shape.ndims, left = traversal; d-- > 0; left /= shape.dims[d].count)
-        offset += left % shape.dims[d].count * shape.dims[d].stride;
-      for (std::int64_t run = 0; run < shape.list_count; ++run) {
-        const std::int64_t bytes = shape.run > 0 ? shape.run : prefix[run + 1] - prefix[run];
-        act(offset + displs[run], position, bytes);
-        position += bytes;
-      }
-    }
-}
+/// Walks through the data of one element in packed order: `leaf(offset, bytes)` for each run, and before that
+/// `whole(node, count, offset)` for `count` children at a node's stride, which returns true to leave them out.
+template <class Leaf, class Whole>
+class NodeWalk {
+ public:
+  NodeWalk(const Program& program, const Leaf& leaf, const Whole& whole)
+      : program_(program), leaf_(leaf), whole_(whole) {}
 
-/// for_each_run() without joining adjacent runs.
+  /// The data of a node whose first byte lies at `offset`.
+  void walk(std::int64_t index, std::int64_t offset) const {
+    const Node& node = program_.nodes[index];
+    const std::int64_t* const displs = program_.lookaside + node.displs;
+    const std::int64_t* const prefix = program_.lookaside + node.prefix;
+    switch (node.kind) {
+      case NodeKind::run:
+        return leaf_(offset, node.size);
+      case NodeKind::strided:
+        return walk_children(node, node.count, offset);
+      case NodeKind::indexed:
+        return walk_each(node, node.count, [&](std::int64_t i) { return offset + displs[i]; });
+      case NodeKind::blocks:
+        for (std::int64_t i = 0; i < node.count; ++i)
+          walk_children(node, prefix[i + 1] - prefix[i], offset + displs[i]);
+        return;
+      case NodeKind::segments:
+        for (std::int64_t i = 0; i < node.count; ++i) leaf_(offset + displs[i], prefix[i + 1] - prefix[i]);
+        return;
+      case NodeKind::structure:
+        for (std::int64_t i = 0; i < node.count; ++i) walk(program_.lookaside[node.children + i], offset + displs[i]);
+        return;
+    }
+  }
+
+ private:
+  void walk_children(const Node& node, std::int64_t count, std::int64_t offset) const {
+    if (!whole_(node, count, offset)) walk_each(node, count, [&](std::int64_t i) { return offset + i * node.stride; });
+  }
+
+  /// `place(i)`: where child i lies.
+  template <class Place>
+  void walk_each(const Node& node, std::int64_t count, const Place& place) const {
+    const Node& child = program_.nodes[node.child];
+    for (std::int64_t i = 0; i < count; ++i)
+      if (child.kind == NodeKind::run)
+        leaf_(place(i), child.size);
+      else
+        walk(node.child, place(i));
+  }
+
+  const Program& program_;
+  const Leaf& leaf_;
+  const Whole& whole_;
+};
+
+/// for_each_run() without joining adjacent runs: whole elements by a walk, parts of elements run by run.
 template <class Act>
 void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin, std::int64_t end, const Act& act) {
-  if (shape.kind == ShapeKind::list && begin % layout.size() == 0 && end % layout.size() == 0)
-    return for_each_listed_run(layout, shape, begin / layout.size(), end / layout.size(), act);
   const Program program = layout.program();
-  for (std::int64_t pos = begin; pos < end;) {
-    const std::int64_t element = pos / layout.size();
-    const Place place = locate(program, shape.root, pos - element * layout.size());
-    const std::int64_t length = std::min(place.length, end - pos);
-    act(shape.offset + element * layout.extent() + place.offset, pos - begin, length);
+  const std::int64_t size = layout.size();
+  std::int64_t pos = begin;
+  const auto search_until = [&](std::int64_t last) {
+    while (pos < last) {
+      const std::int64_t element = pos / size;
+      const Place place = locate(program, shape.root, pos - element * size);
+      const std::int64_t length = std::min(place.length, last - pos);
+      act(shape.offset + element * layout.extent() + place.offset, pos - begin, length);
+      pos += length;
+    }
+  };
+  const auto leaf = [&](std::int64_t offset, std::int64_t length) {
+    act(offset, pos - begin, length);
     pos += length;
-  }
+  };
+  const auto none_whole = [](const Node&, std::int64_t, std::int64_t) { return false; };
+  const NodeWalk elements(program, leaf, none_whole);
+  if (pos % size != 0) search_until(std::min(end, pos - pos % size + size));
+  while (end - pos >= size) elements.walk(shape.root, shape.offset + pos / size * layout.extent());
+  search_until(end);
 }
 
 /// Calls act(offset from the user's address, position in the range, bytes) for each run of packed bytes [begin, end) of
@@ -64,6 +110,36 @@ void for_each_run(const Layout& layout, std::int64_t begin, std::int64_t end, co
     bytes = length;
   });
   act(offset, position, bytes);
+}
+
+/// From the first byte of `count` children at a node's stride to the last, relative to the first child, unless there
+/// are gaps of more than `most_gap` bytes between them.
+inline std::optional<Span> span_without_gaps(const Program& program, const Node& node, std::int64_t count,
+                                             std::int64_t most_gap) {
+  if (count == 0) return std::nullopt;
+  const Node& child = program.nodes[node.child];
+  std::optional<Span> span;
+  if (child.kind == NodeKind::run) span = Span{0, child.size};
+  if (child.kind == NodeKind::strided) span = span_without_gaps(program, child, child.count, most_gap);
+  if (!span || std::abs(node.stride) - span->bytes() > most_gap) return std::nullopt;
+  const std::int64_t last = (count - 1) * node.stride;
+  return Span{span->begin + std::min<std::int64_t>(last, 0), span->end + std::max<std::int64_t>(last, 0)};
+}
+
+/// Calls act(span) for spans that together hold all data of one element, and gaps of at most `most_gap` bytes, in the
+/// order of the packed stream. Runs at regular strides are one span, at a cost that does not depend on their number.
+template <class Act>
+void for_each_stretch(const Layout& layout, std::int64_t most_gap, const Act& act) {
+  if (layout.size() == 0) return;
+  const Shape shape = layout.shape(1);
+  const Program program = layout.program();
+  const auto leaf = [&](std::int64_t offset, std::int64_t bytes) { act(Span{offset, offset + bytes}); };
+  const auto whole = [&](const Node& node, std::int64_t count, std::int64_t offset) {
+    const std::optional<Span> span = span_without_gaps(program, node, count, most_gap);
+    if (span) act(Span{offset + span->begin, offset + span->end});
+    return span.has_value();
+  };
+  NodeWalk(program, leaf, whole).walk(shape.root, shape.offset);
 }
 
 }  // namespace gpudt::datatype
