@@ -30,22 +30,18 @@ std::uintptr_t at(const void* user, std::int64_t offset) {
   return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(offset);
 }
 
-/// The contiguous pieces of one element by address, made of its runs.
+/// Where the data of one element lie, by address: contiguous pieces. Those of elements with very many runs may have
+/// gaps that are shorter than a page, so that they need neither the memory nor the time of a list of all runs.
 class Pieces : public datatype::Attachment {
  public:
   explicit Pieces(const datatype::Layout& layout) {
-    std::vector<datatype::Span> runs;
-    runs.reserve(static_cast<std::size_t>(layout.runs()));
-    datatype::for_each_run(layout, 0, layout.size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
-      runs.push_back({offset, offset + length});
-    });
-    const auto by_begin = [](const datatype::Span& a, const datatype::Span& b) { return a.begin < b.begin; };
-    if (!std::is_sorted(runs.begin(), runs.end(), by_begin)) std::sort(runs.begin(), runs.end(), by_begin);
-    for (const datatype::Span& run : runs)
-      if (!list_.empty() && run.begin <= list_.back().end)
-        list_.back().end = std::max(list_.back().end, run.end);
-      else
-        list_.push_back(run);
+    if (layout.runs() <= most_exact_runs)
+      datatype::for_each_run(layout, 0, layout.size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+        add({offset, offset + length}, 0);
+      });
+    else
+      datatype::for_each_stretch(layout, page - 1, [&](const datatype::Span& span) { add(span, page - 1); });
+    join(layout.runs() <= most_exact_runs ? 0 : page - 1);
     list_.shrink_to_fit();
   }
 
@@ -63,7 +59,42 @@ class Pieces : public datatype::Attachment {
   }
 
  private:
+  /// Pieces of so many runs take 4 MiB.
+  static constexpr std::int64_t most_exact_runs = 1 << 18;
+  /// Memories of different kinds share no page: what is on both sides of a shorter gap is taken to be in one memory.
+  static constexpr std::int64_t page = 4096;
+
+  static bool are_near(const datatype::Span& a, const datatype::Span& b, std::int64_t most_gap) {
+    return b.begin - a.end <= most_gap && a.begin - b.end <= most_gap;
+  }
+  static void extend(datatype::Span& span, const datatype::Span& by) {
+    span = {std::min(span.begin, by.begin), std::max(span.end, by.end)};
+  }
+
+  void add(const datatype::Span& span, std::int64_t most_gap) {
+    if (!list_.empty() && are_near(list_.back(), span, most_gap)) return extend(list_.back(), span);
+    if (list_.size() == most_before_join_) {
+      join(most_gap);
+      most_before_join_ = std::max(most_before_join_, 2 * list_.size());
+    }
+    list_.push_back(span);
+  }
+
+  /// Sorts the pieces, and joins those that are near each other.
+  void join(std::int64_t most_gap) {
+    const auto by_begin = [](const datatype::Span& a, const datatype::Span& b) { return a.begin < b.begin; };
+    if (!std::is_sorted(list_.begin(), list_.end(), by_begin)) std::sort(list_.begin(), list_.end(), by_begin);
+    std::size_t joined = 0;
+    for (const datatype::Span& span : list_)
+      if (joined != 0 && are_near(list_[joined - 1], span, most_gap))
+        extend(list_[joined - 1], span);
+      else
+        list_[joined++] = span;
+    list_.resize(joined);
+  }
+
   std::vector<datatype::Span> list_;
+  std::size_t most_before_join_ = 1 << 16;
 };
 
 /// The region of an address within a contiguous piece that ends at `end`.

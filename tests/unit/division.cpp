@@ -1,6 +1,7 @@
 // Layouts divided by memory, in addresses that are played: memories that neighbour each other, and questions counted.
 #include "device/memory/division.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
@@ -10,6 +11,7 @@
 #include "datatype/runs.hpp"
 #include "tests/support/catch.hpp"
 #include "tests/support/owned_type.hpp"
+#include "tests/support/random_type.hpp"
 #include "tests/support/unit.hpp"
 
 using namespace gpudt;
@@ -171,6 +173,55 @@ TEST_CASE("divisions of random types agree with a look at every byte", "[datatyp
       }
     });
     CHECK(memories == expected);
+  }
+}
+
+TEST_CASE("an element of 2^31 runs is looked at without a list of them", "[datatype][division]") {
+  const OwnedType char_of_2 = resized(0, 2, MPI_CHAR);
+  const OwnedType some = contiguous(1 << 16, char_of_2);
+  const OwnedType most = contiguous(1 << 15, some);
+  constexpr std::int64_t runs = std::int64_t{1} << 31;
+  OwnedType type =
+      structure({1, 3, 1}, {0, 2 * runs + 1, static_cast<MPI_Aint>(gpu_0 - host)}, {most, MPI_CHAR, MPI_CHAR});
+  const LayoutRef layout = decode(type);
+  REQUIRE(layout->runs() == runs + 2);
+  REQUIRE(layout->shape(1).kind != ShapeKind::strided);
+  const auto user = reinterpret_cast<const void*>(host);
+  played = {};
+  const auto memory = one_memory(*layout, 1, user, played.find(host), find);
+  CHECK((memory && !memory->on_device()));
+  CHECK(played.questions <= 4);
+  play_neighbours();
+  CHECK(!one_memory(*layout, 1, user, played.find(host), find));
+}
+
+TEST_CASE("stretches hold all data, and gaps as short as asked for", "[datatype][division]") {
+  for (std::int64_t tree = 0; tree < unit_trees(400); ++tree) {
+    auto random = unit_random(static_cast<std::uint64_t>(tree));
+    const RandomType type(random, {});
+    INFO("tree " << tree << ": " << type.description());
+    const LayoutRef layout = decode(type.handle(), tree % 2 == 0 ? ListLimits{} : ListLimits{0, 1, 0, 0});
+    const auto bytes = static_cast<std::size_t>(layout->true_ub() - layout->true_lb());
+    std::vector<bool> data(bytes), held(bytes);
+    for_each_run(*layout, 0, layout->size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
+      for (std::int64_t at = 0; at < length; ++at)
+        data[static_cast<std::size_t>(offset + at - layout->true_lb())] = true;
+    });
+    const auto most_gap = static_cast<std::int64_t>(random() % 64);
+    std::int64_t longest = 0, least = layout->size();
+    for_each_stretch(*layout, most_gap, [&](const Span& span) {
+      std::int64_t gap = 0;
+      for (std::int64_t at = span.begin - layout->true_lb(); at < span.end - layout->true_lb(); ++at) {
+        held.at(static_cast<std::size_t>(at)) = true;
+        gap = data[static_cast<std::size_t>(at)] ? 0 : gap + 1;
+        longest = std::max(longest, gap);
+      }
+      least = std::min(least, span.bytes());
+    });
+    CHECK(longest <= most_gap);
+    CHECK(least >= std::min<std::int64_t>(layout->size(), 1));
+    for (std::size_t at = 0; at < bytes; ++at) held[at] = held[at] || !data[at];
+    CHECK(std::all_of(held.begin(), held.end(), [](bool each) { return each; }));
   }
 }
 
