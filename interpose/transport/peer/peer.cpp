@@ -292,7 +292,7 @@ HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::Type
   if (!info_ || may_come_in_parts(*info_)) return;
   const datatype::Shape shape = info_->layout().shape(count);
   if (shape.kind != datatype::ShapeKind::contiguous || (apart && receives_bytes_alone()))
-    packed_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes()));
+    packed_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes()));
   else if (receives_bytes_alone())
     bytes_at_ = static_cast<std::byte*>(buf) + shape.offset;
 }
