@@ -21,7 +21,7 @@ die() {
 # A GPU that answers. nvidia-smi may be missing where the driver is not (containers): then the device node counts.
 have_gpu() {
   if command -v nvidia-smi >/dev/null 2>&1; then
-    nvidia-smi -L 2>/dev/null | grep -q '^GPU'
+    nvidia-smi -L 2>/dev/null | grep '^GPU' >/dev/null  # to its end: else a pipefail counts
   else
     [ -e /dev/nvidia0 ]
   fi
