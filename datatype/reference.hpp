@@ -1,5 +1,5 @@
-// The host reference: packs and unpacks any byte range of the packed stream with the same traversal that the
-// kernels use. Slow and plain; it checks the kernels and carries the simulated device.
+// Packing and unpacking on the host, any byte range of the packed stream. Plain; it checks the kernels and carries the
+// simulated device.
 #pragma once
 
 #include "datatype/layout.hpp"

@@ -9,8 +9,11 @@
 
 namespace gpudt::datatype {
 
+/// Deeper layouts are not walked: a walk takes room on the stack for each level, and threads may have 16 KiB.
+inline constexpr int most_walked_depth = 16;
+
 /// Walks through the data of one element in packed order: `leaf(offset, bytes)` for each run, and before that
-/// `whole(node, count, offset)` for `count` children at a node's stride, which returns true to leave them out.
+/// `whole(node, count, offset)` for `count` children at a node's stride, which are walked unless it returns true.
 template <class Leaf, class Whole>
 class NodeWalk {
  public:
@@ -36,7 +39,7 @@ class NodeWalk {
       case NodeKind::segments:
         for (std::int64_t i = 0; i < node.count; ++i) leaf_(offset + displs[i], prefix[i + 1] - prefix[i]);
         return;
-      case NodeKind::structure:
+      default:  // NodeKind::structure
         for (std::int64_t i = 0; i < node.count; ++i) walk(program_.lookaside[node.children + i], offset + displs[i]);
         return;
     }
@@ -63,7 +66,8 @@ class NodeWalk {
   const Whole& whole_;
 };
 
-/// for_each_run() without joining adjacent runs: whole elements by a walk, parts of elements run by run.
+/// for_each_run() without joining adjacent runs: whole elements by a walk; parts of elements, and deep ones, by a
+/// search for each run.
 template <class Act>
 void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin, std::int64_t end, const Act& act) {
   const Program program = layout.program();
@@ -84,8 +88,10 @@ void for_each_piece(const Layout& layout, const Shape& shape, std::int64_t begin
   };
   const auto none_whole = [](const Node&, std::int64_t, std::int64_t) { return false; };
   const NodeWalk elements(program, leaf, none_whole);
+  if (layout.depth() > most_walked_depth) return search_until(end);
   if (pos % size != 0) search_until(std::min(end, pos - pos % size + size));
-  while (end - pos >= size) elements.walk(shape.root, shape.offset + pos / size * layout.extent());
+  for (std::int64_t element = pos / size; element < end / size; ++element)
+    elements.walk(shape.root, shape.offset + element * layout.extent());
   search_until(end);
 }
 
@@ -126,14 +132,18 @@ inline std::optional<Span> span_without_gaps(const Program& program, const Node&
   return Span{span->begin + std::min<std::int64_t>(last, 0), span->end + std::max<std::int64_t>(last, 0)};
 }
 
-/// Calls act(span) for spans that together hold all data of one element, and gaps of at most `most_gap` bytes, in the
-/// order of the packed stream. Runs at regular strides are one span, at a cost that does not depend on their number.
+/// Calls act(span) for spans that together hold all data of one element, in the order of the packed stream. Runs at
+/// regular strides, also nested ones, with gaps of at most `most_gap` bytes are one span, at a cost that does not
+/// depend on their number; all others are spans of their own.
 template <class Act>
 void for_each_stretch(const Layout& layout, std::int64_t most_gap, const Act& act) {
   if (layout.size() == 0) return;
   const Shape shape = layout.shape(1);
   const Program program = layout.program();
   const auto leaf = [&](std::int64_t offset, std::int64_t bytes) { act(Span{offset, offset + bytes}); };
+  if (layout.depth() > most_walked_depth)
+    return for_each_piece(layout, shape, 0, layout.size(),
+                          [&](std::int64_t offset, std::int64_t, std::int64_t bytes) { leaf(offset, bytes); });
   const auto whole = [&](const Node& node, std::int64_t count, std::int64_t offset) {
     const std::optional<Span> span = span_without_gaps(program, node, count, most_gap);
     if (span) act(Span{offset + span->begin, offset + span->end});

@@ -1,4 +1,6 @@
 // Layouts of known datatypes: the forms that kernels get, deep and large types, the serialised block.
+#include <pthread.h>
+
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -239,6 +241,26 @@ TEST_CASE("absolute addresses", "[datatype]") {
   CHECK(layout->true_lb() == std::min(addresses[0], addresses[1]));
 }
 
+namespace {
+
+/// Runs act() in a thread with 64 KiB.
+template <class Act>
+void on_small_stack(Act act) {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, std::size_t{64} << 10);
+  pthread_t thread{};
+  const auto run = [](void* todo) -> void* {
+    (*static_cast<Act*>(todo))();
+    return nullptr;
+  };
+  REQUIRE(pthread_create(&thread, &attributes, run, &act) == 0);
+  pthread_join(thread, nullptr);
+  pthread_attr_destroy(&attributes);
+}
+
+}  // namespace
+
 TEST_CASE("datatypes may be nested thousands of levels deep", "[datatype]") {
   constexpr int levels = 3000;
   const Bytes memory = random_bytes(1 << 20);
@@ -254,7 +276,7 @@ TEST_CASE("datatypes may be nested thousands of levels deep", "[datatype]") {
     const LayoutRef tree = decode(nest, {0, 1, 0, 0});
     CHECK(tree->depth() > levels / 2);
     Bytes ours(static_cast<std::size_t>(tree->size())), listed(ours.size());
-    pack(*tree, 1, memory.data(), 0, tree->size(), ours.data());
+    on_small_stack([&] { pack(*tree, 1, memory.data(), 0, tree->size(), ours.data()); });
     pack(*decode(nest), 1, memory.data(), 0, tree->size(), listed.data());
     CHECK(ours == listed);
   }
