@@ -30,20 +30,23 @@ std::uintptr_t at(const void* user, std::int64_t offset) {
   return reinterpret_cast<std::uintptr_t>(user) + static_cast<std::uintptr_t>(offset);
 }
 
-/// Where the data of one element lie, by address: contiguous pieces. Those of elements with very many runs may have
-/// gaps that are shorter than a page, so that they need neither the memory nor the time of a list of all runs.
+/// Where the data of one element lie, by address. If it has very many runs, those at short regular strides are one
+/// piece, and if there are still too many pieces, so are all that are less than a page apart.
 class Pieces : public datatype::Attachment {
  public:
   explicit Pieces(const datatype::Layout& layout) {
     if (layout.runs() <= most_exact_runs)
       datatype::for_each_run(layout, 0, layout.size(), [&](std::int64_t offset, std::int64_t, std::int64_t length) {
-        add({offset, offset + length}, 0);
+        add({offset, offset + length});
       });
     else
-      datatype::for_each_stretch(layout, page - 1, [&](const datatype::Span& span) { add(span, page - 1); });
-    join(layout.runs() <= most_exact_runs ? 0 : page - 1);
+      datatype::for_each_stretch(layout, page - 1, [&](const datatype::Span& span) { add(span); });
+    join();
     list_.shrink_to_fit();
   }
+
+  /// Whether data may end in one memory and go on in another within a piece, behind a gap.
+  bool have_irregular_gaps() const { return most_gap_ != 0; }
 
   static const Pieces& of(const datatype::Layout& layout) {
     return static_cast<const Pieces&>(
@@ -59,42 +62,46 @@ class Pieces : public datatype::Attachment {
   }
 
  private:
-  /// Pieces of so many runs take 4 MiB.
   static constexpr std::int64_t most_exact_runs = 1 << 18;
-  /// Memories of different kinds share no page: what is on both sides of a shorter gap is taken to be in one memory.
+  static constexpr std::size_t most_pieces = 1 << 22;  ///< 64 MiB
   static constexpr std::int64_t page = 4096;
 
-  static bool are_near(const datatype::Span& a, const datatype::Span& b, std::int64_t most_gap) {
-    return b.begin - a.end <= most_gap && a.begin - b.end <= most_gap;
+  bool are_near(const datatype::Span& a, const datatype::Span& b) const {
+    return b.begin - a.end <= most_gap_ && a.begin - b.end <= most_gap_;
   }
   static void extend(datatype::Span& span, const datatype::Span& by) {
     span = {std::min(span.begin, by.begin), std::max(span.end, by.end)};
   }
 
-  void add(const datatype::Span& span, std::int64_t most_gap) {
-    if (!list_.empty() && are_near(list_.back(), span, most_gap)) return extend(list_.back(), span);
+  void add(const datatype::Span& span) {
+    if (!list_.empty() && are_near(list_.back(), span)) return extend(list_.back(), span);
     if (list_.size() == most_before_join_) {
-      join(most_gap);
+      join();
+      if (list_.size() > most_pieces / 2 && most_gap_ == 0) {
+        most_gap_ = page - 1;
+        join();
+      }
       most_before_join_ = std::max(most_before_join_, 2 * list_.size());
     }
     list_.push_back(span);
   }
 
   /// Sorts the pieces, and joins those that are near each other.
-  void join(std::int64_t most_gap) {
+  void join() {
     const auto by_begin = [](const datatype::Span& a, const datatype::Span& b) { return a.begin < b.begin; };
     if (!std::is_sorted(list_.begin(), list_.end(), by_begin)) std::sort(list_.begin(), list_.end(), by_begin);
     std::size_t joined = 0;
     for (const datatype::Span& span : list_)
-      if (joined != 0 && are_near(list_[joined - 1], span, most_gap))
+      if (joined != 0 && are_near(list_[joined - 1], span))
         extend(list_[joined - 1], span);
       else
         list_[joined++] = span;
     list_.resize(joined);
   }
 
+  std::int64_t most_gap_ = 0;  ///< bytes between runs that are one piece although their strides are not regular
   std::vector<datatype::Span> list_;
-  std::size_t most_before_join_ = 1 << 16;
+  std::size_t most_before_join_ = most_pieces;
 };
 
 /// The region of an address within a contiguous piece that ends at `end`.
@@ -110,7 +117,7 @@ bool in_memory_of(const Pieces& pieces, const void* user, Region& region, FindRe
   for (auto piece = pieces.begin(); piece != pieces.end();) {
     const std::uintptr_t first = at(user, piece->begin), end = at(user, piece->end);
     for (std::uintptr_t next = first; next < end; next = region.end) {
-      if (!region.holds(next, next)) region = region_within(next, end, find);
+      if (!region.holds(next, next)) region = region_within(next, pieces.have_irregular_gaps() ? next : end, find);
       if (!same_memory(region.location, memory)) return false;
     }
     piece = pieces.behind(static_cast<std::int64_t>(region.end - at(user, 0)));

@@ -37,7 +37,7 @@ using FindRegion = Region (*)(const void* address);
 /// MPI_BOTTOM); nothing if there are several. `first` is the region of the first element's first byte. A contiguous run
 /// that begins in host or managed memory is taken to lie there, and so are regular strides but for a few long ones.
 /// Costs little more than a query of the driver for each allocation, and once for each layout the time to go through
-/// its runs. May throw std::bad_alloc. Thread-safe.
+/// its runs, unless their strides are short and regular. May throw std::bad_alloc. Thread-safe.
 std::optional<Location> one_memory(const datatype::Layout& layout, std::int64_t count, const void* user,
                                    const Region& first, FindRegion find = region_of);
 

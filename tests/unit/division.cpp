@@ -195,6 +195,38 @@ TEST_CASE("an element of 2^31 runs is looked at without a list of them", "[datat
   CHECK(!one_memory(*layout, 1, user, played.find(host), find));
 }
 
+TEST_CASE("stretches of very many runs are told apart where memories neighbour", "[datatype][division]") {
+  play_neighbours();
+  constexpr int runs = 300000;  // so many in host memory that ends where that of the GPU begins, and then in this
+  const OwnedType before = vector(runs, 1, 2, MPI_CHAR), behind = vector(runs, 1, 3, MPI_CHAR);
+  OwnedType type = structure({1, 1}, {-2 * runs, 0}, {before, behind});
+  const LayoutRef layout = decode(type);
+  REQUIRE(layout->runs() > 1 << 18);
+  const auto first = reinterpret_cast<const void*>(gpu_0);
+  CHECK(!one_memory(*layout, 1, first, played.find(gpu_0 - 2 * runs), find));
+  const auto second = reinterpret_cast<const void*>(gpu_1);
+  CHECK(!one_memory(*layout, 1, second, played.find(gpu_1 - 2 * runs), find));
+  const auto one = reinterpret_cast<const void*>(gpu_1 - mebi);
+  CHECK(one_memory(*layout, 1, one, played.find(gpu_1 - mebi - 2 * runs), find)->ordinal == 0);
+}
+
+TEST_CASE("millions of irregular runs are looked at by pages", "[datatype][division]") {
+  std::vector<int> displs;
+  for (int i = 0; i < 2048; ++i) displs.push_back(32 * i + 7 * i % 5);
+  const OwnedType list = indexed_block(1, displs, MPI_CHAR);
+  const OwnedType block = resized(0, 1 << 16, list);
+  constexpr int blocks = 4096;  // 256 MiB
+  OwnedType type = contiguous(blocks, block);
+  const LayoutRef layout = decode(type);
+  REQUIRE(layout->runs() == std::int64_t{2048} * blocks);
+  const auto user = reinterpret_cast<const void*>(host);
+  played = {};
+  const auto memory = one_memory(*layout, 1, user, played.find(host), find);
+  CHECK((memory && !memory->on_device()));
+  played.add(host + 100 * mebi, host + 100 * mebi + 4096, 0);
+  CHECK(!one_memory(*layout, 1, user, played.find(host), find));
+}
+
 TEST_CASE("stretches hold all data, and gaps as short as asked for", "[datatype][division]") {
   for (std::int64_t tree = 0; tree < unit_trees(400); ++tree) {
     auto random = unit_random(static_cast<std::uint64_t>(tree));

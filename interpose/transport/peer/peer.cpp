@@ -291,10 +291,13 @@ HostReceive::HostReceive(void* buf, int count, MPI_Datatype type, datatype::Type
     : buf_(buf), count_(count), type_(type), info_(std::move(info)) {
   if (!info_ || may_come_in_parts(*info_)) return;
   const datatype::Shape shape = info_->layout().shape(count);
-  if (shape.kind != datatype::ShapeKind::contiguous || (apart && receives_bytes_alone()))
+  if (shape.kind != datatype::ShapeKind::contiguous || (apart && receives_bytes_alone())) {
     packed_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes()));
-  else if (receives_bytes_alone())
+    // truncated() looks for an RTS here, also if MPI has written nothing.
+    std::memset(packed_.get(), 0, std::min(static_cast<std::size_t>(bytes()), sizeof(RendezvousRequest)));
+  } else if (receives_bytes_alone()) {
     bytes_at_ = static_cast<std::byte*>(buf) + shape.offset;
+  }
 }
 
 Outgoing HostReceive::message() const {
