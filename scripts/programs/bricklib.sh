@@ -17,9 +17,9 @@ built
 # The program divides its times by the stencils, of which there are ST_ITER for an exchange.
 stencils=8
 halo() {
-  local gpudt=without aware=OFF
-  [ "$1" = before ] || gpudt=with aware=ON
-  mpi $gpudt "$here/own_gpu.sh" "$work/aware-$aware/weak/cuda" -s 256,256,256 -I 25 |
+  local aware=OFF
+  [ "$1" = before ] || aware=ON
+  mpi "$1" "$here/own_gpu.sh" "$work/aware-$aware/weak/cuda" -s 256,256,256 -I 25 |
     awk -F '[][,]' -v stencils="$stencils" '/mismatch/ { bad = 1 } /^Arr:/ { array = 1 } /^Bri:/ { array = 0; bricks = 1 }
       array && /^(pack|move|call|wait) / { sum += $3 }
       END { print bricks && !bad ? sum * stencils * 1e6 : "failed" }'

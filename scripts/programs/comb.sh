@@ -42,13 +42,13 @@ built
 
 cycles=100
 halo() {
-  local way=$1 packing=$2 memory=CudaDevice gpudt=with flags=(-cuda_aware_mpi -memory buffer enable cuda_device)
+  local way=$1 packing=$2 memory=CudaDevice flags=(-cuda_aware_mpi -memory buffer enable cuda_device)
   if [ "$way" = before ]; then
-    packing=cuda memory=CudaHostPinned gpudt=without flags=()
+    packing=cuda memory=CudaHostPinned flags=()
   fi
   rm -f "$work"/Comb_*
   # It may end with an error after all is done (docs/programs.md); a check that fails ends it before the result.
-  mpi $gpudt -wdir "$work" "$here/own_gpu.sh" "$work/build/bin/comb" "$((100 * ranks))_100_100" -divide "${ranks}_1_1" \
+  mpi "$way" -wdir "$work" "$here/own_gpu.sh" "$work/build/bin/comb" "$((100 * ranks))_100_100" -divide "${ranks}_1_1" \
     -periodic 1_1_1 -ghost 1_1_1 -vars 3 -cycles $cycles -comm cutoff 250 -comm disable mock -exec disable seq -exec enable cuda \
     -exec enable mpi_type -memory disable host "${flags[@]}" >/dev/null || true
   [ -n "$(compgen -G "$work/Comb_*_summary")" ] || return 1

@@ -111,7 +111,7 @@ built() {
   [ -f "$library" ] || die "there is no $library: build gpudt first"
 }
 
-# mpi with|without COMMAND...: on all ranks, with gpudt or without.
+# mpi before|after COMMAND...: on all ranks, without gpudt or with it.
 mpi() {
   local way=$1 command=(mpirun -np "${np:-$ranks}")
   shift
@@ -123,7 +123,7 @@ mpi() {
   fi
   export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}
   command+=("$@")
-  if [ "$way" = with ]; then
+  if [ "$way" = after ]; then
     command=("$root/scripts/gpudt-run" --library "$library" "${command[@]}")
   fi
   printf '+ %s\n' "${command[*]}" >>"$log"

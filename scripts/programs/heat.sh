@@ -20,14 +20,14 @@ built
 # Heat does not wait for PyTorch's stream before it calls MPI.
 export GPUDT_ORDER=default-stream
 resplit() {
-  local gpudt=without from=$sources
-  [ "$1" = before ] || gpudt=with from=$copy
-  PYTHONPATH=$from mpi $gpudt "$python" "$here/resplit.py" 8192 |
+  local from=$sources
+  [ "$1" = before ] || from=$copy
+  PYTHONPATH=$from mpi "$1" "$python" "$here/resplit.py" 8192 |
     awk '/^median:/ { time = $2 } END { print time ? time : "failed" }'
 }
 
 say 'Heat: own tests'
-output=$(cd "$copy" && HEAT_TEST_USE_DEVICE=gpu PYTHONPATH=$copy mpi with "$python" -m pytest -q -p no:cacheprovider \
+output=$(cd "$copy" && HEAT_TEST_USE_DEVICE=gpu PYTHONPATH=$copy mpi after "$python" -m pytest -q -p no:cacheprovider \
   tests/core/test_communication.py) || true
 # Each rank says: N passed, or: N failed, M passed. What passes on all of them counts.
 tests=$(awk '/ passed/ { passed = failed = 0

@@ -16,7 +16,7 @@ built
 speed() {
   local flags=()
   [ "$1" = after ] || flags=(-no-gpu-aware)
-  mpi "$([ "$1" = after ] && echo with || echo without)" "$work/build/benchmarks/speed3d_c2c" cufft double 256 256 256 \
+  mpi "$1" "$work/build/benchmarks/speed3d_c2c" cufft double 256 256 256 \
     -mps -n10 "${flags[@]}" |
     awk '/^Time per run:/ { time = $4 } /^Tolerance:/ { most = $2 } /^Max error:/ { error = $3; seen = 1 }
       END { print seen && error <= most ? time : "failed" }'

@@ -28,15 +28,14 @@ built
 
 # The 8th field; the program ends with an error and without this line if the result differs.
 solve() {
-  local way=$1 variant=$2 overlapping=${3:-} steps=$4 gpudt=without
-  [ "$way" = before ] || gpudt=with
+  local way=$1 variant=$2 overlapping=${3:-} steps=$4
   [ "$way" = after ] || variant=${variant/mpi/nccl}
   if [ "$way" = before ] && [ -z "$nccl" ]; then
     echo -
     return
   fi
   # shellcheck disable=SC2086  # an argument or none
-  mpi $gpudt "$copy/$variant/jacobi" -csv -nx 8192 -ny 8192 -nccheck "$steps" $overlapping |
+  mpi "$way" "$copy/$variant/jacobi" -csv -nx 8192 -ny 8192 -nccheck "$steps" $overlapping |
     awk -F, '$1 ~ /^(mpi|nccl)/ && NF >= 9 { time = $8 } END { print time ? time + 0 : "failed" }'
 }
 

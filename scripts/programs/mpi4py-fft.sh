@@ -14,9 +14,7 @@ quietly "$python" -c 'import mpi4py, numpy, cupy'
 built
 
 transpose() {
-  local gpudt=without
-  [ "$1" = before ] || gpudt=with
-  mpi $gpudt "$python" "$here/transpose.py" "$1" "$sources" 512 | awk '/^median:/ { time = $2 } END { print time ? time : "failed" }'
+  mpi "$1" "$python" "$here/transpose.py" "$1" "$sources" 512 | awk '/^median:/ { time = $2 } END { print time ? time : "failed" }'
 }
 
 compare 'mpi4py-fft transposition 512^3' ms transpose

@@ -35,7 +35,7 @@ built
 
 # bench before|after BENCHMARK SIZE: the second column of the line of that size.
 bench() {
-  local way=$1 name=$2 size=$3 path np=2 gpudt=with options=(-c)
+  local way=$1 name=$2 size=$3 path np=2 options=(-c)
   if [ "$way" = before ] && [ -z "$nccl" ]; then
     echo -
     return
@@ -43,12 +43,11 @@ bench() {
   [ "$name" != osu_allreduce ] || options+=(-M 1000000000) np=$ranks
   path=$(find "$copy/c/mpi" -type f -name "$name" -perm -u+x | sed -n 1p)
   if [ "$way" = before ]; then
-    gpudt=without
     path=$(find "$copy/c/xccl" -type f -name "osu_xccl_${name#osu_}" -perm -u+x | sed -n 1p)
     [ "$name" != osu_allreduce ] || options=(-M 1000000000)  # it does not check
   fi
   [ "$name" = osu_allreduce ] || options+=(D D)
-  np=$np mpi $gpudt "$path" -m "$size:$size" -d cuda "${options[@]}" |
+  np=$np mpi "$way" "$path" -m "$size:$size" -d cuda "${options[@]}" |
     awk -v size="$size" '$1 == size { value = $2; if (/Fail/) bad = 1 } END { print value && !bad ? value : "failed" }'
 }
 

@@ -19,10 +19,10 @@ built
 
 repeats=50
 transform() {
-  local gpudt=without direct=OFF
-  [ "$1" = before ] || gpudt=with direct=ON
+  local direct=OFF
+  [ "$1" = before ] || direct=ON
   rm -f "$work/times.json"
-  mpi $gpudt "$work/direct-$direct/tests/benchmark" -d 256 256 256 -r $repeats -o "$work/times.json" -e buffered \
+  mpi "$1" "$work/direct-$direct/tests/benchmark" -d 256 256 256 -r $repeats -o "$work/times.json" -e buffered \
     -p gpu-gpu >/dev/null || return
   python3 - "$work/times.json" $repeats <<'END' 2>>"$log"
 import json, sys
@@ -37,7 +37,7 @@ END
 say 'SpFFT: own tests'
 chosen='*'
 [ "${PROGRAMS_SHORT:-0}" = 0 ] || chosen='*Transpose*:*BufferedGPUSize11x12x13:*BufferedGPUSize100x100x100'
-output=$(seconds=900 mpi with "$here/own_gpu.sh" "$work/direct-ON/tests/run_mpi_tests" "--gtest_filter=$chosen-*Unbuffered*") || true
+output=$(seconds=900 mpi after "$here/own_gpu.sh" "$work/direct-ON/tests/run_mpi_tests" "--gtest_filter=$chosen-*Unbuffered*") || true
 tests=$(awk '/^\[=+\] Running/ { all = $3 } /^\[  PASSED  \]/ { passed = $4 } END { print all ? passed + 0 "/" all : "no result" }' \
   <<<"$output")
 compare 'SpFFT 256^3, buffered' ms transform

@@ -12,9 +12,9 @@ by_cmake "$sources" -DMODEL=cuda -DENABLE_MPI=ON "-DCUDA_ARCH=sm_$gpu_arch"
 built
 
 solve() {
-  local gpudt=without staging=true
-  [ "$1" = before ] || gpudt=with staging=false
-  mpi $gpudt -wdir "$work" "$here/own_gpu.sh" "$work/build/cuda-tealeaf" --staging-buffer $staging \
+  local staging=true
+  [ "$1" = before ] || staging=false
+  mpi "$1" -wdir "$work" "$here/own_gpu.sh" "$work/build/cuda-tealeaf" --staging-buffer $staging \
     --file "$sources/Benchmarks/tea_bm_5e_1.in" --problems "$sources/tea.problems" |
     awk '/Wallclock:/ { time = $2 + 0 } /Outcome: PASSED/ { passed = 1 } END { print passed ? time : "failed" }'
 }
