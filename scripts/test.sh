@@ -110,6 +110,10 @@ elif [ "${1:-}" = --all ]; then
   shift
   run_over_all "$@"
   exit
+else
+  # In MPI_Finalize Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has such memory overwritten, unless this
+  # is set, and the process then ends now and then. Uses of ours are found over MPICH and by --sanitize address.
+  export MALLOC_PERTURB_=${MALLOC_PERTURB_:-0}
 fi
 
 "$root/scripts/setup.sh" --tests || die "set-up failed"
@@ -127,9 +131,6 @@ if [ -n "${mpich5_libraries:-}" ]; then
   export LD_LIBRARY_PATH=$mpich5_libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export GPUDT_TEST_MPIRUN=$environment/bin/mpirun
 fi
-# In MPI_Finalize Open MPI 4 may use freed memory (docs/mpi-faults.md). Meson has such memory overwritten, unless this is
-# set, and the process then ends now and then. Uses of ours are found by --sanitize address.
-export MALLOC_PERTURB_=${MALLOC_PERTURB_:-0}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Several at a time: their ranks mostly wait for each other, but a GPU has not room for any number of processes.
