@@ -17,6 +17,7 @@
 
 #include "base/numbers.hpp"
 #include "base/signals.hpp"
+#include "device/sim/context_lock.hpp"
 #include "device/sim/memory.hpp"
 
 namespace gpudt::sim {
@@ -109,6 +110,17 @@ Stream::Stream(int device_number, unsigned stream_flags, int stream_priority, bo
     : device(device_number), flags(stream_flags), priority(stream_priority), legacy(is_legacy) {}
 
 Point Stream::submit(Effort effort, std::function<void()> work) {
+  if (queue_length() == 0) return put(effort, std::move(work));
+  const SharedLock of_launch(context_lock());
+  {
+    Executor& executor = Executor::instance();
+    UniqueLock lock(executor.mutex_);
+    while (submitted_ - completed_ >= queue_length()) lock.wait(executor.completed_);
+  }
+  return put(effort, std::move(work));
+}
+
+Point Stream::put(Effort effort, std::function<void()> work) {
   Executor& executor = Executor::instance();
   const LockGuard lock(executor.mutex_);
   queue_.push_back({effort, std::move(work), executor.before(*this)});
@@ -205,6 +217,7 @@ bool Executor::default_idle(int device) {
 }
 
 StreamRef Executor::create(int device, unsigned flags, int priority) {
+  const ContextChange alone;
   auto stream = std::make_shared<Stream>(device, flags, priority, false);
   const LockGuard lock(mutex_);
   streams_.push_back(stream);

@@ -35,7 +35,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(int device, unsigned flags, int priority, bool legacy);
 
-  /// Queues work; returns the point that its end reaches.
+  /// Queues work, once there is room for it (context_lock.hpp); returns the point that its end reaches.
   Point submit(Effort effort, std::function<void()> work);
   Point last();
   bool idle();
@@ -51,6 +51,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     std::function<void()> work;
     std::vector<Point> after;
   };
+  Point put(Effort effort, std::function<void()> work);
   void work();
   void run(Item& item) const;
 

@@ -15,6 +15,7 @@
 
 #include "base/mutex.hpp"
 #include "base/numbers.hpp"
+#include "device/sim/context_lock.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -225,6 +226,7 @@ cudaError_t Memory::allocate(Kind kind, int device, std::size_t bytes, void** ad
     return cudaSuccess;
   }
   if (bytes > size_) return cudaErrorMemoryAllocation;
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   Block block;
   block.region_bytes = region_bytes_of(bytes);
@@ -264,6 +266,7 @@ void Memory::release_device(int device) {
 cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, unsigned flags) {
   if (!address || bytes == 0 || in_arena(address)) return cudaErrorInvalidValue;
   const char* begin = static_cast<const char*>(address);
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   const auto next = registered_.lower_bound(begin);
   if (next != registered_.end() && next->first < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
@@ -275,6 +278,7 @@ cudaError_t Memory::register_host(void* address, std::size_t bytes, int device, 
 }
 
 cudaError_t Memory::unregister_host(void* address) {
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   if (registered_.erase(static_cast<const char*>(address)) == 0) return cudaErrorHostMemoryNotRegistered;
   registered_count_ = registered_.size();
@@ -371,6 +375,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, in
   if (inside.process == getpid()) return cudaErrorDeviceUninitialized;  // as CUDA: not in the exporting process
   if (inside.device < 0 || inside.device >= devices) return cudaErrorInvalidDevice;
   const std::string key = std::string(handle.reserved, sizeof handle.reserved) + std::to_string(device);
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   if (const auto open = opened_.find(key); open != opened_.end()) {
     ++blocks_.at(open->second).openings;
@@ -404,6 +409,7 @@ cudaError_t Memory::open_handle(const cudaIpcMemHandle_t& handle, int device, in
 }
 
 cudaError_t Memory::close_handle(void* address) {
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   const auto at = in_arena(address) ? blocks_.find(offset_of(address)) : blocks_.end();
   if (at == blocks_.end() || at->second.opened_from.empty()) return cudaErrorInvalidValue;

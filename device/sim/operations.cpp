@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/mutex.hpp"
+#include "device/sim/context_lock.hpp"
 
 namespace gpudt::sim {
 namespace {
@@ -187,6 +188,7 @@ cudaError_t event_create(int device, unsigned flags, cudaEvent_t* event) {
     if (error != cudaSuccess) return error;
     words.reset(new (memory) EventWords, [](EventWords* old) { Memory::instance().release(old, false); });
   } else {
+    const ContextChange alone;
     words = std::make_shared<EventWords>();
   }
   *event = events().add(std::make_shared<Event>(device, flags, std::move(words), shared));
@@ -251,12 +253,14 @@ cudaError_t free_device(void* address) {
   const Lookup block = memory.find(address);
   if (block.kind != Kind::device && block.kind != Kind::managed) return cudaErrorInvalidValue;
   Executor::instance().wait_device(block.device);
+  const ContextChange alone;
   return memory.release(address, false);
 }
 
 cudaError_t free_pinned(void* address) {
   if (!address) return cudaSuccess;
   for (int device = 0; device < device_count(); ++device) Executor::instance().wait_device(device);
+  const ContextChange alone;
   return Memory::instance().release(address, true);
 }
 

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <iterator>
 
+#include "device/sim/context_lock.hpp"
 #include "device/sim/memory.hpp"
 
 namespace gpudt::sim {
@@ -88,6 +89,7 @@ cudaError_t Memory::unreserve(void* address, std::size_t bytes) {
 }
 
 cudaError_t Memory::map(void* address, std::size_t bytes, int device, const Object& object) {
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   if (!in_arena(address)) return cudaErrorInvalidValue;
   const std::size_t offset = offset_of(address);
@@ -136,6 +138,7 @@ std::pair<Memory::Blocks::iterator, Memory::Blocks::iterator> Memory::mappings(v
 }
 
 cudaError_t Memory::allow(void* address, std::size_t bytes) {
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   const auto [first, last] = mappings(address, bytes);
   if (first == last) return cudaErrorInvalidValue;
@@ -145,6 +148,7 @@ cudaError_t Memory::allow(void* address, std::size_t bytes) {
 }
 
 cudaError_t Memory::unmap(void* address, std::size_t bytes) {
+  const ContextChange alone;
   const LockGuard lock(mutex_);
   const auto [first, last] = mappings(address, bytes);
   if (first == last) return cudaErrorInvalidValue;

@@ -49,6 +49,8 @@ const std::vector<Row>& variables() {
                                  bytes_wrong = {"lots",        "-1", "12Q", "64KB", "1.5G", "99999999999999999999",
                                                 "17179869184G"},
                                  bytes = {"4096", "64K", "512M", "8G"};
+  const std::vector<const char*> delay_right = {"0", "10", "0-500", "5-5"},
+                                 delay_wrong = {"slow", "10us", "5-", "-5", "500-0", "0-1-2"};
   static const std::vector<Row> rows = {
       {"GPUDT_DISABLE", flag_right, flag_wrong, flag},
       {"GPUDT_DEVICE", {"auto", "cuda", "sim", "none"}, {"toaster", "CUDA", "0"}, {"auto", "cuda", "sim", "none"}},
@@ -75,12 +77,11 @@ const std::vector<Row>& variables() {
       {"GPUDT_UNMAP_FREED", flag_right, flag_wrong, flag},
       {"GPUDT_TUNING", {"none"}, {"/gone.json", "fast", "/"}, {"auto", "none", "file of gpudt-tune"}},
       {"GPUDT_SIM_DEVICES", {"0", "1", "16"}, {"17", "-1", "two", "2x", ""}, {"0 to 16"}},
-      {"GPUDT_SIM_DELAY_US",
-       {"0", "10", "0-500", "5-5"},
-       {"slow", "10us", "5-", "-5", "500-0", "0-1-2"},
-       {"10", "0-500"}},
+      {"GPUDT_SIM_CHANGE_US", delay_right, delay_wrong, {"10", "0-500"}},
+      {"GPUDT_SIM_DELAY_US", delay_right, delay_wrong, {"10", "0-500"}},
       {"GPUDT_SIM_HOST_ACCESS", flag_right, flag_wrong, flag},
       {"GPUDT_SIM_PEERS", flag_right, flag_wrong, flag},
+      {"GPUDT_SIM_QUEUE", {"0", "8", "1024"}, {"1025", "-1", "few", ""}, {"0 to 1024"}},
       {"GPUDT_SIM_REUSE", flag_right, flag_wrong, flag},
   };
   return rows;
@@ -161,8 +162,9 @@ TEST_CASE("The simulated device takes the values that are not refused", "[dataty
     const std::string name = row.name;
     if (!name.starts_with("GPUDT_SIM_")) continue;
     const auto is_taken = [&](const char* value) {
-      if (name == "GPUDT_SIM_DELAY_US") return parse_range(value).has_value();
-      return parse_number(value, name == "GPUDT_SIM_DEVICES" ? 16 : 1).has_value();
+      if (name.ends_with("_US")) return parse_range(value).has_value();
+      const int most = name == "GPUDT_SIM_DEVICES" ? 16 : name == "GPUDT_SIM_QUEUE" ? 1024 : 1;
+      return parse_number(value, most).has_value();
     };
     for (const char* const value : row.right) CHECK(is_taken(value));
     for (const char* const value : row.wrong) CHECK_FALSE(is_taken(value));
