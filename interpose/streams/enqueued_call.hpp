@@ -57,9 +57,10 @@ struct EnqueuedCall : Recycled<EnqueuedCall> {
   device::Gate* gate = nullptr;
   std::uint32_t passage = 0;  ///< the number by which the stream tells of it, and passes
   bool in_graph = false;
-  std::uint64_t number = 0;    ///< in the order of calls that enqueue
-  std::atomic<int> graphs{0};  ///< that may still come to the gate
-  bool under_way = false;      ///< only for the thread
+  std::uint64_t number = 0;               ///< in the order of calls that enqueue
+  std::atomic<int> graphs{0};             ///< that may still come to the gate
+  bool under_way = false;                 ///< only for the thread
+  EnqueuedCall* next_incoming = nullptr;  ///< of those that the thread has not taken yet
 
   // The program's request (calls that complete later), and where the outcome goes: guarded by outcome_mutex().
   MPI_Request request = MPI_REQUEST_NULL;

@@ -53,21 +53,24 @@ void ProgramStream::keep(EnqueuedCall* call) {
   device::keep_with_graph(gpu_, handle_, released_by_graph, call);
 }
 
+/// Lets the thread know of the call. Nothing fails here.
+void ProgramStream::share(EnqueuedCall* call) {
+  call->retain();
+  service_counts(*call);
+  const LockGuard lock(mutex_);
+  (last_incoming_ == nullptr ? first_incoming_ : last_incoming_->next_incoming) = call;
+  last_incoming_ = call;
+  has_incoming_.store(true, std::memory_order_release);
+}
+
 void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
   call->in_graph = is_captured();
   call->gate = device::take_gate(gpu_, call->in_graph);
   device::Meeting meeting;
-  const LockGuard lock(mutex_);
-  incoming_.reserve(incoming_.size() + 1);
-  const auto share = [&]() REQUIRES(mutex_) {
-    call->retain();
-    service_counts(*call);
-    incoming_.push_back(call);
-    has_incoming_.store(true, std::memory_order_release);
-  };
+  const LockGuard in_order(enqueuing_);
   if (call->in_graph) {
     call->passage = device::Gate::in_graph;
-    share();  // before anything fails: see released_by_graph()
+    share(call);  // before anything fails: see released_by_graph()
     keep(call);
   } else {
     call->passage = call->gate->next();
@@ -75,12 +78,12 @@ void ProgramStream::enqueue(EnqueuedCall* call, bool waits) {
   call->gate->tell_in(meeting, call->passage);
   if (waits) call->gate->wait_in(meeting, call->passage, call->in_graph);
   device::meet(gpu_, meeting, handle_);
-  if (!call->in_graph) share();
+  if (!call->in_graph) share(call);
 }
 
 void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
   const bool captured = is_captured();
-  const LockGuard lock(mutex_);
+  const LockGuard in_order(enqueuing_);
   for (std::size_t begin = 0; begin < calls.size(); begin += device::Meeting::most_waits) {
     const std::size_t end = std::min(begin + device::Meeting::most_waits, calls.size());
     device::Meeting meeting;
@@ -94,17 +97,14 @@ void ProgramStream::wait_for(const std::vector<EnqueuedCall*>& calls) {
 
 void ProgramStream::take_incoming() {
   if (!has_incoming_.load(std::memory_order_acquire)) return;
-  {
-    const LockGuard lock(mutex_);
-    taken_.swap(incoming_);
-    has_incoming_.store(false, std::memory_order_relaxed);
-  }
-  for (EnqueuedCall* const call : taken_)
-    if (call->in_graph)
-      in_graphs_.push_back(call);
+  const LockGuard lock(mutex_);
+  for (; first_incoming_ != nullptr; first_incoming_ = first_incoming_->next_incoming)
+    if (first_incoming_->in_graph)
+      in_graphs_.push_back(first_incoming_);
     else
-      plain_.push_back(call);
-  taken_.clear();
+      plain_.push_back(first_incoming_);
+  last_incoming_ = nullptr;
+  has_incoming_.store(false, std::memory_order_relaxed);
 }
 
 EnqueuedCall* ProgramStream::next_begun() {

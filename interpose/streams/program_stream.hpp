@@ -48,16 +48,19 @@ class ProgramStream {
 
  private:
   void keep(EnqueuedCall* call);
+  void share(EnqueuedCall* call);
 
   void* const handle_;
   const int gpu_;
+  Mutex enqueuing_
+      ACQUIRED_BEFORE(mutex_);  ///< held while something is put into the stream, perhaps until there is room for it
   Mutex mutex_;
-  std::vector<EnqueuedCall*> incoming_ GUARDED_BY(mutex_);
+  EnqueuedCall* first_incoming_ GUARDED_BY(mutex_) = nullptr;  ///< a list in order
+  EnqueuedCall* last_incoming_ GUARDED_BY(mutex_) = nullptr;
   std::atomic<bool> has_incoming_{false};
   // Only for the thread.
   std::deque<EnqueuedCall*> plain_;  ///< not begun, in order
   std::vector<EnqueuedCall*> in_graphs_;
-  std::vector<EnqueuedCall*> taken_;
 };
 
 Mutex& outcome_mutex();
