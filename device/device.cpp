@@ -3,18 +3,23 @@
 #include "device/device.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "device/choice/chooser.hpp"
 #include "device/cuda/make_runtime.hpp"
+#include "device/memory/in_time.hpp"
 #include "device/sim/make_runtime.hpp"
 #include "device/transfer/engine.hpp"
+#include "device/transfer/pageable_transfer.hpp"
 #include "device/transfer/resident.hpp"
 
 namespace gpudt::device {
 namespace {
+
+std::atomic<bool> streams_used{false};  ///< prepare_for_streams()
 
 /// Returns ask(engine), or a value-initialised result if there is no engine.
 template <class Ask>
@@ -73,6 +78,10 @@ const char* runtime_name() noexcept {
 
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes) {
   return engine_for(ordinal).staging().acquire(kind, ordinal, bytes);
+}
+
+Staging acquire_packed(int ordinal, std::size_t bytes) {
+  return engine_for(ordinal).staging().acquire_packed(ordinal, bytes);
 }
 
 Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes) {
@@ -134,12 +143,35 @@ int stream_gpu(void* stream) {
 void prepare_for_streams(int ordinal) {
   constexpr std::size_t at_first = std::size_t{1} << 20;  // bytes of either kind of staging memory
   Engine& engine = engine_for(ordinal);
+  Gpu& gpu = engine.gpu(ordinal);
+  if (gpu.is_prepared.load(std::memory_order_acquire)) return;
   engine.gates().prepare(ordinal);
-  const Gpu& gpu = engine.gpu(ordinal);
   for (const auto& channel : gpu.channels) channel->prepare();
   if (gpu.resident) gpu.resident->prepare();
   for (const StagingKind kind : {StagingKind::mapped, StagingKind::device})
     static_cast<void>(engine.staging().try_acquire(kind, ordinal, at_first));
+  Staging reserve = engine.uploads().acquire(StagingKind::mapped, ordinal, PageableTransfer::shortest_piece);
+  {
+    const LockGuard lock(gpu.reserve_mutex);
+    if (!gpu.reserve) gpu.reserve = std::move(reserve);
+  }
+  streams_used.store(true, std::memory_order_release);
+  gpu.is_prepared.store(true, std::memory_order_release);
+}
+
+bool prepare_layout(int ordinal, const datatype::Layout& layout) noexcept try {
+  if (streams_used.load(std::memory_order_relaxed) && !is_ordered_by_stream())
+    current_engine().prepare_layout(ordinal, layout, long_time);
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
+
+bool prepare_beside_streams(int ordinal, const datatype::Layout& layout) noexcept try {
+  if (streams_used.load(std::memory_order_relaxed)) current_engine().prepare_layout(ordinal, layout, short_time);
+  return true;
+} catch (const std::exception&) {
+  return false;
 }
 
 bool is_captured(int ordinal, void* stream) {
@@ -183,7 +215,8 @@ std::string not_exported_because(const void* address) noexcept try {
 ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by) {
   constexpr std::size_t most_rejected = 4;
   constexpr std::size_t least_alone = std::size_t{2} << 20;  // shorter blocks share allocations, and the driver's pages
-  ExportedStaging taken{acquire(StagingKind::device, ordinal, bytes), {}};
+  ExportedStaging taken{try_acquire(StagingKind::device, ordinal, bytes), {}};
+  if (!taken.staging) return taken;
   std::vector<Staging> rejected;  // new memory where `by` still have older memory mapped
   for (;;) {
     Exported exported;

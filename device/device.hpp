@@ -51,6 +51,9 @@ bool keeps_order() noexcept;
 
 /// At least `bytes` bytes for use with GPU `ordinal`. Thread-safe. Throws Failure::out_of_memory.
 Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
+/// At least `bytes` bytes of mapped memory for packed data, which only start() and the host use: of ordinary memory, if
+/// no other can be had in time (memory/in_time.hpp). Throws Failure::out_of_memory.
+Staging acquire_packed(int ordinal, std::size_t bytes);
 /// acquire() that returns an empty Staging where that one throws Failure::out_of_memory.
 Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
 
@@ -104,9 +107,15 @@ Transfer copy(int ordinal, void* to, const void* from, std::size_t bytes, const 
 
 /// The GPU of a stream of the program. Throws Error if `stream` is none.
 int stream_gpu(void* stream);
-/// Readies what operations enqueued in streams of GPU `ordinal` need, so that few allocations follow: these may have to
-/// wait for a stream. Takes milliseconds at first. Throws Error.
+/// Readies what operations that are enqueued need on GPU `ordinal`, so that few allocations follow: these may have to
+/// wait for a stream. Takes milliseconds at first, and then next to nothing. Throws Error.
 void prepare_for_streams(int ordinal);
+/// For calls of programs that enqueue operations: uploads the layout to the GPU, if kernels read layouts of that kind.
+/// False if there is no memory for it, for which this waits for seconds.
+bool prepare_layout(int ordinal, const datatype::Layout& layout) noexcept;
+/// The same for transfers of such programs, which go another way if the layout cannot be there in time. True in other
+/// programs, where the first transfer uploads it.
+bool prepare_beside_streams(int ordinal, const datatype::Layout& layout) noexcept;
 /// Whether the stream is being captured into a graph.
 bool is_captured(int ordinal, void* stream);
 /// A gate for one enqueued operation, or for all launches of an operation in a graph. give_gate() takes it back once no
@@ -140,8 +149,8 @@ struct ExportedStaging {
   Staging staging;
   std::optional<Exported> exported;  ///< none: it cannot be mapped
 };
-/// Takes at least `bytes` bytes of device memory that the processes `by` can map now. Thread-safe. Throws
-/// Failure::out_of_memory.
+/// Takes at least `bytes` bytes of device memory that the processes `by` can map now, none if there is no memory.
+/// Thread-safe. Throws Error.
 ExportedStaging acquire_exported(int ordinal, std::size_t bytes, Importers by);
 
 /// Maps what another process has exported for use by GPU `ordinal`; what this process has exported itself is used where

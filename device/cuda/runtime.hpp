@@ -61,7 +61,6 @@ class CudaRuntime final : public Runtime {
   EventHandle event_create(int ordinal) override;
   void event_destroy(int ordinal, EventHandle event) noexcept override;
   void event_record(int ordinal, EventHandle event, StreamHandle stream) override;
-  bool event_done(int ordinal, EventHandle event) override;
   bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool per_thread) override;
   bool default_stream_idle(int ordinal, bool while_capturing) override;
   void stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) override;

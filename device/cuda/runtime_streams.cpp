@@ -77,17 +77,6 @@ void CudaRuntime::event_record(int ordinal, EventHandle event, StreamHandle stre
   check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
 }
 
-bool CudaRuntime::event_done(int ordinal, EventHandle event) {
-  const Current current(*this, ordinal);
-  const cudaError_t error = cudaEventQuery(event_of(event));
-  if (error == cudaErrorNotReady) {
-    cudaGetLastError();
-    return false;
-  }
-  check(error, "cudaEventQuery");
-  return true;
-}
-
 void CudaRuntime::stream_wait_event(int ordinal, StreamHandle stream, EventHandle event) {
   const Current current(*this, ordinal);
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <utility>
+
+#include "device/memory/in_time.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -91,15 +94,23 @@ Exports::Allocations::iterator Exports::add(int ordinal, const Allocation& alloc
   return made;
 }
 
+/// None if that takes too long.
+std::optional<IpcHandle> Exports::handle_of(int ordinal, std::uint64_t base) {
+  const auto made = std::make_shared<IpcHandle>();
+  const auto make = [=, &runtime = runtime_] { *made = runtime.ipc_export(ordinal, reinterpret_cast<void*>(base)); };
+  return in_time(make) ? std::optional(*made) : std::nullopt;
+}
+
 void Exports::try_export(int ordinal, Export& entry) {
   try {
     if (entry.pieces.empty())
-      entry.handle = runtime_.ipc_export(ordinal, reinterpret_cast<void*>(entry.allocation.base));
+      entry.handle = handle_of(ordinal, entry.allocation.base);
     else
       entry.handle = handle_of_pieces(entry.allocation.id);
   } catch (const Error& error) {
     return entry.refusal.again(error.what());
   }
+  if (!entry.handle) return;
   if (free_slots_.empty()) free_slots(lingering_.size());
   take_slot(entry);
 }

@@ -83,6 +83,7 @@ class Exports {
   Allocations::iterator find(const void* address, std::uint64_t bytes) REQUIRES(mutex_);
   Allocations::iterator add(int ordinal, const Allocation& allocation) REQUIRES(mutex_);
   void make_room() REQUIRES(mutex_);
+  std::optional<IpcHandle> handle_of(int ordinal, std::uint64_t base);
   void try_export(int ordinal, Export& entry) REQUIRES(mutex_);
   void look(std::size_t most) REQUIRES(mutex_);
   Allocations::iterator forget(Allocations::iterator at) REQUIRES(mutex_);

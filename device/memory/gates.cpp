@@ -21,14 +21,14 @@ void Gate::wait_in(Meeting& meeting, std::uint32_t number, bool closes) const {
 void Gates::prepare(int ordinal) {
   const LockGuard lock(mutex_);
   for (const bool for_graph : {false, true})
-    if (idle(ordinal, for_graph).empty()) add_chunk(ordinal, for_graph);
+    while (idle(ordinal, for_graph).empty()) add_chunk(ordinal, for_graph);
 }
 
 /// Numbers of a gate that has been for other operations never fall, since a stream may yet have to wait at it.
 Gate* Gates::take(int ordinal, bool for_graph) {
   const LockGuard lock(mutex_);
+  while (idle(ordinal, for_graph).empty()) add_chunk(ordinal, for_graph);
   std::vector<Gate*>& some = idle(ordinal, for_graph);
-  if (some.empty()) add_chunk(ordinal, for_graph);
   Gate* const gate = some.back();
   some.pop_back();
   {
@@ -51,13 +51,18 @@ std::vector<Gate*>& Gates::idle(int ordinal, bool for_graph) {
   return idle_[place];
 }
 
+/// For threads of the program, which may wait for launches. The mutex is not held meanwhile: it is taken to give gates
+/// back.
 void Gates::add_chunk(int ordinal, bool for_graph) {
   auto chunk = std::make_unique<Chunk>(Chunk{ordinal, nullptr, {}});
   chunk->gates.reserve(in_chunk);
+  {
+    const Unlocked unlocked(mutex_);
+    chunk->words = static_cast<GateWords*>(runtime_.mapped_alloc(ordinal, in_chunk * sizeof(GateWords)));  // all zeros
+  }
   std::vector<Gate*>& some = idle(ordinal, for_graph);
   some.reserve((chunks_.size() + 1) * in_chunk);
   chunks_.reserve(chunks_.size() + 1);
-  chunk->words = static_cast<GateWords*>(runtime_.mapped_alloc(ordinal, in_chunk * sizeof(GateWords)));  // all zeros
   for (std::size_t i = 0; i < in_chunk; ++i) {
     chunk->gates.emplace_back(ordinal, chunk->words + i);
     some.push_back(&chunk->gates.back());

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "device/memory/gates.hpp"
+#include "device/memory/in_time.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -19,6 +20,8 @@ constexpr std::chrono::microseconds closing_pause{100};
 /// How long a mapping stays open while transfers of the library's own are under way, which closing waits for: some
 /// transfers of the usual length, since a program that exchanges data again and again is in MPI only while they run.
 constexpr std::chrono::microseconds longest_open{200};
+/// No count of ExportTable::freed.
+constexpr std::uint64_t never_counted = ~std::uint64_t{0};
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -50,7 +53,7 @@ void* Mapping::at(std::uint64_t exporters_address) const {
 Peers::Peers(Runtime& runtime) : runtime_(runtime), process_(random_number()), exports_(runtime, process_) {}
 
 Peers::~Peers() {
-  const LockGuard no_gate_is_taken(Gates::taking);
+  const LockGuard none_is_taken(Gates::taking);
   for (auto& [place, import] : imports_) close(import);
   for (Import& import : retired_) close(import);
 }
@@ -72,18 +75,39 @@ Mapping Peers::imported_memory(int ordinal, std::uint64_t exporter, const Export
   return find(ordinal, exporter, exported);
 }
 
+/// find(), after which the exporter sees that this process has the memory mapped.
+Mapping Peers::find_counted(int ordinal, const Exporter& exporter, const Exported& exported) {
+  Mapping known = find(ordinal, exporter.number, exported);
+  if (!known) return known;
+  Import& import = imports_.at(place_of(ordinal, exporter.number, exported));
+  CountedMapping& counted = import.counted;
+  if (!counted && import.opened) counted = CountedMapping(exporter, exported);  // it has a slot now
+  return known;
+}
+
 Mapping Peers::import_memory(int ordinal, const Exporter& exporter, const Exported& exported, std::string* why) {
+  {
+    const LockGuard lock(mutex_);
+    if (Mapping known = find_counted(ordinal, exporter, exported)) return known;
+  }
+  struct Answer {
+    Mapping mapping{};
+    std::string why{};
+  };
+  const auto answer = std::make_shared<Answer>();
+  const bool answered = in_time([=, this] { answer->mapping = import_now(ordinal, exporter, exported, answer->why); });
+  if (why) *why = answered ? answer->why : "mapping it has timed out, while operations are enqueued in streams";
+  return answered ? std::move(answer->mapping) : Mapping();
+}
+
+/// Work of in_time(). Empty, with the reason, if the memory cannot be mapped.
+Mapping Peers::import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why) {
   const LockGuard lock(mutex_);
   const auto refuse = [&](const std::string& reason) {
-    if (why) *why = reason;
+    why = reason;
     return Mapping();
   };
-  if (Mapping known = find(ordinal, exporter.number, exported)) {
-    Import& import = imports_.at(place_of(ordinal, exporter.number, exported));
-    CountedMapping& counted = import.counted;
-    if (!counted && import.opened) counted = CountedMapping(exporter, exported);  // it has a slot now
-    return known;
-  }
+  if (Mapping known = find_counted(ordinal, exporter, exported)) return known;
   const Gpus gpus = {ordinal, exporter.number, bytes_of<GpuId>(exported.gpu), exported.pieces != 0};
   if (const auto at = refused_.find(gpus); at != refused_.end() && at->second.stands()) return refuse(at->second.why);
   retire_stale(ordinal, exporter.number, exported);
@@ -122,12 +146,15 @@ Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported&
   auto memory = std::make_shared<PeerMemory>(PeerMemory{exported.base, exported.size, nullptr});
   CountedMapping counted;
   if (own) {
+    const Unlocked unlocked(mutex_);
     if (peer >= 0 && peer != ordinal) runtime_.enable_peer_access(ordinal, peer);
     memory->address = reinterpret_cast<void*>(exported.base);
   } else {
     counted = CountedMapping(exporter, exported);
     if (counted.freed()) return {};
+    const std::uint64_t before = losses_;
     try {
+      const Unlocked unlocked(mutex_);
       memory->address =
           exported.pieces != 0 ? map_pieces(ordinal, exported) : runtime_.ipc_open(ordinal, handle_of(exported));
     } catch (const Error& error) {
@@ -136,8 +163,10 @@ Peers::Import Peers::open(int ordinal, const Exporter& exporter, const Exported&
                                                "(CUDA_VISIBLE_DEVICES, or the job's cgroup): ") +
                                        error.what());
     }
+    if (losses_ != before) throw Error(Failure::runtime, "the GPU's context has ended");
     ++opened_;
-    if (exporter.table != nullptr) watched_.try_emplace(exporter.number, Watched{exporter.table, 0});
+    // It is looked for once more whether this memory has been freed: perhaps while it was mapped.
+    if (exporter.table != nullptr) watched_.insert_or_assign(exporter.number, Watched{exporter.table, never_counted});
   }
   return {ordinal, exporter.number,      std::move(memory), exported.buffer_id, handle_of(exported),
           !own,    exported.pieces != 0, std::move(counted)};
@@ -171,11 +200,20 @@ bool Peers::is_idle(int ordinal) {
 }
 
 void Peers::unmap_freed(bool under_way) {
-  const LockGuard lock(mutex_);
-  const bool more = retire_freed();
-  if (retired_.empty()) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (more || now >= close_again_) close_retired(under_way ? now - longest_open : now);
+  std::chrono::steady_clock::time_point now;
+  {
+    const LockGuard lock(mutex_);
+    const bool more = retire_freed();
+    if (retired_.empty()) return;
+    now = std::chrono::steady_clock::now();
+    if (!more && now < close_again_) return;
+    close_again_ = now + closing_pause;
+  }
+  const auto close = [=, this] {
+    const LockGuard lock(mutex_);
+    close_retired(under_way ? now - longest_open : now);
+  };
+  in_time(close, std::chrono::milliseconds(0));
 }
 
 /// What was mapped of addresses that `exported` has now is no more: the exporter has freed it. Exports of pieces may
@@ -219,10 +257,9 @@ void Peers::retire_too_many(int ordinal) {
   }
 }
 
-/// What was retired by `until` and nobody holds, of GPUs that have nothing to do.
+/// What was retired by `until` and nobody holds, of GPUs that have nothing to do. None while gates are taken.
 void Peers::close_retired(std::chrono::steady_clock::time_point until) {
-  if (retired_.empty()) return;
-  const LockGuard no_gate_is_taken(Gates::taking);
+  if (retired_.empty() || !no_gate_is_taken()) return;
   std::map<int, bool> idle;  // by GPU
   std::erase_if(retired_, [&](const Import& import) REQUIRES(mutex_) {
     if (import.held() || import.retired_at > until) return false;
@@ -263,6 +300,7 @@ void Peers::close(const Import& import) noexcept {
 
 void Peers::lose(int ordinal) noexcept {
   const LockGuard lock(mutex_);
+  ++losses_;
   const auto lost = [&](const Import& import) REQUIRES(mutex_) {
     const bool its = import.ordinal == ordinal;
     if (its && import.in_pieces)

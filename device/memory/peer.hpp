@@ -85,6 +85,9 @@ class Peers {
   using Gpus = std::tuple<int, std::uint64_t, GpuId, bool>;  // ordinal, exporter, its GPU, in pieces
 
   Mapping find(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
+  Mapping find_counted(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
+  Mapping import_now(int ordinal, const Exporter& exporter, const Exported& exported, std::string& why)
+      EXCLUDES(mutex_);
   Import open(int ordinal, const Exporter& exporter, const Exported& exported) REQUIRES(mutex_);
   bool is_idle(int ordinal) REQUIRES(mutex_);
   void retire_stale(int ordinal, std::uint64_t exporter, const Exported& exported) REQUIRES(mutex_);
@@ -107,6 +110,7 @@ class Peers {
   std::map<std::uint64_t, Watched> watched_ GUARDED_BY(mutex_);
   std::map<Gpus, Refusal> refused_ GUARDED_BY(mutex_);
   std::int64_t opened_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t losses_ GUARDED_BY(mutex_) = 0;  ///< calls of lose()
 };
 
 }  // namespace gpudt::device

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <new>
+
+#include "device/memory/in_time.hpp"
 
 namespace gpudt::device {
 namespace {
@@ -12,6 +15,8 @@ constexpr std::size_t slab_bytes = std::size_t(256) << 10;    ///< blocks up to 
 constexpr std::size_t slab_share = 4;                         ///< which take a quarter of what is left at most
 constexpr std::size_t doubling_until = std::size_t(1) << 20;  ///< classes are powers of two up to here,
 constexpr std::size_t steps_per_doubling = 8;                 ///< and above it this number for each doubling
+constexpr std::size_t bytes_per_ms = std::size_t(1) << 20;    ///< that the driver pins at least
+constexpr std::align_val_t ordinary_alignment{256};
 constexpr std::size_t largest_request = std::size_t(1) << 60;
 
 std::string kind_name(StagingKind kind) {
@@ -21,7 +26,19 @@ std::string kind_name(StagingKind kind) {
 }  // namespace
 
 Staging::~Staging() {
-  if (pool_) pool_->release(data_, chunk_);
+  if (pool_)
+    pool_->release(data_, chunk_);
+  else if (data_ != nullptr)
+    ::operator delete(data_, ordinary_alignment);
+}
+
+MemoryKind Staging::memory_kind() const {
+  if (chunk_ == nullptr) return MemoryKind::host;
+  return Pool::kind_of(chunk_) == StagingKind::mapped ? MemoryKind::pinned : MemoryKind::device;
+}
+
+StagingKind Pool::kind_of(const void* chunk) {
+  return static_cast<const Chunk*>(chunk)->of().kind;
 }
 
 std::size_t Pool::class_bytes(std::size_t bytes) {
@@ -31,35 +48,68 @@ std::size_t Pool::class_bytes(std::size_t bytes) {
 }
 
 Staging Pool::acquire(StagingKind kind, int ordinal, std::size_t bytes) {
-  if (bytes > largest_request)
-    throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes asked for");
-  const Class wanted = {kind, ordinal, class_bytes(bytes)};
-  const LockGuard lock(mutex_);
-  Block block = take_idle(wanted);
-  if (block.data == nullptr) block = grow(wanted);
-  ++held_;
-  StagingStatistics& statistics = statistics_of(kind);
-  statistics.in_use += wanted.bytes;
-  statistics.peak_in_use = std::max(statistics.peak_in_use, statistics.in_use);
-  Staging staging;
-  staging.pool_ = this;
-  staging.data_ = block.data;
-  staging.chunk_ = block.chunk;
-  staging.capacity_ = wanted.bytes;
-  return staging;
+  if (Staging staging = acquire_within(long_time, kind, ordinal, bytes)) return staging;
+  throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes of " + kind_name(kind) +
+                                          " memory cannot be had in time while operations are enqueued in streams");
 }
 
 Staging Pool::try_acquire(StagingKind kind, int ordinal, std::size_t bytes) try {
-  return acquire(kind, ordinal, bytes);
+  return acquire_within(short_time, kind, ordinal, bytes);
 } catch (const Error& error) {
   if (error.failure() != Failure::out_of_memory) throw;
   return {};
 }
 
-/// An idle block of the class; its `data` is null if there is none.
-Pool::Block Pool::take_idle(const Class& wanted) {
-  const auto at = idle_.find(wanted);
-  if (at == idle_.end() || at->second.empty()) return {};
+Staging Pool::acquire_packed(int ordinal, std::size_t bytes) {
+  if (Staging staging = acquire_within(short_time, StagingKind::mapped, ordinal, bytes)) return staging;
+  Staging ordinary;
+  ordinary.data_ = ::operator new(std::max(bytes, smallest_block), ordinary_alignment);
+  ordinary.capacity_ = std::max(bytes, smallest_block);
+  return ordinary;
+}
+
+Staging Pool::acquire_within(std::chrono::milliseconds time, StagingKind kind, int ordinal, std::size_t bytes) {
+  if (bytes > largest_request)
+    throw Error(Failure::out_of_memory, "staging memory: " + std::to_string(bytes) + " bytes asked for");
+  const Class wanted = {kind, ordinal, class_bytes(bytes)};
+  {
+    const LockGuard lock(mutex_);
+    if (const Block block = take_idle(wanted, /*longer=*/false); block.data != nullptr) return staging_of(block);
+  }
+  const auto made = std::make_shared<Staging>();  // it goes back to the pool if it comes too late
+  const auto make = [=, this] {
+    const LockGuard lock(mutex_);
+    if (const Block block = grow(wanted); block.data != nullptr) *made = staging_of(block);
+  };
+  if (in_time(make, time + std::chrono::milliseconds(wanted.bytes / bytes_per_ms)) && *made) return std::move(*made);
+  const LockGuard lock(mutex_);
+  const Block block = take_idle(wanted, /*longer=*/true);
+  return block.data != nullptr ? staging_of(block) : Staging();
+}
+
+Staging Pool::staging_of(const Block& block) {
+  const Class& its = block.chunk->of();
+  ++held_;
+  StagingStatistics& statistics = statistics_of(its.kind);
+  statistics.in_use += its.bytes;
+  statistics.peak_in_use = std::max(statistics.peak_in_use, statistics.in_use);
+  Staging staging;
+  staging.pool_ = this;
+  staging.data_ = block.data;
+  staging.chunk_ = block.chunk;
+  staging.capacity_ = its.bytes;
+  return staging;
+}
+
+/// An idle block of the class or, if `longer`, the shortest one that is long enough. Its `data` is null if there is
+/// none.
+Pool::Block Pool::take_idle(const Class& wanted, bool longer) {
+  auto at = longer ? idle_.lower_bound(wanted) : idle_.find(wanted);
+  const auto stands_in = [&]() REQUIRES(mutex_) {
+    return at != idle_.end() && at->first.kind == wanted.kind && at->first.ordinal == wanted.ordinal;
+  };
+  while (longer && stands_in() && at->second.empty()) ++at;
+  if (!stands_in() || at->second.empty()) return {};
   const Block block = at->second.back();
   at->second.pop_back();
   if (block.chunk->used++ == 0) idle_bytes_ -= block.chunk->bytes();
@@ -75,11 +125,13 @@ std::size_t Pool::slab_blocks(const Class& wanted) const {
   return std::max<std::size_t>(std::min(slab_bytes, room / slab_share) / wanted.bytes, 1);
 }
 
-/// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees.
+/// Allocates a chunk and takes one of its blocks. The mutex is not held while the runtime allocates and frees. The
+/// block is empty if something has to be freed before, which may wait for streams, and a gate is taken.
 Pool::Block Pool::grow(const Class& wanted) {
   std::vector<std::unique_ptr<Chunk>> freed;
   if (bounds_.limit != 0 && allocated() + wanted.bytes > bounds_.limit) {
     const std::size_t excess = allocated() + wanted.bytes - bounds_.limit;
+    if (excess <= idle_bytes_ && !no_gate_is_taken()) return {};
     freed = remove_idle(idle_bytes_ - std::min(idle_bytes_, excess));
   }
   const std::size_t held = allocated();
@@ -121,7 +173,7 @@ void* Pool::allocate(const Class& wanted, std::size_t bytes) {
   try {
     return ask();
   } catch (const Error& error) {
-    if (error.failure() != Failure::out_of_memory) throw;
+    if (error.failure() != Failure::out_of_memory || !no_gate_is_taken()) throw;
   }
   std::vector<std::unique_ptr<Chunk>> freed;
   {
@@ -177,8 +229,7 @@ void Pool::lose(int ordinal) noexcept {
 }
 
 void Pool::release(void* data, void* of) noexcept {
-  std::vector<std::unique_ptr<Chunk>> freed;
-  bool last = false;
+  bool last = false, full = false;
   {
     const LockGuard lock(mutex_);
     last = --held_ == 0 && closed_;
@@ -193,11 +244,24 @@ void Pool::release(void* data, void* of) noexcept {
         idle_bytes_ += chunk.bytes();
         chunk.idle_since = ++releases_;
       }
-      freed = remove_idle(bounds_.cache);
+      full = idle_bytes_ > bounds_.cache;
     }
   }
-  for (const auto& chunk : freed) free_chunk(*chunk);
+  if (full) trim();
   if (last) delete this;
+}
+
+/// Frees what is idle beyond the bound, which may wait for streams: later, if a gate is taken.
+void Pool::trim() {
+  const auto work = [this] {
+    std::vector<std::unique_ptr<Chunk>> freed;
+    {
+      const LockGuard lock(mutex_);
+      freed = remove_idle(bounds_.cache);
+    }
+    for (const auto& chunk : freed) free_chunk(*chunk);
+  };
+  in_time(work, std::chrono::milliseconds(0));
 }
 
 std::size_t Pool::room() const noexcept {

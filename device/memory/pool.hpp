@@ -4,6 +4,7 @@
 // so blocks are kept for reuse up to a bound. Small blocks are cut from slabs.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -37,6 +38,11 @@ class Pool {
   Staging acquire(StagingKind kind, int ordinal, std::size_t bytes);
   /// See device::try_acquire().
   Staging try_acquire(StagingKind kind, int ordinal, std::size_t bytes);
+  /// acquire() that returns an empty Staging if it would take more than `time` (in_time()), beside what the driver
+  /// takes for so many bytes.
+  Staging acquire_within(std::chrono::milliseconds time, StagingKind kind, int ordinal, std::size_t bytes);
+  /// See device::acquire_packed().
+  Staging acquire_packed(int ordinal, std::size_t bytes);
   void release(void* data, void* chunk) noexcept;
   StagingStatistics statistics(StagingKind kind) const noexcept;
   /// See device::staging_room().
@@ -52,6 +58,8 @@ class Pool {
 
   /// The capacity of a block for `bytes` bytes.
   static std::size_t class_bytes(std::size_t bytes);
+  /// `chunk`: that of a Staging.
+  static StagingKind kind_of(const void* chunk);
 
  private:
   /// What blocks must agree in to stand in for one another. Every GPU reaches mapped memory too, but only until the
@@ -86,11 +94,13 @@ class Pool {
   Pool(Runtime& runtime, Bounds bounds) : runtime_(&runtime), bounds_(bounds) {}
   ~Pool() = default;
 
-  Block take_idle(const Class& wanted) REQUIRES(mutex_);
+  Staging staging_of(const Block& block) REQUIRES(mutex_);
+  Block take_idle(const Class& wanted, bool longer) REQUIRES(mutex_);
   Block grow(const Class& wanted) REQUIRES(mutex_);
   void* allocate(const Class& wanted, std::size_t bytes) EXCLUDES(mutex_);
   void free_chunk(const Chunk& chunk) noexcept;
   std::size_t slab_blocks(const Class& wanted) const REQUIRES(mutex_);
+  void trim() EXCLUDES(mutex_);
   std::vector<std::unique_ptr<Chunk>> remove_idle(std::size_t keep) REQUIRES(mutex_);
   std::unique_ptr<Chunk> take_out(Chunk& chunk) REQUIRES(mutex_);
   StagingStatistics& statistics_of(StagingKind kind) REQUIRES(mutex_) { return statistics_[static_cast<int>(kind)]; }

@@ -105,16 +105,20 @@ IpcHandle Exports::handle_of_pieces(std::uint64_t id) {
   return server_->handle(id);
 }
 
-/// For the server's thread. A piece that is still there after it has been shared is the one that was.
+/// For the server's thread, which may wait for launches: the mutex is not held meanwhile. A piece that is still there
+/// after it has been shared is the one that was.
 std::vector<PassedPiece> Exports::pass(std::uint64_t id) try {
-  const LockGuard lock(mutex_);
-  const auto at = exports_.find(id);
-  if (at == exports_.end()) return {};
+  std::vector<Piece> pieces;
+  {
+    const LockGuard lock(mutex_);
+    if (const auto at = exports_.find(id); at != exports_.end()) pieces = at->second.pieces;
+  }
   std::vector<PassedPiece> passed;
-  for (const Piece& piece : at->second.pieces) {
+  for (const Piece& piece : pieces) {
     passed.push_back({OwnedFile(runtime_.share_piece(piece.ordinal, piece.base)), piece.size});
     if (is_there(piece)) continue;
-    forget(at);
+    const LockGuard lock(mutex_);
+    if (const auto at = exports_.find(id); at != exports_.end()) forget(at);
     return {};
   }
   return passed;

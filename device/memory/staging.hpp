@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "device/runtime/location.hpp"
+
 namespace gpudt::device {
 
 enum class StagingKind {
@@ -25,6 +27,7 @@ class Staging {
   ~Staging();
   void* data() const { return data_; }  ///< for MPI: host-readable only if mapped. At least 256-byte aligned.
   std::size_t capacity() const { return capacity_; }
+  MemoryKind memory_kind() const;
   explicit operator bool() const { return data_ != nullptr; }
 
  private:
@@ -38,7 +41,7 @@ class Staging {
   class Pool* pool_ = nullptr;
   void* data_ = nullptr;
   std::size_t capacity_ = 0;
-  void* chunk_ = nullptr;  ///< a Pool::Chunk
+  void* chunk_ = nullptr;  ///< a Pool::Chunk; null: ordinary memory
 };
 
 /// Staging memory now and at its peak, in bytes (in use, and in use + idle).

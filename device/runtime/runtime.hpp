@@ -110,7 +110,6 @@ class Runtime {
   virtual EventHandle event_create(int ordinal) = 0;  ///< without timing
   virtual void event_destroy(int ordinal, EventHandle event) noexcept = 0;
   virtual void event_record(int ordinal, EventHandle event, StreamHandle stream) = 0;
-  virtual bool event_done(int ordinal, EventHandle event) = 0;
   /// Stores `value` to `*flag`, in mapped memory, when all work now in the program's legacy default stream, or in the
   /// calling thread's (`per_thread`), is done. Returns false if the program is capturing a blocking stream, in which
   /// case the default stream cannot be used (captured work does not run).

@@ -166,14 +166,6 @@ int query_default(int device) {
   return Executor::instance().default_idle(device) ? stream_query(*legacy) : cudaErrorNotReady;
 }
 
-int query_event(void* event_handle) {
-  const EventRef event = event_of(static_cast<cudaEvent_t>(event_handle));
-  if (!event) return cudaErrorInvalidResourceHandle;
-  const bool done = event->done();
-  if (const cudaError_t error = Executor::instance().sticky(event->device)) return error;
-  return done ? cudaSuccess : cudaErrorNotReady;
-}
-
 int copy_async(void* to, const void* from, std::size_t bytes, void* handle) {
   return with_stream(handle, [&](const StreamRef& stream) {
     return copy({to, bytes}, {const_cast<void*>(from), bytes}, {bytes}, cudaMemcpyDefault, stream, false);
@@ -239,7 +231,6 @@ constexpr gpudt_sim_api_table table = {
     .event_create = create_event,
     .event_destroy = [](void* event) -> int { return event_destroy(static_cast<cudaEvent_t>(event)); },
     .event_record = record_event,
-    .event_query = query_event,
     .default_launch = launch_default,
     .default_query = query_default,
     .copy_async = copy_async,

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define GPUDT_SIM_API_VERSION 8
+#define GPUDT_SIM_API_VERSION 9
 
 #define GPUDT_SIM_FIRST_BUS 0x10 /* the PCI bus of device 0; each device has one */
 
@@ -72,7 +72,6 @@ struct gpudt_sim_api_table {
   int (*event_create)(int device, void** event);
   int (*event_destroy)(void* event);
   int (*event_record)(void* event, void* stream);
-  int (*event_query)(void* event);
   /* launch() in the device's legacy default stream. */
   int (*default_launch)(int device, void (*kernel)(void*), const void* args, size_t bytes);
   int (*default_query)(int device); /* stream_query() of that stream */

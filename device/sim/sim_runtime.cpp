@@ -194,7 +194,6 @@ class SimRuntime final : public Runtime {
   void event_record(int, EventHandle event, StreamHandle stream) override {
     check(api_.event_record(event, stream), "recording an event");
   }
-  bool event_done(int, EventHandle event) override { return done(api_.event_query(event), "running work"); }
   bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool /*per_thread*/) override {
     const Signal signal = {flag, value};
     check(api_.default_launch(ordinal, set_flag, &signal, sizeof signal), "signalling");

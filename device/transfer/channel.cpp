@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "device/memory/in_time.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
 #include "device/transfer/points.hpp"
@@ -29,6 +30,8 @@ constexpr auto slow_launch = std::chrono::microseconds(40);
 
 /// States are made in chunks.
 constexpr std::size_t chunk_states = 256;
+/// Those that a channel has before the program enqueues anything in streams.
+constexpr std::size_t states_prepared = 1024;
 constexpr std::size_t flag_spacing = 64;  ///< a cache line: neighbouring flags are polled by other threads
 constexpr std::size_t counter_spacing = sector_bytes;
 static_assert(2 * Channel::probe_bytes <= flag_spacing && Channel::probe_bytes <= counter_spacing);
@@ -50,11 +53,17 @@ Channel::Channel(Engine& engine, int ordinal, std::shared_ptr<const ContextWatch
       ordinal_(ordinal),
       watch_(std::move(watch)),
       polls_before_yield_(engine.runtime().works_on_host() ? 0 : most_polls_before_yield),
-      stream_(engine.runtime().stream_create(ordinal)) {}
+      stream_(engine.runtime().stream_create(ordinal)),
+      uploaded_(engine.runtime().event_create(ordinal)) {}
 
+/// Makes more states, unless there are idle ones.
 void Channel::grow() {
+  {
+    const LockGuard lock(mutex_);
+    if (idle_ != nullptr) return;
+    chunks_.reserve(chunks_.size() + 1);
+  }
   Chunk chunk = {std::make_unique<Transfer::State[]>(chunk_states), nullptr, nullptr, false};
-  chunks_.reserve(chunks_.size() + 1);
   chunk.flags = runtime_->mapped_alloc(ordinal_, chunk_states * flag_spacing);
   try {
     make_counters(chunk);
@@ -64,6 +73,7 @@ void Channel::grow() {
   }
   std::memset(chunk.flags, 0, chunk_states * flag_spacing);
   unprepared_.store(true, std::memory_order_relaxed);
+  const LockGuard lock(mutex_);
   for (std::size_t i = 0; i < chunk_states; ++i) {
     Transfer::State& state = chunk.states[i];
     state.flag = reinterpret_cast<std::uint32_t*>(static_cast<char*>(chunk.flags) + i * flag_spacing);
@@ -94,20 +104,35 @@ void Channel::make_counters(Chunk& chunk) {
 }
 
 void Channel::prepare() {
-  static_cast<void>(take());  // a state, which goes back at once
+  std::vector<StateOwner> some;  // which go back at the end
+  while (some.size() < states_prepared) some.push_back(take());
   const LockGuard lock(queue_mutex);
-  if (second_stream_ == nullptr) second_stream_ = runtime_->stream_create(ordinal_);
+  make_second_stream(short_time);
+}
+
+/// Whether there is one.
+bool Channel::make_second_stream(std::chrono::milliseconds time) {
+  const auto make = [self = shared_from_this()] {
+    if (self->second_stream_ == nullptr) self->second_stream_ = self->runtime_->stream_create(self->ordinal_);
+  };
+  return second_stream_ != nullptr || in_time(make, time);
 }
 
 StateOwner Channel::take() {
   const LockGuard lock(mutex_);
-  if (!idle_) grow();
+  while (!idle_) {
+    const Unlocked unlocked(mutex_);
+    if (!in_time([self = shared_from_this()] { self->grow(); }, long_time))
+      throw Error(Failure::out_of_memory,
+                  "no memory for more transfers can be had in time while operations are enqueued in streams");
+  }
   Transfer::State* const state = idle_;
   idle_ = state->next_idle;
   lent_.fetch_add(1, std::memory_order_relaxed);
   state->channel = shared_from_this();
   state->finished = true;  // nothing to wait for until something has been started
-  state->by_event = state->is_probe = false;
+  state->is_probe = false;
+  state->counted = true;
   state->failure.reset();
   state->way = Way::kernel;
   state->polls = 0;
@@ -117,13 +142,18 @@ StateOwner Channel::take() {
   return StateOwner(state);
 }
 
+void Channel::do_not_count(Transfer::State& state) {
+  state.counted = false;
+  lent_.fetch_sub(1, std::memory_order_relaxed);
+}
+
 void Channel::put(Transfer::State* state) noexcept {
   if (state->copied_span.memory) state->copied_span.memory = {};  // it failed, or its channel was closed
   if (state->resident) state->resident->done(*state);
   const LockGuard lock(mutex_);
   state->next_idle = idle_;
   idle_ = state;
-  if (!state->by_event && !state->is_probe) lent_.fetch_sub(1, std::memory_order_relaxed);
+  if (state->counted) lent_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Channel::learn(Transfer::State& state, const Lesson& lesson) {
@@ -252,12 +282,11 @@ void Channel::start_kernel(Transfer::State& state, TransferArgs& args, const Les
 StateOwner Channel::start_copy(void* to, const void* from, std::size_t bytes) {
   StateOwner state = take();
   state->way = Way::copy;
-  if (!state->event) state->event = runtime_->event_create(ordinal_);
+  do_not_count(*state);
   runtime_->copy_async(ordinal_, to, from, bytes, stream_);
-  runtime_->event_record(ordinal_, state->event, stream_);
-  state->by_event = true;
+  runtime_->event_record(ordinal_, uploaded_, stream_);
+  set_flag_behind(*state, stream_);
   state->finished = false;
-  lent_.fetch_sub(1, std::memory_order_relaxed);
   return state;
 }
 
@@ -288,8 +317,7 @@ bool Channel::start_copies(Transfer::State& state, const CopyPlan& copy_plan, co
 }
 
 bool Channel::start_peer_copies(Transfer::State& state, const CopyPlan& copy_plan) {
-  on_second_ = !idle() && !on_second_;
-  if (on_second_ && second_stream_ == nullptr) second_stream_ = runtime_->stream_create(ordinal_);
+  on_second_ = !idle() && !on_second_ && make_second_stream(std::chrono::milliseconds(0));
   return start_copies(state, copy_plan, {}, on_second_ ? second_stream_.load() : stream_);
 }
 
@@ -348,12 +376,11 @@ void Channel::close() noexcept {
   }
   for (const StreamHandle stream : {stream_, second_stream_.load()})
     if (!lost_ && stream != nullptr) runtime_->stream_destroy(ordinal_, stream);
+  if (!lost_) runtime_->event_destroy(ordinal_, uploaded_);
   watch_.reset();
 }
 
 void Channel::free_of_gpu(const Chunk& chunk) noexcept {
-  for (std::size_t i = 0; i < chunk_states; ++i)
-    if (chunk.states[i].event) runtime_->event_destroy(ordinal_, chunk.states[i].event);
   if (!chunk.counters_on_host) runtime_->device_free(ordinal_, chunk.counters);
 }
 

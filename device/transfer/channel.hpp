@@ -29,7 +29,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  /// Makes what the first transfers would make. Throws Error.
+  /// Makes what the first thousand transfers would make. Throws Error.
   void prepare() EXCLUDES(queue_mutex);
   /// Lends a state to a new transfer. The number of states is limited only by memory.
   StateOwner take();
@@ -45,8 +45,10 @@ class Channel : public std::enable_shared_from_this<Channel> {
     runtime_->launch(ordinal_, args, stream_);
     kernel_launched(state);
   }
-  /// Copies on this channel's stream and records an event that other streams can wait for.
+  /// Copies on this channel's stream, in which copied_for() lets another stream wait for it.
   StateOwner start_copy(void* to, const void* from, std::size_t bytes);
+  /// Work given to the stream of `other`, a channel of the same GPU, waits for what start_copy() has copied.
+  void copied_for(const Channel& other) const { runtime_->stream_wait_event(ordinal_, other.stream_, uploaded_); }
   /// Gives the copies of `copy_plan` to the stream. False if the runtime refuses a box; then nothing is under way, and
   /// the caller moves all of the data in another way.
   bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson = {}) REQUIRES(queue_mutex);
@@ -125,6 +127,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
       REQUIRES(queue_mutex);
   bool start_copies(Transfer::State& state, const CopyPlan& copy_plan, const Lesson& lesson, StreamHandle stream)
       REQUIRES(queue_mutex);
+  void do_not_count(Transfer::State& state);
   void learn(Transfer::State& state, const Lesson& lesson);
   void under_way(Transfer::State& state) REQUIRES(queue_mutex);
   void kernel_launched(Transfer::State& state) REQUIRES(queue_mutex);
@@ -139,7 +142,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
     void* counters;
     bool counters_on_host;
   };
-  void grow() REQUIRES(mutex_);
+  void grow() EXCLUDES(mutex_);
+  bool make_second_stream(std::chrono::milliseconds time) REQUIRES(queue_mutex);
   void make_counters(Chunk& chunk);
   void free_of_gpu(const Chunk& chunk) noexcept;
 
@@ -149,6 +153,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::shared_ptr<const ContextWatch> watch_;  ///< null after close()
   const std::uint32_t polls_before_yield_;
   StreamHandle stream_ = nullptr;
+  EventHandle uploaded_ = nullptr;  ///< recorded after the latest start_copy()
   /// Created by the first start_peer_copies() that finds the first stream at work.
   std::atomic<StreamHandle> second_stream_{nullptr};
   bool on_second_ GUARDED_BY(queue_mutex) = false;  ///< where the latest peer copies went
@@ -173,7 +178,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::vector<Chunk> chunks_ GUARDED_BY(mutex_);
   std::atomic<bool> unprepared_{true};  ///< true while freshly allocated states are still being cleared on the stream:
                                         ///< the next launch is slower, so its time is not used for learning
-  std::atomic<int> lent_{0};            ///< states lent out, except to uploads, which keep theirs long after the end
+  std::atomic<int> lent_{0};            ///< states lent out, to transfers that messages wait for
   bool lost_ = false;                   ///< the context had ended when the channel was closed
   std::atomic<bool> closed_{false};
 };

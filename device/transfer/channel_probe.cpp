@@ -1,4 +1,5 @@
 // Probes of a channel: launches that nobody waits for, to find out whether kernels still begin late.
+#include "device/memory/in_time.hpp"
 #include "device/transfer/context_watch.hpp"
 #include "device/transfer/engine.hpp"
 
@@ -19,9 +20,12 @@ void Channel::probe(double expected_us) noexcept try {
   const LockGuard lock(probe_mutex_, std::adopt_lock);
   if (probing_.load(std::memory_order_relaxed) || slow_probes_ == most_slow_probes) return;
   const bool first = probe_stream_ == nullptr;
-  if (first) probe_stream_ = runtime_->stream_create(ordinal_);
+  const auto make_stream = [this]() NO_THREAD_SAFETY_ANALYSIS {  // this thread calls it
+    probe_stream_ = runtime_->stream_create(ordinal_);
+  };
+  if (first && !in_time(make_stream, std::chrono::milliseconds(0))) return;
   StateOwner state = take();
-  lent_.fetch_sub(1, std::memory_order_relaxed);
+  do_not_count(*state);
   state->is_probe = true;
   if (unprepared_.load(std::memory_order_relaxed)) return;  // the other stream clears the state's memory
   datatype::Shape shape;

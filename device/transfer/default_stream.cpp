@@ -71,7 +71,9 @@ std::uint64_t DefaultStream::mark() {
 
 bool DefaultStream::reached(std::uint64_t number) {
   if (number <= reached_.load(std::memory_order_acquire)) return true;
-  const LockGuard lock(mutex_);
+  // mark() may hold it in a launch, which waits for room, perhaps until an operation is done that waits for this one.
+  if (!mutex_.try_lock()) return false;
+  const LockGuard lock(mutex_, std::adopt_lock);
   const auto at = std::lower_bound(pending_.begin(), pending_.end(), number,
                                    [](const Mark& mark, std::uint64_t wanted) { return mark.number < wanted; });
   if (at == pending_.end() || at->number != number) return true;  // seen by another thread

@@ -7,8 +7,11 @@
 #include "device/choice/host_cpu.hpp"
 #include "device/kernels/copy_blocks_body.hpp"
 #include "device/kernels/reduce_body.hpp"
+#include "device/memory/in_time.hpp"
 #include "device/transfer/context_watch.hpp"
+#include "device/transfer/pageable_transfer.hpp"
 #include "device/transfer/resident.hpp"
+#include "device/transfer/upload.hpp"
 
 namespace gpudt::device {
 
@@ -46,6 +49,7 @@ Engine::Engine(std::unique_ptr<Runtime> runtime, const Config& config)
       gates_(std::make_unique<Gates>(*runtime_)) {}
 
 Engine::~Engine() {
+  end_helper();
   lose_ended();
   for (std::atomic<Gpu*>& slot : gpus_) {
     const std::unique_ptr<Gpu> gpu(slot.load());
@@ -114,18 +118,30 @@ DefaultStream* Engine::default_stream(int ordinal) {
 
 void* Engine::register_host(int ordinal, void* address, std::size_t bytes) {
   static_cast<void>(gpu(ordinal));
+  if (const std::optional<void*> known = registered(ordinal, address)) return *known;
+  in_time([=, this] { register_now(ordinal, address, bytes); });
+  return registered(ordinal, address).value_or(nullptr);
+}
+
+std::optional<void*> Engine::registered(int ordinal, void* address) {
   const LockGuard lock(registered_mutex_);
-  const auto [at, is_new] = registered_.try_emplace({ordinal, address}, nullptr);
-  if (!is_new) return at->second;
-  void* const view = host_views_.map_again(address, bytes);
-  if (view == nullptr) return nullptr;
+  const auto at = registered_.find({ordinal, address});
+  return at == registered_.end() ? std::nullopt : std::optional<void*>(at->second);
+}
+
+/// The mutex is not held while the runtime registers the memory.
+void Engine::register_now(int ordinal, void* address, std::size_t bytes) {
+  if (registered(ordinal, address)) return;
+  void* view = host_views_.map_again(address, bytes);
+  bool taken = false;
   try {
-    if (runtime_->host_register(ordinal, view, bytes)) at->second = view;
+    taken = view != nullptr && runtime_->host_register(ordinal, view, bytes);
   } catch (const Error&) {
     // This counts as a refusal: the next use of the GPU reports the error.
   }
-  if (at->second == nullptr) host_views_.free(view);
-  return at->second;
+  if (!taken && view != nullptr) host_views_.free(std::exchange(view, nullptr));
+  const LockGuard lock(registered_mutex_);
+  registered_.emplace(std::pair(ordinal, address), view);
 }
 
 void Engine::forget_view(int ordinal, void* view) noexcept {
@@ -145,6 +161,15 @@ Gpu& Engine::gpu(int ordinal) {
     if (!gpu->watch->ended()) return *gpu;
     lose(*gpu);
   }
+  const auto made = std::make_shared<std::unique_ptr<Gpu>>();
+  if (!in_time([=, this] { *made = make_gpu(ordinal); }, long_time))
+    throw Error(Failure::out_of_memory, "GPU " + std::to_string(ordinal) +
+                                            " cannot be readied in time while operations are enqueued in streams");
+  slot.store(made->get(), std::memory_order_release);
+  return *made->release();
+}
+
+std::unique_ptr<Gpu> Engine::make_gpu(int ordinal) {
   Traits traits = runtime_->traits(ordinal);
   Tuning tuning = read_tuning(tuning_, {traits.name, host_cpu()});
   if (warn_ && !tuning.complaint.empty()) warn_(tuning.complaint);
@@ -155,9 +180,18 @@ Gpu& Engine::gpu(int ordinal) {
   auto made = std::make_unique<Gpu>(ordinal, std::move(traits), std::move(tuning), watch, std::move(resident));
   for (auto& channel : made->channels)
     channel = std::make_shared<Channel>(*this, ordinal, watch, made->tuning.model.lateness);
-  Gpu* const gpu = made.release();
-  slot.store(gpu, std::memory_order_release);
-  return *gpu;
+  return made;
+}
+
+/// Kernels read layouts of these kinds.
+void Engine::prepare_layout(int ordinal, const datatype::Layout& layout, std::chrono::milliseconds time) {
+  const auto is_read = [&](std::int64_t count) {
+    const datatype::ShapeKind kind = layout.shape(count).kind;
+    return kind == datatype::ShapeKind::list || kind == datatype::ShapeKind::general;
+  };
+  Gpu& here = gpu(ordinal);
+  if (is_read(1) || is_read(2))
+    static_cast<void>(Upload::of(layout, ordinal).program(*this, here.channel(Direction::unpack), layout, time));
 }
 
 Movements Engine::movements() const {
@@ -226,6 +260,9 @@ Transfer Engine::start(Direction direction, int ordinal, const datatype::Layout&
   if (begin >= end) return {};
   Gpu& here = gpu(ordinal);
   const MemoryKind kind = packed_kind ? *packed_kind : runtime_->classify(packed).kind;
+  if (kind == MemoryKind::host)
+    return Transfer(std::make_unique<PageableTransfer>(*this, here, direction, Side{&layout, count, user}, begin, end,
+                                                       packed, after));
   const Packing packing = {direction, &layout, layout.shape(count), user, begin, end, packed, kind};
   return this->begin(here, here.channel(direction), packing, after);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -40,6 +41,9 @@ struct Gpu {
   const std::shared_ptr<const ContextWatch> watch;
   std::shared_ptr<Channel> channels[2];  ///< by Direction
   std::unique_ptr<Resident> resident;    ///< null: not wanted
+  Mutex reserve_mutex;
+  Staging reserve GUARDED_BY(reserve_mutex);  ///< PageableTransfer's, once the program enqueues in streams
+  std::atomic<bool> is_prepared{false};       ///< device::prepare_for_streams()
   Channel& channel(Direction direction) const { return *channels[static_cast<int>(direction)]; }
 };
 
@@ -75,6 +79,8 @@ class Engine {
   /// Null if Config::order is none. Throws std::bad_alloc.
   DefaultStream* default_stream(int ordinal);
   void* register_host(int ordinal, void* address, std::size_t bytes);
+  /// Uploads the layout, if kernels read it, within `time`. Throws Error.
+  void prepare_layout(int ordinal, const datatype::Layout& layout, std::chrono::milliseconds time);
   Movements movements() const;
   std::vector<std::string> cost_sources() const;
   std::vector<UsedGpu> used_gpus() const;
@@ -179,6 +185,9 @@ class Engine {
       REQUIRES(channel.queue_mutex);
 
   void lose(Gpu& gpu) noexcept REQUIRES(gpus_mutex_);
+  std::unique_ptr<Gpu> make_gpu(int ordinal);
+  std::optional<void*> registered(int ordinal, void* address);
+  void register_now(int ordinal, void* address, std::size_t bytes);
   void forget_view(int ordinal, void* view) noexcept;
 
   const std::unique_ptr<Runtime> runtime_;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "device/memory/in_time.hpp"
 #include "device/transfer/points.hpp"
 
 namespace gpudt::device {
@@ -138,6 +139,7 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
   ready_.store(false, std::memory_order_relaxed);
   settle();
   if (may_launch && promising(waits) && !watch_->ended()) try {
+      if (!make_box()) return;
       launch();
       waits.began = launched_;
       waits.launched = true;
@@ -148,11 +150,16 @@ void Resident::about_to_wait(WaitKind kind, bool may_launch) noexcept {
 
 void Resident::prepare() {
   const LockGuard lock(mutex_);
-  if (use_ != ResidentUse::never) make_box();
+  if (use_ != ResidentUse::never) static_cast<void>(make_box());
 }
 
-void Resident::make_box() {
-  if (box_) return;
+/// Whether there is one. None is made while a gate is taken.
+bool Resident::make_box() {
+  const auto make = [this]() NO_THREAD_SAFETY_ANALYSIS { make_new_box(); };  // this thread calls it
+  return box_ != nullptr || in_time(make, std::chrono::milliseconds(0));
+}
+
+void Resident::make_new_box() {
   StreamHandle const stream = runtime_.stream_create(ordinal_);
   try {
     box_ = static_cast<Mailbox*>(runtime_.mapped_alloc(ordinal_, sizeof(Mailbox)));
@@ -165,7 +172,6 @@ void Resident::make_box() {
 }
 
 void Resident::launch() {
-  make_box();
   std::atomic_ref(box_->job[0]).store(numbered(no_job, 0), std::memory_order_release);
   const std::uint32_t next_launch = launch_ + 1 == 0 ? 1 : launch_ + 1;
   const microseconds wanted = use_ == ResidentUse::always ? timeout_always : timeout;

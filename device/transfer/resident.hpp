@@ -70,7 +70,8 @@ class Resident {
   bool promising(const Waits& waits) REQUIRES(mutex_);
   bool alive() const REQUIRES(mutex_);
   void launch() REQUIRES(mutex_);
-  void make_box() REQUIRES(mutex_);
+  bool make_box() REQUIRES(mutex_);
+  void make_new_box() REQUIRES(mutex_);
   void settle() REQUIRES(mutex_);
   void send_away() REQUIRES(mutex_);
   std::optional<Work> release(Transfer::State& state) REQUIRES(mutex_);

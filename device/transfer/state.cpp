@@ -9,6 +9,7 @@
 
 #include "datatype/runs.hpp"
 #include "device/transfer/channel.hpp"
+#include "device/transfer/pageable_transfer.hpp"
 #include "device/transfer/points.hpp"
 #include "device/transfer/resident.hpp"
 
@@ -29,15 +30,17 @@ constexpr std::size_t runs_prefetched = 32;
 
 Transfer::Transfer() noexcept = default;
 Transfer::Transfer(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
+Transfer::Transfer(std::unique_ptr<PageableTransfer> pageable) noexcept : pageable_(std::move(pageable)) {}
 Transfer::Transfer(Transfer&&) noexcept = default;
 Transfer& Transfer::operator=(Transfer&&) noexcept = default;
 Transfer::~Transfer() = default;
 
 bool Transfer::done() {
-  return !state_ || state_->done();
+  return pageable_ ? pageable_->done() : !state_ || state_->done();
 }
 
 void Transfer::wait() {
+  while (pageable_ && !pageable_->done()) std::this_thread::yield();
   if (state_) state_->wait();
 }
 
@@ -79,9 +82,6 @@ bool Transfer::State::done() {
   if (channel->closed()) {
     channel->check_lost();
     finished = true;
-  } else if (by_event) {
-    channel->check_context();
-    finished = channel->runtime().event_done(channel->ordinal(), event);
   } else {
     poll();
   }

@@ -41,7 +41,7 @@ struct CopiedSpan {
   void pack();
 };
 
-/// What a transfer under way needs. The channel owns it with its flag, counter and event; a Transfer borrows it, and
+/// What a transfer under way needs. The channel owns it with its flag and counter; a Transfer borrows it, and
 /// `delete` (by Transfer's unique_ptr) gives it back to the channel.
 struct Transfer::State {
   std::shared_ptr<Channel> channel;  ///< while lent out: keeps the memory of the state alive
@@ -49,11 +49,10 @@ struct Transfer::State {
   std::uint32_t* flag = nullptr;  ///< mapped memory on a cache line of its own; a probe also writes behind it
   std::uint32_t sequence = 0;     ///< the value that the kernel sets the flag to, different for each transfer
   unsigned* counter = nullptr;    ///< device memory
-  EventHandle event = nullptr;    ///< created when first needed
-  bool by_event = false;          ///< the event, not the flag, shows the end
   Way way = Way::kernel;          ///< what moves the data; undefined while queued
   bool finished = false;
   bool is_probe = false;  ///< Channel::probe()
+  bool counted = true;    ///< in Channel::lent_: a message waits for its end
   /// The transfer waits in its channel's queue. Only the thread that launches it touches the other members until this
   /// is false again.
   std::atomic<bool> queued{false};

@@ -26,6 +26,7 @@ class Transfer {
   struct State;
   Transfer() noexcept;
   explicit Transfer(std::unique_ptr<State> state) noexcept;
+  explicit Transfer(std::unique_ptr<class PageableTransfer> pageable) noexcept;
   Transfer(Transfer&&) noexcept;
   Transfer& operator=(Transfer&&) noexcept;
   ~Transfer();
@@ -34,11 +35,12 @@ class Transfer {
   bool done();
   /// Polls until done().
   void wait();
-  explicit operator bool() const { return state_ != nullptr; }
+  explicit operator bool() const { return state_ != nullptr || pageable_ != nullptr; }
   Way way() const;  ///< kernel or copy; automatic if there was nothing to move
 
  private:
   std::unique_ptr<State> state_;
+  std::unique_ptr<class PageableTransfer> pageable_;  ///< in place of a state
 };
 
 /// One side of a transfer: `count` elements of `layout` at `user`, an address that GPUs know (Mapping::at()), possibly

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "device/memory/in_time.hpp"
 #include "device/transfer/channel.hpp"
 #include "device/transfer/engine.hpp"
 
@@ -12,15 +13,16 @@ namespace gpudt::device {
 /// May run after stop() and in any thread. Transfers that read the image hold the layout, so none is under way.
 Upload::~Upload() = default;
 
-datatype::Program Upload::program(Engine& engine, Channel& channel, const datatype::Layout& layout) {
+datatype::Program Upload::program(Engine& engine, Channel& channel, const datatype::Layout& layout,
+                                  std::chrono::milliseconds time) {
   const LockGuard lock(mutex_);
-  if (generation_ != channel.generation()) make(engine, channel, layout);
+  if (generation_ != channel.generation()) make(engine, channel, layout, time);
   if (copying_) {
     if (copying_->done()) {
       copying_.reset();
       source_ = {};
     } else if (channel_ != &channel) {
-      engine.runtime().stream_wait_event(channel.ordinal(), channel.stream(), copying_->event);
+      channel_->copied_for(channel);
     }
   }
   return program_;
@@ -47,11 +49,14 @@ bool Upload::there() {
   return !copying_;
 }
 
-void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layout) {
+void Upload::make(Engine& engine, Channel& channel, const datatype::Layout& layout, std::chrono::milliseconds time) {
   generation_ = 0;
   const auto bytes = layout.serialised();
   copying_.reset();
-  source_ = engine.uploads().acquire(StagingKind::mapped, channel.ordinal(), bytes.size());
+  source_ = engine.uploads().acquire_within(time, StagingKind::mapped, channel.ordinal(), bytes.size());
+  if (!source_)
+    throw Error(Failure::out_of_memory,
+                "no memory for a layout can be had in time while operations are enqueued in streams");
   std::memcpy(source_.data(), bytes.data(), bytes.size());
   image_ = engine.uploads().try_acquire(StagingKind::device, channel.ordinal(), bytes.size());
   if (image_)

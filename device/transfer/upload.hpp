@@ -1,11 +1,13 @@
 // The serialised layout in the memory of one GPU; created on first use and cached on the Layout.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
 #include "base/mutex.hpp"
 #include "datatype/layout.hpp"
+#include "device/memory/in_time.hpp"
 #include "device/memory/staging.hpp"
 #include "device/transfer/state.hpp"
 
@@ -20,8 +22,10 @@ class Upload final : public datatype::Attachment {
   }
   ~Upload() override;
 
-  /// The layout's address for work that is given to `channel` from now on.
-  datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout);
+  /// The layout's address for work that is given to `channel` from now on. Throws Error, also if there is no memory for
+  /// it within `time`.
+  datatype::Program program(Engine& engine, Channel& channel, const datatype::Layout& layout,
+                            std::chrono::milliseconds time = long_time);
   /// Unique among the first 2^32 uploads; never 0.
   std::uint32_t number() const { return static_cast<std::uint32_t>(number_ % UINT32_MAX) + 1; }
   /// Whether the last call of program() found the layout on the GPU already.
@@ -32,7 +36,8 @@ class Upload final : public datatype::Attachment {
 
  private:
   static std::uint64_t next_number();
-  void make(Engine& engine, Channel& channel, const datatype::Layout& layout) REQUIRES(mutex_);
+  void make(Engine& engine, Channel& channel, const datatype::Layout& layout, std::chrono::milliseconds time)
+      REQUIRES(mutex_);
 
   const std::uint64_t number_ = next_number();  // unique
   Mutex mutex_;

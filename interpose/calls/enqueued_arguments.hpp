@@ -211,6 +211,59 @@ struct Datatypes {
   }
 };
 
+/// Readies the GPUs of a call's buffers for the types that follow in the list of arguments: when the program waits to
+/// launch work, there may be no memory for them.
+class Preparing {
+ public:
+  explicit Preparing(MPI_Comm comm) : comm_(comm) {}
+
+  template <class Argument>
+  void operator()(const Argument&) {}
+  template <class Value>
+  void operator()(const Plain<Value*>& argument) {
+    add(argument.value);
+  }
+  template <class Address, class Count>
+  void operator()(const Buffer<Address, Count>& argument) {
+    add(argument.address);
+  }
+  void operator()(const Datatype& argument) { prepare(argument.type); }
+  template <class Value>
+  void operator()(const Datatypes<Value>& argument) {
+    if (in_place(argument.of)) return;
+    for (int i = 0; i < argument.blocks(comm_); ++i)
+      if (argument.counts[i] != 0) prepare(argument.types[i]);
+  }
+
+ private:
+  void add(const void* buffer) {
+    if (std::exchange(typed_, false)) buffers_.clear();
+    buffers_.push_back(buffer);
+  }
+  void prepare(MPI_Datatype type) {
+    typed_ = true;
+    if (type == MPI_DATATYPE_NULL) return;
+    const datatype::TypeInfoRef info = datatype::is_predefined(type) ? nullptr : datatype::type_info(type);
+    for (const void* const each : buffers_) {
+      const std::intptr_t first = reinterpret_cast<std::intptr_t>(each) + (info ? info->layout().true_lb() : 0);
+      const device::Location location = device::classify(reinterpret_cast<const void*>(first));
+      if (in_place(each) || !location.on_device()) continue;
+      device::prepare_for_streams(location.ordinal);
+      if (info) device::prepare_layout(location.ordinal, info->layout());
+    }
+  }
+
+  const MPI_Comm comm_;
+  std::vector<const void*> buffers_;  ///< the latest, to which the next type applies
+  bool typed_ = false;
+};
+
+template <class... Arguments>
+void prepare(MPI_Comm comm, const Arguments&... arguments) {
+  Preparing preparing(comm);
+  (preparing(arguments), ...);
+}
+
 // --- operations ------------------------------------------------------------------------------------------------------
 
 template <class Value>
@@ -236,7 +289,9 @@ int waiting(const char* call, MPI_Comm comm, MPI_Status* status, Nonblocking non
             const Arguments&... arguments) {
   return guarded(comm, call, [&] {
     const auto stream = stream_of(comm);
-    return enqueue(call, stream, status, {start_of(comm, comm, nonblocking, arguments...)});
+    StartEnqueued start = start_of(comm, comm, nonblocking, arguments...);
+    prepare(comm, arguments...);
+    return enqueue(call, stream, status, {std::move(start)});
   });
 }
 
@@ -247,7 +302,9 @@ int requesting(const char* call, MPI_Comm comm, MPI_Request* request, Nonblockin
   return guarded(comm, call, [&] {
     const auto stream = stream_of(comm);
     check(request != nullptr, MPI_ERR_REQUEST, "the request is null");
-    return enqueue_nonblocking(call, stream, request, {start_of(comm, comm, nonblocking, arguments...)});
+    StartEnqueued start = start_of(comm, comm, nonblocking, arguments...);
+    prepare(comm, arguments...);
+    return enqueue_nonblocking(call, stream, request, {std::move(start)});
   });
 }
 
@@ -259,6 +316,7 @@ int accessing(const char* call, MPI_Win win, bool lands, int rank, Nonblocking n
     const auto stream = stream_of(OfWindow{win});
     Steps steps;
     auto start = start_of(MPI_COMM_NULL, win, nonblocking, arguments...);
+    prepare(MPI_COMM_NULL, arguments...);
     if (const int code = access_steps(rank, win, lands, std::move(start), &steps)) return code;
     return enqueue(call, stream, MPI_STATUS_IGNORE, std::move(steps));
   });

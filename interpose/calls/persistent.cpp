@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "interpose/calls/enqueued_arguments.hpp"
 #include "interpose/calls/persistent_collectives.hpp"
 #include "interpose/collectives/call_order.hpp"
 #include "interpose/requests/kept_type.hpp"
@@ -86,6 +87,7 @@ int in_stream(const char* call, int code, Nonblocking nonblocking, Buffer* buf, 
               int tag, MPI_Comm comm, const MPI_Request* request) {
   if (code != MPI_SUCCESS || !find_stream_comm(comm)) return code;
   return guarded(comm, call, [&] {
+    enqueued::prepare(comm, enqueued::Buffer<Buffer*, int>{buf, count, type}, enqueued::Datatype{type});
     const auto kept = std::make_shared<KeptType>(type);
     startable_add(comm, *request, {[=](MPI_Request* started) {
                     return nonblocking(buf, count, kept->get(), peer, tag, comm, started);

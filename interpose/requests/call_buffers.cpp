@@ -23,8 +23,7 @@ class StagedBlocks : public CallPayload {
  public:
   /// Acquires `bytes` bytes of staging memory; may throw device::Error.
   StagedBlocks(std::vector<StagedBlock> blocks, std::int64_t bytes)
-      : blocks_(std::move(blocks)),
-        staging_(device::acquire(device::StagingKind::mapped, a_gpu(blocks_), static_cast<std::size_t>(bytes))) {
+      : blocks_(std::move(blocks)), staging_(device::acquire_packed(a_gpu(blocks_), static_cast<std::size_t>(bytes))) {
     mark();
   }
 

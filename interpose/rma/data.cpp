@@ -58,7 +58,7 @@ void UserBuffer::copy_from(const std::byte* packed) const {
 
 Block::Block(int ordinal, std::int64_t bytes) : bytes_(bytes) {
   if (ordinal >= 0)
-    staging_ = device::acquire(device::StagingKind::mapped, ordinal, static_cast<std::size_t>(bytes));
+    staging_ = device::acquire_packed(ordinal, static_cast<std::size_t>(bytes));
   else
     heap_.reset(new std::byte[static_cast<std::size_t>(bytes)]);
 }
@@ -82,7 +82,7 @@ void* TargetPlace::contiguous() const {
 device::Transfer TargetPlace::start_read(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::pack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
-                         block.data(), device::MemoryKind::pinned, after_);
+                         block.data(), block.memory_kind(), after_);
   if (const void* const from = contiguous())
     std::memcpy(block.data(), from, static_cast<std::size_t>(bytes()));
   else
@@ -93,7 +93,7 @@ device::Transfer TargetPlace::start_read(const Block& block) const {
 device::Transfer TargetPlace::start_write(const Block& block) const {
   if (location_.on_device())
     return device::start(device::Direction::unpack, location_.ordinal, *layout_, count_, address_, 0, bytes(),
-                         block.data(), device::MemoryKind::pinned, after_);
+                         block.data(), block.memory_kind(), after_);
   if (void* const to = contiguous())
     std::memcpy(to, block.data(), static_cast<std::size_t>(bytes()));
   else

@@ -54,6 +54,7 @@ class Block {
   /// std::bad_alloc.
   Block(int ordinal, std::int64_t bytes);
   std::byte* data() const;
+  device::MemoryKind memory_kind() const { return staging_.memory_kind(); }
   std::int64_t bytes() const { return bytes_; }
 
  private:

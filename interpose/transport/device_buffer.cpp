@@ -243,7 +243,7 @@ device::Staging acquire_staging(DeviceBuffer& operand, std::int64_t bytes) {
       return staging;
     operand.protocol = Protocol::mapped_staging;
   }
-  return device::acquire(device::StagingKind::mapped, operand.ordinal, size);
+  return device::acquire_packed(operand.ordinal, size);
 }
 
 namespace {
@@ -266,6 +266,7 @@ bool resolve_device(const void* buffer, std::int64_t count, MPI_Datatype type, c
   const Message message = message_of(operand);
   operand.protocol = choose(message, route);
   record(call, operand, operand.use == Use::written ? came_staged : staged_by_call);
+  device::prepare_layout(operand.ordinal, operand.info->layout());
   if (!operand.is_direct()) return true;
   if (tracing()) log_trace_once(std::string(call) + ": " + comparison(message, route));
   forwarding.used[static_cast<std::size_t>(operand.ordinal)].store(true, std::memory_order_relaxed);

@@ -25,9 +25,7 @@ void Staged::start(device::Direction direction, std::int64_t bytes) {
   const bool packs = direction == device::Direction::pack;
   mark(packs ? point::pack_started : point::unpack_started);
   moving_.emplace(packs ? "pack" : "unpack", bytes);
-  const bool on_device = operand_.protocol == Protocol::device_staging;
-  transfer_ = OperandTransfer(direction, operand_, 0, bytes, staging_.data(),
-                              on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
+  transfer_ = OperandTransfer(direction, operand_, 0, bytes, staging_.data(), staging_.memory_kind());
 }
 
 bool Staged::done() {

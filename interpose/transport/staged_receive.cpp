@@ -19,9 +19,6 @@ namespace {
 /// Longest receive, in bytes, that takes pinned memory at once unless it fits own_: that costs little, and an ordinary
 /// message is unpacked sooner.
 constexpr std::int64_t most_pinned_in_advance = 64 << 10;
-/// Bytes, and number under way, of the pieces in which an ordinary message goes from pageable memory to a GPU.
-constexpr std::int64_t longest_piece = 4 << 20, shortest_piece = 64 << 10;
-constexpr std::size_t pieces_under_way = 2;
 
 /// Whether the last message to a receive of about `bytes` bytes was an ordinary one that filled more than half of it.
 /// The next one is then received into pinned memory, from which the GPU unpacks it by itself.
@@ -105,7 +102,7 @@ void StagedReceive::truncated(std::int64_t bytes) {
 }
 
 bool StagedReceive::done() {
-  if (!is_fetched() || !is_unpacked() || !transfer_.done()) return false;
+  if (!is_fetched() || !transfer_.done()) return false;
   moving_.reset();
   return true;
 }
@@ -123,8 +120,6 @@ void StagedReceive::abandon() {
   if (head_) head_->reset();
   receiver_.reset();
   fetching_ = 0;
-  pieces_.clear();
-  unpacked_ = to_unpack_ = 0;
   transfer_ = {};
   moving_.reset();
 }
@@ -156,43 +151,9 @@ bool StagedReceive::start_receiver() {
 void StagedReceive::unpack(std::int64_t bytes) {
   mark(point::unpack_started);
   moving_.emplace("unpack", bytes);
-  if (!staging_) {
-    if (lazy_) lazy_.note_written(static_cast<std::size_t>(bytes));
-    unpacked_ = 0;
-    to_unpack_ = bytes;
-    return unpack_next();
-  }
-  const bool on_device = operand_.protocol == Protocol::device_staging;
-  transfer_ = OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging_.data(),
-                              on_device ? device::MemoryKind::device : device::MemoryKind::pinned);
-}
-
-/// Starts to unpack more of an ordinary message in pageable memory, as far as there is pinned memory.
-void StagedReceive::unpack_next() {
-  while (unpacked_ < to_unpack_ && pieces_.size() < pieces_under_way) {
-    std::int64_t bytes = std::min(to_unpack_ - unpacked_, longest_piece);
-    Piece piece;
-    const auto acquired = [&](auto acquire) {
-      piece.staging = acquire(device::StagingKind::mapped, operand_.ordinal, static_cast<std::size_t>(bytes));
-      return bool{piece.staging};
-    };
-    while (!acquired(device::try_acquire) && bytes > shortest_piece) bytes = std::max(bytes / 4, shortest_piece);
-    if (!piece.staging && !pieces_.empty()) return;
-    if (!piece.staging) acquired(device::acquire);  // throws the reason
-    std::memcpy(piece.staging.data(), static_cast<const std::byte*>(data()) + unpacked_,
-                static_cast<std::size_t>(bytes));
-    piece.transfer = OperandTransfer(device::Direction::unpack, operand_, unpacked_, unpacked_ + bytes,
-                                     piece.staging.data(), device::MemoryKind::pinned);
-    pieces_.push_back(std::move(piece));
-    unpacked_ += bytes;
-  }
-}
-
-bool StagedReceive::is_unpacked() {
-  for (; !pieces_.empty() && pieces_.front().transfer.done(); pieces_.erase(pieces_.begin())) {
-  }
-  if (unpacked_ < to_unpack_) unpack_next();
-  return pieces_.empty() && unpacked_ == to_unpack_;
+  if (lazy_) lazy_.note_written(static_cast<std::size_t>(bytes));
+  const device::MemoryKind kind = staging_ ? staging_.memory_kind() : device::MemoryKind::host;
+  transfer_ = OperandTransfer(device::Direction::unpack, operand_, 0, bytes, data(), kind);
 }
 
 }  // namespace gpudt::interpose

@@ -44,8 +44,6 @@ class StagedReceive : public ReceivePayload {
   void unpack(std::int64_t bytes);
   bool is_fetched();
   bool start_receiver();
-  bool is_unpacked();
-  void unpack_next();
 
   DeviceBuffer operand_;
   const std::int64_t room_;  ///< bytes that MPI is given: in staging_, lazy_ or own_, the first that is there
@@ -54,14 +52,7 @@ class StagedReceive : public ReceivePayload {
   LazyRoom lazy_;
   mutable std::array<std::byte, 1024> own_;  ///< for an RTS, and messages as short
   std::optional<HeadCopy> head_;  ///< copies from staging_, if that is device memory and an RTS may come there
-  OperandTransfer transfer_;      // after staging_: it must end before the memory goes back
-  /// A part of an ordinary message on its way from pageable memory to the operand.
-  struct Piece {
-    device::Staging staging;
-    OperandTransfer transfer;
-  };
-  std::vector<Piece> pieces_;                     ///< oldest first
-  std::int64_t unpacked_ = 0, to_unpack_ = 0;     ///< bytes put into pieces_, and of the message
+  OperandTransfer transfer_;      // after the memory, which stays until it ends
   std::unique_ptr<RendezvousReceiver> receiver_;  ///< of the message that the latest RTS stands for
   std::int64_t fetching_ = 0;          ///< divided operand: bytes that receiver_ brings to the staging memory
   bool receiver_started_ = false;      ///< also if the start has failed

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/memory/gates.hpp"
@@ -51,6 +53,7 @@ class PeerRuntime final : public StubRuntime {
     return handle;
   }
   void* ipc_open(int, const IpcHandle&) override {
+    while (launching) std::this_thread::yield();
     ++opens;
     if (refuse) throw Error(Failure::runtime, "will not open");
     next += 1 << 20;
@@ -98,6 +101,7 @@ class PeerRuntime final : public StubRuntime {
   std::set<void*> open;
   int exports = 0, opens = 0, wrong = 0;
   bool refuse = false, busy = false;
+  std::atomic<bool> launching{false};  ///< memory is mapped only afterwards
 
  private:
   std::map<std::uint64_t, Allocation>::const_iterator holder(const void* given) const {

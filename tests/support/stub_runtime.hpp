@@ -32,7 +32,6 @@ class StubRuntime : public device::Runtime {
   device::EventHandle event_create(int) override { return unexpected(); }
   void event_destroy(int, device::EventHandle) noexcept override {}
   void event_record(int, device::EventHandle, device::StreamHandle) override { unexpected(); }
-  bool event_done(int, device::EventHandle) override { return unexpected() != nullptr; }
   void copy_async(int, void*, const void*, std::size_t, device::StreamHandle) override { unexpected(); }
   bool copy_box_async(int, const device::CopyBox&, device::StreamHandle) override { return unexpected() != nullptr; }
   void signal_async(int, std::uint32_t*, std::uint32_t, device::StreamHandle) override { unexpected(); }
@@ -73,7 +72,6 @@ class HostMemoryRuntime : public StubRuntime {
   void stream_check(int, device::StreamHandle) override {}
   device::EventHandle event_create(int) override { return this; }
   void event_record(int, device::EventHandle, device::StreamHandle) override {}
-  bool event_done(int, device::EventHandle) override { return true; }
   void copy_async(int, void* to, const void* from, std::size_t bytes, device::StreamHandle) override {
     std::memcpy(to, from, bytes);
   }

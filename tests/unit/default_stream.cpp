@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <thread>
@@ -41,6 +42,19 @@ class SignalRuntime : public test::HostMemoryRuntime {
   };
   bool captures = false, idle = false;
   std::vector<Signal> signals;
+};
+
+/// A default stream without room for more, where a launch waits.
+class FullRuntime final : public SignalRuntime {
+ public:
+  bool signal_default_async(int ordinal, std::uint32_t* flag, std::uint32_t value, bool per_thread) override {
+    while (full) {
+      launching = true;
+      std::this_thread::yield();
+    }
+    return SignalRuntime::signal_default_async(ordinal, flag, value, per_thread);
+  }
+  std::atomic<bool> full{false}, launching{false};
 };
 
 /// The default stream waits until this object's end, or release().
@@ -103,6 +117,30 @@ struct Session {
 };
 
 }  // namespace
+
+TEST_CASE("default stream: who waits for a mark does not wait for a launch there", "[device]") {
+  FullRuntime runtime;
+  DefaultStream stream(runtime, 0, Order::default_stream);
+  const std::uint64_t first = stream.mark();
+  runtime.full = true;
+  std::thread marker([&] { stream.mark(); });
+  while (!runtime.launching) std::this_thread::yield();
+  std::atomic<bool> answered{false};
+  std::thread asker([&] {
+    stream.reached(first);
+    answered = true;
+  });
+  for (int i = 0; i < 1000 && !answered; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(answered);
+  runtime.full = false;
+  marker.join();
+  asker.join();
+  CHECK_FALSE(stream.reached(first));
+  runtime.come_to(0);
+  CHECK(stream.reached(first));
+  runtime.come_to(1);
+  CHECK(stream.reached(first + 1));
+}
 
 TEST_CASE("default stream: marks of one stream are reached in order", "[kernel]") {
   SignalRuntime runtime;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "device/memory/in_time.hpp"
 #include "tests/support/peer_pair.hpp"
 
 namespace {
@@ -48,6 +49,78 @@ TEST_CASE("peers: what its owner has freed is unmapped", "[device]") {
   pair.poll();
   CHECK(pair.ours.open.empty());
   CHECK(pair.ours.wrong == 0);
+}
+
+/// A gate that is taken.
+class TakenGate {
+ public:
+  TakenGate() : gate_(gates_.take(0, /*for_graph=*/false)) {}
+  ~TakenGate() {
+    end_helper();
+    gates_.give(gate_, /*for_graph=*/false);
+  }
+  TakenGate(const TakenGate&) = delete;
+  TakenGate& operator=(const TakenGate&) = delete;
+
+ private:
+  HostMemoryRuntime runtime_;
+  Gates gates_{runtime_};
+  Gate* gate_;
+};
+
+TEST_CASE("peers: mapping that a launch keeps waiting times out, and others find what it has mapped", "[device]") {
+  TellingPair pair;
+  pair.theirs.allocate(page, page);
+  pair.theirs.allocate(5 * page, page);
+  const Exported first = pair.exported(page), second = pair.exported(5 * page);
+  {
+    const TakenGate gate;
+    REQUIRE(pair.import(second));
+    pair.ours.launching = true;
+    std::string why;
+    CHECK_FALSE(pair.import(first, &why));
+    CHECK(why.find("timed out") != std::string::npos);
+    CHECK(pair.import(second));
+    pair.ours.launching = false;
+    REQUIRE(in_time([] {}, long_time));
+    CHECK(pair.ours.opens == 2);
+    CHECK(pair.importer.imported_memory(0, 5, first));
+  }
+  pair.theirs.allocations.clear();
+  for (int i = 0; i < 2; ++i) pair.poll();
+  CHECK(pair.ours.open.empty());
+  CHECK(pair.ours.wrong == 0);
+}
+
+TEST_CASE("peers: memory that is freed while it is mapped is unmapped", "[device]") {
+  TellingPair pair;
+  pair.theirs.allocate(page, page);
+  const Exported given = pair.exported(page);
+  {
+    const TakenGate gate;
+    pair.ours.launching = true;
+    CHECK_FALSE(pair.import(given));
+    pair.theirs.allocations.clear();
+    pair.poll();
+    pair.ours.launching = false;
+  }
+  pair.poll();
+  CHECK(pair.ours.opens == 1);
+  CHECK(pair.ours.open.empty());
+}
+
+TEST_CASE("peers: what is mapped when a context ends is not kept, and nobody waits for it", "[device]") {
+  TellingPair pair;
+  pair.theirs.allocate(page, page);
+  const Exported given = pair.exported(page);
+  const TakenGate gate;
+  pair.ours.launching = true;
+  CHECK_FALSE(pair.import(given));
+  pair.importer.lose(0);
+  pair.ours.launching = false;
+  REQUIRE(in_time([] {}, long_time));
+  CHECK_FALSE(pair.importer.imported_memory(0, 5, given));
+  CHECK(pair.importer.statistics().imports == 0);
 }
 
 TEST_CASE("peers: what is held, or would wait for the GPU, is unmapped later", "[device]") {

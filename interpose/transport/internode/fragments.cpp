@@ -133,13 +133,12 @@ bool SegmentOutflow::begin() {
 
 /// False if there is no memory before other parts are done.
 bool SegmentOutflow::find_staging(Part& part) {
-  constexpr auto kind = device::StagingKind::mapped;
   const auto bytes = static_cast<std::size_t>(part.bytes);
-  part.staging = device::try_acquire(kind, operand_.ordinal, bytes);
-  if (part.staging) return true;
-  if (part.chunk >= 0) idle_.push_back(part.chunk);
-  if (packing_.empty() && handed_over_.empty()) device::acquire(kind, operand_.ordinal, bytes);  // throws the reason
-  return false;
+  const bool alone = packing_.empty() && handed_over_.empty();
+  part.staging = alone ? device::acquire_packed(operand_.ordinal, bytes)  // or throws the reason
+                       : device::try_acquire(device::StagingKind::mapped, operand_.ordinal, bytes);
+  if (!part.staging && part.chunk >= 0) idle_.push_back(part.chunk);
+  return bool{part.staging};
 }
 
 /// True if a part may begin: in `chunk`, or in Descriptor::data if that is negative.
@@ -189,7 +188,7 @@ void SegmentInflow::take(const Part& part) {
     void* from = part.chunk < 0 ? nullptr : chunk_of_gpu(target_.ordinal, segment_, part.chunk);
     if (from == nullptr) {
       const auto bytes = static_cast<std::size_t>(end - begin);
-      unpacking.staging = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes);
+      unpacking.staging = device::acquire_packed(target_.ordinal, bytes);
       from = std::memcpy(unpacking.staging.data(), data, bytes);
     }
     mark(point::part_unpack_started);

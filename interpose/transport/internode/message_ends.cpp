@@ -58,7 +58,9 @@ bool MessageOutflow::begin(std::int64_t limit) {
 bool MessageOutflow::find_staging(Part& part) {
   const auto bytes = static_cast<std::size_t>(fragment_bytes_);
   part.staging = std::move(spare_);
-  if (!part.staging && begun_ == 0) part.staging = device::acquire(kind_, operand_.ordinal, bytes);
+  if (!part.staging && begun_ == 0)
+    part.staging = kind_ == device::StagingKind::mapped ? device::acquire_packed(operand_.ordinal, bytes)
+                                                        : device::acquire(kind_, operand_.ordinal, bytes);
   if (!part.staging) part.staging = device::try_acquire(kind_, operand_.ordinal, bytes);
   return bool{part.staging};
 }
@@ -125,7 +127,7 @@ void MessageInflow::make_ring() {
     ring_parts_ /= 2;
   }
   ring_ = device::try_acquire(target_.staging, target_.ordinal, bytes());
-  if (!ring_) ring_ = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes());
+  if (!ring_) ring_ = device::acquire_packed(target_.ordinal, bytes());
 }
 
 /// Fragments are still to come only after a failure.

@@ -356,9 +356,9 @@ void ReceiveWithRoom::start_unpack(std::int64_t) {
 
 void ReceiveWithRoom::deliver(std::int64_t bytes) const {
   if (!on_device_) return datatype::unpack(info_->layout(), count_, buf_, 0, bytes, rts_);
-  const device::Staging staging = device::acquire(device::StagingKind::mapped, operand_.ordinal, most_room);
+  const device::Staging staging = device::acquire_packed(operand_.ordinal, most_room);
   std::memcpy(staging.data(), rts_, static_cast<std::size_t>(bytes));
-  OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), device::MemoryKind::pinned).wait();
+  OperandTransfer(device::Direction::unpack, operand_, 0, bytes, staging.data(), staging.memory_kind()).wait();
 }
 
 bool peer_may_reach_host(int count, MPI_Datatype type) {

@@ -159,6 +159,7 @@ bool RendezvousReceiver::fetch(const DeviceBuffer& into) {
 bool RendezvousReceiver::fetch_from_memory() {
   if (!learn_layout(segment_, descriptor_, descriptor_.from, senders_)) lost("the sender's layout is damaged");
   if (!map_memory(into_.ordinal, segment_, descriptor_.from, senders_)) return false;
+  if (!device::prepare_beside_streams(into_.ordinal, *senders_.layout)) return false;
   mark(point::mapped);
   source_ = Source::memory;
   report_went(into_.reported, {protocol_name(Protocol::peer)});
@@ -281,7 +282,7 @@ void RendezvousReceiver::take_buffered() {
     datatype::unpack(*target_.layout, target_.count, target_.user, 0, wanted_, descriptor_.data);
   } else if (wanted_ > 0) {
     const auto bytes = static_cast<std::size_t>(wanted_);
-    buffered_ = device::acquire(device::StagingKind::mapped, target_.ordinal, bytes);
+    buffered_ = device::acquire_packed(target_.ordinal, bytes);
     std::memcpy(buffered_.data(), descriptor_.data, bytes);
     transfers_.push_back(device::start(device::Direction::unpack, target_.ordinal, *target_.layout, target_.count,
                                        target_.user, 0, wanted_, buffered_.data()));

@@ -212,15 +212,17 @@ void RendezvousSender::describe(bool better_packed, bool may_pack) {
   }
   device::Exported& memory = descriptor_.from.memory;
   if (tracing()) trace_why_packed(operand_);
-  not_packed_ = !packed_ && !may_pack;
-  if (not_packed_) {
+  const auto leave_unpacked = [&] {
+    not_packed_ = true;
     memory = {};
     descriptor_.from.layout = {};
-    return;
-  }
+  };
+  not_packed_ = false;
+  if (!packed_ && !may_pack) return leave_unpacked();
   if (!packed_ || !device::export_memory(operand_.ordinal, packed_.data(), memory, importer(world_))) {
     device::ExportedStaging taken = device::acquire_exported(operand_.ordinal, bytes, importer(world_));
     packed_ = std::move(taken.staging);
+    if (!packed_) return leave_unpacked();
     memory = taken.exported.value_or(device::Exported{});  // with none, the receiver wants fragments
   }
   pack_for_fetching();
@@ -388,7 +390,8 @@ void RendezvousSender::answer() {
     return;
   }
   // From now on the receiver waits, so that its memory stays.
-  if (!receivers_.mapping && !map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_)) {
+  const bool mapped = receivers_.mapping || map_asked(operand_.ordinal, *receiver, descriptor_.to, receivers_);
+  if (!mapped || !device::prepare_beside_streams(operand_.ordinal, *receivers_.layout)) {
     receivers_ = {};
     descriptor_.state.cancel_put();
     return;
