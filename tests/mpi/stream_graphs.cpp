@@ -4,7 +4,9 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "tests/mpi/stream_kernels.hpp"
 #include "tests/mpi/streams.hpp"
@@ -110,6 +112,39 @@ TEST_CASE("Each launch of a graph sends and receives what the memory holds then"
       for (int launch = 0; launch < launches; ++launch) graph.launch();
       stream.synchronize();
       if (!sends) CHECK(log.entries(stream.cuda()) == each_launch(1000.0 * (partner() + 1)));
+    }
+}
+
+// Some hundred launches fill the queue. All lengths are new to the library, so that it needs memory for each.
+TEST_CASE("Launches of a graph wait for room in the queue before its messages are matched", "[graphs]") {
+  if (!on_gpu() || !all_have_partners()) return;
+  const EnqueuingStream stream;
+  const bool sends = rank() % 2 == 0;
+  for (const int numbers : {90000, 150000, 260000, 500000})
+    for (const bool sender_late : {false, true}) {
+      INFO(numbers << " numbers, " << (sender_late ? "the sender" : "the receiver") << " is late");
+      step(std::to_string(numbers) + (sender_late ? ", late sender" : ", late receiver"));
+      const bool strided = numbers == 150000;
+      const Type type = strided ? vector(numbers, 1, 2) : plain(MPI_DOUBLE);
+      const int count = strided ? 1 : numbers;
+      Numbers data(static_cast<std::size_t>(strided ? 2 * numbers - 1 : numbers));
+      Log log;
+      data.write(stream.cuda(), 1000.0 * (rank() + 1));
+      stream.synchronize();
+      const Graph graph(stream.cuda(), [&] {
+        if (sends) {
+          launch_add(data.device(), data.count(), 1, 0, stream.cuda());
+          MPI_OK(MPIX_Send_enqueue(data.device(), count, type, partner(), 9, stream.comm()));
+        } else {
+          MPI_OK(MPIX_Recv_enqueue(data.device(), count, type, partner(), 9, stream.comm(), MPI_STATUS_IGNORE));
+          log.append(data, strided ? 2 : 1, stream.cuda());
+        }
+      });
+      MPI_OK(MPI_Barrier(comm()));
+      if (sends == sender_late) std::this_thread::sleep_for(std::chrono::seconds(1));
+      for (int launch = 0; launch < 3 * launches; ++launch) graph.launch();
+      stream.synchronize();
+      if (!sends) CHECK(log.entries(stream.cuda()) == each_launch(1000.0 * (partner() + 1), 3 * launches));
     }
 }
 
