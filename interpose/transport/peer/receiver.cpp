@@ -187,7 +187,8 @@ bool RendezvousReceiver::ask() {
 /// True when the sender has written the data. If it does not, starts another way.
 bool RendezvousReceiver::answered() {
   State state = descriptor_.state.load();
-  if (state == State::failed || state == State::done) lost("the sender has given a message up");
+  const bool given_up = descriptor_.ready.load(std::memory_order_acquire) < 0;
+  if (state == State::failed || state == State::done || given_up) lost("the sender has given a message up");
   // Shorter messages need the sender in any case.
   const bool may_fetch = descriptor_.bytes >= least_on_one_gpu;
   bool ours = false;
